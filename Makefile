@@ -1,0 +1,44 @@
+# demo, test, bench and lint set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+READY := $(VENV)/.ready
+INSTALLED := $(VENV)/.installed
+# A build for use on this machine and for the tests needs one architecture; a wheel takes setup.py's own list.
+export SPECDEC_CUDA_ARCHS ?= 90a
+# Two test workers, one thread each: more only gets in each other's way on a small machine.
+TEST_JOBS ?= 2
+
+.PHONY: demo test bench lint build clean
+
+demo: build
+	$(BIN)/specdec-kernels info
+	$(BIN)/specdec-kernels generate --show --method rejection
+	$(BIN)/specdec-kernels generate --show --method race
+
+test: build
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --benchmark-disable
+
+bench: build
+	$(PY) -m pytest -q bench --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+build: $(INSTALLED)
+	$(PY) setup.py -q build_ext --inplace
+
+clean:
+	rm -rf build dist *.egg-info specdec_kernels/*.so
+
+$(READY): requirements-dev.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
+	$(BIN)/pip install -q -r requirements-dev.txt
+	touch $@
+
+$(INSTALLED): $(READY) setup.py pyproject.toml
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	touch $@

@@ -1,0 +1,222 @@
+"""Builds ``specdec_kernels._C``: C++ always, CUDA when nvcc is found, through ninja.
+
+Environment:
+
+``SPECDEC_CUDA``        ``auto`` (default: CUDA when nvcc and csrc/cuda/*.cu are there), ``0`` or ``1``.
+``SPECDEC_CUDA_ARCHS``  architectures separated by ``;``; default ``80;90a;100a;120`` as far as nvcc knows them.
+``CXX``                 the C++ compiler (default ``g++``); ``MAX_JOBS`` compilations at once (default: all cores).
+
+Nothing of torch is needed. Metadata lives in pyproject.toml.
+"""
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+CSRC = ROOT / "csrc"
+
+# -ffp-contract=off: every multiply and add rounds on its own, so that each instruction set gives the same bits.
+CXX_FLAGS = (
+    "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
+)
+# Least capable first. The linker keeps the first copy of an inline function that several objects define, so this
+# is also the order in which objects are linked: code that every machine runs must never come from a later one.
+ISA_FLAGS = {
+    "scalar": [],
+    "avx2": "-mavx2 -mfma -mf16c -mbmi2".split(),
+    "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2".split(),
+}
+COMPILED_ONCE = {"dispatch.cpp"}
+DEFAULT_CUDA_ARCHS = ("80", "90a", "100a", "120")
+
+
+def say(text):
+    print(f"specdec_kernels: {text}", flush=True)
+
+
+def first_line(command):
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return output.strip().splitlines()[0]
+
+
+def isas():
+    return list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["scalar"]
+
+
+def cuda_toolkit():
+    """The nvcc to use, or None, and the reason for the choice."""
+    choice = os.environ.get("SPECDEC_CUDA", "auto").lower()
+    if choice not in ("auto", "0", "1"):
+        raise SystemExit(f"SPECDEC_CUDA: expected auto, 0 or 1, got {choice!r}")
+    home = os.environ.get("CUDA_HOME")
+    nvcc = shutil.which("nvcc", path=str(Path(home, "bin"))) if home else shutil.which("nvcc")
+    sources = sorted((CSRC / "cuda").glob("*.cu"))
+    if choice == "0":
+        return None, "SPECDEC_CUDA=0"
+    if nvcc and sources:
+        return nvcc, f"{nvcc} found"
+    missing = "nvcc not found" if not nvcc else "no csrc/cuda/*.cu"
+    if choice == "1":
+        raise SystemExit(f"SPECDEC_CUDA=1, but {missing}")
+    return None, missing
+
+
+def cuda_archs(nvcc):
+    asked = os.environ.get("SPECDEC_CUDA_ARCHS")
+    if asked:
+        return [arch.strip() for arch in asked.split(";") if arch.strip()]
+    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
+    known = {line.removeprefix("compute_") for line in listed.split()}
+    return [arch for arch in DEFAULT_CUDA_ARCHS if arch.rstrip("af") in known]
+
+
+def ninja_command():
+    try:
+        import ninja
+    except ImportError:
+        found = shutil.which("ninja")
+    else:
+        found = shutil.which("ninja", path=ninja.BIN_DIR) or shutil.which("ninja")
+    if not found:
+        raise SystemExit("ninja not found: pip install ninja")
+    return [found, *(["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else [])]
+
+
+class NinjaFile:
+    """The text of a build.ninja: one rule per kind of command, header dependencies from depfiles."""
+
+    def __init__(self):
+        self.lines = ["ninja_required_version = 1.5"]
+        self.objects = []
+
+    @staticmethod
+    def path(value):
+        return str(value).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+    def rule(self, name, command, depfile=False):
+        self.lines += [f"rule {name}", f"  command = {command}", f"  description = {name} $out"]
+        if depfile:
+            self.lines += ["  depfile = $out.d", "  deps = gcc"]
+
+    def build(self, output, rule, inputs, flags=()):
+        self.lines.append(f"build {self.path(output)}: {rule} {' '.join(map(self.path, inputs))}")
+        if flags:
+            self.lines.append(f"  flags = {shlex.join(flags).replace('$', '$$')}")
+
+    def compile(self, rule, source, flags, variant=""):
+        output = f"{source.parent.name}_{source.stem}{variant}.o"
+        self.build(output, rule, [source], flags)
+        self.objects.append(output)
+
+    def __str__(self):
+        return "\n".join(self.lines) + "\n"
+
+
+def write_if_changed(path, text):
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+class NinjaBuild(build_ext):
+    """Builds in ``build/ninja-<platform>-<python>``, whatever command asked, so that every build is incremental."""
+
+    def build_extension(self, ext):
+        folder = ROOT / "build" / f"ninja-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        folder.mkdir(parents=True, exist_ok=True)
+        library = self.write_ninja(folder)
+        command = [*ninja_command(), "-C", str(folder)]
+        if subprocess.run(command).returncode:
+            raise SystemExit(f"the build failed: {shlex.join(command)}")
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Replaced, not overwritten: a process that has the old file mapped keeps it.
+        fresh = target.with_suffix(".new")
+        shutil.copyfile(folder / library, fresh)
+        fresh.replace(target)
+
+    def write_ninja(self, folder):
+        import pybind11
+
+        cxx = shlex.split(os.environ.get("CXX", "g++"))
+        nvcc, reason = cuda_toolkit()
+        archs = cuda_archs(nvcc) if nvcc else []
+        info = {
+            "compiler": first_line([*cxx, "--version"]),
+            "flags": shlex.join(CXX_FLAGS),
+            "machine": platform.machine(),
+            "isas": isas(),
+            "pybind11": pybind11.__version__,
+            "cuda": subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
+            if nvcc
+            else None,
+            "cuda_archs": archs,
+            "cuda_reason": reason,
+        }
+        say(f"C++ by {info['compiler']}, instruction sets {', '.join(info['isas'])}")
+        say(f"CUDA for {', '.join(archs)} ({reason})" if nvcc else f"without CUDA ({reason})")
+        write_if_changed(
+            folder / "specdec_build_info.h",
+            f'#pragma once\n#define SPECDEC_BUILD_INFO R"json({json.dumps(info)})json"\n',
+        )
+
+        ninja = NinjaFile()
+        ninja.rule("cxx", f"{shlex.join(cxx)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
+        include = ["-I", str(CSRC / "include")]
+        define = ["-DSPECDEC_WITH_CUDA"] if nvcc else []
+        python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", str(folder)]
+        ninja.compile("cxx", CSRC / "bindings.cpp", [*CXX_FLAGS, *define, *include, *python])
+        sources = sorted((CSRC / "cpu").glob("*.cpp"))
+        for source in sources:
+            if source.name in COMPILED_ONCE:
+                ninja.compile("cxx", source, [*CXX_FLAGS, *include])
+        for isa in isas():
+            for source in sources:
+                if source.name not in COMPILED_ONCE:
+                    flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
+                    ninja.compile("cxx", source, flags, variant=f".{isa}")
+        if nvcc:
+            self.add_cuda(ninja, nvcc, archs, include)
+
+        linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
+        openmp = "-Xcompiler -fopenmp" if nvcc else "-fopenmp"
+        library = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+        ninja.rule("link", f"{linker} -shared {openmp} $in -o $out")
+        ninja.build(library, "link", ninja.objects)
+        write_if_changed(folder / "build.ninja", str(ninja))
+        return library
+
+    @staticmethod
+    def add_cuda(ninja, nvcc, archs, include):
+        """Each .cu once, for all architectures. --fmad=false is nvcc's -ffp-contract=off."""
+        ninja.rule("nvcc", f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
+        flags = "-O3 -std=c++17 --fmad=false -cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall"
+        for arch in archs:
+            flags += f" -gencode arch=compute_{arch},code=sm_{arch}"
+        for source in sorted((CSRC / "cuda").glob("*.cu")):
+            ninja.compile("nvcc", source, [*flags.split(), *include], variant=".cuda")
+
+
+# The import name triton_kernels belongs to another project, so ours is installed inside the package; the headers go
+# along as data, for engines in C++.
+MAPPED = {"specdec_kernels.triton_kernels": "triton_kernels", "specdec_kernels.include": "csrc/include"}
+EXTENSION = Extension(
+    "specdec_kernels._C",
+    sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *sorted((CSRC / "cpu").glob("*.cpp")))],
+)
+setup(
+    packages=[*find_packages(ROOT, include=["specdec_kernels*"]), *MAPPED],
+    package_dir=MAPPED,
+    include_package_data=False,
+    ext_modules=[EXTENSION],
+    cmdclass={"build_ext": NinjaBuild},
+)
