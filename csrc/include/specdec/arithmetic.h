@@ -1,0 +1,40 @@
+// float32 operations that round once each, on every compiler. The polynomials of logarithm.h and exponential.h are
+// written with these names, so that the CPU backend can run the same text on vectors (csrc/cpu/simd.h).
+#pragma once
+
+#include <cstring>
+
+#include "config.h"
+
+SPECDEC_BEGIN
+
+#if defined(__CUDA_ARCH__)
+SPECDEC_HD float mul(float a, float b) { return __fmul_rn(a, b); }
+SPECDEC_HD float add(float a, float b) { return __fadd_rn(a, b); }
+SPECDEC_HD float sub(float a, float b) { return __fsub_rn(a, b); }
+SPECDEC_HD float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+SPECDEC_HD uint32_t bits(float a) { return __float_as_uint(a); }
+SPECDEC_HD float from_bits(uint32_t a) { return __uint_as_float(a); }
+SPECDEC_HD uint32_t mulhi(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+SPECDEC_HD int leading_zeros(uint64_t a) { return __clzll(static_cast<long long>(a)); }
+#else
+// Compile with -ffp-contract=off: a fused multiply-add here would change the last bit.
+SPECDEC_HD float mul(float a, float b) { return a * b; }
+SPECDEC_HD float add(float a, float b) { return a + b; }
+SPECDEC_HD float sub(float a, float b) { return a - b; }
+SPECDEC_HD float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+SPECDEC_HD uint32_t bits(float a) { uint32_t r; std::memcpy(&r, &a, 4); return r; }
+SPECDEC_HD float from_bits(uint32_t a) { float r; std::memcpy(&r, &a, 4); return r; }
+SPECDEC_HD uint32_t mulhi(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>((static_cast<uint64_t>(a) * b) >> 32);
+}
+SPECDEC_HD int leading_zeros(uint64_t a) { return __builtin_clzll(a); }
+#endif
+
+// A NaN on the left loses, as in the x86 instructions.
+SPECDEC_HD float max(float a, float b) { return a > b ? a : b; }
+SPECDEC_HD float min(float a, float b) { return a < b ? a : b; }
+SPECDEC_HD float magnitude(float a) { return from_bits(bits(a) & 0x7fffffffu); }
+SPECDEC_HD uint32_t shift_left(uint32_t a, int n) { return a << n; }
+
+SPECDEC_END

@@ -1,0 +1,136 @@
+// The chain walk: which rows a request reads and what it decides of them. The walk is sequential and cheap; the rows
+// are wide. So a backend hands in `Ops`, the row operations as it does them (a thread, a block, a cluster), and the
+// rule has one home.
+#pragma once
+
+#include "accept.h"
+#include "params.h"
+#include "race.h"
+
+SPECDEC_BEGIN
+
+// A temperature as the kernels use it: its inverse, or argmax.
+struct Temperature {
+  float inverse;
+  bool greedy;
+};
+
+SPECDEC_HD Temperature temperature_of(float t, int32_t* status) {
+  if (!(t >= 0.0f)) *status |= kStatusParameter;
+  if (!(t >= kSmallest)) return {1.0f, true};
+  return {1.0f / t, false};
+}
+
+SPECDEC_HD float draft_prob_of(float h, int32_t* status) {
+  if (h >= 0.0f && h <= 1.0f) return h;
+  *status |= kStatusParameter;
+  return h < 0.0f ? 0.0f : 1.0f;
+}
+
+SPECDEC_HD float epsilon_of(float e, int32_t* status) {
+  if (e >= 0.0f) return min(e, 1.0f);
+  *status |= kStatusParameter;
+  return 0.0f;
+}
+
+// One request of a chain call, decoded.
+struct ChainRequest {
+  int64_t first_slot, slot_stride;  // of draft tokens
+  int64_t first_prob;               // of draft_prob
+  int64_t target_row, draft_row;    // offsets in elements of row 0
+  int32_t slots;                    // drafts at most
+  Key key;
+  uint32_t position, nonce;
+  Temperature temperature;
+  float epsilon;
+  int32_t status;
+  bool readable;  // false if cu_drafts points outside: nothing is read then
+};
+
+SPECDEC_HD ChainRequest chain_request(const ChainParams& p, int64_t b) {
+  ChainRequest r;
+  r.status = kStatusOk;
+  r.readable = true;
+  r.slots = p.max_drafts;
+  r.slot_stride = p.draft_tokens.slot_stride;
+  r.first_slot = b * p.draft_tokens.request_stride;
+  r.first_prob = b * p.draft_prob.request_stride;
+  r.target_row = b * p.target.request_stride;
+  r.draft_row = b * p.draft.request_stride;
+  if (p.cu_drafts) {
+    const int64_t from = p.cu_drafts[b], to = p.cu_drafts[b + 1];
+    r.readable = from >= 0 && to >= from && to <= p.total_drafts;
+    if (!r.readable) r.status |= kStatusParameter;
+    if (to - from > p.max_drafts) r.status |= kStatusParameter;
+    if (to - from < r.slots) r.slots = static_cast<int32_t>(to - from);
+    r.first_slot = from * r.slot_stride;
+    r.first_prob = from * p.draft_prob.slot_stride;
+    r.target_row = (from + b) * p.target.row_stride;
+    r.draft_row = from * p.draft.row_stride;
+  }
+  r.key = key_of(p.seed.at(b));
+  r.position = static_cast<uint32_t>(p.position.at(b));
+  r.nonce = static_cast<uint32_t>(p.nonce.at(b));
+  r.temperature = temperature_of(p.temperature.at(b), &r.status);
+  r.epsilon = epsilon_of(p.epsilon.at(b), &r.status);
+  return r;
+}
+
+SPECDEC_HD Noise chain_noise(const ChainRequest& r, int32_t slot, uint32_t stream) {
+  return {r.key, r.position + static_cast<uint32_t>(slot), r.nonce, stream};
+}
+
+// What a row operation found: a token, and the status bits of the rows it read.
+struct Draw {
+  int32_t token;
+  int32_t status;
+};
+
+SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
+  return winner.token == kNoToken ? Draw{0, status | kStatusNonFinite} : Draw{winner.token, status};
+}
+
+// The walk. `Ops` gives, for target row `slot` of this request,
+//   int64_t draft_token(slot)                      the draft token, -1 at the end
+//   Draw argmax(slot)                              the greedy token
+//   Draw race(slot, stream)                        a token from p_slot
+//   Draw residual(slot, token, h)                  a token from norm((p - h q)^+), q one-hot at `token` without a draft
+//   int32_t laws(slot, token, float* p, float* q)  p(token), q(token), status bits of what was read
+//   float draft_prob(slot)                         h, 1 where there is no draft law
+//   void emit(slot, token)                         writes one output token
+// Returns the number accepted; `status` gathers the bits.
+template <class Ops>
+SPECDEC_HD int32_t walk_chain(const ChainRequest& r, Method method, int32_t vocab, Ops& ops, int32_t* status) {
+  for (int32_t slot = 0;; ++slot) {
+    const int64_t token = slot < r.slots ? ops.draft_token(slot) : -1;
+    const bool drafted = token != -1;
+    const bool in_range = token >= 0 && token < vocab;
+    if (drafted && !in_range) *status |= kStatusTokenRange;
+
+    Draw draw;
+    bool accepted = false;
+    if (r.temperature.greedy || method == Method::kRace) {
+      draw = r.temperature.greedy ? ops.argmax(slot) : ops.race(slot, kStreamRace);
+      accepted = drafted && draw.token == token;
+    } else {
+      const float h = slot < r.slots ? draft_prob_of(ops.draft_prob(slot), status) : 1.0f;
+      if (in_range) {
+        float p, q;
+        *status |= ops.laws(slot, static_cast<int32_t>(token), &p, &q);
+        accepted = accepts(accept_coin(chain_noise(r, slot, 0), slot), p, mul(h, q), r.epsilon);
+      }
+      if (accepted) {
+        draw = {static_cast<int32_t>(token), kStatusOk};
+      } else if (drafted || h < 1.0f) {
+        draw = ops.residual(slot, in_range ? static_cast<int32_t>(token) : -1, h);
+      } else {
+        draw = ops.race(slot, kStreamResidual);
+      }
+    }
+    *status |= draw.status;
+    ops.emit(slot, draw.token);
+    if (!accepted) return slot;
+  }
+}
+
+SPECDEC_END

@@ -1,0 +1,53 @@
+// The exponential race argmin E(i)/w(i), in log space: the largest score log w(i) - log E(i) wins, ties go to the
+// lower id. Groups that cannot win are dismissed by bounds that leave more slack than the arithmetic has error, so the
+// winner always is that of the full evaluation (docs/noise.md).
+#pragma once
+
+#include "exponential.h"
+#include "noise.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kNoToken = 0x7fffffff;
+
+struct Candidate {
+  float score;
+  int32_t token;
+};
+
+constexpr Candidate kNobody = {-kInfinity, kNoToken};
+
+SPECDEC_HD bool better(const Candidate& a, const Candidate& b) {
+  return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
+
+SPECDEC_HD Candidate best_of(const Candidate& a, const Candidate& b) { return better(a, b) ? a : b; }
+
+// x = logit / T as every backend sees it: NaN is -inf, +inf the largest finite number.
+SPECDEC_HD float scaled(float logit, float inv_temperature) {
+  const float x = mul(logit, inv_temperature);
+  return x == x ? min(x, kLargest) : -kInfinity;
+}
+
+SPECDEC_HD float clean_probability(float p) { return p >= kSmallest ? min(p, kLargest) : 0.0f; }  // a NaN gives 0
+SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfinity; }
+SPECDEC_HD float race_score(float log_weight, float arrival) { return sub(log_weight, log(arrival)); }
+
+// More than all roundings of a score near these two can add up to.
+SPECDEC_HD float slack(float a, float b) { return 2e-5f + 4e-7f * (magnitude(a) + magnitude(b)); }
+
+// A group whose largest log weight is at most `log_bound` can win only if its word `a` is at most this: its first
+// arrival is at least a * 2^-38. Callers skip a bound of -inf: nothing there has weight.
+SPECDEC_HD uint32_t largest_winning_word(float log_bound, float best_score) {
+  const float exponent = log_bound - best_score + slack(log_bound, best_score);
+  if (!(exponent < -4.16f)) return 0xffffffffu;  // 38 ln 2 - 4.16 > 32 ln 2; also no best yet, or an infinite slack
+  return exponent < -40.0f ? 0u : static_cast<uint32_t>(exp_in_range(exponent) * 0x1p38f) + 1u;
+}
+
+// The log weight that a token needs to win against `best_score` when it arrives no earlier than `first`.
+SPECDEC_HD float needed_log_weight(float best_score, float first) {
+  const float needed = best_score + log(first);
+  return needed - slack(best_score, needed);
+}
+
+SPECDEC_END
