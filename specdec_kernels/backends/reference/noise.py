@@ -1,0 +1,58 @@
+"""Counter-based noise: Philox4x32-10, accept coins, arrivals in groups of 64 tokens.
+
+32-bit words are held in int64 tensors; a product of two of them wraps to its low 64 bits, which are all of its bits.
+"""
+
+import torch
+
+RACE, RESIDUAL, COIN, POLICY = 0, 2, 4, 6
+WORD = 0xFFFFFFFF
+GROUP = 64
+
+
+def philox(key, counter):
+    """Four 32-bit words of Philox4x32-10 (Salmon et al. 2011) for a (low, high) key and a counter of four words."""
+    k0, k1 = key
+    c0, c1, c2, c3 = counter
+    for _ in range(10):
+        left, right = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (right >> 32 & WORD) ^ c1 ^ k0, right & WORD, (left >> 32 & WORD) ^ c3 ^ k1, left & WORD
+        k0, k1 = k0 + 0x9E3779B9 & WORD, k1 + 0xBB67AE85 & WORD
+    return c0, c1, c2, c3
+
+
+def words(seed, position, nonce, stream, index):
+    """Philox words [..., n, 4] for int64 ``seed``, ``position``, ``nonce`` [...] and the n counters ``index``."""
+    seed, position, nonce = seed.unsqueeze(-1), position.unsqueeze(-1), nonce.unsqueeze(-1)
+    index = index.expand(*seed.shape[:-1], -1)
+    counter = (index & WORD, position & WORD, nonce & WORD, torch.full_like(index, stream))
+    return torch.stack(philox((seed & WORD, seed >> 32 & WORD), counter), dim=-1)
+
+
+def coins(seed, position, nonce, stream, index):
+    """Coin u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
+    word = words(seed, position, nonce, stream, torch.tensor([index], device=seed.device))[..., 0, 0]
+    return torch.where(word < 1 << 24, word * 2.0**-32, (word >> 8) * 2.0**-24)
+
+
+def truncated(integer, bits):
+    """The integer of at most ``bits`` bits, rounded toward zero to 24 significant bits."""
+    drop = sum((integer >> shift > 0).long() for shift in range(24, bits))
+    return integer >> drop << drop
+
+
+def arrivals(seed, position, nonce, stream, vocabulary):
+    """Exp(1) arrivals [..., vocabulary]: of every group of 64 the first's time and name, then the others' delays."""
+    token = torch.arange(vocabulary, device=seed.device)
+    group = token // GROUP
+
+    pairs = words(seed, position, nonce, stream, torch.arange((vocabulary + 127) // 128, device=seed.device))
+    a, b = pairs[..., :2].flatten(-2), pairs[..., 2:].flatten(-2)
+    uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57) * 2.0**-57
+    first = -torch.log1p(-uniform) / GROUP
+    winner = b >> 26
+
+    fours = words(seed, position, nonce, stream + 1, torch.arange((vocabulary + 3) // 4, device=seed.device))
+    uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33) * 2.0**-33
+    delay = torch.where(token % GROUP == winner[..., group], 0.0, -torch.log1p(-uniform))
+    return first[..., group] + delay
