@@ -21,7 +21,8 @@ test: build
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --benchmark-disable
 
 bench: build
-	$(PY) -m pytest -q bench --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
+		-o python_functions='bench_*' --benchmark-quiet --benchmark-disable-gc
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -26,9 +26,7 @@ ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 
 # -ffp-contract=off: every multiply and add rounds on its own, so that each instruction set gives the same bits.
-CXX_FLAGS = (
-    "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
-)
+CXX_FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
 # Least capable first. The linker keeps the first copy of an inline function that several objects define, so this
 # is also the order in which objects are linked: code that every machine runs must never come from a later one.
 ISA_FLAGS = {

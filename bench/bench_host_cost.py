@@ -1,0 +1,30 @@
+"""What a call costs before any work: one request, eight tokens, outputs preallocated."""
+
+import pytest
+import torch
+from harness import OURS, SEED
+
+import specdec_kernels as sd
+
+TARGET, DRAFT = torch.randn(1, 2, 8), torch.randn(1, 1, 8)
+TOKENS = torch.tensor([[3]])
+OUT = sd.Verdict(torch.empty(1, 2, dtype=torch.int64), *(torch.empty(1, dtype=torch.int32) for _ in range(2)))
+SAMPLED = torch.empty(1, dtype=torch.int64)
+
+CALLS = {
+    "race_sample": lambda: sd.race_sample(TARGET[0, :1], seed=SEED, position=7, out=SAMPLED),
+    "verify_chain(race)": lambda: sd.verify_chain(TOKENS, TARGET, method="race", seed=SEED, position=7, out=OUT),
+    "verify_chain(rejection)": lambda: sd.verify_chain(TOKENS, TARGET, DRAFT, seed=SEED, position=7, out=OUT),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def bench_call(measure, name, threads):
+    call = CALLS[name]
+
+    def check(_):
+        with sd.backend("reference"):
+            expected = [part.clone() for part in (call() if name != "race_sample" else [call()])]
+        assert all(map(torch.equal, call() if name != "race_sample" else [call()], expected))
+
+    measure("host_cost", OURS, {"call": name, "threads": threads}, call, [()] * 3, check)

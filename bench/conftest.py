@@ -1,0 +1,69 @@
+"""Fixtures of the benches, and the report at the end of a run."""
+
+import itertools
+import time
+
+import pytest
+import torch
+from goals import GOALS
+from harness import OURS, Book, environment, print_table, write
+
+BOOK = Book()
+SECONDS_PER_CASE = 0.6
+
+
+@pytest.fixture
+def threads(request):
+    """Runs the test with this many threads (indirect parametrisation; one thread unless told)."""
+    before = torch.get_num_threads()
+    count = getattr(request, "param", 1)
+    if count > before:
+        pytest.skip(f"{count} threads asked, the machine has {before}")
+    torch.set_num_threads(count)
+    yield count
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def measure(benchmark):
+    """``measure(op, contender, case, call, inputs, check=..., bytes=...)``: check, warm up, time, write down.
+
+    ``inputs`` is a list of argument tuples, rotated from round to round. ``check(call)`` raises when a result is wrong;
+    it must be given for our own ops.
+    """
+
+    def run(op, contender, case, call, inputs, check=None, bytes=0):
+        if contender == OURS and check is None:
+            raise ValueError("check: expected a function that verifies the op, got None")
+        if check is not None:
+            check(call)
+        torch.manual_seed(0)
+        start = time.perf_counter()
+        for arguments in inputs[:3]:
+            call(*arguments)
+        once = (time.perf_counter() - start) / len(inputs[:3])
+        rounds = max(15, min(1000, int(SECONDS_PER_CASE / once)))
+        turn = itertools.cycle(inputs)
+        benchmark.pedantic(call, setup=lambda: (next(turn), {}), rounds=rounds, warmup_rounds=max(3, rounds // 10))
+        BOOK.add(op, contender, case, benchmark.stats.stats.data, bytes)
+
+    return run
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    if not BOOK.records:
+        return
+    from rich.console import Console
+
+    BOOK.close()
+    env = environment()
+    goals = [row for row in (goal.row(BOOK) for goal in GOALS) if row]
+    print_table(BOOK, goals, env, Console(width=150))
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line("A check failed: nothing is written.")
+        return
+    if len(goals) < len(GOALS):
+        terminalreporter.write_line("A part of the benches ran: nothing is written.")
+        return
+    print(f"written to {write(BOOK, goals, env).relative_to(terminalreporter.config.rootpath)}")

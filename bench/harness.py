@@ -1,0 +1,203 @@
+"""What every bench shares: inputs, peers' environment, the book of records, its table, goals, JSON and plots.
+
+A bench is a pytest-benchmark test that first checks its op on the inputs it is going to time; a failed check ends the
+test, so no figure is ever printed for a wrong result. Times are seconds per call; ``ratio`` is peer / ours.
+"""
+
+import json
+import platform
+import re
+import statistics
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+import specdec_kernels as sd
+
+RESULTS = Path(__file__).parent / "results"
+OURS = "specdec"
+KINDS = ("normal", "realistic")
+VOCABULARY = 128_256
+SEED = 20_26
+
+
+def logits(kind, shape, seed):
+    """``normal``: independent N(0, 2²). ``realistic``: a peaked head and a Zipf tail, in random order per row."""
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "normal":
+        return torch.randn(shape, generator=generator) * 2
+    rows, vocabulary = torch.Size(shape[:-1]).numel(), shape[-1]
+    tail = -1.2 * torch.arange(1, vocabulary + 1).log() + 12
+    tail = tail + 0.5 * torch.randn(rows, vocabulary, generator=generator)
+    order = torch.rand(rows, vocabulary, generator=generator).argsort(-1)
+    return tail.gather(-1, order).reshape(shape)
+
+
+def draft_near(target, overlap, seed):
+    """Draft logits whose mean overlap Σ min(p, q) with ``target`` is ``overlap``: normal noise, sized by bisection."""
+    noise = torch.randn(target.shape, generator=torch.Generator().manual_seed(seed))
+    low, high = 0.0, 8.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        found = sd.overlap(target, target + middle * noise).accept.mean().item()
+        low, high = (middle, high) if found > overlap else (low, middle)
+    return target + low * noise
+
+
+@dataclass
+class Record:
+    op: str
+    contender: str
+    case: dict
+    median: float
+    p20: float
+    p80: float
+    rounds: int
+    bytes: int = 0
+    ratio: float | None = None  # contender / ours, filled in when the book is closed
+
+
+@dataclass
+class Goal:
+    """``text`` is met when ``value(book)`` is at most (or at least) ``bound``."""
+
+    text: str
+    bound: float
+    at_least: bool
+    value: object
+
+    def row(self, book):
+        value = self.value(book)
+        if value is None:
+            return None
+        met = value >= self.bound if self.at_least else value <= self.bound
+        return {"goal": self.text, "bound": self.bound, "measured": value, "met": met}
+
+
+@dataclass
+class Book:
+    records: list = field(default_factory=list)
+
+    def add(self, op, contender, case, times, bytes=0):
+        times = sorted(times)
+        at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
+        self.records.append(Record(op, contender, case, statistics.median(times), at(0.2), at(0.8), len(times), bytes))
+
+    def find(self, op, contender, **case):
+        """The median of the one record that has these values, or None."""
+        found = [r for r in self.records if r.op == op and r.contender == contender and case.items() <= r.case.items()]
+        return found[0].median if len(found) == 1 else None
+
+    def ratio(self, op, peer, **case):
+        ours, theirs = self.find(op, OURS, **case), self.find(op, peer, **case)
+        return theirs / ours if ours and theirs else None
+
+    def worst(self, op, peer, kinds=KINDS, **case):
+        """The smallest peer / ours over the kinds of logits."""
+        ratios = [self.ratio(op, peer, kind=kind, **case) for kind in kinds]
+        return None if None in ratios else min(ratios)
+
+    def close(self):
+        for record in self.records:
+            ours = [r for r in self.records if (r.op, r.contender, r.case) == (record.op, OURS, record.case)]
+            record.ratio = record.median / ours[0].median if ours else None
+
+
+def package_version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_name():
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def environment():
+    """Device, versions and build: what a figure depends on. Nothing of the machine's paths or of the date."""
+    build = sd.build_info()
+    return {
+        "device": f"{cpu_name()}, {torch.get_num_threads()} cores",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "kernel": platform.release().split("-")[0],
+        "versions": {name: package_version(name) for name in ("torch", "transformers", "numpy", "specdec-kernels")},
+        "compiler": build.get("compiler"),
+    }
+
+
+def folder(env):
+    return RESULTS / re.sub(r"[^a-z0-9]+", "-", env["device"].lower()).strip("-")
+
+
+def shown(seconds):
+    return f"{seconds * 1e6:,.1f}"
+
+
+def print_table(book, goals, env, console):
+    from rich.table import Table
+
+    console.print(", ".join(f"{k} {v}" for k, v in env.items() if isinstance(v, str)))
+    console.print(", ".join(f"{k} {v}" for k, v in env["versions"].items()))
+    for op in dict.fromkeys(r.op for r in book.records):
+        records = [r for r in book.records if r.op == op]
+        table = Table(title=op)
+        keys = list(dict.fromkeys(key for r in records for key in r.case))
+        for name in [*keys, "contender", "median µs", "p20", "p80", "rounds", "MB", "GB/s", "x ours"]:
+            table.add_column(name, justify="right")
+        for r in records:
+            row = [str(r.case.get(key, "")) for key in keys]
+            row += [r.contender, shown(r.median), shown(r.p20), shown(r.p80), str(r.rounds)]
+            row += [f"{r.bytes / 1e6:.2f}", f"{r.bytes / r.median / 1e9:.1f}"] if r.bytes else ["", ""]
+            table.add_row(*row, f"{r.ratio:.2f}" if r.ratio else "")
+        console.print(table)
+    table = Table("goal", "bound", "measured", "met", title="goals")
+    for row in goals:
+        bound, measured = f"{row['bound']:g}", f"{row['measured']:.3g}"
+        table.add_row(row["goal"], bound, measured, "yes" if row["met"] else "NO")
+    console.print(table)
+
+
+def plot(book, path, op, axis, label, **case):
+    """Median times of each contender over ``axis``, with the p20 to p80 band; nothing when there are no two points."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    records = [r for r in book.records if r.op == op and axis in r.case and case.items() <= r.case.items()]
+    lines = {}
+    for r in records:
+        lines.setdefault(r.contender, []).append(r)
+    if not any(len(line) > 1 for line in lines.values()):
+        return
+    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    for contender, line in lines.items():
+        line.sort(key=lambda r: r.case[axis])
+        xs = [r.case[axis] for r in line]
+        axes.plot(xs, [r.median * 1e6 for r in line], marker="o", label=contender)
+        axes.fill_between(xs, [r.p20 * 1e6 for r in line], [r.p80 * 1e6 for r in line], alpha=0.2)
+    axes.set(xscale="log", yscale="log", xlabel=label, ylabel="µs per call", title=f"{op}, {case}")
+    axes.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def write(book, goals, env):
+    place = folder(env)
+    place.mkdir(parents=True, exist_ok=True)
+    content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records]}
+    (place / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
+    plot(book, place / "race_sample_vocabulary.png", "race_sample", "V", "vocabulary", sweep="V")
+    for method in ("race", "rejection"):
+        plot(book, place / f"verify_chain_{method}_batch.png", "verify_chain", "B", "batch", sweep="B", method=method)
+    return place
