@@ -1,0 +1,46 @@
+"""The seeds' formulas, exact: what speculative decoding gains, and what a user should choose.
+
+Laws are 1-D arrays of float64 (anything ``numpy.asarray`` takes); ``p`` is always the target, ``q`` the draft. The
+functions need numpy only. ``docs/theory.md`` explains each and lists the papers' misprints.
+"""
+
+from specdec_kernels.theory.chains import (
+    acceptance,
+    best_draft_length,
+    block_expected_accepted,
+    expected_accepted,
+    expected_rejections,
+    expected_tokens,
+    over_acceptance,
+    speedup,
+    total_variation,
+)
+from specdec_kernels.theory.races import race_acceptance, race_bounds, race_rank_law
+from specdec_kernels.theory.randomised import (
+    best_draft_prob,
+    drafting_acceptance,
+    drafting_gain_condition,
+    drafting_rate,
+)
+from specdec_kernels.theory.trees import tree_bound, tunstall_bound
+
+__all__ = [
+    "acceptance",
+    "best_draft_length",
+    "best_draft_prob",
+    "block_expected_accepted",
+    "drafting_acceptance",
+    "drafting_gain_condition",
+    "drafting_rate",
+    "expected_accepted",
+    "expected_rejections",
+    "expected_tokens",
+    "over_acceptance",
+    "race_acceptance",
+    "race_bounds",
+    "race_rank_law",
+    "speedup",
+    "total_variation",
+    "tree_bound",
+    "tunstall_bound",
+]

@@ -1,0 +1,205 @@
+"""Draft trees: the best nodes for given acceptances by child, and the bounds on what any tree can generate."""
+
+import heapq
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec_kernels.theory._checks import TOLERANCE, count, law, law_pair, non_negative
+
+
+class EntropyBounds(NamedTuple):
+    """Bounds on H[R], the entropy of the accepted child's index, in bits; see `entropy_bounds`."""
+
+    reference: float
+    rejection: float
+    race: float
+
+
+class OptimalNodes(NamedTuple):
+    """Values of the k best nodes of a tree, falling, and the number of child indices among them."""
+
+    values: np.ndarray
+    children: int
+
+
+def optimal_nodes(R, k):
+    r"""Acceptance probabilities of the `k` nodes of the best tree; ``1 + sum(values)`` tokens are expected.
+
+    Node (j_1 … j_l) is accepted with probability ``prod R(j_i)``; its parent and its elder sibling are never worse, so
+    a priority queue meets the nodes in falling order.
+
+    Parameters
+    ----------
+    R : array_like [d]
+        Acceptance by child index, sorted here: with falling R growing greedily is optimal, and a bound for
+        sorted R holds for any order.
+    k : int
+        Number of nodes without the root.
+
+    References
+    ----------
+    Kobus and Gündüz (2025), Algorithm 3; Chen et al. (2025).
+
+    Examples
+    --------
+    >>> R = (.5, .2, .12, .08, .06, .04)
+    >>> [round(float(1 + optimal_nodes(R, k).values.sum()), 4) for k in (4, 8, 12)]
+    [2.075, 2.475, 2.7175]
+    """
+    R = np.sort(_acceptances(R))[::-1]
+    values, children = [], 0
+    heap = [(-R[0], 1.0, 0)]  # (-value, value of the parent, child index)
+    for _ in range(count(k, "k")):
+        value, parent, child = heapq.heappop(heap)
+        values.append(-value)
+        children = max(children, child + 1)
+        heapq.heappush(heap, (value * R[0], -value, 0))
+        if child + 1 < len(R):
+            heapq.heappush(heap, (-parent * R[child + 1], parent, child + 1))
+    return OptimalNodes(np.array(values), children)
+
+
+def tunstall_bound(R, k):
+    r"""Upper bound on the expected tokens of any tree with `k` nodes, ``(log |Omega| + log(k + 1)) / H[R]``.
+
+    Asymptotically right in k; dominated by the vocabulary when k is small, where `tree_bound` is better.
+
+    Parameters
+    ----------
+    R : array_like [V]
+        Law of the accepted child's index, over the whole vocabulary: sums to 1.
+    k : int
+        Number of drafted tokens.
+
+    Returns
+    -------
+    float
+        Infinite when R is certain.
+
+    Raises
+    ------
+    ValueError
+        If R is not a law or `k` is negative.
+
+    References
+    ----------
+    Kobus and Gündüz (2025), Theorem 4.1 (Equation 26, its last form).
+
+    Examples
+    --------
+    >>> round(tunstall_bound((.5, .2, .12, .08, .06, .04), 12), 4)
+    3.0627
+    """
+    R = law(R, "R")
+    return _ratio(np.log(len(R)) + np.log(count(k, "k") + 1), _entropy(R))
+
+
+def tree_bound(R, k):
+    r"""Lemma 4.2 at its best m: an upper bound on the expected tokens that only needs R where the tree looks.
+
+    With d the number of child indices in the best tree, ``rest = 1 - sum_{i<=d} R(i)`` spread evenly over m further
+    indices gives ``(log(d + m) + log(k + 1)) / (H[R(1) … R(d), rest] + rest log m)`` for every integer
+    ``m >= rest / R(d)``. A convex over a linear function of log m has one valley, found by doubling and bisection;
+    where it falls for ever the bound is its limit, ``1 / rest``.
+
+    Parameters
+    ----------
+    R : array_like [>= d]
+        Acceptance by child index; what is missing to 1 belongs to children never drafted.
+    k : int
+        Number of drafted tokens, at least 1.
+
+    Returns
+    -------
+    float
+        The infimum over m >= 1.
+
+    Raises
+    ------
+    ValueError
+        If R is negative or sums to more than 1, or `k` is less than 1.
+
+    References
+    ----------
+    Kobus and Gündüz (2025), Lemma 4.2.
+
+    Examples
+    --------
+    >>> round(tree_bound((.5, .2, .12, .08, .06, .04), 4), 4)
+    2.3507
+    """
+    d = optimal_nodes(R, count(k, "k", least=1)).children
+    seen = np.sort(_acceptances(R))[::-1][:d]
+    rest = max(0.0, 1 - float(seen.sum()))
+    entropy, nodes = _entropy(np.append(seen, rest)), math.log(k + 1)
+
+    def bound(m):
+        return _ratio(math.log(d + m) + nodes, entropy + rest * math.log(m))
+
+    def rising(m):  # the sign of the derivative; differences of bound() drown in rounding on its long flat tail
+        return m / (d + m) * (entropy + rest * math.log(m)) > rest * (math.log(d + m) + nodes)
+
+    if seen[-1] == 0 or entropy <= rest * nodes:  # falling for ever: the limit
+        return _ratio(1, rest)
+    least = low = max(1, math.ceil(rest / seen[-1] - 1e-9))
+    high = low
+    while not rising(high) and high < 2**1000:
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if rising(middle) else (middle + 1, high)
+    return min(bound(low), bound(max(least, low - 1)))
+
+
+def entropy_bounds(p, q):
+    r"""The paper's bounds on H[R] in bits, from ``D = KL(p || q)``.
+
+    ``reference = D`` is Equation 6, which holds for drafts with replacement only: a reference line, not a bound, for
+    the trees of Algorithms 4 and 5. ``rejection = D + log2(D + 1)`` is Equation 7 without its unknown constant and its
+    (1 + eps); ``race = D + log2(D + 1) + 4`` is Equation 8.
+
+    Parameters
+    ----------
+    p, q : array_like [V]
+        The target's and the draft's law.
+
+    Returns
+    -------
+    EntropyBounds
+        Infinite where q = 0 < p.
+
+    References
+    ----------
+    Kobus and Gündüz (2025), Equations 6 to 8; Li and El Gamal (2018); Harsha et al. (2010).
+
+    Examples
+    --------
+    >>> [round(bound, 4) for bound in entropy_bounds([.5, .5], [.25, .75])]
+    [0.2075, 0.4796, 4.4796]
+    """
+    p, q = law_pair(p, q)
+    some = p > 0
+    with np.errstate(divide="ignore"):
+        divergence = float((p[some] * np.log2(p[some] / q[some])).sum())
+    greedy = divergence + np.log2(divergence + 1)
+    return EntropyBounds(divergence, float(greedy), float(greedy + 4))
+
+
+def _acceptances(R):
+    """Acceptances by child index: at most one child is accepted, so they sum to 1 at most."""
+    R = non_negative(R, "R")
+    if R.sum() > 1 + TOLERANCE:
+        raise ValueError(f"R must sum to at most 1, got {R.sum():.9g}")
+    return R
+
+
+def _entropy(law):
+    """Entropy in nats."""
+    some = law[law > 0]
+    return float(-(some * np.log(some)).sum())
+
+
+def _ratio(numerator, denominator):
+    return float(numerator / denominator) if denominator > 0 else float("inf")
