@@ -1,0 +1,124 @@
+"""Brute force: laws of the decision rules by summing over every draft, coin interval and policy outcome.
+
+Written from the rules (algorithms, sections 2 to 4), not from the formulas under test: coins are integrated as the
+probability of the interval they fall in. Exact up to float64 rounding.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+P, Q = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])
+
+
+def random_laws(rng, size, zeros=0):
+    """A pair of laws, each with `zeros` entries of probability 0."""
+    pair = []
+    for _ in range(2):
+        law = rng.dirichlet(np.ones(size))
+        law[rng.choice(size, zeros, replace=False)] = 0
+        pair.append(law / law.sum())
+    return pair
+
+
+def norm(weights):
+    return weights / weights.sum() if weights.sum() > 0 else weights
+
+
+def one_draft(p, q, chance, replacement):
+    """Output law and P(accept) of one draft: x is accepted with probability min(1, chance[x]), else `replacement`."""
+    output, accepted = np.zeros(len(p)), 0.0
+    for x in range(len(p)):
+        output[x] += q[x] * min(1, chance[x])
+        accepted += q[x] * min(1, chance[x])
+    return output + (1 - accepted) * replacement, accepted
+
+
+def drafts_with_replacement(p, q, drafts):
+    """P(one of M independent drafts is accepted) and the output law, over every tuple of drafts."""
+    output, accepted = np.zeros(len(p)), 0.0
+    for tokens in itertools.product(range(len(p)), repeat=drafts):
+        prob, current = math.prod(q[list(tokens)]), p
+        for x in tokens:
+            take = min(1.0, current[x] / q[x]) if q[x] else 0.0
+            output[x] += prob * take
+            accepted += prob * take
+            prob *= 1 - take
+            current = norm(np.maximum(current - q, 0))
+        output += prob * current
+    return accepted, output
+
+
+def rejections_by_paths(target, draft, x0, drafts):
+    """Expected rejections of T tokens, walking every state path with the flag "the last token was a rejection"."""
+
+    def walk(n, state, at_root):
+        if n == len(target):
+            return 0.0
+        p, q = target[n, state], draft[n, state]
+        tries = drafts if at_root else 1
+        total, current, alive = 0.0, p, 1.0
+        emitted = np.zeros(len(p))
+        for _ in range(tries):
+            emitted += alive * np.minimum(current, q)
+            alive *= 1 - np.minimum(current, q).sum()
+            current = norm(np.maximum(current - q, 0))
+        total += alive
+        for x in range(len(p)):
+            if emitted[x]:
+                total += emitted[x] * walk(n + 1, x, False)
+            if alive * current[x]:
+                total += alive * current[x] * walk(n + 1, x, True)
+        return total
+
+    return sum(prob * walk(0, state, True) for state, prob in enumerate(x0))
+
+
+def rank_law(p, q):
+    """Law of the rank of the p-winner among the arrivals under q: three arrivals on a grid of Exp(1) quantiles."""
+    grid = -np.log1p(-(np.arange(120) + 0.5) / 120)
+    e = np.stack(np.meshgrid(grid, grid, grid, indexing="ij"), -1).reshape(-1, 3)
+    winner = (e / p).argmin(1)
+    ahead = (e / q < (e / q)[np.arange(len(e)), winner][:, None]).sum(1)
+    return np.bincount(ahead, minlength=3) / len(e)
+
+
+def block_law(p, q, k):
+    """Block verification (Sun et al.) over every draft: E[accepted] and the joint law of the first k + 1 tokens."""
+    size = len(p)
+    joint, accepted = np.zeros((size,) * (k + 1)), 0.0
+    for tokens in itertools.product(range(size), repeat=k):
+        prob = math.prod(q[list(tokens)])
+        if prob == 0:
+            continue
+        w = [1.0]
+        for x in tokens:
+            w.append(min(1.0, w[-1] * p[x] / q[x]))
+        mass = [np.maximum(w[i] * p - q, 0).sum() for i in range(k)]
+        h = [mass[i] / (mass[i] + 1 - w[i]) if mass[i] + 1 - w[i] > 0 else 0.0 for i in range(k)] + [w[k]]
+        beyond = 1.0  # P(no longer prefix was taken)
+        for length in range(k, -1, -1):
+            here = beyond * (h[length] if length else 1.0)
+            beyond -= here
+            accepted += prob * here * length
+            next_law = p if length == k else norm(np.maximum(w[length] * p - q, 0))
+            if here > 0:
+                tail = next_law
+                for _ in range(k - length):
+                    tail = np.multiply.outer(tail, p)
+                joint[tokens[:length]] += prob * here * tail
+    return accepted, joint
+
+
+def trees(size):
+    """Every ordered tree with `size` nodes besides the root, as sets of child-index paths closed downwards."""
+    grown = {frozenset()}
+    for _ in range(size):
+        larger = set()
+        for nodes in grown:
+            for parent in [(), *nodes]:
+                child = sum(1 for node in nodes if node[:-1] == parent and len(node) == len(parent) + 1)
+                larger.add(nodes | {(*parent, child)})
+        grown = larger
+    return grown

@@ -1,0 +1,94 @@
+import math
+
+import numpy as np
+import pytest
+
+from specdec_kernels import theory
+from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
+from tests.theory.enumeration import P, Q, trees
+
+R = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)
+
+
+def value(nodes, R):
+    """Expected generated tokens of a tree given as child-index paths."""
+    return 1 + sum(math.prod(R[i] for i in node) for node in nodes)
+
+
+@pytest.mark.parametrize("k, generated", [(4, 2.0750), (8, 2.4750), (12, 2.7175)])
+def test_optimal_nodes_of_section_8(k, generated):
+    assert 1 + optimal_nodes(R, k).values.sum() == pytest.approx(generated, abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+def test_no_tree_is_better_than_the_optimal_one(k):
+    wide = (0.4, 0.25, 0.15, 0.1, 0.05)
+    assert 1 + optimal_nodes(wide, k).values.sum() == pytest.approx(max(value(t, wide) for t in trees(k)), abs=1e-12)
+
+
+def test_optimal_nodes_stops_at_the_vocabulary_and_sorts():
+    assert optimal_nodes([0.9], 3).values == pytest.approx([0.9, 0.81, 0.729])
+    np.testing.assert_allclose(optimal_nodes(R[::-1], 8).values, optimal_nodes(R, 8).values)
+
+
+def naive_tree_bound(R, k):
+    """Lemma 4.2 at the first 500 m, at further m in steps of a hundredth, and in the limit."""
+    d = optimal_nodes(R, k).children
+    seen, rest = np.array(R[:d]), 1 - sum(R[:d])
+    entropy = -sum(x * math.log(x) for x in [*seen, rest] if x > 1e-15)
+    least = max(1, math.ceil(rest / seen.min() - 1e-9))
+    m = np.unique(np.append(np.arange(least, least + 500), np.ceil(least * np.exp(np.arange(0, 41, 0.01)))))
+    limit = 1 / rest if rest > 1e-12 else math.inf
+    return min(limit, ((np.log(d + m) + math.log(k + 1)) / (entropy + rest * np.log(m))).min())
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 12, 40, 384])
+@pytest.mark.parametrize("R", [R, (0.6, 0.1, 0.05), (0.3, 0.3, 0.3), (0.05, 0.04, 0.01)])
+def test_tree_bound_is_the_best_m_and_above_the_optimal_tree(R, k):
+    bound = theory.tree_bound(R, k)
+    assert bound <= naive_tree_bound(R, k) + 1e-9
+    assert bound >= 1 + optimal_nodes(R, k).values.sum() - 1e-9
+    assert bound >= naive_tree_bound(R, k) * (1 - 1e-5)
+
+
+def test_tunstall_bound_is_above_the_optimal_tree_and_tightens():
+    ratios = []
+    for k in (1, 10, 100, 1000, 10000):
+        generated = 1 + optimal_nodes(R, k).values.sum()
+        bound = theory.tunstall_bound(R, k)
+        assert bound >= generated
+        ratios.append(generated / bound)
+    assert ratios == sorted(ratios)
+    assert ratios[-1] > 0.9
+    entropy = -sum(r * math.log(r) for r in R)
+    assert theory.tunstall_bound(R, 12) == pytest.approx((math.log(6) + math.log(13)) / entropy, abs=1e-12)
+
+
+def test_bounds_of_certain_acceptance_are_infinite():
+    assert theory.tunstall_bound([1, 0], 3) == math.inf
+    assert theory.tree_bound([1.0], 3) == math.inf
+
+
+def test_entropy_bounds_are_in_bits_and_ordered():
+    divergence = float((P * np.log2(P / Q)).sum())
+    bounds = entropy_bounds(P, Q)
+    assert bounds.reference == pytest.approx(divergence, abs=1e-12)
+    assert bounds.race == pytest.approx(divergence + math.log2(divergence + 1) + 4, abs=1e-12)
+    rank = theory.race_rank_law(P, Q)
+    assert -(rank * np.log2(rank)).sum() <= bounds.race
+    assert entropy_bounds([0.5, 0.5], [1, 0]).race == math.inf
+
+
+@pytest.mark.parametrize(
+    "call, name",
+    [
+        (lambda: theory.tunstall_bound((0.5, 0.2), 3), "R"),
+        (lambda: theory.tunstall_bound(R, -1), "k"),
+        (lambda: theory.tree_bound((0.9, 0.2), 3), "R"),
+        (lambda: theory.tree_bound((0.9, -0.2), 3), "R"),
+        (lambda: theory.tree_bound(R, 0), "k"),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises(ValueError, match=rf"^{name} "):
+        call()
