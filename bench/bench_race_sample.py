@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import KINDS, OURS, SEED, VOCABULARY, logits
+from harness import KINDS, OURS, ROOF, SEED, VOCABULARY, logits
 
 import specdec_kernels as sd
 
@@ -27,7 +27,7 @@ CONTENDERS = {
     OURS: ours,
     "torch.argmax": argmax,
     "softmax+multinomial": softmax_multinomial,
-    "numpy.max": maximum,
+    ROOF: maximum,
 }
 
 

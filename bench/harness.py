@@ -18,6 +18,7 @@ import specdec_kernels as sd
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "specdec"
+ROOF = "numpy.max"
 KINDS = ("normal", "realistic")
 VOCABULARY = 128_256
 SEED = 20_26
@@ -99,6 +100,11 @@ class Book:
         ratios = [self.ratio(op, peer, kind=kind, **case) for kind in kinds]
         return None if None in ratios else min(ratios)
 
+    def roof(self):
+        """Bytes per second of one thread that only reads: the bare maximum of rows as large as the other benches'."""
+        records = [r for r in self.records if r.contender == ROOF and r.case["V"] == VOCABULARY]
+        return statistics.median(r.bytes / r.median for r in records) if records else None
+
     def close(self):
         for record in self.records:
             ours = [r for r in self.records if (r.op, r.contender, r.case) == (record.op, OURS, record.case)]
@@ -139,21 +145,31 @@ def shown(seconds):
     return f"{seconds * 1e6:,.1f}"
 
 
+def rates(record, roof):
+    """Megabytes counted, GB/s, and percent of the roof times the threads used; empty where no bytes are counted."""
+    if not record.bytes:
+        return ["", "", ""]
+    speed = record.bytes / record.median
+    share = f"{100 * speed / (roof * record.case['threads']):.0f}" if roof else ""
+    return [f"{record.bytes / 1e6:.2f}", f"{speed / 1e9:.1f}", share]
+
+
 def print_table(book, goals, env, console):
     from rich.table import Table
 
+    roof = book.roof()
     console.print(", ".join(f"{k} {v}" for k, v in env.items() if isinstance(v, str)))
     console.print(", ".join(f"{k} {v}" for k, v in env["versions"].items()))
     for op in dict.fromkeys(r.op for r in book.records):
         records = [r for r in book.records if r.op == op]
         table = Table(title=op)
         keys = list(dict.fromkeys(key for r in records for key in r.case))
-        for name in [*keys, "contender", "median µs", "p20", "p80", "rounds", "MB", "GB/s", "x ours"]:
+        for name in [*keys, "contender", "median µs", "p20", "p80", "rounds", "MB", "GB/s", "% roof", "x ours"]:
             table.add_column(name, justify="right")
         for r in records:
             row = [str(r.case.get(key, "")) for key in keys]
             row += [r.contender, shown(r.median), shown(r.p20), shown(r.p80), str(r.rounds)]
-            row += [f"{r.bytes / 1e6:.2f}", f"{r.bytes / r.median / 1e9:.1f}"] if r.bytes else ["", ""]
+            row += rates(r, roof)
             table.add_row(*row, f"{r.ratio:.2f}" if r.ratio else "")
         console.print(table)
     table = Table("goal", "bound", "measured", "met", title="goals")

@@ -78,7 +78,8 @@ assert sd.race_sample(torch.tensor([[0.0, 9e9]]), seed=1, position=0).tolist() =
 
 
 def test_sdist_holds_every_source(distribution):
-    names = {name.split("/", 1)[1] for name in tarfile.open(distribution[1]).getnames() if "/" in name}
+    with tarfile.open(distribution[1]) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     expected = sources("specdec_kernels", "*.py", "*.safetensors", "*.json") | sources("triton_kernels", "*.py")
     expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu") | sources("tests", "*.py", "*.cpp", "*.h", "*.cu")
     expected |= {"LICENSE", "README.md", "Makefile", "pyproject.toml", "requirements-dev.txt", "setup.py"}
