@@ -1,0 +1,88 @@
+// Kernels with a planted fault each, and one that has none: tests of the machine itself.
+#include <cuda_runtime.h>
+
+#include "../../csrc/cuda/arch.cuh"
+
+namespace faults {
+
+using namespace specdec::cuda;
+
+enum Fault : int {
+  kNone,
+  kMissingBarrier,       // a thread reads what its neighbour in another warp writes
+  kBarrierInBranch,      // half of the block never arrives
+  kEarlyExit,            // one thread leaves before the barrier
+  kOffByOne,             // one element past a shared array
+  kUnwritten,            // a shared word nobody wrote
+  kShuffleFromOutside,   // reads a lane outside the mask
+  kVoteWithoutALane,     // a lane of the mask stays away
+  kLostTicket,           // the ticket is a load and a store, not an atomic
+  kSpinsForEver,         // waits for a flag nobody raises
+  kClusterBarrier,       // one block of the cluster skips the barrier
+  kPeerLeft,             // reads the shared memory of a block that may have left
+  kReadsTooEarly,        // reads a bulk copy before waiting for it
+  kWriteAfterRead,       // overwrites what another warp may still read
+};
+
+__global__ void planted(int which, unsigned* counter, float* out, const float* in) {
+  SPECDEC_SHARED(float, values, 64);
+  SPECDEC_SHARED(Mbarrier, barrier, 1);
+  const int t = static_cast<int>(threadIdx.x);
+  if (which == kEarlyExit && t == 33) return;
+  values[t] = in[t];
+  if (which == kBarrierInBranch) {
+    if (t < 32) __syncthreads();
+  } else if (which != kMissingBarrier) {
+    __syncthreads();
+  }
+  float sum = which == kUnwritten ? 0.0f : static_cast<float>(values[(t + 32) % 64]);
+  if (which == kOffByOne) sum += values[t + 1];
+  if (which == kUnwritten) {
+    SPECDEC_SHARED(float, never, 8);
+    sum += never[t % 8];
+  }
+  if (which == kWriteAfterRead) values[t] = sum;
+  if (which == kShuffleFromOutside && t < 16) sum += __shfl_sync(0xffffu, sum, 20);
+  if (which == kVoteWithoutALane && t % 32 != 5) sum += __any_sync(0xffffffffu, sum > 0.0f);
+  if (which == kReadsTooEarly) {
+    SPECDEC_SHARED(float, staged, 16);
+    if (t == 0) mbarrier_init(&barrier[0], 1);
+    __syncthreads();
+    if (t == 0) bulk_load(&staged[0], in, 64, &barrier[0]);
+    __syncthreads();
+    sum += staged[t % 16];
+  }
+  if (which == kClusterBarrier && block_rank() != 1) sync_cluster();
+  if (which == kPeerLeft) {
+    if (block_rank() == 0) sum += peer(values, 1)[t];
+  }
+  if (which == kSpinsForEver)
+    while (load_acquire(counter + 1) == 0) {
+    }
+  __syncthreads();
+  if (t == 0) {
+    unsigned ticket;
+    if (which == kLostTicket) {
+      ticket = load_acquire(counter);
+      *counter = ticket + 1;
+    } else {
+      ticket = atomicAdd(counter, 1u);
+    }
+    if (ticket == gridDim.x - 1) out[64] = 1.0f, *counter = 0;
+  }
+  if (blockIdx.x == 0) out[t] = sum;
+}
+
+}  // namespace faults
+
+extern "C" int run_planted(int which, int blocks, int cluster, unsigned* counter, float* out, const float* in) {
+  cudaLaunchAttribute attribute[1];
+  attribute[0].id = cudaLaunchAttributeClusterDimension;
+  attribute[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(64);
+  config.attrs = attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, faults::planted, which, counter, out, in);
+}

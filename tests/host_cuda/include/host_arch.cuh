@@ -1,0 +1,97 @@
+// csrc/cuda/arch.cuh for the played machine: the same names, checked.
+#pragma once
+
+#include "cuda_runtime.h"
+
+#define SPECDEC_SHARED(type, name, count) \
+  const ::host_cuda::Shared<type> name(::host_cuda::static_shared([] { static const char tag = 0; return &tag; }(), sizeof(type), count, #name))
+
+namespace specdec {
+namespace cuda {
+
+using ::host_cuda::Shared;
+using Site = ::host_cuda::Site;
+
+constexpr bool kHasClusters = true;  // the machine's capability decides at run time
+
+template <class T>
+Shared<T> dynamic_shared(size_t byte_offset, size_t count, Site site = Site::here()) {
+  return ::host_cuda::dynamic_shared(byte_offset, sizeof(T), count, "dynamic shared memory", site);
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+inline uint4 load_stream(const void* p, Site site = Site::here()) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) ::host_cuda::fault("a misaligned 16-byte load", site);
+  uint4 v;
+  return std::memcpy(&v, p, sizeof v), v;
+}
+template <class T>
+T load_acquire(const T* p) {
+  ::host_cuda::spin();
+  const T value = *p;
+  ::host_cuda::yield();  // what was read may be old by the time it is used
+  return value;
+}
+template <class T>
+T load_fresh(const T* p) { return *p; }
+template <class T>
+T load_relaxed(const Shared<T>& p, Site site = Site::here()) {
+  T v;
+  return std::memcpy(&v, p.at(0, ::host_cuda::Access::kAtomic, site), sizeof v), v;
+}
+inline unsigned add_release(unsigned* p, unsigned v) { return atomicAdd(p, v); }
+inline unsigned add_acquire_release(unsigned* p, unsigned v) { return atomicAdd(p, v); }
+
+// ---- instructions ---------------------------------------------------------------------------------------------------
+
+inline float max_nan(float a, float b) { return a != a || b != b ? __builtin_nanf("") : (a > b ? a : b); }
+template <class ToFloat>
+uint32_t max2_nan(uint32_t a, uint32_t b, ToFloat to_float, uint32_t nan) {
+  uint32_t r = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    const uint32_t x = a >> shift & 0xffff, y = b >> shift & 0xffff;
+    const float fx = to_float(x), fy = to_float(y);
+    r |= (fx != fx || fy != fy ? nan : fx > fy ? x : y) << shift;
+  }
+  return r;
+}
+inline uint32_t max2_nan_bf16(uint32_t a, uint32_t b) {
+  return max2_nan(a, b, [](uint32_t x) { return __uint_as_float(x << 16); }, 0x7fff);
+}
+inline uint32_t max2_nan_fp16(uint32_t a, uint32_t b) {
+  return max2_nan(a, b, [](uint32_t x) { return __half2float(__half_raw{static_cast<unsigned short>(x)}); }, 0x7fff);
+}
+// The device's instructions are good to about 2^-22; so that nothing comes to lean on more, these are that bad.
+inline float exp2_approx(float x) { return std::exp2(x) * (1.0f + 0x1p-22f); }
+inline float log2_approx(float x) { return std::log2(x) + 0x1p-22f; }
+
+// ---- clusters -------------------------------------------------------------------------------------------------------
+
+inline unsigned block_rank() { return ::host_cuda::cluster_rank(); }
+inline unsigned blocks_in_cluster() { return ::host_cuda::cluster_size(); }
+inline void sync_cluster(Site site = Site::here()) { ::host_cuda::sync_cluster(site); }
+template <class T>
+Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
+  return {::host_cuda::peer_shared(mine.range(), rank, site), mine.start()};
+}
+
+// ---- bulk copies ----------------------------------------------------------------------------------------------------
+
+using Mbarrier = uint64_t;
+
+inline void mbarrier_init(const Shared<Mbarrier>& b, unsigned arrivals, Site site = Site::here()) {
+  ::host_cuda::barrier_init(b.range(), b.start(), arrivals, site);
+}
+// One thread: expects `bytes` at the barrier and starts their copy.
+template <class T>
+void bulk_load(const Shared<T>& to, const void* from, unsigned bytes, const Shared<Mbarrier>& b, Site site = Site::here()) {
+  ::host_cuda::bulk_copy(to.range(), to.start(), sizeof(T), from, bytes, b.range(), b.start(), site);
+  ::host_cuda::barrier_expect(b.range(), b.start(), bytes, site);
+}
+inline void mbarrier_wait(const Shared<Mbarrier>& b, unsigned parity, Site site = Site::here()) {
+  ::host_cuda::barrier_wait(b.range(), b.start(), parity, site);
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,100 @@
+// A CUDA machine played on one CPU thread, so that the kernels of csrc/cuda run and are checked without a GPU.
+//
+// Every CUDA thread is a fiber. The scheduler picks warps and lanes in a seeded, shuffled order; a fiber runs until it
+// meets something that other threads can see (a shuffle, a vote, a barrier, an atomic, a spin). Several blocks are in
+// flight at once. Shared memory is reached through checked handles: bounds, reads of unwritten words, and two threads
+// touching a word without a barrier between them are faults. A fault ends the launch; `last_fault` says what happened.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+namespace host_cuda {
+
+// Where in the kernel's source a call stands: the default arguments are taken at the call.
+struct Site {
+  const char* file;
+  int line;
+  static Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+struct Device {
+  int multiprocessors = 4;
+  int blocks_per_multiprocessor = 2;
+  int capability = 90;  // major * 10 + minor
+  int blocks_in_flight = 5;
+  uint64_t schedule = 1;  // seed of the order in which warps, lanes and blocks run
+};
+
+struct Launch {
+  dim3 grid, block, cluster;
+  size_t dynamic_shared = 0;
+  bool cooperative = false;
+  const char* name = "";
+  std::function<void()> body;
+};
+
+struct Block;
+
+struct Counters {
+  uint64_t launches, blocks, switches, bytes_read;
+};
+
+Device& device();
+Counters& counters();
+bool launch(const Launch&);  // false after a fault
+const std::string& last_fault();
+[[noreturn]] void fault(const std::string& what, Site site);
+
+// The current thread.
+int lane();
+int warp();
+unsigned cluster_rank(), cluster_size();
+
+// Waits until every lane of `mask` has called with the same mask and kind; gives back what each lane brought.
+const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site site);
+void sync_warp(uint32_t mask, Site site);
+uint32_t sync_threads(const char* kind, uint32_t value, Site site);  // the sum of the values brought
+void sync_cluster(Site site);
+void yield();  // other threads may run here
+void spin();   // the same, and counts as no progress
+void progress();
+
+// Shared memory.
+struct Range {
+  Block* block;
+  uint32_t offset, count;  // in elements
+  const char* name;
+};
+enum class Access { kRead, kWrite, kAtomic };
+
+Range static_shared(const void* tag, size_t element, size_t count, const char* name);
+Range dynamic_shared(size_t byte_offset, size_t element, size_t count, const char* name, Site site);
+Range peer_shared(const Range& mine, unsigned rank, Site site);
+// The bytes of element `index`, after the checks.
+char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access access, Site site);
+size_t shared_limit();
+
+// A bulk copy into shared memory that lands at some later time, and at the latest when its barrier is waited for.
+void bulk_copy(const Range& to, ptrdiff_t index, size_t element, const void* from, size_t bytes, const Range& barrier,
+               ptrdiff_t barrier_index, Site site);
+void barrier_init(const Range& barrier, ptrdiff_t index, uint32_t arrivals, Site site);
+void barrier_expect(const Range& barrier, ptrdiff_t index, uint32_t bytes, Site site);  // arrives, too
+void barrier_arrive(const Range& barrier, ptrdiff_t index, Site site);
+void barrier_wait(const Range& barrier, ptrdiff_t index, uint32_t parity, Site site);
+
+}  // namespace host_cuda
