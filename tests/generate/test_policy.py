@@ -91,8 +91,8 @@ def test_sampling_the_target_at_an_undrafted_slot_is_biased(policy):
 
 @pytest.mark.parametrize("a", [0.3, 0.8])
 def test_thresholds_a_to_the_i_are_biased(a):
-    # One coin for all slots, drafting slot i when it is below a^i, gives the count the law of a coin per token: the same h
-    # would do, and the unconditional a^i is as wrong.
+    # One coin for all slots, below a^i to draft slot i, gives the count the law of a coin per token: h = a would do
+    # there too, and the unconditional a^i is as wrong.
     assert bias(POLICIES["token"], a, h=[a, a**2, a**3]) > 0.01
 
 
