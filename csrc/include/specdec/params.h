@@ -1,10 +1,10 @@
 // Plain parameter structs, one per op, shared by every C++ backend. Strides are in elements. Pointers are to host or
-// device memory, whichever the backend runs on.
+// device memory, whichever the backend runs on. Plain types: the same in every copy of the CPU kernels.
 #pragma once
 
 #include "config.h"
 
-SPECDEC_BEGIN
+namespace specdec {
 
 enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 enum class Space : int32_t { kLogits = 0, kProbs = 1 };
@@ -102,4 +102,4 @@ struct OverlapParams {
   float *accept, *tv, *kl, *harmonic;  // [outer, inner], contiguous
 };
 
-SPECDEC_END
+}  // namespace specdec

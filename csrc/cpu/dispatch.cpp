@@ -1,0 +1,88 @@
+// Picks the copy of the kernels for this machine, and lends them memory.
+#include "dispatch.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <vector>
+
+#include "ops.h"
+
+namespace specdec {
+
+float* scratch(int slot, int64_t floats) {
+  static thread_local std::vector<float> memory[3];
+  if (static_cast<int64_t>(memory[slot].size()) < floats) memory[slot].resize(static_cast<size_t>(floats));
+  return memory[slot].data();
+}
+
+#define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);
+namespace scalar {
+SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+}
+#if defined(__x86_64__)
+namespace avx2 {
+SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+}
+namespace avx512 {
+SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+}
+#endif
+#undef SPECDEC_DECLARE
+
+namespace cpu {
+
+std::vector<std::string> isas() {
+  std::vector<std::string> names = {"scalar"};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    names.push_back("avx2");
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    names.push_back("avx512");
+#endif
+  return names;
+}
+
+namespace {
+
+enum Isa { kScalar, kAvx2, kAvx512 };
+
+Isa isa_of(const std::string& name) {
+  for (const std::string& known : isas())
+    if (name == known) return name == "scalar" ? kScalar : name == "avx2" ? kAvx2 : kAvx512;
+  std::string message = "instruction set: expected one of";
+  for (const std::string& known : isas()) message += " " + known;
+  throw std::invalid_argument(message + "; got " + name);
+}
+
+Isa& chosen() {
+  static Isa isa = [] {
+    const char* asked = std::getenv("SPECDEC_CPU_ISA");
+    return isa_of(asked && *asked ? asked : isas().back());
+  }();
+  return isa;
+}
+
+}  // namespace
+
+std::string isa() { return chosen() == kScalar ? "scalar" : chosen() == kAvx2 ? "avx2" : "avx512"; }
+void set_isa(const std::string& name) { chosen() = isa_of(name); }
+
+#if defined(__x86_64__)
+#define SPECDEC_DISPATCH(op, Params)                       \
+  void op(const Params& p, int threads) {                  \
+    switch (chosen()) {                                    \
+      case kAvx512: return avx512::op(p, threads);         \
+      case kAvx2: return avx2::op(p, threads);             \
+      default: return scalar::op(p, threads);              \
+    }                                                      \
+  }
+#else
+#define SPECDEC_DISPATCH(op, Params) \
+  void op(const Params& p, int threads) { scalar::op(p, threads); }
+#endif
+SPECDEC_CPU_OPS(SPECDEC_DISPATCH)
+#undef SPECDEC_DISPATCH
+
+}  // namespace cpu
+}  // namespace specdec

@@ -1,0 +1,19 @@
+// The CPU backend as the rest of the extension sees it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ops.h"
+
+namespace specdec::cpu {
+
+std::vector<std::string> isas();  // what this machine can run, least capable first
+std::string isa();                // what it does run: the most capable, or $SPECDEC_CPU_ISA
+void set_isa(const std::string& name);
+
+#define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);
+SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+#undef SPECDEC_DECLARE
+
+}  // namespace specdec::cpu

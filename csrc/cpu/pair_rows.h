@@ -1,0 +1,52 @@
+// A target row and a draft row side by side, sixteen probabilities at a time: residual and overlap.
+#pragma once
+
+#include "row.h"
+#include "specdec/chain.h"
+
+SPECDEC_BEGIN
+
+SPECDEC_HD F16 vector_exp_or_zero(F16 x) {
+  const Mask in_range = at_least(x, F16(kExpUnderflow));
+  return where(in_range, exp_in_range(min(max(x, F16(kExpUnderflow)), F16(88.0f))), F16(0.0f));
+}
+
+// One side of the pair as probabilities.
+struct LawRow {
+  Row row;
+  Space space;
+  Temperature temperature;
+  LogSumExp lse;          // logits
+  Candidate greedy;       // temperature 0
+
+  // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
+  SPECDEC_HD F16 at(int32_t token, int32_t end) const {
+    const int32_t count = (end < row.vocab ? end : row.vocab) - token;
+    if (count <= 0) return F16(0.0f);
+    if (temperature.greedy) {
+      float lane[kLanes];
+      for (int i = 0; i < kLanes; ++i) lane[i] = token + i == greedy.token ? 1.0f : 0.0f;
+      return load(lane);
+    }
+    if (space == Space::kProbs) {
+      const F16 p = elements(row, token, count, 0.0f);
+      return where(at_least(p, F16(kSmallest)), min(p, F16(kLargest)), F16(0.0f));
+    }
+    const F16 x = min(mul(elements(row, token, count, -kInfinity), F16(temperature.inverse)), F16(kLargest));
+    return vector_exp_or_zero(sub(sub(x, F16(lse.max)), F16(lse.log_sum)));
+  }
+};
+
+SPECDEC_HD LawRow law_row(const Row& row, Space space, Temperature temperature, int threads, int scratch_slot) {
+  LawRow law = {row, space, temperature, kNoMass, kNobody};
+  if (temperature.greedy) {
+    float* maxima = scratch(scratch_slot, row.tiles());
+    row_maxima(row, space, threads, maxima);
+    law.greedy = row_argmax(row, space, maxima);
+  } else if (space == Space::kLogits) {
+    law.lse = row_log_sum_exp(row, temperature.inverse, threads, scratch_slot).lse;
+  }
+  return law;
+}
+
+SPECDEC_END

@@ -1,0 +1,172 @@
+// The race over one row on the CPU: tiles are dismissed by their maximum, groups by one integer compare, tokens by
+// their weight; only what is left pays for logarithms (specdec/race.h).
+#pragma once
+
+#include "row.h"
+#include "specdec/residual.h"
+
+SPECDEC_BEGIN
+
+// A law tells the race about the weights of a row. `key` is a cheap increasing function of a raw element, the same for
+// a vector of them; `log_bound(key)` bounds the log weights of all tokens up to that key; `needed_key(w)` is a key that
+// every token of log weight w or more has.
+
+// Weights p from logits; `excluded` has none (a one-hot draft's residual).
+struct LogitLaw {
+  Row row;
+  float inv_temperature;
+  int32_t excluded = kNoToken;
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return mul(raw, Float(inv_temperature)); }
+  SPECDEC_HD float log_bound(float key) const { return min(key, kLargest); }
+  SPECDEC_HD float needed_key(float log_weight) const { return log_weight; }
+  SPECDEC_HD float log_weight(int32_t token) const {
+    return token == excluded ? -kInfinity : scaled(element(row, token), inv_temperature);
+  }
+};
+
+// Weights p from probabilities.
+struct ProbLaw {
+  Row row;
+  int32_t excluded = kNoToken;
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return raw; }
+  SPECDEC_HD float log_bound(float key) const { return specdec::log_weight(clean_probability(key)); }
+  SPECDEC_HD float needed_key(float log_weight) const {
+    return log_weight < kExpUnderflow ? kSmallest : exp_in_range(min(log_weight, 88.0f)) * 0.99999f;
+  }
+  SPECDEC_HD float log_weight(int32_t token) const {
+    return token == excluded ? -kInfinity : specdec::log_weight(clean_probability(element(row, token)));
+  }
+};
+
+// Weights (p - h q)^+ from logits. p bounds them, so only opened groups pay for exponentials.
+struct ResidualLogitLaw {
+  Row target, draft;
+  float inv_temperature;
+  LogSumExp target_lse, draft_lse;
+  float draft_prob;
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return mul(raw, Float(inv_temperature)); }
+  SPECDEC_HD float log_bound(float key) const { return log_probability(min(key, kLargest), target_lse) + 1e-5f; }
+  SPECDEC_HD float needed_key(float log_weight) const {
+    const float key = log_weight + target_lse.log_sum + target_lse.max;
+    return key - slack(log_weight, target_lse.max);
+  }
+  SPECDEC_HD float log_weight(int32_t token) const {
+    const float p = probability(scaled(element(target, token), inv_temperature), target_lse);
+    const float q = token < draft.vocab ? probability(scaled(element(draft, token), inv_temperature), draft_lse) : 0.0f;
+    return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
+  }
+};
+
+// Weights (p - h q)^+ from probabilities.
+struct ResidualProbLaw {
+  Row target, draft;
+  float draft_prob;
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return raw; }
+  SPECDEC_HD float log_bound(float key) const { return specdec::log_weight(clean_probability(key)); }
+  SPECDEC_HD float needed_key(float log_weight) const { return ProbLaw{target}.needed_key(log_weight); }
+  SPECDEC_HD float log_weight(int32_t token) const {
+    const float q = token < draft.vocab ? clean_probability(element(draft, token)) : 0.0f;
+    return specdec::log_weight(residual_weight(clean_probability(element(target, token)), mul(draft_prob, q)));
+  }
+};
+
+// The winner alone.
+struct Winner {
+  Candidate best = kNobody;
+  SPECDEC_HD float to_beat() const { return best.score; }
+  SPECDEC_HD void offer(const Candidate& c) { best = best_of(best, c); }
+};
+
+// The first k arrivals, in order.
+struct Podium {
+  Candidate* place;  // k of them
+  int32_t k;
+  SPECDEC_HD Podium(Candidate* memory, int32_t count) : place(memory), k(count) {
+    for (int32_t i = 0; i < k; ++i) place[i] = kNobody;
+  }
+  SPECDEC_HD float to_beat() const { return place[k - 1].score; }
+  SPECDEC_HD void offer(const Candidate& c) {
+    if (!better(c, place[k - 1])) return;
+    int32_t i = k - 1;
+    for (; i > 0 && better(c, place[i - 1]); --i) place[i] = place[i - 1];
+    place[i] = c;
+  }
+};
+
+// Evaluates the tokens of one group that could still win.
+template <class Law, class Result>
+SPECDEC_HD void open_group(const Law& law, const Row& row, const Noise& noise, const Group& group, Result& result) {
+  const F16 needed(law.needed_key(needed_log_weight(result.to_beat(), group.first)));
+  const int32_t begin = static_cast<int32_t>(group.index) * kGroup;
+  const int32_t count = row.vocab - begin < kGroup ? row.vocab - begin : kGroup;
+  for (int32_t i = 0; i < count; i += kLanes) {
+    const F16 raw = elements(row, begin + i, count - i, __builtin_nanf(""));
+    for (Mask left = at_least(law.key(raw), needed); left; left &= left - 1) {
+      const int32_t token = begin + i + __builtin_ctz(left);
+      const float log_weight = law.log_weight(token);
+      if (log_weight == -kInfinity) continue;
+      result.offer({race_score(log_weight, arrival(noise, group, static_cast<uint32_t>(token))), token});
+    }
+  }
+}
+
+template <class Law, class Result>
+SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima, int32_t from,
+                           int32_t to, Result& result) {
+  const U16 lane = lane_index();
+  for (int32_t tile = from; tile < to; ++tile) {
+    const float bound = law.log_bound(law.key(tile_maxima[tile]));
+    if (!(bound > -kInfinity)) continue;
+    const U16 largest_word(largest_winning_word(bound, result.to_beat()));
+    const U16 counter = U16(static_cast<uint32_t>(tile) * kLanes) + lane;
+    const Words<U16> words = noise_words(noise, counter);
+    const Mask even = at_most(words.word[0], largest_word), odd = at_most(words.word[1], largest_word);
+    if (!(even | odd)) continue;
+    uint32_t a[2][kLanes], b[2][kLanes];
+    store(a[0], words.word[0]), store(a[1], words.word[1]);
+    store(b[0], words.word[2]), store(b[1], words.word[3]);
+    for (Mask left = even | odd << kLanes; left; left &= left - 1) {
+      const int bit = __builtin_ctz(left), parity = bit / kLanes, i = bit % kLanes;
+      const int32_t index = tile * (kTile / kGroup) + 2 * i + parity;
+      if (index * static_cast<int64_t>(kGroup) >= row.vocab) continue;
+      if (a[parity][i] > largest_winning_word(bound, result.to_beat())) continue;
+      open_group(law, row, noise, group_of(static_cast<uint32_t>(index), a[parity][i], b[parity][i]), result);
+    }
+  }
+}
+
+// A first guess at the winner, the arrival of the largest weight: after it most groups are dismissed.
+template <class Law>
+SPECDEC_HD Winner race_start(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima) {
+  Winner winner;
+  int32_t tile = 0;
+  for (int32_t t = 1; t < row.tiles(); ++t)
+    if (tile_maxima[t] > tile_maxima[tile]) tile = t;
+  const int32_t token = first_at_least(row, tile, tile_maxima[tile]);
+  if (token == kNoToken) return winner;
+  const float log_weight = law.log_weight(token);
+  if (log_weight > -kInfinity)
+    winner.offer({race_score(log_weight, arrival(noise, static_cast<uint32_t>(token))), token});
+  return winner;
+}
+
+// The winner of the whole row; tile_maxima as row_maxima left them.
+template <class Law>
+SPECDEC_HD Candidate race_row(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima, int threads) {
+  const Winner start = race_start(law, row, noise, tile_maxima);
+  Winner winners[kMaxParts];
+  over_parts(row.tiles(), threads, [&](int part, int32_t from, int32_t to) {
+    Winner mine = start;
+    race_tiles(law, row, noise, tile_maxima, from, to, mine);
+    winners[part] = mine;
+  });
+  Winner winner = start;
+  for (const Winner& w : winners) winner.offer(w.best);
+  return winner.best;
+}
+
+SPECDEC_END

@@ -1,0 +1,44 @@
+// race_topk on the CPU: the first k arrivals of a row, in order.
+#include "ops.h"
+#include "race_rows.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// The k most probable tokens, for temperature 0.
+void largest_tokens(const Row& row, Space space, const float* tile_maxima, Podium& podium) {
+  for (int32_t tile = 0; tile < row.tiles(); ++tile) {
+    if (!(min(tile_maxima[tile], kLargest) > podium.to_beat())) continue;
+    const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
+    for (int32_t token = begin; token < end; token += kLanes) {
+      const F16 raw = elements(row, token, end - token, __builtin_nanf(""));
+      for (Mask left = at_least(raw, F16(podium.to_beat())); left; left &= left - 1) {
+        const int32_t i = token + __builtin_ctz(left);
+        const float x = min(element(row, i), kLargest);
+        if (x > -kInfinity && (space == Space::kLogits || x >= kSmallest)) podium.offer({x, i});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void race_topk(const RaceParams& p, int threads) {
+  over_race_rows(p, threads, [&](const RaceRow& r, int, int64_t* tokens) {
+    float* maxima = scratch(0, r.row.tiles());
+    row_maxima(r.row, p.space, 1, maxima);
+    static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
+    Podium podium(reinterpret_cast<Candidate*>(scratch(1, 2 * static_cast<int64_t>(p.k))), p.k);
+    if (r.temperature.greedy) {
+      largest_tokens(r.row, p.space, maxima, podium);
+    } else if (p.space == Space::kLogits) {
+      race_tiles(LogitLaw{r.row, r.temperature.inverse}, r.row, r.noise, maxima, 0, r.row.tiles(), podium);
+    } else {
+      race_tiles(ProbLaw{r.row}, r.row, r.noise, maxima, 0, r.row.tiles(), podium);
+    }
+    for (int32_t i = 0; i < p.k; ++i) tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
+  });
+}
+
+SPECDEC_END

@@ -1,0 +1,85 @@
+// residual on the CPU: the normalised law norm((p - h q)^+) and the probability that a token is drawn from it.
+#include "ops.h"
+#include "pair_rows.h"
+#include "specdec/chain.h"
+#include "specdec/residual.h"
+#include "threads.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+struct TileSums {
+  float weight, rejected;
+};
+
+// Writes the weights of one tile, not yet normalised.
+TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float epsilon, int32_t tile, float* weights) {
+  F16 weight(0.0f), rejected(0.0f);
+  const F16 share(h), slope(epsilon), zero(0.0f);
+  const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+  for (int32_t token = begin; token < end; token += kLanes) {
+    const F16 p = target.at(token, end), drafted = mul(share, draft.at(token, end));
+    const F16 left = sub(p, drafted), w = where(at_least(left, F16(kSmallest)), left, zero);
+    weight = add(weight, w);
+    rejected = add(rejected, max(sub(sub(drafted, p), slope), zero));
+    float lane[kLanes];
+    store(lane, w);
+    const int32_t count = end - token < kLanes ? end - token : kLanes;
+    for (int32_t i = 0; i < count; ++i) weights[token + i] = lane[i];
+  }
+  return {total(weight), total(rejected)};
+}
+
+template <class F>
+void over_tokens(const Row& row, int threads, F&& f) {
+  over_parts(row.tiles(), threads, [&](int, int32_t from, int32_t to) {
+    const int32_t end = to * static_cast<int64_t>(kTile) < row.vocab ? to * kTile : row.vocab;
+    for (int32_t token = from * kTile; token < end; ++token) f(token);
+  });
+}
+
+void residual_row(const ResidualParams& p, int64_t i, int64_t j, int threads, float* probs, float* mass) {
+  int32_t status = kStatusOk;
+  const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
+  const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
+  const Row row = row_at(p.target, i * p.target.request_stride + j * p.target.row_stride);
+  const Row draft_row = row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride);
+  const LawRow target = law_row(row, p.space, temperature, threads, 0);
+  const LawRow draft = law_row(draft_row, p.space, temperature, threads, 1);
+  float* sums = scratch(2, 2 * static_cast<int64_t>(row.tiles()));
+  over_parts(row.tiles(), threads, [&](int, int32_t from, int32_t to) {
+    for (int32_t tile = from; tile < to; ++tile) {
+      const TileSums t = weigh_tile(target, draft, h, epsilon, tile, probs);
+      sums[2 * tile] = t.weight, sums[2 * tile + 1] = t.rejected;
+    }
+  });
+  float weight = 0.0f, rejected = 0.0f;
+  for (int32_t tile = 0; tile < row.tiles(); ++tile) {
+    weight = add(weight, sums[2 * tile]);
+    rejected = add(rejected, sums[2 * tile + 1]);
+  }
+  if (weight > 0.0f) {
+    over_tokens(row, threads, [&](int32_t token) { probs[token] = probs[token] / weight; });
+    *mass = epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
+    return;
+  }
+  over_parts(row.tiles(), threads, [&](int, int32_t from, int32_t to) {
+    for (int32_t token = from * kTile; token < to * static_cast<int64_t>(kTile) && token < row.vocab; token += kLanes) {
+      float lane[kLanes];
+      store(lane, target.at(token, row.vocab));
+      for (int32_t k = 0; k < kLanes && token + k < row.vocab; ++k) probs[token + k] = lane[k];
+    }
+  });
+  *mass = 0.0f;
+}
+
+}  // namespace
+
+void residual(const ResidualParams& p, int threads) {
+  over_requests(p.outer * p.inner, threads, [&](int64_t index, int threads_a_row) {
+    residual_row(p, index / p.inner, index % p.inner, threads_a_row, p.probs + index * p.target.vocab, p.mass + index);
+  });
+}
+
+SPECDEC_END

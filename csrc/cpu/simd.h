@@ -1,0 +1,250 @@
+// Sixteen lanes at a time, as the compiler flags of this copy allow: one AVX-512 register, two AVX2 registers, or a
+// plain array. Every operation rounds once per lane, and sums have one fixed shape, so the three give the same bits.
+#pragma once
+
+#if defined(__AVX2__)
+// GCC 12 warns of its own _mm512_undefined_epi32 (GCC bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+
+#include "specdec/arithmetic.h"
+#include "specdec/params.h"
+
+SPECDEC_BEGIN
+
+constexpr int kLanes = 16;
+
+struct BFloat16 { uint16_t bits; };
+struct Float16 { uint16_t bits; };
+
+SPECDEC_HD float to_float(float x) { return x; }
+SPECDEC_HD float to_float(BFloat16 x) { return from_bits(static_cast<uint32_t>(x.bits) << 16); }
+SPECDEC_HD float to_float(Float16 x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+  if (rest >= 0x7c00u) return from_bits(sign | 0x7f800000u | (rest << 13));
+  if (rest >= 0x0400u) return from_bits(sign | ((rest << 13) + 0x38000000u));
+  return from_bits(sign | bits(mul(static_cast<float>(rest), 0x1p-24f)));
+}
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+
+struct F16 {
+  __m512 v;
+  F16() = default;
+  SPECDEC_HD F16(__m512 x) : v(x) {}
+  SPECDEC_HD explicit F16(float x) : v(_mm512_set1_ps(x)) {}
+};
+struct U16 {
+  __m512i v;
+  U16() = default;
+  SPECDEC_HD U16(__m512i x) : v(x) {}
+  SPECDEC_HD explicit U16(uint32_t x) : v(_mm512_set1_epi32(static_cast<int>(x))) {}
+};
+using Mask = uint32_t;  // one bit a lane
+
+SPECDEC_HD F16 load(const float* p) { return _mm512_loadu_ps(p); }
+SPECDEC_HD F16 load(const BFloat16* p) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+SPECDEC_HD F16 load(const Float16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+SPECDEC_HD U16 load(const uint32_t* p) { return _mm512_loadu_si512(p); }
+SPECDEC_HD void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
+SPECDEC_HD void store(uint32_t* p, U16 a) { _mm512_storeu_si512(p, a.v); }
+SPECDEC_HD F16 add(F16 a, F16 b) { return _mm512_add_ps(a.v, b.v); }
+SPECDEC_HD F16 sub(F16 a, F16 b) { return _mm512_sub_ps(a.v, b.v); }
+SPECDEC_HD F16 mul(F16 a, F16 b) { return _mm512_mul_ps(a.v, b.v); }
+SPECDEC_HD F16 fma(F16 a, F16 b, F16 c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
+SPECDEC_HD F16 max(F16 a, F16 b) { return _mm512_max_ps(a.v, b.v); }
+SPECDEC_HD F16 min(F16 a, F16 b) { return _mm512_min_ps(a.v, b.v); }
+SPECDEC_HD U16 bits(F16 a) { return _mm512_castps_si512(a.v); }
+SPECDEC_HD F16 from_bits(U16 a) { return _mm512_castsi512_ps(a.v); }
+SPECDEC_HD U16 operator+(U16 a, U16 b) { return _mm512_add_epi32(a.v, b.v); }
+SPECDEC_HD U16 operator^(U16 a, U16 b) { return _mm512_xor_si512(a.v, b.v); }
+SPECDEC_HD U16 operator*(U16 a, U16 b) { return _mm512_mullo_epi32(a.v, b.v); }
+SPECDEC_HD U16 shift_left(U16 a, int n) { return _mm512_slli_epi32(a.v, static_cast<unsigned>(n)); }
+SPECDEC_HD U16 mulhi(U16 a, U16 b) {
+  const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  return _mm512_mask_blend_epi32(0xAAAA, even, odd);
+}
+SPECDEC_HD Mask at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+SPECDEC_HD Mask unordered(F16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
+SPECDEC_HD Mask at_most(U16 a, U16 b) { return _mm512_cmple_epu32_mask(a.v, b.v); }
+SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(m), b.v, a.v); }
+
+#elif defined(__AVX2__)
+
+struct F16 {
+  __m256 a, b;
+  F16() = default;
+  SPECDEC_HD F16(__m256 x, __m256 y) : a(x), b(y) {}
+  SPECDEC_HD explicit F16(float x) : a(_mm256_set1_ps(x)), b(_mm256_set1_ps(x)) {}
+};
+struct U16 {
+  __m256i a, b;
+  U16() = default;
+  SPECDEC_HD U16(__m256i x, __m256i y) : a(x), b(y) {}
+  SPECDEC_HD explicit U16(uint32_t x)
+      : a(_mm256_set1_epi32(static_cast<int>(x))), b(_mm256_set1_epi32(static_cast<int>(x))) {}
+};
+using Mask = uint32_t;
+
+SPECDEC_HD F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+SPECDEC_HD __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+SPECDEC_HD __m256 widen(__m128i h) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+SPECDEC_HD F16 load(const BFloat16* p) { return {widen(load_half(p)), widen(load_half(p + 8))}; }
+SPECDEC_HD F16 load(const Float16* p) { return {_mm256_cvtph_ps(load_half(p)), _mm256_cvtph_ps(load_half(p + 8))}; }
+SPECDEC_HD U16 load(const uint32_t* p) {
+  const __m256i* q = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+SPECDEC_HD void store(float* p, F16 x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
+SPECDEC_HD void store(uint32_t* p, U16 x) {
+  __m256i* q = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(q, x.a), _mm256_storeu_si256(q + 1, x.b);
+}
+SPECDEC_HD F16 add(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+SPECDEC_HD F16 sub(F16 x, F16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+SPECDEC_HD F16 mul(F16 x, F16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+SPECDEC_HD F16 fma(F16 x, F16 y, F16 z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+SPECDEC_HD F16 max(F16 x, F16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+SPECDEC_HD F16 min(F16 x, F16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+SPECDEC_HD U16 bits(F16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+SPECDEC_HD F16 from_bits(U16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+SPECDEC_HD U16 operator+(U16 x, U16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+SPECDEC_HD U16 operator^(U16 x, U16 y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
+SPECDEC_HD U16 operator*(U16 x, U16 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
+SPECDEC_HD U16 shift_left(U16 x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+SPECDEC_HD __m256i mulhi(__m256i x, __m256i y) {
+  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, y), 32);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
+  return _mm256_blend_epi32(even, odd, 0xAA);
+}
+SPECDEC_HD U16 mulhi(U16 x, U16 y) { return {mulhi(x.a, y.a), mulhi(x.b, y.b)}; }
+SPECDEC_HD Mask lanes(__m256 a, __m256 b) {
+  return static_cast<Mask>(_mm256_movemask_ps(a)) | static_cast<Mask>(_mm256_movemask_ps(b)) << 8;
+}
+SPECDEC_HD Mask at_least(F16 x, F16 y) {
+  return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ));
+}
+SPECDEC_HD Mask unordered(F16 x) {
+  return lanes(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q));
+}
+SPECDEC_HD __m256 at_most(__m256i x, __m256i y) {
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x, y), x));
+}
+SPECDEC_HD Mask at_most(U16 x, U16 y) { return lanes(at_most(x.a, y.a), at_most(x.b, y.b)); }
+SPECDEC_HD __m256 spread(Mask m) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(m)), bit), bit));
+}
+SPECDEC_HD F16 where(Mask m, F16 x, F16 y) {
+  return {_mm256_blendv_ps(y.a, x.a, spread(m)), _mm256_blendv_ps(y.b, x.b, spread(m >> 8))};
+}
+
+#else
+
+struct F16 {
+  float v[kLanes];
+  F16() = default;
+  SPECDEC_HD explicit F16(float x) {
+    for (float& lane : v) lane = x;
+  }
+};
+struct U16 {
+  uint32_t v[kLanes];
+  U16() = default;
+  SPECDEC_HD explicit U16(uint32_t x) {
+    for (uint32_t& lane : v) lane = x;
+  }
+};
+using Mask = uint32_t;
+
+#define SPECDEC_LANES(Result, expression)             \
+  do {                                                \
+    Result r;                                         \
+    for (int i = 0; i < kLanes; ++i) r.v[i] = (expression); \
+    return r;                                         \
+  } while (0)
+#define SPECDEC_MASK(expression)                                                         \
+  do {                                                                                   \
+    Mask m = 0;                                                                          \
+    for (int i = 0; i < kLanes; ++i) m |= static_cast<Mask>(expression) << i;            \
+    return m;                                                                            \
+  } while (0)
+
+template <class T>
+SPECDEC_HD F16 load(const T* p) { SPECDEC_LANES(F16, to_float(p[i])); }
+SPECDEC_HD U16 load(const uint32_t* p) { SPECDEC_LANES(U16, p[i]); }
+SPECDEC_HD void store(float* p, F16 a) { std::memcpy(p, a.v, sizeof a.v); }
+SPECDEC_HD void store(uint32_t* p, U16 a) { std::memcpy(p, a.v, sizeof a.v); }
+SPECDEC_HD F16 add(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] + b.v[i]); }
+SPECDEC_HD F16 sub(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] - b.v[i]); }
+SPECDEC_HD F16 mul(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] * b.v[i]); }
+SPECDEC_HD F16 fma(F16 a, F16 b, F16 c) { SPECDEC_LANES(F16, fma(a.v[i], b.v[i], c.v[i])); }
+SPECDEC_HD F16 max(F16 a, F16 b) { SPECDEC_LANES(F16, max(a.v[i], b.v[i])); }
+SPECDEC_HD F16 min(F16 a, F16 b) { SPECDEC_LANES(F16, min(a.v[i], b.v[i])); }
+SPECDEC_HD U16 bits(F16 a) { SPECDEC_LANES(U16, bits(a.v[i])); }
+SPECDEC_HD F16 from_bits(U16 a) { SPECDEC_LANES(F16, from_bits(a.v[i])); }
+SPECDEC_HD U16 operator+(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] + b.v[i]); }
+SPECDEC_HD U16 operator^(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] ^ b.v[i]); }
+SPECDEC_HD U16 operator*(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] * b.v[i]); }
+SPECDEC_HD U16 shift_left(U16 a, int n) { SPECDEC_LANES(U16, a.v[i] << n); }
+SPECDEC_HD U16 mulhi(U16 a, U16 b) { SPECDEC_LANES(U16, mulhi(a.v[i], b.v[i])); }
+SPECDEC_HD Mask at_least(F16 a, F16 b) { SPECDEC_MASK(a.v[i] >= b.v[i]); }
+SPECDEC_HD Mask unordered(F16 a) { SPECDEC_MASK(a.v[i] != a.v[i]); }
+SPECDEC_HD Mask at_most(U16 a, U16 b) { SPECDEC_MASK(a.v[i] <= b.v[i]); }
+SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { SPECDEC_LANES(F16, (m >> i & 1) ? a.v[i] : b.v[i]); }
+
+#undef SPECDEC_LANES
+#undef SPECDEC_MASK
+
+#endif
+
+// Lanes past `count` read as `fill`.
+template <class T>
+SPECDEC_HD F16 load_first(const T* p, int count, float fill) {
+  if (count >= kLanes) return load(p);
+  float lane[kLanes];
+  for (int i = 0; i < kLanes; ++i) lane[i] = i < count ? to_float(p[i]) : fill;
+  return load(lane);
+}
+
+SPECDEC_HD float largest(F16 a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] = max(lane[i], lane[i + width]);
+  return lane[0];
+}
+
+SPECDEC_HD float total(F16 a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] = add(lane[i], lane[i + width]);
+  return lane[0];
+}
+
+SPECDEC_HD U16 lane_index() {
+  uint32_t lane[kLanes];
+  for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<uint32_t>(i);
+  return load(lane);
+}
+
+SPECDEC_END

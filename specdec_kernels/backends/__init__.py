@@ -1,0 +1,163 @@
+"""The backends: which there are, which one a call uses, and how a call reaches it.
+
+A backend is a module with one function per op. It gets what ``specdec_kernels.ops`` has checked, writes its results into
+the tensors it is given and returns nothing. One that cannot run everywhere has ``unavailable()``, which gives the reason
+or None. ``temperature``, ``draft_prob`` and ``epsilon`` come as a float or a float32
+tensor, ``seed``, ``position`` and ``nonce`` as an int or an int64 tensor.
+"""
+
+import contextlib
+import contextvars
+import importlib
+import json
+import os
+
+import torch
+
+__all__ = ["active", "available_backends", "backend", "build_info", "register"]
+
+# name -> (module, device types it takes)
+_BACKENDS = {
+    "cpu": ("specdec_kernels.backends.cpu", ("cpu",)),
+    "cuda": ("specdec_kernels.backends.cuda", ("cuda",)),
+    "triton": ("specdec_kernels.backends.triton", ("cuda", "cpu")),
+    "reference": ("specdec_kernels.backends.reference", ("cpu", "cuda")),
+}
+_loaded = {}
+_override = contextvars.ContextVar("specdec_backend", default=None)
+
+
+def register(name, module, devices):
+    """Add a backend: ``module`` is a module or the name of one, ``devices`` the device types it takes."""
+    _BACKENDS[name] = (module, tuple(devices))
+    _loaded.pop(name, None)
+
+
+def _check_name(name):
+    if name not in _BACKENDS:
+        raise ValueError(f"backend: expected one of {', '.join(sorted(_BACKENDS))}; got {name!r}")
+
+
+def _load(name):
+    module = _loaded.get(name)
+    if module is None:
+        module = _BACKENDS[name][0]
+        if isinstance(module, str):
+            module = importlib.import_module(module)
+        reason = module.unavailable() if hasattr(module, "unavailable") else None
+        if reason:
+            raise RuntimeError(f"backend {name!r} is not available: {reason}")
+        _loaded[name] = module
+    return module
+
+
+@contextlib.contextmanager
+def backend(name):
+    """Use one backend for every call inside the ``with`` block.
+
+    Parameters
+    ----------
+    name : str
+        ``"cpu"``, ``"cuda"``, ``"triton"`` or ``"reference"`` (float64, slow, for checking). Outside of any block
+        ``$SPECDEC_BACKEND`` decides, and without it the device of the tensors: ``cpu`` on a CPU; on a CUDA device
+        ``cuda`` if it was built, else ``triton``.
+
+    Raises
+    ------
+    ValueError
+        For a name that is none of these.
+    RuntimeError
+        If that backend cannot run here; the message says why. It never falls back to another.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> logits = torch.tensor([0.0, 1.0, 2.0])
+    >>> with specdec_kernels.backend("reference"):
+    ...     token = specdec_kernels.race_sample(logits, seed=1, position=0)
+    >>> bool(token == specdec_kernels.race_sample(logits, seed=1, position=0))
+    True
+    """
+    _check_name(name)
+    _load(name)
+    token = _override.set(name)
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def _default(device_type):
+    if device_type == "cpu":
+        return "cpu"
+    if device_type == "cuda":
+        return "cuda" if _reason("cuda") is None else "triton"
+    raise RuntimeError(f"device: expected cpu or cuda; got {device_type}")
+
+
+def active(device_type):
+    """The backend module for tensors on this type of device."""
+    name = _override.get() or os.environ.get("SPECDEC_BACKEND") or _default(device_type)
+    module = _loaded.get(name)
+    if module is None:
+        _check_name(name)
+        module = _load(name)
+    if device_type not in _BACKENDS[name][1]:
+        raise RuntimeError(
+            f"backend {name!r} takes tensors on {' or '.join(_BACKENDS[name][1])}; these are on {device_type}"
+        )
+    return module
+
+
+def _reason(name):
+    """Why a backend cannot run here, or None."""
+    if name in _loaded:
+        return None
+    try:
+        _load(name)
+    except (ImportError, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+def available_backends():
+    """The names of the backends that can run on this machine, now.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> import specdec_kernels
+    >>> "reference" in specdec_kernels.available_backends()
+    True
+    """
+    return [name for name in _BACKENDS if _reason(name) is None]
+
+
+def build_info():
+    """What was built, for which machines, and what runs on this one.
+
+    Returns
+    -------
+    dict
+        ``version``, ``torch``, ``compiler``, ``flags``, ``isas`` (compiled), ``isa`` (in use), ``cuda``, ``cuda_archs``,
+        ``backends`` (name to None, or to the reason why it cannot run here) and more.
+
+    Examples
+    --------
+    >>> import specdec_kernels
+    >>> specdec_kernels.build_info()["backends"]["cpu"] is None
+    True
+    """
+    import specdec_kernels
+    from specdec_kernels import _C
+
+    return {
+        "version": specdec_kernels.__version__,
+        "torch": torch.__version__,
+        **json.loads(_C.build_info()),
+        "isa": _C.isa(),
+        "backends": {name: _reason(name) for name in _BACKENDS},
+    }
