@@ -24,7 +24,8 @@ _BACKENDS = {
     "reference": ("specdec_kernels.backends.reference", ("cpu", "cuda")),
 }
 _loaded = {}
-_override = contextvars.ContextVar("specdec_backend", default=None)
+# Inside backend(...) its name, outside what $SPECDEC_BACKEND said when the package was imported.
+_chosen = contextvars.ContextVar("specdec_backend", default=os.environ.get("SPECDEC_BACKEND") or None)
 
 
 def register(name, module, devices):
@@ -80,11 +81,11 @@ def backend(name):
     """
     _check_name(name)
     _load(name)
-    token = _override.set(name)
+    token = _chosen.set(name)
     try:
         yield
     finally:
-        _override.reset(token)
+        _chosen.reset(token)
 
 
 def _default(device_type):
@@ -97,7 +98,7 @@ def _default(device_type):
 
 def active(device_type):
     """The backend module for tensors on this type of device."""
-    name = _override.get() or os.environ.get("SPECDEC_BACKEND") or _default(device_type)
+    name = _chosen.get() or _default(device_type)
     module = _loaded.get(name)
     if module is None:
         _check_name(name)

@@ -13,13 +13,12 @@ def shown(x):
 
 
 def check_tensor(name, x, dtypes, ndim):
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name}: expected a tensor; got {shown(x)}")
-    if x.dtype not in dtypes:
-        expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
-        raise TypeError(f"{name}: expected {expected}; got {shown(x)}")
-    if ndim is not None and x.ndim != ndim:
+    if isinstance(x, torch.Tensor) and x.dtype in dtypes:
+        if ndim is None or x.ndim == ndim:
+            return
         raise ValueError(f"{name}: expected {ndim} dimensions; got {shown(x)}")
+    expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+    raise TypeError(f"{name}: expected a tensor of {expected}; got {shown(x)}")
 
 
 def check_rows(name, x, ndim=None):
@@ -32,7 +31,7 @@ def check_rows(name, x, ndim=None):
 
 
 def check_shape(name, x, shape):
-    if tuple(x.shape) != tuple(shape):
+    if x.shape != shape:
         raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}")
 
 
@@ -107,6 +106,8 @@ def _broadcast(name, x, dtype, shape, device):
         raise ValueError(f"{name}: expected a tensor on {device}; got {shown(x)}")
     if x.shape == shape:
         return x
+    if x.ndim > len(shape):
+        raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}")
     try:
         return x.expand(shape)
     except RuntimeError:
@@ -123,13 +124,14 @@ def check_noise(requests, seed, position, nonce):
 
 
 def output(name, x, dtype, shape, device, row_stride=False):
-    """A preallocated output."""
-    check_tensor(name, x, (dtype,), len(shape))
+    """A preallocated output, contiguous; with ``row_stride`` only along its last dimension."""
+    if isinstance(x, torch.Tensor) and x.dtype == dtype and x.shape == shape and x.device == device:
+        if x.is_contiguous() or (row_stride and (x.stride(-1) == 1 or x.shape[-1] <= 1)):
+            return
+        raise ValueError(f"{name}: expected {'unit stride' if row_stride else 'contiguous'}; got strides {x.stride()}")
+    check_tensor(name, x, (dtype,), None)
     check_shape(name, x, shape)
     check_device(name, x, device)
-    dense = x.stride(-1) == 1 or x.shape[-1] <= 1 if row_stride else x.is_contiguous()
-    if not dense:
-        raise ValueError(f"{name}: expected {'unit stride' if row_stride else 'contiguous'}; got strides {x.stride()}")
 
 
 def rows3(name, x):
@@ -139,7 +141,7 @@ def rows3(name, x):
     if x.ndim == 3:
         return x
     if x.ndim == 1:
-        return x[None, None]
+        return x.view(1, 1, -1)
     try:
         return x.view(-1, *x.shape[-2:])
     except RuntimeError:

@@ -1,9 +1,14 @@
 """How an op reaches torch: one schema, one implementation that asks the backends, one that does nothing on meta tensors.
 
-``Library.define`` and ``impl`` cost a call about 2 µs; ``torch.library.custom_op`` costs about 14.
+``Library.define`` and ``impl`` cost a call about 2 µs and 0.1 µs for each argument (``torch.library.custom_op`` about 14).
+Where nobody watches, neither compiler nor mode, subclass or profiler, a call spares itself even those and goes to the
+backend directly.
 """
 
 import torch
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
+from torch.autograd import _profiler_enabled
+from torch.compiler import is_compiling
 
 from specdec_kernels import backends
 
@@ -11,7 +16,7 @@ _library = torch.library.Library("specdec", "DEF")  # noqa: TOR901  (kept for as
 
 
 def define(name, schema, merge):
-    """Register ``specdec::name``; returns the callable overload.
+    """Register ``specdec::name``; returns what the public function calls, with the schema's arguments in order.
 
     Parameters
     ----------
@@ -24,13 +29,29 @@ def define(name, schema, merge):
     """
     _library.define(f"{name}({schema}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
 
-    def implement(device_type):
-        def call(*args):
-            getattr(backends.active(device_type), name)(*merge(*args))
+    def run(device_type, args):
+        getattr(backends.active(device_type), name)(*merge(*args))
 
-        return call
-
-    _library.impl(name, implement("cpu"), "CPU")
-    _library.impl(name, implement("cuda"), "CUDA")
+    _library.impl(name, lambda *args: run("cpu", args), "CPU")
+    _library.impl(name, lambda *args: run("cuda", args), "CUDA")
     _library.impl(name, lambda *args: None, "Meta")
-    return getattr(torch.ops.specdec, name).default
+    op = getattr(torch.ops.specdec, name).default
+
+    def call(*args):
+        if _watched(args[0]):
+            op(*args)
+        else:
+            run(args[0].device.type, args)
+
+    return call
+
+
+def _watched(tensor):
+    return (
+        is_compiling()
+        or type(tensor) is not torch.Tensor
+        or tensor.is_meta
+        or _len_torch_dispatch_stack() > 0
+        or _len_torch_function_stack() > 0
+        or _profiler_enabled()
+    )

@@ -212,7 +212,7 @@ def _check_draft(draft, target, slots, method):
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
     inputs.check_rows("draft", draft, len(slots) + 1)
     inputs.check_device("draft", draft, target.device)
-    if tuple(draft.shape[:-1]) != tuple(slots):
+    if draft.shape[:-1] != slots:
         raise ValueError(f"draft: expected shape {[*slots, 'V']}; got {inputs.shown(draft)}")
     inputs.check_vocabulary(target, draft)
 
