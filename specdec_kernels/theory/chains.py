@@ -106,7 +106,7 @@ def expected_accepted(betas):
     >>> round(expected_accepted([.88, .96, .65]), 5), round(expected_accepted([.65, .96, .88]), 5)
     (2.27392, 1.82312)
     """
-    return float(np.cumprod(_betas(betas, "betas")).sum())
+    return float(tokens_curve(_betas(betas, "betas"))[-1]) - 1
 
 
 def expected_tokens(alpha, k):
@@ -139,7 +139,7 @@ def expected_tokens(alpha, k):
     >>> expected_tokens(1, 3)
     4.0
     """
-    return 1 + expected_accepted(_by_slot(alpha, k))
+    return float(tokens_curve(_by_slot(alpha, k))[-1])
 
 
 def speedup(alpha, k, c):
@@ -175,10 +175,14 @@ def speedup(alpha, k, c):
     return float(speedup_curve(_by_slot(alpha, k), cost(c, "c"))[-1])
 
 
+def tokens_curve(betas):
+    """`expected_tokens` for every draft length 0 … K at once, from K unchecked acceptances by slot: float64 [K + 1]."""
+    return 1 + np.concatenate([[0.0], np.cumsum(np.cumprod(betas))])
+
+
 def speedup_curve(betas, c):
     """`speedup` for every draft length 0 … K at once, from K unchecked acceptances by slot: float64 [K + 1]."""
-    tokens = np.concatenate([[1.0], 1 + np.cumsum(np.cumprod(betas))])
-    return tokens / (1 + c * np.arange(len(tokens)))
+    return tokens_curve(betas) / (1 + c * np.arange(len(betas) + 1))
 
 
 def best_draft_length(alpha, c, max_k=64):

@@ -1,0 +1,180 @@
+"""The controller against simulated rounds whose acceptance and cost are known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_kernels import theory
+from specdec_kernels.generate.control import NO_DRAFT, Acceptance, Controller, Times
+
+MAX_K = 12
+ROUNDS = 1000
+
+
+class Machine:
+    """Rounds with an acceptance by slot, base + slope * length seconds, and noise as a shared machine has it."""
+
+    def __init__(self, betas, c, seed=0, noise=0.1):
+        self.rng, self.betas, self.c, self.noise = np.random.default_rng(seed), np.broadcast_to(betas, MAX_K), c, noise
+
+    def seconds(self, length):
+        return 1 + self.c * length
+
+    def run(self, count):
+        hits = self.rng.random(count) < self.betas[:count]
+        accepted = count if hits.all() else int(hits.argmin())
+        seconds = (
+            self.seconds(count) * (1 + self.noise * self.rng.exponential()) * (20 if self.rng.random() < 0.02 else 1)
+        )
+        return SimpleNamespace(drafted=count, accepted=accepted, seconds={"draft": seconds / 2, "target": seconds / 2})
+
+    def rate(self, length):
+        """Tokens per noiseless second at a fixed length."""
+        return theory.expected_tokens(self.betas[:length], length) / self.seconds(length)
+
+
+class SteppedMachine(Machine):
+    """Verification of more than four rows costs a second pass."""
+
+    def seconds(self, length):
+        return 1 + self.c * length + (0.8 if length > 4 else 0)
+
+
+def play(controller, machine, rounds=ROUNDS):
+    """Lengths the controller plans, and the expected tokens per noiseless second of its last half."""
+    lengths = []
+    for _ in range(rounds):
+        (count,), _ = controller.plan(None, None, [1000])
+        controller.observe([machine.run(count)])
+        lengths.append(count)
+    late = lengths[rounds // 2 :]
+    tokens = sum(theory.expected_tokens(machine.betas[:k], k) for k in late)
+    return lengths, tokens / sum(machine.seconds(k) for k in late)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "machine, betas, c",
+    [
+        (Machine, 0.8, 0.1),
+        (Machine, 0.95, 0.02),
+        (Machine, 0.3, 0.4),  # best not to draft
+        (Machine, 0.05, 0.05),
+        (Machine, 0.6, 0.0),
+        (Machine, np.linspace(0.9, 0.3, MAX_K), 0.08),
+        (SteppedMachine, 0.9, 0.05),
+    ],
+)
+def test_ends_within_five_percent_of_the_best_fixed_length(machine, betas, c, seed):
+    machine = machine(betas, c, seed)
+    best = max(machine.rate(k) for k in range(MAX_K + 1))
+    _, rate = play(Controller(MAX_K), machine)
+    assert rate >= 0.95 * best
+
+
+def test_follows_a_change():
+    controller, machine = Controller(MAX_K), Machine(0.95, 0.05, noise=0)
+    play(controller, machine)
+    assert controller.choose().k >= 8
+    machine.betas = np.full(MAX_K, 0.2)
+    play(controller, machine)
+    assert controller.choose().k <= 1
+    machine.betas = np.full(MAX_K, 0.95)
+    play(controller, machine, 3 * ROUNDS)  # it looks at drafting only now and then once it has stopped
+    assert controller.choose().k >= 8
+
+
+def test_cost_ratio_is_what_a_draft_adds():
+    controller = Controller(MAX_K)
+    assert controller.cost_ratio is None
+    play(controller, Machine(0.8, 0.1), 300)
+    assert controller.cost_ratio == pytest.approx(0.1, rel=0.15)
+
+
+def test_the_plan_is_a_function_of_ended_rounds():
+    """Two machines that agree until round 100: the plans agree until then, whatever is drafted later."""
+    plans = []
+    for later in (0.1, 0.9):
+        machine, controller, lengths = Machine(0.7, 0.1), Controller(MAX_K), []
+        for turn in range(400):
+            machine.betas = np.full(MAX_K, 0.7 if turn < 100 else later)
+            (count,), _ = controller.plan(None, None, [1000])
+            lengths.append(count)
+            controller.observe([machine.run(count)])
+        plans.append(lengths)
+    assert plans[0][:101] == plans[1][:101]
+    assert plans[0] != plans[1]
+
+
+def test_limits_are_kept_and_batches_pooled():
+    controller = Controller(4)
+    for _ in range(20):
+        counts, draft_prob = controller.plan(None, None, [0, 2, 100])
+        assert draft_prob == 1.0
+        assert counts[0] == 0
+        assert counts[1] <= 2
+        controller.observe([SimpleNamespace(drafted=n, accepted=n, seconds={"all": 1.0}) for n in counts])
+    assert controller.choose().k == 4
+    assert controller.acceptance.tried[0] > controller.acceptance.tried[3] > 0
+
+
+def test_acceptance_counts_slots_up_to_the_first_rejection():
+    acceptance = Acceptance(4)
+    acceptance.add(planned=3, accepted=1)
+    acceptance.add(planned=2, accepted=2)
+    np.testing.assert_array_equal(acceptance.tried, [2, 2, 0, 0])
+    np.testing.assert_array_equal(acceptance.passed, [2, 1, 0, 0])
+
+
+def test_times_shrug_off_pauses():
+    times = Times()
+    for length in (0, 2, 4):
+        for seconds in (1.0, 1.0, 50.0, 1.0, 1.0):
+            times.add(length, seconds + 0.1 * length if seconds == 1 else seconds)
+    np.testing.assert_allclose(times.curve(6), 1 + 0.1 * np.arange(7), atol=1e-9)
+
+
+P, Q = np.array([0.6, 0.25, 0.1, 0.05]), np.array([0.05, 0.15, 0.2, 0.6])
+
+
+def play_randomised(controller, lam, rounds=1200):
+    """Rounds of one draft token of law Q under a target P, its draft row free where none is drafted; late rate."""
+    rng, position, late = np.random.default_rng(1), 0, []
+    for turn in range(rounds):
+        position += 2
+        (count,), h = controller.plan(torch.tensor([7]), torch.tensor([position]), [1000])
+        x = rng.choice(4, p=Q)
+        accepted = int(count > 0 and rng.random() < P[x] / (float(h[0, 0]) * Q[x]))
+        seconds = 1 + lam * count
+        controller.observe(
+            [SimpleNamespace(drafted=count, accepted=accepted, ratio=P[x] / Q[x], seconds={"all": seconds})]
+        )
+        if turn > rounds // 2:
+            late.append((1 + accepted, seconds))
+    tokens, seconds = np.sum(late, axis=0)
+    return tokens / seconds
+
+
+@pytest.mark.parametrize("lam", [0.3, 0.02])
+def test_draft_probability_approaches_the_best_one(lam):
+    controller = Controller(1, randomised=True, parallel=True)
+    rate = play_randomised(controller, lam)
+    best = theory.best_draft_prob(P, Q, lam)
+    assert controller.choose().draft_prob == pytest.approx(best, abs=0.15)
+    assert rate == pytest.approx(theory.drafting_rate(P, Q, best, lam), rel=0.05)
+    assert (NO_DRAFT in controller.times.seconds) == (best < 1)
+
+
+def test_draft_probability_stays_one_without_ratios():
+    controller = Controller(MAX_K, randomised=True)
+    for position in range(60):
+        (count,), h = controller.plan(torch.tensor([7]), torch.tensor([position]), [1000])
+        assert bool((h == 1).all())
+        controller.observe([Machine(0.5, 0.1, seed=position).run(count)])
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"^max_k"):
+        Controller(-1)
