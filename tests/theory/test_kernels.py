@@ -1,0 +1,134 @@
+"""The theory against the kernels: what the ops do on the CPU, drawn with seeds, at a false-alarm rate of 1e-6 a check."""
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import theory
+from specdec_kernels.generate.policy import POLICIES
+from tests.laws import assert_law, assert_rate, has_rate
+from tests.theory.enumeration import P, Q, random_laws
+
+DRAWS = 100_000
+PAIRS = [(P, Q), random_laws(np.random.default_rng(2), 16, zeros=3)]
+
+
+def rows(law, *shape):
+    """The law as float32 rows [*shape, V], stored once."""
+    return torch.tensor(law, dtype=torch.float32).expand(*shape, -1)
+
+
+def seeds():
+    return torch.arange(DRAWS)
+
+
+def drafts(law, k, nonce=0):
+    """Tokens [DRAWS, k] as a draft model draws them."""
+    position = torch.arange(k).expand(DRAWS, k)
+    return specdec.race_sample(
+        rows(law, DRAWS, k), seed=seeds()[:, None].expand(DRAWS, k), position=position, nonce=nonce, space="probs"
+    )
+
+
+def verified(p, q, k, tokens=None, **options):
+    """The verdict on k drafts of law q at every position."""
+    tokens = drafts(q, k) if tokens is None else tokens
+    if options.get("method") != "race":
+        options["draft"] = rows(q, DRAWS, k)
+    return specdec.verify_chain(tokens, rows(p, DRAWS, k + 1), seed=seeds(), position=0, space="probs", **options)
+
+
+@pytest.mark.parametrize("p, q", PAIRS)
+def test_acceptance_and_expected_tokens(p, q):
+    verdict = verified(p, q, 3)
+    alpha = theory.acceptance(p, q)
+    for slot in range(3):
+        reached = verdict.num_accepted >= slot
+        assert_rate((verdict.num_accepted > slot)[reached], alpha)
+    mean = 1 + verdict.num_accepted.double().mean().item()
+    spread = 5 * verdict.num_accepted.double().std().item() / DRAWS**0.5  # 5 deviations: 6e-7
+    assert abs(mean - theory.expected_tokens(alpha, 3)) < spread
+    assert not has_rate(verdict.num_accepted > 0, theory.race_acceptance(p, q))  # the checker can tell them apart
+
+
+@pytest.mark.parametrize("p, q", PAIRS)
+def test_race_acceptance_and_rank_law(p, q):
+    winner = specdec.race_sample(rows(p, DRAWS), seed=seeds(), position=0, space="probs")
+    assert_rate(verified(p, q, 1, method="race").num_accepted > 0, theory.race_acceptance(p, q))
+    arrivals = specdec.race_topk(rows(q, DRAWS), len(p), seed=seeds(), position=0, space="probs")
+    found = arrivals == winner[:, None]
+    law = theory.race_rank_law(p, q)
+    rank = torch.where(found.any(1), found.int().argmax(1), len(p))  # len(p): a token the draft never gives
+    assert_law(rank, np.append(law, max(0.0, 1 - law.sum())))
+
+
+def test_race_by_token():
+    verdict, by_token = verified(P, Q, 1, method="race"), theory.race_acceptance(P, Q, by_token=True)
+    matched = torch.where(verdict.num_accepted > 0, verdict.tokens[:, 0], len(P))
+    assert_law(matched, np.append(by_token, 1 - by_token.sum()))
+
+
+@pytest.mark.parametrize("a", [0.25, 0.5, 0.8])
+def test_randomised_drafting(a):
+    verdict = verified(P, Q, 1, draft_prob=a)
+    assert_rate(verdict.num_accepted > 0, theory.drafting_acceptance(P, Q, a))
+    drafted = torch.from_numpy(np.random.default_rng(0).random(DRAWS) < a)
+    tokens = torch.where(drafted[:, None], drafts(Q, 1), -1)
+    verdict = verified(P, Q, 1, tokens, draft_prob=a)
+    assert_law(verdict.tokens[:, 0], P)
+    tokens_per_cost = 1 + verdict.num_accepted.double()
+    rate = theory.drafting_rate(P, Q, a, lam=0.6)
+    excess = tokens_per_cost - rate * (1 + 0.6 * drafted.double())  # mean 0: renewal-reward
+    assert abs(excess.mean().item()) < 5 * excess.std().item() / DRAWS**0.5
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.3])
+def test_over_acceptance(epsilon):
+    verdict = verified(P, Q, 1, epsilon=epsilon)
+    reject, loss = theory.over_acceptance(P, Q, epsilon)
+    assert_rate(verdict.num_accepted == 0, reject)
+    output = np.minimum(Q, P + epsilon) + reject * np.maximum(P - Q, 0) / theory.total_variation(P, Q)
+    assert loss == pytest.approx(np.abs(output - P).sum() / 2, abs=1e-12)
+    assert_law(verdict.tokens[:, 0], output)
+
+
+@pytest.mark.parametrize("lookahead", [1, 4])
+def test_expected_rejections_of_a_markov_chain(lookahead):
+    """Rejections counted position by position; those of unlimited look-ahead do not depend on how rounds are cut."""
+    rng = np.random.default_rng(4)
+    target, draft = rng.dirichlet(np.ones(5), (lookahead, 5)), rng.dirichlet(np.ones(5), (lookahead, 5))
+    state, rejections = torch.zeros(DRAWS, dtype=torch.int64), torch.zeros(DRAWS)
+    for n in range(lookahead):
+        p, q = (torch.tensor(side[n], dtype=torch.float32)[state] for side in (target, draft))
+        clock = dict(seed=seeds(), position=torch.full((DRAWS,), n), space="probs")
+        x = specdec.race_sample(q, **clock)
+        verdict = specdec.verify_chain(x[:, None], torch.stack([p, p], 1), q[:, None], **clock)
+        state, rejections = verdict.tokens[:, 0], rejections + (verdict.num_accepted == 0)
+    expected = theory.expected_rejections(target, draft, [1, 0, 0, 0, 0])
+    assert abs(rejections.mean().item() - expected) < 5 * rejections.std().item() / DRAWS**0.5
+
+
+@pytest.mark.parametrize("a", [0.4, 1.0])
+@pytest.mark.parametrize("name", POLICIES)
+def test_lossless_policies_through_the_kernel(name, a):
+    """Joint law of the first two tokens of rounds of at most two drafts; a round that ends early is written on from p."""
+    k, rng = 2, np.random.default_rng(1)
+    coins = rng.random((DRAWS, k))
+    plans = [POLICIES[name](k, a, coin.__getitem__) for coin in coins]
+    count = torch.tensor([plan.count for plan in plans])
+    tokens = torch.where(torch.arange(k) < count[:, None], drafts(Q, k), -1)
+    h = torch.tensor(plans[0].h, dtype=torch.float32).expand(DRAWS, k)
+    written = verified(P, Q, k, tokens, draft_prob=h).tokens[:, :2]
+    written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
+    assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
+
+
+def test_a_biased_policy_is_caught_by_the_same_check():
+    k, rng = 2, np.random.default_rng(1)
+    drafted = torch.from_numpy(rng.random(DRAWS) < 0.4)
+    tokens = torch.where(drafted[:, None], drafts(Q, k), -1)
+    written = verified(P, Q, k, tokens, draft_prob=torch.full((DRAWS, k), 0.4)).tokens[:, :2]  # one coin, a everywhere
+    written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
+    with pytest.raises(AssertionError):
+        assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
