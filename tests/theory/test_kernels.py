@@ -1,4 +1,4 @@
-"""The theory against the kernels: what the ops do on the CPU, drawn with seeds, at a false-alarm rate of 1e-6 a check."""
+"""The theory against the kernels: what the ops do on the CPU, seeded; a check raises a false alarm once in 1e6."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_expected_rejections_of_a_markov_chain(lookahead):
 @pytest.mark.parametrize("a", [0.4, 1.0])
 @pytest.mark.parametrize("name", POLICIES)
 def test_lossless_policies_through_the_kernel(name, a):
-    """Joint law of the first two tokens of rounds of at most two drafts; a round that ends early is written on from p."""
+    """Joint law of the first two tokens of rounds of two drafts at most; p writes on where a round ends early."""
     k, rng = 2, np.random.default_rng(1)
     coins = rng.random((DRAWS, k))
     plans = [POLICIES[name](k, a, coin.__getitem__) for coin in coins]
