@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings.h"
 #include "cpu/dispatch.h"
 #include "specdec/chain.h"
 #include "specdec/softmax.h"
@@ -10,104 +11,9 @@
 
 namespace py = pybind11;
 using namespace specdec;
+using namespace specdec::python;
 
 namespace {
-
-template <class T>
-const T* at(intptr_t address) { return reinterpret_cast<const T*>(address); }
-template <class T>
-T* writable(intptr_t address) { return reinterpret_cast<T*>(address); }
-
-// Python hands the groups over as tuples: (address, strides..., value).
-template <class T>
-PerRequest<T> per_request(const py::tuple& t) {
-  return {at<T>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<T>()};
-}
-PerSlot per_slot(const py::tuple& t) {
-  return {at<float>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<float>()};
-}
-template <class T>
-PerRow<T> per_row(const py::tuple& t) {
-  return {at<T>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<T>()};
-}
-Rows rows(const py::tuple& t) {
-  return {at<void>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<int32_t>(),
-          static_cast<DType>(t[4].cast<int32_t>())};
-}
-Tokens tokens(const py::tuple& t) {
-  return {at<void>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<bool>()};
-}
-
-ChainParams chain_params(int64_t batch, int32_t max_drafts, int32_t method, int32_t space, const py::tuple& draft_tokens,
-                         const py::tuple& target, const py::tuple& draft, intptr_t cu_drafts, int64_t total_drafts,
-                         const py::tuple& temperature, const py::tuple& epsilon, const py::tuple& draft_prob,
-                         const py::tuple& seed, const py::tuple& position, const py::tuple& nonce, intptr_t out_tokens,
-                         int64_t tokens_stride, intptr_t num_accepted, intptr_t status) {
-  return {batch,
-          max_drafts,
-          static_cast<Method>(method),
-          static_cast<Space>(space),
-          tokens(draft_tokens),
-          rows(target),
-          rows(draft),
-          at<int32_t>(cu_drafts),
-          total_drafts,
-          per_request<float>(temperature),
-          per_request<float>(epsilon),
-          per_slot(draft_prob),
-          per_request<int64_t>(seed),
-          per_request<int64_t>(position),
-          per_request<int64_t>(nonce),
-          writable<int64_t>(out_tokens),
-          tokens_stride,
-          writable<int32_t>(num_accepted),
-          writable<int32_t>(status)};
-}
-
-RaceParams race_params(int64_t outer, int64_t inner, int32_t k, int32_t space, const py::tuple& law_rows,
-                       const py::tuple& temperature, const py::tuple& seed, const py::tuple& position,
-                       const py::tuple& nonce, intptr_t out_tokens) {
-  return {outer,
-          inner,
-          k,
-          static_cast<Space>(space),
-          rows(law_rows),
-          per_row<float>(temperature),
-          per_row<int64_t>(seed),
-          per_row<int64_t>(position),
-          per_row<int64_t>(nonce),
-          writable<int64_t>(out_tokens)};
-}
-
-ResidualParams residual_params(int64_t outer, int64_t inner, int32_t space, const py::tuple& target,
-                               const py::tuple& draft, const py::tuple& temperature, const py::tuple& draft_prob,
-                               const py::tuple& epsilon, intptr_t probs, intptr_t mass) {
-  return {outer,
-          inner,
-          static_cast<Space>(space),
-          rows(target),
-          rows(draft),
-          per_row<float>(temperature),
-          per_row<float>(draft_prob),
-          per_row<float>(epsilon),
-          writable<float>(probs),
-          writable<float>(mass)};
-}
-
-OverlapParams overlap_params(int64_t outer, int64_t inner, int32_t space, const py::tuple& target,
-                             const py::tuple& draft, const py::tuple& temperature, intptr_t accept, intptr_t tv,
-                             intptr_t kl, intptr_t harmonic) {
-  return {outer,
-          inner,
-          static_cast<Space>(space),
-          rows(target),
-          rows(draft),
-          per_row<float>(temperature),
-          writable<float>(accept),
-          writable<float>(tv),
-          writable<float>(kl),
-          writable<float>(harmonic)};
-}
 
 // Binds op(make(arguments...), threads), without the GIL while it runs.
 template <class Params, class... Args>

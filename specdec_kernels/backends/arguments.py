@@ -1,0 +1,106 @@
+"""What a call of the public ops is to the C++ backends: addresses, strides in elements and sizes (csrc/bindings.h)."""
+
+import torch
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_METHODS = {"rejection": 0, "race": 1}
+_SPACES = {"logits": 0, "probs": 1}
+_NO_ROWS = (0, 0, 0, 0, 0)
+
+
+def _per_request(x):
+    return (x.data_ptr(), x.stride(0), 0) if isinstance(x, torch.Tensor) else (0, 0, x)
+
+
+def _per_slot(x, ragged):
+    if not isinstance(x, torch.Tensor):
+        return 0, 0, 0, x
+    if ragged:
+        return x.data_ptr(), 0, x.stride(0), 0.0
+    return x.data_ptr(), x.stride(0), x.stride(1), 0.0
+
+
+def _per_row(x):
+    return (x.data_ptr(), x.stride(0), x.stride(1), 0) if isinstance(x, torch.Tensor) else (0, 0, 0, x)
+
+
+def _rows(x):
+    """Rows of [B, K, V], or of a ragged [D, V]."""
+    if x is None:
+        return _NO_ROWS
+    stride = x.stride()
+    return x.data_ptr(), stride[0] if len(stride) == 3 else 0, stride[-2], x.shape[-1], _DTYPES[x.dtype]
+
+
+def chain(
+    draft_tokens, target, draft, cu_drafts, method, space, temperature, draft_prob, epsilon, seed, position, nonce,
+    tokens, num_accepted, status,
+):  # fmt: skip
+    ragged = cu_drafts is not None
+    strides = draft_tokens.stride()
+    return (
+        tokens.shape[0],
+        tokens.shape[1] - 1,
+        _METHODS[method],
+        _SPACES[space],
+        (draft_tokens.data_ptr(), 0 if ragged else strides[0], strides[-1], draft_tokens.dtype == torch.int64),
+        _rows(target),
+        _rows(draft),
+        cu_drafts.data_ptr() if ragged else 0,
+        draft_tokens.shape[0] if ragged else 0,
+        _per_request(temperature),
+        _per_request(epsilon),
+        _per_slot(draft_prob, ragged),
+        _per_request(seed),
+        _per_request(position),
+        _per_request(nonce),
+        tokens.data_ptr(),
+        tokens.stride(0),
+        num_accepted.data_ptr(),
+        status.data_ptr(),
+    )
+
+
+def race(rows, k, space, temperature, seed, position, nonce, tokens):
+    return (
+        rows.shape[0],
+        rows.shape[1],
+        k,
+        _SPACES[space],
+        _rows(rows),
+        _per_row(temperature),
+        _per_row(seed),
+        _per_row(position),
+        _per_row(nonce),
+        tokens.data_ptr(),
+    )
+
+
+def residual(target, draft, space, temperature, draft_prob, epsilon, probs, mass):
+    return (
+        target.shape[0],
+        target.shape[1],
+        _SPACES[space],
+        _rows(target),
+        _rows(draft),
+        _per_row(temperature),
+        _per_row(draft_prob),
+        _per_row(epsilon),
+        probs.data_ptr(),
+        mass.data_ptr(),
+    )
+
+
+def overlap(target, draft, space, temperature, accept, tv, kl, harmonic):
+    return (
+        target.shape[0],
+        target.shape[1],
+        _SPACES[space],
+        _rows(target),
+        _rows(draft),
+        _per_row(temperature),
+        accept.data_ptr(),
+        tv.data_ptr(),
+        kl.data_ptr(),
+        harmonic.data_ptr(),
+    )
