@@ -41,5 +41,5 @@ $(READY): requirements-dev.txt
 	touch $@
 
 $(INSTALLED): $(READY) setup.py pyproject.toml
-	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	touch $@

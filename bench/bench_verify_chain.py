@@ -44,7 +44,7 @@ def rejection_inputs(kind, batch, acceptance, sets):
         seed = SEED + torch.arange(batch)
         position = torch.full((batch,), 1000 * turn)
         steps = position[:, None] + torch.arange(K)
-        tokens = sd.race_sample(draft, seed=seed[:, None].expand(batch, K).contiguous(), position=steps)
+        tokens = sd.race_sample(draft, seed=seed[:, None], position=steps)
         entries.append([tokens, target, draft, seed, position])
     if acceptance == 0:
         for tokens, target, *_ in entries:
@@ -62,7 +62,7 @@ def race_inputs(kind, batch, acceptance, sets):
         seed = SEED + torch.arange(batch)
         position = torch.full((batch,), 1000 * turn)
         steps = position[:, None] + torch.arange(K)
-        winners = sd.race_sample(target[:, :K], seed=seed[:, None].expand(batch, K).contiguous(), position=steps)
+        winners = sd.race_sample(target[:, :K], seed=seed[:, None], position=steps)
         wrong = torch.rand(winners.shape, generator=generator) >= acceptance
         entries.append(((winners + wrong) % VOCABULARY, target, target[:, :K], seed, position))
     return entries

@@ -67,9 +67,9 @@ def test_wheel_holds_the_whole_package_and_nothing_else(distribution):
 def test_unpacked_wheel_runs_on_its_own(distribution, tmp_path):
     zipfile.ZipFile(distribution[0]).extractall(tmp_path)
     script = """
-import importlib.util, torch, specdec_kernels as sd
+import importlib.util, torch, specdec_kernels as sd, specdec_kernels._C as compiled
 from specdec_kernels.headers import get_include
-print(sd.__file__, sd._C.__file__, get_include(), importlib.util.find_spec("specdec_kernels.triton_kernels").origin)
+print(sd.__file__, compiled.__file__, get_include(), importlib.util.find_spec("specdec_kernels.triton_kernels").origin)
 assert sd.race_sample(torch.tensor([[0.0, 9e9]]), seed=1, position=0).tolist() == [1]
 """
     places = run([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}).split()
