@@ -160,6 +160,8 @@ def stream(
     if policy is None:
         policy = FixedLength(0 if drafter is None else k) if draft_prob == 1 else RandomLength(k, draft_prob)
     check_choice(method, drafter, policy, target)
+    if not prompts:
+        return iter(())
     prompts = [target.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     models = [target, *([drafter.language_model] if hasattr(drafter, "language_model") else [])]
     check_lengths(prompts, max_new_tokens, models)
@@ -230,16 +232,13 @@ def draft(text, length, requests, drafter, method, policy, clock):
     plan = policy.plan(clock.seed, clock.position, limit)
     if drafter is None:
         return torch.empty(len(length), 0, dtype=torch.int64, device=text.device), None, 1.0
-    slots = list(plan.count)
+    slots, draft_prob = list(plan.count), plan.draft_prob
     if policy.randomised:
-        h = plan.draft_prob
         for row, (count, most) in enumerate(zip(plan.count, limit, strict=True)):
-            slots[row] += count < min(most, policy.max_k) and bool(h[row, count] < 1)
+            slots[row] += count < min(most, policy.max_k) and bool(draft_prob[row, count] < 1)
         # Beyond its slots a request's drafts have ended for certain.
-        ended = torch.arange(policy.max_k, device=h.device) >= torch.tensor(slots, device=h.device)[:, None]
-        draft_prob = h.masked_fill(ended, 1.0)[:, : max(slots)]
-    else:
-        draft_prob = plan.draft_prob
+        ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
+        draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
     drafts, laws = drafter.propose(text, length, plan.count, max(slots), clock)
     return drafts, laws if method == "rejection" else None, draft_prob
 
@@ -313,7 +312,7 @@ def check_lengths(prompts: list[list[int]], max_new_tokens: int, models: list[La
         if not prompt:
             raise ValueError(f"prompts[{index}]: expected at least one token, got none")
     for model in models:
-        longest = max(map(len, prompts), default=0)
+        longest = max(map(len, prompts))
         if model.max_length is not None and longest + max_new_tokens > model.max_length:
             raise ValueError(
                 f"max_new_tokens: expected at most {model.max_length - longest} after a prompt of {longest} tokens "

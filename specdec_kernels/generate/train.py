@@ -177,8 +177,7 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
-    args = parser().parse_args(arguments)
+def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     text = Text(args.textfile, args.held_out, args.context, args.seed)
@@ -191,6 +190,15 @@ def main(arguments: list[str] | None = None) -> int:
         fit("draft", lambda draft, tokens: distillation_loss(draft, target, tokens), text, args.out,
             steps=args.draft_steps, batch=args.batch, peak=4e-3,
             report=lambda draft: evaluate(draft, held_out, target))  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train as the arguments say; 0 is success, 2 a file that cannot be learnt from."""
+    try:
+        train(parser().parse_args(arguments))
+    except (OSError, ValueError) as error:
+        print(f"train: error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
