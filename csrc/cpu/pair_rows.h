@@ -32,7 +32,8 @@ struct LawRow {
       const F16 p = elements(row, token, count, 0.0f);
       return where(at_least(p, F16(kSmallest)), min(p, F16(kLargest)), F16(0.0f));
     }
-    const F16 x = min(mul(elements(row, token, count, -kInfinity), F16(temperature.inverse)), F16(kLargest));
+    // A NaN stays one, and has probability 0.
+    const F16 x = min(F16(kLargest), mul(elements(row, token, count, -kInfinity), F16(temperature.inverse)));
     return vector_exp_or_zero(sub(sub(x, F16(lse.max)), F16(lse.log_sum)));
   }
 };

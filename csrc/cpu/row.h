@@ -98,7 +98,8 @@ SPECDEC_HD float tile_sum_of(const T* p, int32_t count, float inv_temperature, f
   constexpr int kStep = 4;
   const F16 scale(inv_temperature), top(max_x), low(kExpUnderflow), zero(0.0f);
   F16 sum[kStep] = {zero, zero, zero, zero};
-  const auto term = [&](F16 logit) { return exp_in_range(max(min(sub(mul(logit, scale), top), zero), low)); };
+  // The order of operands lets a NaN through to `low`.
+  const auto term = [&](F16 logit) { return exp_in_range(max(min(zero, sub(mul(logit, scale), top)), low)); };
   int32_t i = 0;
   for (; i + kStep * kLanes <= count; i += kStep * kLanes)
     for (int k = 0; k < kStep; ++k) sum[k] = add(sum[k], term(load(p + i + k * kLanes)));
@@ -161,7 +162,7 @@ SPECDEC_HD int32_t first_at_least(const Row& row, int32_t tile, float value) {
   const F16 wanted(value);
   const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
   for (int32_t token = begin; token < end; token += kLanes) {
-    const Mask found = at_least(elements(row, token, end - token, -kInfinity), wanted);
+    const Mask found = at_least(elements(row, token, end - token, __builtin_nanf("")), wanted);
     if (found) return token + __builtin_ctz(found);
   }
   return kNoToken;
