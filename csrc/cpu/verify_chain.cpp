@@ -37,18 +37,21 @@ struct ChainOps {
     return draw_of(row_argmax(row, p.space, maxima), status);
   }
 
-  Draw race(int32_t slot, uint32_t stream) { return race_without(slot, stream, kNoToken); }
+  Draw race(int32_t slot, uint32_t stream) {
+    const Draw winner = race_without(slot, stream, kNoToken);
+    return draw_of({0.0f, winner.token}, winner.status);
+  }
 
-  // A token from p, `excluded` aside.
+  // A token from p, `excluded` aside; kNoToken if nothing else has weight.
   Draw race_without(int32_t slot, uint32_t stream, int32_t excluded) {
     const Row row = target(slot);
     float* maxima = scratch(0, row.tiles());
     const int32_t status = row_maxima(row, p.space, threads, maxima);
     const Noise noise = chain_noise(r, slot, stream);
-    return draw_of(p.space == Space::kLogits
-                       ? race_row(LogitLaw{row, r.temperature.inverse, excluded}, row, noise, maxima, threads)
-                       : race_row(ProbLaw{row, excluded}, row, noise, maxima, threads),
-                   status);
+    return {p.space == Space::kLogits
+                ? race_row(LogitLaw{row, r.temperature.inverse, excluded}, row, noise, maxima, threads).token
+                : race_row(ProbLaw{row, excluded}, row, noise, maxima, threads).token,
+            status};
   }
 
   int32_t know_lse(int32_t slot) {
@@ -92,8 +95,9 @@ struct ChainOps {
     }
     float* maxima = scratch(0, row.tiles());
     float* draft_maxima = scratch(1, draft_row.tiles());
-    const int32_t status =
+    int32_t status =
         row_maxima(row, p.space, threads, maxima) | row_maxima(draft_row, p.space, threads, draft_maxima);
+    if (row_argmax(draft_row, p.space, draft_maxima).token == kNoToken) status |= kStatusNonFinite;
     return {race_row(ResidualProbLaw{row, draft_row, h}, row, noise, maxima, threads).token, status};
   }
 };
