@@ -85,3 +85,8 @@ def residual_weights(p, q, draft_prob):
 def scores(logs, arrivals, temperature):
     """Log of weight over arrival time: the largest wins the race. At temperature 0 the weight alone decides."""
     return logs - torch.where((temperature > 0).unsqueeze(-1), arrivals.log(), 0.0)
+
+
+def draw(weights, arrivals):
+    """The winner of the race over unnormalised weights, the lowest token on ties."""
+    return (weights.log() - arrivals.log()).argmax(dim=-1)

@@ -22,7 +22,8 @@ def verify_chain(
     start, count = bounds[:-1], bounds.diff()
     draft_tokens, target = draft_tokens.reshape(-1).long(), target.reshape(-1, target.shape[-1])
     draft = None if draft is None else draft.reshape(-1, draft.shape[-1])
-    draft_prob, bad_draft_prob = laws.draft_probs(per_slot(draft_prob, bounds), draft_tokens.shape, device)
+    draft_prob = draft_prob.reshape(-1) if isinstance(draft_prob, torch.Tensor) else draft_prob
+    draft_prob, bad_draft_prob = laws.draft_probs(draft_prob, draft_tokens.shape, device)
 
     tokens.fill_(-1)
     num_accepted.zero_()
@@ -66,14 +67,6 @@ def slot_bounds(draft_tokens, cu_drafts, requests):
     return torch.arange(requests + 1, device=draft_tokens.device) * draft_tokens.shape[-1]
 
 
-def per_slot(draft_prob, bounds):
-    """A draft_prob given as a number, per request or per slot, as one value per slot."""
-    draft_prob = torch.as_tensor(draft_prob, dtype=torch.float32, device=bounds.device)
-    if draft_prob.ndim == 1 and len(draft_prob) == len(bounds) - 1:
-        return draft_prob.repeat_interleave(bounds.diff())
-    return draft_prob.expand(int(bounds[-1])) if draft_prob.ndim == 0 else draft_prob.reshape(-1)
-
-
 def rows_where(drafted, values, index, space):
     """Rows values[index]; those without a draft are not read, and have no weight."""
     rows = values.new_full((len(drafted), values.shape[-1]), 0.0 if space == "probs" else -torch.inf)
@@ -104,7 +97,7 @@ def rejection_step(rows, draft_rows, drafted, x, h, epsilon, space, temperature,
     weights = laws.residual_weights(p, q, h)
     empty = (weights == 0).all(dim=-1)
     weights = torch.where(empty.unsqueeze(-1), p, weights)
-    drawn = (weights.log() - noise.arrivals(*clock, noise.RESIDUAL, vocabulary).log()).argmax(dim=-1)
+    drawn = laws.draw(weights, noise.arrivals(*clock, noise.RESIDUAL, vocabulary))
 
     # From probabilities an accepted slot reads p(x) and q(x) alone; whole rows are read to draw and to find an argmax.
     glance = accepted & (temperature > 0) & (space == "probs")
