@@ -1,0 +1,106 @@
+"""Inputs that are hard on purpose, and calls with everything poisoned that an op must not touch."""
+
+import torch
+
+import specdec_kernels
+
+SIZES = (1, 2, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4097)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+UNTOUCHED = -77
+
+
+def seeds(count, first=0):
+    return torch.arange(first, first + count)
+
+
+def adversarial_rows(size, seed=0):
+    """Rows of logits [named][size] on which a race that dismisses groups could go wrong."""
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(size, generator=generator)
+    at = torch.randperm(size, generator=generator)
+    spiked = normal.clone()
+    spiked[at[:2]] = 12.0
+    together = torch.full((size,), -20.0)
+    together[size // 64 * 64 :] = 0.0
+    group = at[0] // 64 * 64
+    together[group : group + 2] = 5.0
+    sparse = torch.full((size,), -torch.inf)
+    sparse[at[: max(1, size // 10)]] = normal[: max(1, size // 10)]
+    peak = torch.full((size,), -30.0)
+    peak[at[0]] = 0.0
+    return {
+        "normal": normal,
+        "wide": 8 * normal,
+        "flat": torch.zeros(size),
+        "one peak": peak,
+        "two peaks": spiked,
+        "two peaks in one group": together,
+        "ties": (2 * normal).round(),
+        "rising": torch.linspace(-10, 10, size),
+        "falling": torch.linspace(10, -10, size),
+        "sparse": sparse,
+        "only the last": torch.where(torch.arange(size) == size - 1, 0.0, -torch.inf),
+        "1e4": 1e4 + normal,
+        "-1e4": -1e4 + normal,
+        "1e30": 1e30 * normal.sign() + normal,
+        "infinite peak": torch.where(torch.arange(size) == at[0], torch.inf, normal),
+        "with NaN": torch.where(torch.arange(size) % 3 == 1, torch.nan, normal),
+        "largest": torch.full((size,), torch.finfo(torch.float32).max),
+    }
+
+
+def poisoned(tensor, pad=5, start=3):
+    """The same values in rows with a padded stride and a misaligned start, NaN all around them."""
+    *rows, last = tensor.shape
+    room = torch.full((tensor[..., 0].numel() * (last + pad) + start,), torch.nan, dtype=tensor.dtype)
+    view = room[start:].unflatten(0, (*rows, last + pad))[..., :last]
+    return view.copy_(tensor)
+
+
+def untouched_verdict(requests, width):
+    return (
+        torch.full((requests, width), UNTOUCHED),
+        torch.full((requests,), UNTOUCHED, dtype=torch.int32),
+        torch.full((requests,), UNTOUCHED, dtype=torch.int32),
+    )
+
+
+def chain_call(seed, requests=32, slots=4, vocabulary=65, draft_vocabulary=None, dtype=torch.float32, space="logits"):
+    """Arguments of a verify_chain call with padded drafts as a draft model makes them, and some as it never should.
+
+    Some chains end early, some hold a token out of range or one the draft cannot make; temperatures are mixed.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    target = 2 * torch.randn(requests, slots + 1, vocabulary, generator=generator)
+    draft = (target[:, :-1] + torch.randn(requests, slots, vocabulary, generator=generator))[..., :draft_vocabulary]
+    if space == "probs":
+        target, draft = target.softmax(-1), draft.softmax(-1)
+    request_seeds = torch.randint(-(2**63), 2**63 - 1, (requests,), generator=generator)
+    position = torch.randint(0, 2**31, (requests,), generator=generator)
+    temperature = torch.tensor([1.0, 0.6, 0.0, 1.7])[torch.arange(requests) % 4]
+    with specdec_kernels.backend("reference"):
+        drafts = specdec_kernels.race_sample(
+            draft, seed=request_seeds[:, None], position=position[:, None] + torch.arange(slots), space=space,
+            temperature=temperature[:, None],
+        )  # fmt: skip
+    unlikely = torch.rand(requests, slots, generator=generator)
+    drafts = torch.where(unlikely < 0.06, torch.randint(0, vocabulary, drafts.shape, generator=generator), drafts)
+    drafts = torch.where(unlikely > 0.97, -1, drafts)
+    drafts = torch.where((unlikely > 0.94) & (unlikely < 0.955), vocabulary + 3, drafts)
+    drafts = torch.where((unlikely > 0.955) & (unlikely < 0.97), -9, drafts)
+    return {
+        "draft_tokens": drafts, "target": target.to(dtype), "draft": draft.to(dtype), "space": space,
+        "temperature": temperature, "seed": request_seeds, "position": position,
+    }  # fmt: skip
+
+
+def ragged(call, counts):
+    """The same call with only the first counts[b] slots of request b, laid out one after the other."""
+    bounds = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
+    pieces = {
+        "draft_tokens": [row[:n] for row, n in zip(call["draft_tokens"], counts, strict=True)],
+        "target": [row[: n + 1] for row, n in zip(call["target"], counts, strict=True)],
+    }
+    if call["draft"] is not None:
+        pieces["draft"] = [row[:n] for row, n in zip(call["draft"], counts, strict=True)]
+    return {**call, **{name: torch.cat(rows) for name, rows in pieces.items()}, "cu_drafts": bounds}

@@ -1,0 +1,27 @@
+"""One fixture puts every backend under the same tests."""
+
+import pytest
+import torch
+
+import specdec_kernels
+
+BACKENDS = ("reference", "cpu")
+
+
+def pytest_configure():
+    # Two workers share two cores; ops that take more threads are tested for that by name.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    """Runs the test once under every backend of this machine."""
+    with specdec_kernels.backend(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=BACKENDS[1:])
+def fast_backend(request):
+    """Every backend but the oracle, which evaluates all tokens: for what takes many wide rows."""
+    with specdec_kernels.backend(request.param):
+        yield request.param

@@ -1,0 +1,56 @@
+"""Checkers of laws, shared by every op's tests, and the laws of algorithms.md section 7."""
+
+import numpy as np
+import torch
+from scipy import stats
+
+# Probability that a right law is called wrong, per check. All draws are seeded: a check that passes keeps passing.
+FALSE_ALARM = 1e-6
+
+P = torch.tensor([0.4, 0.3, 0.2, 0.1])
+Q = torch.tensor([0.1, 0.2, 0.3, 0.4])
+
+
+def follows_law(tokens, law, false_alarm=FALSE_ALARM):
+    """Whether ``tokens`` look drawn from ``law``: Pearson's chi-squared, and no token of probability 0 at all."""
+    law = np.asarray(law, dtype=np.float64) / np.sum(np.asarray(law, dtype=np.float64))
+    counts = np.bincount(np.asarray(tokens).ravel(), minlength=len(law))
+    if len(counts) > len(law) or counts[law == 0].any():
+        return False
+    counts, expected = pooled(counts[law > 0], law[law > 0] * counts.sum())
+    return len(counts) == 1 or stats.chisquare(counts, expected).pvalue >= false_alarm
+
+
+def pooled(counts, expected, at_least=10.0):
+    """Rare cells thrown together, so that the chi-squared approximation holds."""
+    order = np.argsort(-expected)
+    counts, expected = counts[order], expected[order]
+    rare = expected < at_least
+    if not rare.any():
+        return counts, expected
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    if expected[-1] < at_least and len(expected) > 1:
+        counts, expected = np.append(counts[:-2], counts[-2:].sum()), np.append(expected[:-2], expected[-2:].sum())
+    return counts, expected
+
+
+def assert_law(tokens, law, false_alarm=FALSE_ALARM):
+    assert follows_law(tokens, law, false_alarm), (
+        f"drawn {np.bincount(np.asarray(tokens).ravel(), minlength=len(law))}, law {np.asarray(law)}"
+    )
+
+
+def has_rate(hits, rate, false_alarm=FALSE_ALARM):
+    """Whether booleans look drawn with probability ``rate`` (exact binomial test)."""
+    hits = np.asarray(hits)
+    return stats.binomtest(int(hits.sum()), hits.size, rate).pvalue >= false_alarm
+
+
+def assert_rate(hits, rate, false_alarm=FALSE_ALARM):
+    assert has_rate(hits, rate, false_alarm), f"rate {np.asarray(hits).mean()} of {np.size(hits)}, expected {rate}"
+
+
+def random_laws(generator, *shape, dtype=torch.float32):
+    """Laws [..., V] with all probabilities well above 0."""
+    return torch.randn(*shape, generator=generator, dtype=dtype).softmax(dim=-1)

@@ -1,0 +1,145 @@
+"""race_sample: the winner is that of the full evaluation, whatever the row."""
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_kernels import race_sample
+from tests.cases import DTYPES, SIZES, adversarial_rows, poisoned, seeds
+from tests.laws import assert_law, assert_rate, random_laws
+from tests.races import assert_winner, log_arrivals, race_scores
+
+REPEATS = 4
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_winner_of_the_full_race(backend, size):
+    rows = adversarial_rows(size)
+    seed = seeds(REPEATS)
+    noise = [log_arrivals(size, int(s), position=5, nonce=1) for s in seed]
+    for dtype in DTYPES:
+        logits = torch.stack([row.to(dtype) for row in rows.values()])
+        for temperature in (1.0, 0.3, 4.0, 0.0):
+            tokens = race_sample(
+                logits.expand(REPEATS, *logits.shape), seed=seed[:, None], position=5, nonce=1, temperature=temperature
+            )
+            for row, drawn in zip(logits, tokens.T.tolist(), strict=True):
+                for token, log_arrival in zip(drawn, noise, strict=True):
+                    assert_winner(token, race_scores(row, log_arrival, temperature=temperature), backend)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_winner_of_the_full_race_over_probabilities(backend, size):
+    rows = adversarial_rows(size)
+    seed = seeds(REPEATS)
+    noise = [log_arrivals(size, int(s)) for s in seed]
+    probabilities = torch.stack([row.nan_to_num(neginf=-1e38).softmax(-1) for row in rows.values()])
+    probabilities[0] *= 2.0**-126
+    for dtype in DTYPES:
+        law = probabilities.to(dtype)
+        tokens = race_sample(law.expand(REPEATS, *law.shape), seed=seed[:, None], position=0, space="probs")
+        for row, drawn in zip(law, tokens.T.tolist(), strict=True):
+            for token, log_arrival in zip(drawn, noise, strict=True):
+                assert_winner(token, race_scores(row, log_arrival, space="probs"), backend)
+
+
+def test_wide_rows(backend):
+    """A vocabulary of many tiles, peaked as a language model's or flat."""
+    size = 128_256
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(6, size, generator=generator) * torch.tensor([0.0, 1, 2, 4, 8, 1])[:, None]
+    rows[5, 77_777] = 20.0
+    tokens = race_sample(rows, seed=seeds(6), position=9)
+    for i, row in enumerate(rows):
+        assert_winner(int(tokens[i]), race_scores(row, log_arrivals(size, i, position=9)), backend)
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+def test_law(backend, space):
+    law = random_laws(torch.Generator().manual_seed(2), 70)
+    row = law if space == "probs" else law.log()
+    assert_law(race_sample(row.expand(50_000, -1), seed=seeds(50_000), position=0, space=space), law)
+
+
+def test_law_does_not_need_a_sum_of_one(backend):
+    law = torch.tensor([3.0, 0.0, 1.0])
+    assert_law(race_sample(law.expand(50_000, -1), seed=seeds(50_000), position=0, space="probs"), law)
+
+
+def test_positions_of_one_seed_are_independent(backend):
+    law = torch.tensor([0.5, 0.3, 0.2])
+    pairs = race_sample(law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=torch.arange(2), space="probs")
+    assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
+
+
+def test_nonces_of_one_seed_are_independent(backend):
+    law = torch.tensor([0.5, 0.3, 0.2])
+    pairs = race_sample(
+        law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=0, nonce=torch.arange(2), space="probs"
+    )
+    assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
+
+
+def test_tokens_18_nats_below_the_top_are_drawn(fast_backend):
+    """Sixteen thousand tokens at e^-18 of the top one: one draw in 4,000 goes there, and to all of them alike."""
+    size, trials = 16_384, 200_000
+    row = torch.full((size,), -18.0)
+    row[5] = 0.0
+    tail_mass = (size - 1) * np.exp(-18.0)
+    tokens = race_sample(row.expand(trials, -1), seed=seeds(trials), position=0)
+    tail = tokens[tokens != 5]
+    assert_rate(tokens != 5, tail_mass / (1 + tail_mass))
+    assert_rate(tail < size // 2, 0.5)
+
+
+def test_temperature_zero_takes_the_lowest_of_the_largest(backend):
+    row = torch.tensor([[1.0, 3.0, -torch.inf, 3.0, torch.nan], [torch.inf, torch.inf, 0, 0, 0], [-torch.inf] * 5])
+    assert race_sample(row, seed=seeds(3), position=0, temperature=0.0).tolist() == [1, 0, 0]
+
+
+def test_temperatures_per_row(backend):
+    logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(3))
+    temperature = torch.tensor([0.0, 0.7, 1.0])
+    together = race_sample(logits, seed=seeds(3), position=1, temperature=temperature)
+    for i in range(3):
+        alone = race_sample(logits[i : i + 1], seed=i, position=1, temperature=float(temperature[i]))
+        assert together[i] == alone
+
+
+def test_seeds_broadcast_to_the_rows(backend):
+    logits = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(4))
+    seed, position = torch.tensor([[5], [6]]), torch.tensor([7, 8, 9])
+    tokens = race_sample(logits, seed=seed, position=position)
+    assert tokens.shape == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            assert tokens[i, j] == race_sample(logits[i, j], seed=5 + i, position=7 + j)
+
+
+def test_one_row_alone_and_no_rows(backend):
+    assert race_sample(torch.zeros(9), seed=1, position=0).shape == ()
+    assert race_sample(torch.zeros(0, 9), seed=seeds(0), position=0).shape == (0,)
+
+
+def test_out_is_written_in_place(backend):
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(5))
+    out = torch.full((4,), -77)
+    returned = race_sample(logits, seed=seeds(4), position=0, out=out)
+    assert returned.data_ptr() == out.data_ptr()
+    assert (out == race_sample(logits, seed=seeds(4), position=0)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 65, 2049])
+def test_rows_anywhere_in_memory(backend, dtype, size):
+    logits = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(6)).to(dtype)
+    expected = race_sample(logits, seed=seeds(6).view(3, 2), position=0)
+    for elsewhere in (poisoned(logits), poisoned(logits.transpose(0, 1)).transpose(0, 1)):
+        assert (race_sample(elsewhere, seed=seeds(6).view(3, 2), position=0) == expected).all()
+
+
+def test_tokens_beyond_the_vocabulary_change_nothing(backend):
+    """The noise of a token does not depend on the size of the vocabulary."""
+    logits = torch.randn(20, 300, generator=torch.Generator().manual_seed(7))
+    wider = torch.nn.functional.pad(logits, (0, 2000), value=-torch.inf)
+    assert (race_sample(logits, seed=seeds(20), position=0) == race_sample(wider, seed=seeds(20), position=0)).all()
