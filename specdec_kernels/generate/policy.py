@@ -4,9 +4,9 @@ A policy decides, before any token of the round is seen, how many tokens to draf
 probability h_i that it is drafted given that the tokens before it were drafted and accepted. The verifier accepts
 with ``min(1, p / (h_i q))`` and draws from ``norm((p - h_i q)^+)`` on a rejection and at the first undrafted slot;
 after k drafts the bonus token comes from p. It is lossless exactly because h_i is this conditional probability: a
-slot is drafted and accepted with mass ``h_i q min(1, p / (h_i q)) = min(p, h_i q)``, and the residual is what is missing
-to p. This extends Toner et al. (2025), Algorithm 2, from one token to k. Not lossless: sampling p itself at an undrafted
-slot, the unconditional probabilities a^i for h_i, and a at every slot with one coin for all.
+slot is drafted and accepted with mass ``h_i q min(1, p / (h_i q)) = min(p, h_i q)``, and the residual is what is
+missing to p. This extends Toner et al. (2025), Algorithm 2, from one token to k. Not lossless: sampling p itself at
+an undrafted slot, the unconditional probabilities a^i for h_i, and a at every slot with one coin for all.
 
 A policy is called as ``policy(k, a, coin)``. ``coin(i)`` is a uniform number in [0, 1): the policy coin (stream 6) with
 first counter word i at the round's first position.

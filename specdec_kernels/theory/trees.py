@@ -18,9 +18,10 @@ class EntropyBounds(NamedTuple):
 
 
 class OptimalNodes(NamedTuple):
-    """Values of the k best nodes of a tree, falling, and the number of child indices among them."""
+    """The k best nodes of a tree: values, falling; parents, from the root's -1 on; how many child indices occur."""
 
     values: np.ndarray
+    parents: list[int]
     children: int
 
 
@@ -49,16 +50,17 @@ def optimal_nodes(R, k):
     [2.075, 2.475, 2.7175]
     """
     R = np.sort(_acceptances(R))[::-1]
-    values, children = [], 0
-    heap = [(-R[0], 1.0, 0)]  # (-value, value of the parent, child index)
-    for _ in range(count(k, "k")):
-        value, parent, child = heapq.heappop(heap)
+    values, parents, children = [], [-1], 0
+    heap = [(-R[0], 1.0, 0, 0)]  # (-value, value of the parent, the parent, child index)
+    for node in range(1, count(k, "k") + 1):
+        value, parent_value, parent, child = heapq.heappop(heap)
         values.append(-value)
+        parents.append(parent)
         children = max(children, child + 1)
-        heapq.heappush(heap, (value * R[0], -value, 0))
+        heapq.heappush(heap, (value * R[0], -value, node, 0))
         if child + 1 < len(R):
-            heapq.heappush(heap, (-parent * R[child + 1], parent, child + 1))
-    return OptimalNodes(np.array(values), children)
+            heapq.heappush(heap, (-parent_value * R[child + 1], parent_value, parent, child + 1))
+    return OptimalNodes(np.array(values), parents, children)
 
 
 def tunstall_bound(R, k):

@@ -1,0 +1,78 @@
+"""What a pair of models does, measured: laws along a text, acceptance by slot and by child index, cost of a draft."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels.generate.control import Acceptance
+
+
+class Workload(NamedTuple):
+    """Laws of target and draft, float64 [N, V], at N places of texts that the target wrote."""
+
+    p: np.ndarray
+    q: np.ndarray
+
+
+@torch.no_grad()
+def workload(target, draft, prompts, *, tokens=128, temperature=1.0, seed=0) -> Workload:
+    """The laws of both models at each of the next `tokens` tokens that the target writes after each prompt.
+
+    Parameters
+    ----------
+    target, draft : LanguageModel
+    prompts : list of str
+    tokens : int
+        Tokens written per prompt, so that N is at most ``len(prompts) * tokens``.
+    temperature : float
+        Above 0.
+    seed : int
+        Of the first prompt.
+    """
+    from specdec_kernels.generate import generate
+
+    p, q = [], []
+    options = dict(method="plain", max_new_tokens=tokens, temperature=temperature, seed=seed)
+    for generation in generate(prompts, target, **options):
+        text = torch.tensor([generation.prompt + generation.tokens], device=target.device)
+        for model, laws in ((target, p), (draft, q)):
+            logits = model.model(text).logits[0, len(generation.prompt) - 1 : -1, : target.config.vocab_size]
+            laws.append((logits.double() / temperature).softmax(-1).cpu().numpy())
+    return Workload(np.concatenate(p), np.concatenate(q))
+
+
+def acceptance_by_slot(generations, slots) -> list[float]:
+    """Share of accepted tokens among the tested ones, slot by slot, as far as any was tested."""
+    seen = Acceptance(slots)
+    for generation in generations:
+        for entry in generation.rounds:
+            seen.add(entry.drafted, entry.accepted)
+    tried = seen.tried[seen.tried > 0]
+    return (seen.passed[: len(tried)] / tried).tolist()
+
+
+def acceptance_by_child(p, q, children=8, draws=64, seed=0) -> list[float]:
+    """P(the target's race winner is the draft's i-th arrival), i = 1 … `children`, over all rows of [N, V] laws.
+
+    Drawn by the kernels, `draws` times a row; `theory.race_rank_law` is its expectation row by row.
+    """
+    p, q = (torch.tensor(law, dtype=torch.float32)[None].expand(draws, -1, -1) for law in (p, q))
+    shape = p.shape[:2]
+    seeds, places = torch.arange(seed, seed + draws)[:, None].expand(shape), torch.arange(shape[1]).expand(shape)
+    clock = dict(seed=seeds, position=places, space="probs")
+    arrivals = specdec.race_topk(q, min(children, q.shape[-1]), **clock)
+    found = arrivals == specdec.race_sample(p, **clock)[..., None]
+    return found.double().mean(dim=(0, 1)).tolist()
+
+
+def cost_ratio(plain, drafted, k) -> float:
+    """c: what one of k draft tokens adds to a round, over a round without; medians of the rounds after the first."""
+    without, with_drafts = (
+        float(np.median([sum(entry.seconds.values()) for run in runs for entry in run.rounds[1:]]))
+        for runs in (plain, drafted)
+    )
+    return max(0.0, with_drafts - without) / (k * without)
