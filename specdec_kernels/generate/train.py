@@ -63,6 +63,9 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
     copy.load_state_dict(model.state_dict())
     copy.half().save_pretrained(directory)
     byte_tokenizer().save_pretrained(directory)
+    # transformers 5 writes a class name that 4 does not know; both know this one.
+    settings = directory / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
 
 
 class Text:
