@@ -4,25 +4,35 @@ from specdec_kernels.backends import available_backends, backend, build_info
 from specdec_kernels.headers import get_include
 from specdec_kernels.ops import (
     Overlap,
+    TreeVerdict,
     Verdict,
+    compact_kv,
     overlap,
     race_sample,
     race_topk,
     residual,
+    tree_mask,
+    tree_positions,
     verify_chain,
+    verify_tree,
 )
 
 __all__ = [
     "Overlap",
+    "TreeVerdict",
     "Verdict",
     "available_backends",
     "backend",
     "build_info",
+    "compact_kv",
     "get_include",
     "overlap",
     "race_sample",
     "race_topk",
     "residual",
+    "tree_mask",
+    "tree_positions",
     "verify_chain",
+    "verify_tree",
 ]
 __version__ = "0.1.0"

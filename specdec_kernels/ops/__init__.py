@@ -1,9 +1,26 @@
 """The public ops: one file each, docstring, checks, one call."""
 
+from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
 from specdec_kernels.ops.race_topk import race_topk
 from specdec_kernels.ops.residual import residual
+from specdec_kernels.ops.tree_mask import tree_mask
+from specdec_kernels.ops.tree_positions import tree_positions
 from specdec_kernels.ops.verify_chain import Verdict, verify_chain
+from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
-__all__ = ["Overlap", "Verdict", "overlap", "race_sample", "race_topk", "residual", "verify_chain"]
+__all__ = [
+    "Overlap",
+    "TreeVerdict",
+    "Verdict",
+    "compact_kv",
+    "overlap",
+    "race_sample",
+    "race_topk",
+    "residual",
+    "tree_mask",
+    "tree_positions",
+    "verify_chain",
+    "verify_tree",
+]

@@ -102,4 +102,66 @@ struct OverlapParams {
   float *accept, *tv, *kl, *harmonic;  // [outer, inner], contiguous
 };
 
+struct TreeParams {
+  int64_t batch;
+  int32_t nodes;      // N, the root included
+  int32_t max_depth;  // the outputs hold max_depth + 1 columns; deeper nodes count as absent
+  Method method;
+  bool replacement;
+  Space space;
+  Tokens draft_tokens, parents;  // [batch, nodes]; a stride of 0 along the batch is one tree for all
+  Rows target, draft;            // row i of a request: the law of the token after node i
+  PerRequest<float> temperature;
+  PerRequest<int64_t> seed, position, nonce;
+  int64_t* tokens;  // [batch, max_depth + 1]
+  int64_t tokens_stride;
+  int32_t* path;  // [batch, max_depth + 1]
+  int64_t path_stride;
+  int32_t* num_accepted;  // [batch]
+  int32_t* status;        // [batch]
+};
+
+enum class MaskLayout : int32_t { kBool = 0, kAdditive32 = 1, kAdditive16 = 2, kBits = 3 };
+
+// tree_mask: row i of a request says which cache slots node i attends to. Slots [0, prefix_len) hold the committed
+// prefix, slot prefix_len + j holds node j.
+struct MaskParams {
+  int64_t batch;
+  int32_t nodes;
+  int64_t columns;  // slots covered
+  Tokens parents;
+  PerRequest<int64_t> prefix_len;
+  MaskLayout layout;
+  void* mask;  // [batch, nodes, columns], contiguous; kBits: int32 [batch, nodes, ceil(columns / 32)]
+  uint32_t minus_infinity;  // additive layouts: the bits of -inf in their own type
+  int32_t* status;  // [batch]
+};
+
+struct PositionsParams {
+  int64_t batch;
+  int32_t nodes;
+  Tokens parents;
+  PerRequest<int64_t> prefix_len;
+  int64_t* positions;  // [batch, nodes], contiguous
+  int32_t* status;     // [batch]
+};
+
+// One tensor [batch, heads, slots, size] of a cache. Its elements are moved, never looked at: strides are in bytes here.
+struct CacheLayer {
+  char* data;
+  int64_t batch_stride, head_stride, slot_stride;
+  int32_t heads, slots, entry_bytes;
+};
+
+struct CompactParams {
+  int64_t batch;
+  int32_t max_depth;
+  const int32_t* path;  // [batch, max_depth + 1]
+  int64_t path_stride;
+  PerRequest<int64_t> prefix_len;
+  const CacheLayer* layers;  // in host memory
+  int32_t layer_count;
+  int32_t* status;  // [batch]
+};
+
 }  // namespace specdec

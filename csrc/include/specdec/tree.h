@@ -1,0 +1,168 @@
+// The tree walk: from the root, which children a request tries and what it decides of them. As in chain.h a backend
+// hands in `Ops`, the row operations as it does them, and the rule has one home.
+//
+// Sampling without replacement asks, for the m-th child tried at a node, u q^m(x) < p^m(x), where
+//   p^1 = p, p^{m+1} = norm((p^m - q^m)^+),   q^1 = q, q^{m+1} = norm(q^m without the token tried).
+// Nothing of that needs a second row. On tokens not tried q^m = q / R_m, R_m the mass of q on them; and since
+// (a^+ - b)^+ = (a - b)^+ for b >= 0, all the subtractions add up to one multiple of q:
+//   p^m = (p - T_m q)^+ / W_m,   T_1 = 0,   T_{m+1} = T_m + W_m / R_m,   W_m = sum (p - T_m q)^+,   W_1 = R_1 = 1.
+// A token that was tried has p^m = 0 ever after. So the test is u (W_m / R_m) q(x) < p(x) - T_m q(x), and the law left
+// after the last child is the residual of chain.h with T in the place of its h. With replacement R_m = 1 throughout.
+#pragma once
+
+#include "chain.h"
+
+SPECDEC_BEGIN
+
+// One request of a tree call, decoded.
+struct TreeRequest {
+  int64_t first_token, first_parent;  // offsets of node 0
+  int64_t target_row, draft_row;      // offsets in elements of row 0
+  Key key;
+  uint32_t position, nonce;
+  Temperature temperature;
+  int32_t status;
+};
+
+SPECDEC_HD TreeRequest tree_request(const TreeParams& p, int64_t b) {
+  TreeRequest r;
+  r.status = kStatusOk;
+  r.first_token = b * p.draft_tokens.request_stride;
+  r.first_parent = b * p.parents.request_stride;
+  r.target_row = b * p.target.request_stride;
+  r.draft_row = b * p.draft.request_stride;
+  r.key = key_of(p.seed.at(b));
+  r.position = static_cast<uint32_t>(p.position.at(b));
+  r.nonce = static_cast<uint32_t>(p.nonce.at(b));
+  r.temperature = temperature_of(p.temperature.at(b), &r.status);
+  return r;
+}
+
+// The token after a node of this depth.
+SPECDEC_HD Noise tree_noise(const TreeRequest& r, int32_t depth, uint32_t stream) {
+  return {r.key, r.position + static_cast<uint32_t>(depth), r.nonce, stream};
+}
+
+// The parent of a node if it is one, and lies before it; -1 where the node is absent (-1, or the root) or its entry is
+// no parent at all (then the status says so).
+SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_t node, int32_t* status) {
+  const int64_t parent = parents.at(first_parent + node * parents.slot_stride);
+  if (parent >= 0 && parent < node) return static_cast<int32_t>(parent);
+  if (parent != -1) *status |= kStatusParameter;
+  return -1;
+}
+
+// The first child of `node` after index `after`, `nodes` if there is none. Children come after their parent, so a walk
+// that goes on from the child it accepted looks at every entry once, and can never leave [0, nodes).
+SPECDEC_HD int32_t next_child(const Tokens& parents, int64_t first_parent, int32_t nodes, int32_t node, int32_t after,
+                              int32_t* status) {
+  int32_t child = after + 1;
+  while (child < nodes && parent_of(parents, first_parent, child, status) != node) ++child;
+  return child;
+}
+
+// Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
+struct Masses {
+  float left, untried;
+  int32_t status;
+};
+
+// How much of q the next child's law takes from p: W / R; nothing once either is used up.
+SPECDEC_HD float share_of(float left, float untried) {
+  return untried >= kSmallest ? min(left / untried, kLargest) : 0.0f;
+}
+
+// Whether a child is there that the outputs have no room for.
+template <class Ops>
+SPECDEC_HD bool has_children(int32_t node, int32_t nodes, Ops& ops) {
+  for (int32_t child = ops.next_child(node, node); child < nodes; child = ops.next_child(node, child))
+    if (ops.draft_token(child) != -1) return true;
+  return false;
+}
+
+// What came of a node: the child walked to (-1: none) and the token emitted.
+struct Step {
+  int32_t child, token;
+};
+
+template <class Ops>
+SPECDEC_HD Step match_children(const TreeRequest& r, int32_t node, int32_t depth, int32_t nodes, int32_t vocab, Ops& ops,
+                               int32_t* status) {
+  const Draw draw = r.temperature.greedy ? ops.argmax(node) : ops.race(node, depth, kStreamRace);
+  *status |= draw.status;
+  for (int32_t child = ops.next_child(node, node); child < nodes; child = ops.next_child(node, child)) {
+    const int64_t token = ops.draft_token(child);
+    if (token == draw.token) return {child, draw.token};
+    if (token < -1 || token >= vocab) *status |= kStatusTokenRange;
+  }
+  return {-1, draw.token};
+}
+
+template <class Ops>
+SPECDEC_HD Step try_children(const TreeRequest& r, bool replacement, int32_t node, int32_t depth, int32_t nodes,
+                             int32_t vocab, Ops& ops, int32_t* status) {
+  const bool has_draft = ops.has_draft(), repeats = has_draft && replacement;
+  float taken = 0.0f, share = 1.0f;  // T_m and W_m / R_m
+  bool tried = false;
+  for (int32_t child = ops.next_child(node, node); child < nodes; child = ops.next_child(node, child)) {
+    const int64_t token = ops.draft_token(child);
+    if (token == -1) continue;
+    const bool in_range = token >= 0 && token < vocab;
+    if (!in_range) *status |= kStatusTokenRange;
+    // A second child with a token is no draw from q^m, which has it no more: it must not be subtracted again.
+    if (tried && !repeats && in_range && ops.tried(node, child, token)) continue;
+    if (tried && has_draft) {
+      const Masses m = ops.masses(node, child, taken);
+      *status |= m.status;
+      share = share_of(m.left, repeats ? 1.0f : m.untried);
+    }
+    tried = true;
+    float p = 0.0f, q;
+    if (in_range) {
+      *status |= ops.laws(node, static_cast<int32_t>(token), &p, &q);
+      const float u = accept_coin(tree_noise(r, depth, 0), static_cast<uint32_t>(child - 1));
+      if (accepts(u, sub(p, mul(taken, q)), mul(share, q), 0.0f)) return {child, static_cast<int32_t>(token)};
+    }
+    if (has_draft) {
+      taken = min(add(taken, share), kLargest);
+    } else {
+      share = max(sub(share, p), 0.0f);  // one-hot drafts: the mass not yet tried
+    }
+  }
+  const Draw draw = tried ? ops.residual(node, depth, taken) : ops.race(node, depth, kStreamResidual);
+  *status |= draw.status;
+  return {-1, draw.token};
+}
+
+// The walk. `Ops` gives, for the rows of this request,
+//   int32_t next_child(node, after)                the next child of `node` after index `after`, or the number of nodes
+//   int64_t draft_token(node)                      its token, -1 if absent
+//   bool has_draft()                               whether there are draft laws
+//   bool tried(node, child, token)                 whether a child of `node` before `child` has this token
+//   Draw argmax(node)                              the greedy token
+//   Draw race(node, depth, stream)                 a token from p
+//   Draw residual(node, depth, taken)              a token from norm((p - taken q)^+); without draft laws from p without
+//                                                  the tokens of the node's children
+//   int32_t laws(node, token, float* p, float* q)  p(token), q(token) (1 without draft laws), status bits
+//   Masses masses(node, child, taken)              over the node's rows; tried are its children before `child`
+//   void emit(depth, node, token)                  writes path[depth] and tokens[depth]
+// next_child adds the status bits of parent_of. The coin of child i has index i - 1, the draft slot where the tree is a
+// chain. Returns the number accepted; `status` gathers the bits.
+template <class Ops>
+SPECDEC_HD int32_t walk_tree(const TreeRequest& r, Method method, bool replacement, int32_t nodes, int32_t max_depth,
+                             int32_t vocab, Ops& ops, int32_t* status) {
+  const bool matches = r.temperature.greedy || method == Method::kRace;
+  int32_t node = 0;
+  for (int32_t depth = 0;; ++depth) {
+    const bool last = depth == max_depth;
+    if (last && has_children(node, nodes, ops)) *status |= kStatusParameter;
+    const int32_t below = last ? 0 : nodes;
+    const Step step = matches ? match_children(r, node, depth, below, vocab, ops, status)
+                              : try_children(r, replacement, node, depth, below, vocab, ops, status);
+    ops.emit(depth, node, step.token);
+    if (step.child < 0) return depth;
+    node = step.child;
+  }
+}
+
+SPECDEC_END

@@ -1,0 +1,53 @@
+"""Checks of trees that several ops share."""
+
+import torch
+
+from specdec_kernels import _C
+from specdec_kernels.ops import _inputs as inputs
+
+PARENT_DTYPES = (torch.int32, torch.int64)
+
+
+def check_parents(parents):
+    """Shape, type and, where it costs no wait for a device, the entries. Gives the greatest depth, None where unseen."""
+    inputs.check_tensor("parents", parents, PARENT_DTYPES, None)
+    if parents.ndim not in (1, 2) or parents.shape[-1] == 0:
+        raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")
+    if not host_sees(parents):
+        return None
+    trees = parents if parents.ndim == 2 else parents.unsqueeze(0)
+    depth, tree, node = _C.check_parents(
+        trees.data_ptr(), *trees.stride(), trees.dtype == torch.int64, trees.shape[0], trees.shape[1]
+    )
+    if node >= 0:
+        where = f"parents[{tree}, {node}]" if parents.ndim == 2 else f"parents[{node}]"
+        allowed = "-1 (the root)" if node == 0 else f"-1 (absent) or a node before it, 0 to {node - 1}"
+        raise ValueError(f"{where}: expected {allowed}; got {trees[tree, node].item()}")
+    return depth
+
+
+def host_sees(tensor):
+    """Whether looking at the values costs no wait and breaks no graph."""
+    return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not torch.compiler.is_compiling()
+
+
+def prefix_lens(prefix_len, batch, device):
+    """``prefix_len`` as (tensor or None, int)."""
+    lens, number = inputs.counter("prefix_len", prefix_len, (batch,), device)
+    if lens is None and number < 0:
+        raise ValueError(f"prefix_len: expected 0 or more; got {number}")
+    return lens, number
+
+
+def status_tensor(status, batch, device):
+    if status is None:
+        return torch.empty(batch, dtype=torch.int32, device=device)
+    inputs.output("status", status, torch.int32, (batch,), device)
+    return status
+
+
+def batch_of(parents, prefix_len):
+    """How many requests: those of ``parents`` [B, N] or of ``prefix_len`` [B]; 1 where both are shared."""
+    if parents.ndim == 2:
+        return parents.shape[0]
+    return prefix_len.shape[0] if isinstance(prefix_len, torch.Tensor) and prefix_len.ndim == 1 else 1

@@ -1,0 +1,73 @@
+"""compact_kv: move the cache entries of the accepted nodes together."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _trees as trees
+from specdec_kernels.ops._registration import define
+
+_op = define(
+    "compact_kv",
+    "Tensor path, Tensor? prefix_lens, SymInt prefix_len, Tensor(a!)[] caches, Tensor(b!) status",
+    lambda path, prefix_lens, prefix_len, caches, status: (
+        caches, path, prefix_len if prefix_lens is None else prefix_lens, status,
+    ),
+)  # fmt: skip
+
+
+def compact_kv(cache, path, *, prefix_len, status=None):
+    """Make the accepted path of a tree the continuation of the prefix, in place, in all layers at once.
+
+    After a tree forward the entry of node j lies in slot ``prefix_len + j`` (as ``tree_mask`` has it). The entry of
+    ``path[d]`` moves to slot ``prefix_len + d``, d = 0, 1, … in order. A path rises and starts at 0, so ``path[d] >= d``:
+    every slot written lies at or before the slot just read, and before all slots read later. Overlap does no harm.
+
+    Parameters
+    ----------
+    cache : Tensor, or sequence of tensors or of such sequences
+        Each [B, H, S, E] of any type, for instance the keys and values of every layer; only the last dimension must be
+        contiguous. H, S and E may differ between tensors.
+    path : Tensor
+        int32 [B, D+1], from ``verify_tree``: node indices from the root, -1 after the last.
+    prefix_len : int or Tensor
+        int64 [B]: slot of the root.
+    status : Tensor, optional
+        int32 [B], overwritten: 8 where a path does not rise or leaves a cache, or ``prefix_len`` is negative. Nothing
+        is moved from there on.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> keys = torch.arange(6.0).view(1, 1, 6, 1)  # a prefix of 2 slots, then nodes 0 to 3
+    >>> specdec_kernels.compact_kv(keys, torch.tensor([[0, 2, 3]], dtype=torch.int32), prefix_len=2)
+    >>> keys.flatten().tolist()
+    [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
+    """
+    inputs.check_tensor("path", path, (torch.int32,), 2)
+    if path.stride(1) != 1 and path.shape[1] > 1:
+        raise ValueError(f"path: expected unit stride along the depth; got strides {tuple(path.stride())}")
+    batch, device = path.shape[0], path.device
+    caches = list(_tensors(cache))
+    for x in caches:
+        inputs.check_device("cache", x, device)
+        if x.ndim != 4 or x.shape[0] != batch:
+            raise ValueError(f"cache: expected shape [{batch}, H, S, E]; got {inputs.shown(x)}")
+        if x.stride(3) != 1 and x.shape[3] > 1:
+            raise ValueError(f"cache: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
+    lens, length = trees.prefix_lens(prefix_len, batch, device)
+    _op(path, lens, length, caches, trees.status_tensor(status, batch, device))
+
+
+def _tensors(cache):
+    if isinstance(cache, torch.Tensor):
+        yield cache
+    elif isinstance(cache, (list, tuple)):
+        for part in cache:
+            yield from _tensors(part)
+    else:
+        raise TypeError(f"cache: expected a tensor or a sequence of them; got {inputs.shown(cache)}")

@@ -1,0 +1,51 @@
+"""tree_positions: the position id of each node of a tree."""
+
+import torch
+
+from specdec_kernels.ops import _trees as trees
+from specdec_kernels.ops._registration import define
+
+_op = define(
+    "tree_positions",
+    "Tensor parents, Tensor? prefix_lens, SymInt prefix_len, Tensor(a!) positions, Tensor(b!) status",
+    lambda parents, prefix_lens, prefix_len, positions, status: (
+        parents, prefix_len if prefix_lens is None else prefix_lens, positions, status,
+    ),
+)  # fmt: skip
+
+
+def tree_positions(parents, *, prefix_len, status=None):
+    """Position ids of a batch of trees: ``prefix_len`` + depth, the root's depth being 0.
+
+    Parameters
+    ----------
+    parents : Tensor
+        int32 or int64 [N], one tree for the batch, or [B, N]; see ``verify_tree``. An absent node (-1) has depth 0.
+    prefix_len : int or Tensor
+        int64 [B]: number of tokens before the root.
+    status : Tensor, optional
+        int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
+        absent, such a length as 0.
+
+    Returns
+    -------
+    Tensor
+        int64 [B, N]; B = 1 where neither argument has one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came; for bad entries of ``parents`` on a CPU.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> specdec_kernels.tree_positions(torch.tensor([-1, 0, 0, 1]), prefix_len=10).tolist()
+    [[10, 11, 11, 12]]
+    """
+    trees.check_parents(parents)
+    batch, device = trees.batch_of(parents, prefix_len), parents.device
+    lens, length = trees.prefix_lens(prefix_len, batch, device)
+    positions = torch.empty(batch, parents.shape[-1], dtype=torch.int64, device=device)
+    _op(parents, lens, length, positions, trees.status_tensor(status, batch, device))
+    return positions
