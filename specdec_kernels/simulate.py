@@ -1,0 +1,65 @@
+"""Experiments with the kernels on known laws: what the theory's lines are compared with in figures and tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import specdec_kernels as specdec
+
+
+def rows(laws):
+    """Laws as float32 rows, whose rounding is far below any simulation's error."""
+    return torch.as_tensor(np.asarray(laws), dtype=torch.float32)
+
+
+def rejections(target, draft, x0, drafts=1, runs=5000, seed=0) -> np.ndarray:
+    """Rejections of `runs` decodings of a Markov chain with unlimited look-ahead, int64 [runs].
+
+    As in `theory.expected_rejections`: where a round starts, `drafts` first tokens drawn independently are tried in
+    turn against the residual the ones before left; after an accepted token its draft alone goes on. With unlimited
+    look-ahead a draft token's fate depends on the state before it only, so that position by position will do.
+
+    Parameters
+    ----------
+    target, draft : array_like [T, S, S]
+        Transition laws.
+    x0 : array_like [S]
+        Law of the prompt's state.
+    """
+    seeds = torch.arange(seed, seed + runs)
+    state = torch.from_numpy(np.random.default_rng(seed).choice(len(x0), runs, p=np.asarray(x0)))
+    at_root, count = torch.ones(runs, dtype=torch.bool), torch.zeros(runs, dtype=torch.int64)
+    for n, (p, q) in enumerate(zip(rows(target), rows(draft), strict=True)):
+        state, accepted = one_token(p[state], q[state], seeds, n, torch.where(at_root, drafts, 1))
+        at_root = ~accepted
+        count += at_root
+    return count.numpy()
+
+
+def one_token(p, q, seeds, position, tries):
+    """One token of law p [R, S] by up to tries[r] independent drafts of law q: tokens [R], and if one was accepted."""
+    tokens, accepted = torch.empty_like(seeds), torch.zeros_like(seeds, dtype=torch.bool)
+    for turn in range(1, int(tries.max()) + 1):
+        going = (~accepted & (tries >= turn)).nonzero()[:, 0]
+        clock = dict(seed=seeds[going], position=torch.full_like(going, position), nonce=torch.full_like(going, turn))
+        x = specdec.race_sample(q[going], **clock, space="probs")
+        law = torch.stack([p[going], p[going]], dim=1)
+        verdict = specdec.verify_chain(x[:, None], law, q[going, None], **clock, space="probs")
+        tokens[going], accepted[going] = verdict.tokens[:, 0], verdict.num_accepted > 0
+        p = p.index_copy(0, going, specdec.residual(p[going], q[going], space="probs")[0])
+    return tokens, accepted
+
+
+def rounds(p, q, k=1, runs=20000, seed=0, draft_prob=1.0, drafted=None, **options):
+    """Verdicts of `runs` rounds of `k` draft tokens of law q under p.
+
+    `p` broadcasts to [runs, k + 1, V] and `q` to [runs, k, V]; ``drafted`` [runs] says which rounds draft at all.
+    """
+    p, q = rows(p).expand(runs, k + 1, -1), rows(q).expand(runs, k, -1)
+    seeds, places = torch.arange(seed, seed + runs), torch.arange(k).expand(runs, k)
+    x = specdec.race_sample(q, seed=seeds[:, None].expand(runs, k), position=places, space="probs")
+    if drafted is not None:
+        x = torch.where(torch.as_tensor(drafted)[:, None], x, -1)
+    draft = None if options.get("method") == "race" else q
+    return specdec.verify_chain(x, p, draft, draft_prob=draft_prob, seed=seeds, position=0, space="probs", **options)
