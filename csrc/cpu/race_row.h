@@ -97,20 +97,41 @@ struct Podium {
   }
 };
 
-// Evaluates the tokens of one group that could still win.
-template <class Law, class Result>
-SPECDEC_HD void open_group(const Law& law, const Row& row, const Noise& noise, const Group& group, Result& result) {
-  const F16 needed(law.needed_key(needed_log_weight(result.to_beat(), group.first)));
-  const int32_t begin = static_cast<int32_t>(group.index) * kGroup;
+// The tokens of a group, one bit each, whose key is at least `needed`.
+template <class Law>
+SPECDEC_HD uint64_t group_at_least(const Law& law, const Row& row, int32_t begin, float needed) {
   const int32_t count = row.vocab - begin < kGroup ? row.vocab - begin : kGroup;
+  uint64_t found = 0;
   for (int32_t i = 0; i < count; i += kLanes) {
     const F16 raw = elements(row, begin + i, count - i, __builtin_nanf(""));
-    for (Mask left = at_least(law.key(raw), needed); left; left &= left - 1) {
-      const int32_t token = begin + i + __builtin_ctz(left);
-      const float log_weight = law.log_weight(token);
-      if (log_weight == -kInfinity) continue;
-      result.offer({race_score(log_weight, arrival(noise, group, static_cast<uint32_t>(token))), token});
+    found |= static_cast<uint64_t>(at_least(law.key(raw), F16(needed))) << i;
+  }
+  return found;
+}
+
+// Evaluates the tokens of one group that could still win. Most groups that come here have none, and most tokens but the
+// group's first are late enough for their second word alone to tell.
+template <class Law, class Result>
+SPECDEC_HD void open_group(const Law& law, const Row& row, const Noise& noise, uint32_t index, uint32_t a, uint32_t b,
+                           Result& result) {
+  const int32_t begin = static_cast<int32_t>(index) * kGroup;
+  const float earliest = static_cast<float>(a) * 0x1p-38f;
+  uint64_t left = group_at_least(law, row, begin, law.needed_key(needed_at_least(result.to_beat(), earliest)));
+  if (!left) return;
+  const Group group = group_of(index, a, b);
+  for (; left; left &= left - 1) {
+    const int i = __builtin_ctzll(left);
+    const int32_t token = begin + i;
+    const float log_weight = law.log_weight(token);
+    if (log_weight == -kInfinity) continue;
+    float time = group.first;
+    if (i != group.winner) {
+      const uint32_t word = second_word(noise, static_cast<uint32_t>(token));
+      const float sooner = group.first + static_cast<float>(word) * 0x1p-32f;
+      if (log_weight < needed_at_least(result.to_beat(), sooner)) continue;
+      time = add(group.first, later_by(word));
     }
+    result.offer({race_score(log_weight, time), token});
   }
 }
 
@@ -121,7 +142,9 @@ SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, c
   for (int32_t tile = from; tile < to; ++tile) {
     const float bound = law.log_bound(law.key(tile_maxima[tile]));
     if (!(bound > -kInfinity)) continue;
-    const U16 largest_word(largest_winning_word(bound, result.to_beat()));
+    float beaten = result.to_beat();
+    uint32_t limit = largest_winning_word(bound, beaten);
+    const U16 largest_word(limit);
     const U16 counter = U16(static_cast<uint32_t>(tile) * kLanes) + lane;
     const Words<U16> words = noise_words(noise, counter);
     const Mask even = at_most(words.word[0], largest_word), odd = at_most(words.word[1], largest_word);
@@ -133,8 +156,9 @@ SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, c
       const int bit = __builtin_ctz(left), parity = bit / kLanes, i = bit % kLanes;
       const int32_t index = tile * (kTile / kGroup) + 2 * i + parity;
       if (index * static_cast<int64_t>(kGroup) >= row.vocab) continue;
-      if (a[parity][i] > largest_winning_word(bound, result.to_beat())) continue;
-      open_group(law, row, noise, group_of(static_cast<uint32_t>(index), a[parity][i], b[parity][i]), result);
+      if (result.to_beat() != beaten) beaten = result.to_beat(), limit = largest_winning_word(bound, beaten);
+      if (a[parity][i] > limit) continue;
+      open_group(law, row, noise, static_cast<uint32_t>(index), a[parity][i], b[parity][i], result);
     }
   }
 }

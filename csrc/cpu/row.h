@@ -101,8 +101,12 @@ SPECDEC_HD float tile_sum_of(const T* p, int32_t count, float inv_temperature, f
   // The order of operands lets a NaN through to `low`.
   const auto term = [&](F16 logit) { return exp_in_range(max(min(zero, sub(mul(logit, scale), top)), low)); };
   int32_t i = 0;
-  for (; i + kStep * kLanes <= count; i += kStep * kLanes)
-    for (int k = 0; k < kStep; ++k) sum[k] = add(sum[k], term(load(p + i + k * kLanes)));
+  for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
+    for (int k = 0; k < kStep; ++k) {
+      __builtin_prefetch(p + i + k * kLanes + kTile);  // the next tile, while this one is busy with exponentials
+      sum[k] = add(sum[k], term(load(p + i + k * kLanes)));
+    }
+  }
   for (; i < count; i += kLanes) sum[0] = add(sum[0], term(load_first(p + i, count - i, -kInfinity)));
   return total(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }

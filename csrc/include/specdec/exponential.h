@@ -13,8 +13,8 @@ template <class Float>
 SPECDEC_HD Float exp_in_range(Float x) {
   const Float magic = Float(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits
   const Float shifted = fma(x, Float(1.4426950216293335f), magic);
-  const Float whole = sub(shifted, magic);
-  const Float f = fma(x, Float(1.9259629911266175e-8f), fma(x, Float(1.4426950216293335f), sub(Float(0.0f), whole)));
+  const Float minus_whole = sub(magic, shifted);
+  const Float f = fma(x, Float(1.9259629911266175e-8f), fma(x, Float(1.4426950216293335f), minus_whole));
   Float r = Float(0x1.5c08e4p-10f);
   r = fma(r, f, Float(0x1.3d0c52p-7f));
   r = fma(r, f, Float(0x1.c6b6e4p-5f));

@@ -44,6 +44,17 @@ SPECDEC_HD uint32_t largest_winning_word(float log_bound, float best_score) {
   return exponent < -40.0f ? 0u : static_cast<uint32_t>(exp_in_range(exponent) * 0x1p38f) + 1u;
 }
 
+// At most log(x), at least log(x) - 0.06, for normal positive x: what the bits say when read as a number.
+SPECDEC_HD float log_below(float x) {
+  return static_cast<float>(static_cast<int32_t>(bits(x)) - 0x3f800000) * 8.26295829e-8f;  // ln 2 / 2^23
+}
+
+// Less than the log weight that a token needs to win when it arrives no earlier than `earliest`, without a logarithm.
+SPECDEC_HD float needed_at_least(float best_score, float earliest) {
+  const float needed = best_score + log_below(earliest);
+  return needed - slack(best_score, needed);
+}
+
 // The log weight that a token needs to win against `best_score` when it arrives no earlier than `first`.
 SPECDEC_HD float needed_log_weight(float best_score, float first) {
   const float needed = best_score + log(first);
