@@ -1,5 +1,7 @@
 """Checks that ops share. Each error names the argument, what was expected and what came."""
 
+import math
+
 import torch
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -143,7 +145,7 @@ def rows3(name, x):
     if x.ndim == 1:
         return x.view(1, 1, -1)
     try:
-        return x.view(-1, *x.shape[-2:])
+        return x.view(math.prod(x.shape[:-2]), *x.shape[-2:])
     except RuntimeError:
         raise ValueError(
             f"{name}: expected leading dimensions that fold into two; got strides {tuple(x.stride())}"
