@@ -126,7 +126,7 @@ class Controller:
         The longest draft considered; 0 … max_k are.
     randomised : bool
         Also choose a probability of drafting at all (one coin a round, h = (a, 1, 1, …)); for method "rejection" with
-        a model as drafter. Needs the rounds' `ratio`, p(x)/q(x) of the first draft token; without it a stays 1.
+        a model as drafter. Needs `look`, which learns p(x)/q(x) of first draft tokens; without it a stays 1.
     parallel : bool
         The draft row that a round without draft needs is computed beside the target's pass and costs no time. Only the
         first guess: what such rounds take is measured.
@@ -202,13 +202,29 @@ class Controller:
         h[:, :k] = torch.tensor([draft.h for draft in drafts], device=seed.device).view(len(limit), k)
         return DraftPlan([max(count, 0) for count in self.planned], h)
 
+    def look(self, drafts, target_logits, draft_logits, temperature) -> None:
+        """Learn p(x)/q(x) of the first draft tokens of a verification that has ended.
+
+        Parameters
+        ----------
+        drafts : int64 [B, K], -1 where nothing was drafted
+        target_logits, draft_logits : [B, K + 1, V] and [B, K, V], or None for the draft
+        temperature : float32 [B]
+        """
+        if not self.randomised or draft_logits is None or not drafts.shape[1]:
+            return
+        rows = ((drafts[:, 0] >= 0) & (temperature > 0)).nonzero()[:, 0]
+        logs = [
+            (logits[rows, 0].float() / temperature[rows, None]).log_softmax(-1).gather(-1, drafts[rows, :1])
+            for logits in (target_logits, draft_logits)
+        ]
+        self.ratios.extend((logs[0] - logs[1]).exp()[:, 0].tolist())
+
     def observe(self, rounds) -> None:
         """Learn from the rounds of one verification, in the order they were planned."""
         self.acceptance.fade()
         for planned, entry in zip(self.planned, rounds, strict=True):
             self.acceptance.add(max(planned, 0), entry.accepted)
-            if planned > 0 and getattr(entry, "ratio", None) is not None:
-                self.ratios.append(entry.ratio)
         if self.rounds:
             self.times.add(max(self.planned), sum(rounds[0].seconds.values()))
         self.rounds += 1

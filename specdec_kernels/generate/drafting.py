@@ -124,8 +124,8 @@ class DraftPlan(NamedTuple):
 class FixedLength:
     """Always k draft tokens.
 
-    A draft policy has these four names: `max_k`, `randomised` (some h_j < 1, so that it needs draft laws and the method
-    "rejection"), `plan`, and `observe`, which is shown every round that ended and may learn from it.
+    A draft policy has these names: `max_k`; `randomised` (some h_j < 1, so that it needs draft laws and the method
+    "rejection"); `plan`; `look` and `observe`, which are shown every round that ended and may learn from it.
     """
 
     randomised = False
@@ -138,6 +138,9 @@ class FixedLength:
     def plan(self, seed: torch.Tensor, position: torch.Tensor, limit: list[int]) -> DraftPlan:
         """Plan a round for requests that decide `position` next and can use at most limit[b] drafts."""
         return DraftPlan([min(self.max_k, most) for most in limit], 1.0)
+
+    def look(self, drafts, target_logits, draft_logits, temperature) -> None:
+        """Not look at what was drafted."""
 
     def observe(self, rounds) -> None:
         """Learn nothing."""

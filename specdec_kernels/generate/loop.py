@@ -209,6 +209,7 @@ def run(requests, prompts, target, drafter, method, policy, seeds, temperatures)
             )
             text[row, length[row] : length[row] + len(emitted)] = torch.tensor(emitted, device=device)
         yield from rounds
+        policy.look(drafts, logits, laws, temperatures)
         policy.observe(rounds)
 
         # The last token emitted is not cached yet: the target has not read it.

@@ -137,6 +137,7 @@ def test_times_shrug_off_pauses():
 
 
 P, Q = np.array([0.6, 0.25, 0.1, 0.05]), np.array([0.05, 0.15, 0.2, 0.6])
+LOGITS = torch.from_numpy(np.log([[P, P]])), torch.from_numpy(np.log([[Q]]))
 
 
 def play_randomised(controller, lam, rounds=1200):
@@ -148,9 +149,9 @@ def play_randomised(controller, lam, rounds=1200):
         x = rng.choice(4, p=Q)
         accepted = int(count > 0 and rng.random() < P[x] / (float(h[0, 0]) * Q[x]))
         seconds = 1 + lam * count
-        controller.observe(
-            [SimpleNamespace(drafted=count, accepted=accepted, ratio=P[x] / Q[x], seconds={"all": seconds})]
-        )
+        drafts = torch.tensor([[x if count else -1]])
+        controller.look(drafts, *LOGITS, torch.ones(1))
+        controller.observe([SimpleNamespace(drafted=count, accepted=accepted, seconds={"all": seconds})])
         if turn > rounds // 2:
             late.append((1 + accepted, seconds))
     tokens, seconds = np.sum(late, axis=0)
@@ -167,7 +168,7 @@ def test_draft_probability_approaches_the_best_one(lam):
     assert (NO_DRAFT in controller.times.seconds) == (best < 1)
 
 
-def test_draft_probability_stays_one_without_ratios():
+def test_draft_probability_stays_one_where_nothing_was_looked_at():
     controller = Controller(MAX_K, randomised=True)
     for position in range(60):
         (count,), h = controller.plan(torch.tensor([7]), torch.tensor([position]), [1000])
