@@ -1,0 +1,125 @@
+"""Host side: how a call is cut into programs, and the memory they meet in."""
+
+import contextlib
+import functools
+import inspect
+import threading
+
+import torch
+import triton
+import triton.language as tl
+
+INTERPRETED = triton.knobs.runtime.interpret
+
+_workspaces = threading.local()
+
+
+def kernel(function):
+    """``triton.jit`` for a kernel that compiles once a vocabulary: other numbers leave no trace in the code."""
+    parameters = inspect.signature(function).parameters.values()
+    fixed = {"target", "draft", "probs", "vocab", "draft_vocab"}
+    varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in fixed]
+    return triton.jit(function, do_not_specialize=varying)
+
+
+def launch(kernel, grid, num_warps, **arguments):
+    """Every launch of this package. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
+    kernel[grid](**arguments, num_warps=num_warps, enable_fp_fusion=False)
+
+
+def on_device(tensor):
+    """A context in which launches go to the tensor's device."""
+    if tensor.is_cuda:
+        return torch.cuda.device(tensor.device)
+    if not INTERPRETED:
+        raise RuntimeError(
+            f"backend 'triton': expected CUDA tensors, got {tensor.device}; for CPU tensors set TRITON_INTERPRET=1 "
+            "before specdec_kernels.triton_kernels is first imported"
+        )
+    return contextlib.nullcontext()
+
+
+@functools.cache
+def multiprocessors(device):
+    # The interpreter has no use for many programs, but is to see rows that several of them share.
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def tile_of(vocab):
+    """(tokens of a tile, tiles of a row, warps). By the vocabulary alone, so that no other number recompiles."""
+    tile = min(4096, max(128, triton.next_power_of_2(vocab)))
+    return tile, triton.cdiv(vocab, tile), max(1, tile // 1024)
+
+
+def splits_of(requests, tiles, device):
+    """Programs a row: eight a multiprocessor if the rows allow it, and never more than eight tiles each."""
+    wanted = 8 * multiprocessors(device) // max(1, requests)
+    return max(1, min(tiles, max(wanted, triton.cdiv(tiles, 8), 2)))
+
+
+def chunks_of(requests, splits, width, device):
+    """Programs that share the rows of a request: one a row while the machine has room, else rows are taken in order."""
+    return max(1, min(width, 8 * multiprocessors(device) // (requests * splits)))
+
+
+def is_dense(tiles, device):
+    """1 if a call has so few tiles, one wave of programs, that opening all of each is quicker than choosing."""
+    return int(tiles <= 8 * multiprocessors(device))
+
+
+def aligned(*tensors):
+    """Whether every row starts on a multiple of 16 elements, so that tiles load in whole vectors."""
+    return all(
+        tensor.data_ptr() % (16 * tensor.element_size()) == 0
+        and all(
+            stride % 16 == 0 for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if size > 1
+        )
+        for tensor in tensors
+        if tensor is not None
+    )
+
+
+def number(name, value, *strides):
+    """Arguments for a number or a tensor of them: pointer or None, strides, value."""
+    tensor = isinstance(value, torch.Tensor)
+    found = value.stride() if tensor else ()
+    return {
+        name: value if tensor else None,
+        f"{name}_value": value if not tensor else 0.0 if value.is_floating_point() else 0,
+        **{f"{name}_{stride}": found[i] if i < len(found) else 0 for i, stride in enumerate(strides)},
+    }
+
+
+def workspace(tensor, counters, scratch):
+    """(int32 counters, float32 scratch) for one call. Counters are zero, and every call leaves them so.
+
+    Kept for each thread, device and stream. A captured call gets its own, which the graph clears at every replay: it
+    may run beside others of its stream then.
+    """
+    device = tensor.device
+    stream, capturing = 0, False
+    if tensor.is_cuda:
+        stream = torch.cuda.current_stream(device).cuda_stream
+        capturing = torch.cuda.is_current_stream_capturing()
+    kept = _workspaces.__dict__
+    found = None if capturing else kept.get((device, stream))
+    if found is None or found[0].numel() < counters or found[1].numel() < scratch:
+        if found is not None:
+            counters, scratch = max(counters, found[0].numel()), max(scratch, found[1].numel())
+        found = (
+            torch.zeros(counters, dtype=torch.int32, device=device),
+            torch.empty(scratch, dtype=torch.float32, device=device),
+        )
+        if not capturing:
+            kept[device, stream] = found
+    return found
+
+
+@contextlib.contextmanager
+def whole_calls():
+    """After a call that broke off between two launches, counters may not be zero: such workspaces are dropped."""
+    try:
+        yield
+    except BaseException:
+        _workspaces.__dict__.clear()
+        raise

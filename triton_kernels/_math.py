@@ -1,0 +1,239 @@
+"""The maths of csrc/include/specdec once more, in Triton, in the same order of roundings.
+
+Launches pass ``enable_fp_fusion=False``: every multiply and add then rounds on its own, and the functions here give
+the bits of ``specdec_kernels._C`` (tests/test_triton_math.py). They work on scalars and on blocks.
+"""
+
+import triton
+import triton.language as tl
+
+GROUP = tl.constexpr(64)  # tokens whose first arrival is drawn together
+LARGEST = tl.constexpr(3.4028234663852886e38)
+SMALLEST = tl.constexpr(2.0**-126)
+INFINITY = tl.constexpr(float("inf"))
+NO_TOKEN = tl.constexpr(0x7FFFFFFF)
+NOBODY = tl.constexpr(0)  # the key of no candidate
+
+STREAM_RACE = tl.constexpr(0)
+STREAM_RESIDUAL = tl.constexpr(2)
+STREAM_ACCEPT = tl.constexpr(4)
+
+NON_FINITE = tl.constexpr(1)
+EMPTY_RESIDUAL = tl.constexpr(2)
+TOKEN_RANGE = tl.constexpr(4)
+PARAMETER = tl.constexpr(8)
+
+
+# philox.h, noise.h
+
+
+@triton.jit
+def words(seed, index, position, nonce, stream):
+    """The four words at a counter of uint32; ``seed`` is int64. Triton's own Philox4x32-10 is Random123's."""
+    return tl.philox(seed, index, position, nonce, stream)
+
+
+@triton.jit
+def truncated(n, scale):
+    """n * scale for uint64 ``n``, rounded toward zero to 24 significant bits."""
+    nearest = n.to(tl.float32)
+    above = nearest.to(tl.uint64) > n
+    bits = tl.sub(nearest.to(tl.int32, bitcast=True), above.to(tl.int32), sanitize_overflow=False)
+    return bits.to(tl.float32, bitcast=True) * scale
+
+
+@triton.jit
+def group_uniform(a, b):
+    low = ((b & 0xFFFFFF) << 1) | 1
+    return truncated((a.to(tl.uint64) << 25) | low.to(tl.uint64), 2.0**-57)
+
+
+@triton.jit
+def first_arrival(a, b):
+    return neg_log1p_neg(group_uniform(a, b)) * 0.015625
+
+
+@triton.jit
+def first_winner(b):
+    return (b >> 26).to(tl.int32)
+
+
+@triton.jit
+def later_by(word):
+    return neg_log1p_neg(truncated((word.to(tl.uint64) << 1) | 1, 2.0**-33))
+
+
+@triton.jit
+def group_words(seed, first_group, position, nonce, stream, GROUPS: tl.constexpr):
+    """Words (a, b) [GROUPS] of the groups from the even ``first_group`` on: one Philox call for two groups."""
+    pair = (first_group // 2 + tl.arange(0, GROUPS // 2)).to(tl.uint32)
+    w0, w1, w2, w3 = words(seed, pair, position, nonce, stream)
+    return tl.reshape(tl.join(w0, w1), [GROUPS]), tl.reshape(tl.join(w2, w3), [GROUPS])
+
+
+@triton.jit
+def second_words(seed, token, position, nonce, stream):
+    """The second word of each token id."""
+    token = token.to(tl.uint32)
+    w0, w1, w2, w3 = words(seed, token >> 2, position, nonce, stream + 1)
+    low = tl.where(token & 1 == 1, w1, w0)
+    high = tl.where(token & 1 == 1, w3, w2)
+    return tl.where(token & 2 == 2, high, low)
+
+
+@triton.jit
+def coin_of(word):
+    return tl.where(word < 0x1000000, word.to(tl.float32) * 2.0**-32, (word >> 8).to(tl.float32) * 2.0**-24)
+
+
+@triton.jit
+def accept_coin(seed, index, position, nonce):
+    return coin_of(words(seed, index.to(tl.uint32), position, nonce, STREAM_ACCEPT)[0])
+
+
+# logarithm.h, exponential.h
+
+
+@triton.jit
+def log(x):
+    """For normal, positive x."""
+    bits = x.to(tl.int32, bitcast=True)
+    exponent = tl.sub(bits, 0x3F3504F3, sanitize_overflow=False) >> 23
+    f = tl.sub(bits, exponent << 23, sanitize_overflow=False).to(tl.float32, bitcast=True) - 1.0
+    r = f * -0.07622108608484268 + 0.12904690206050873
+    r = r * f + -0.13242976367473602
+    r = r * f + 0.14181779325008392
+    r = r * f + -0.16609077155590057
+    r = r * f + 0.20001976191997528
+    r = r * f + -0.25001582503318787
+    r = r * f + 0.33333325386047363
+    r = r * f + -0.49999988079071045
+    e = exponent.to(tl.float32)
+    r = r * (f * f) + e * -2.12194440e-4
+    return (r + f) + e * 0.693359375
+
+
+@triton.jit
+def neg_log1p_neg(u):
+    y = 1.0 - u
+    lost = (1.0 - y) - u
+    return 0.0 - (log(y) + lost * (2.0 - y))
+
+
+@triton.jit
+def exp_or_zero(x):
+    """exp(x), 0 below -87.3 and for a NaN. The interpreter rounds a fused multiply-add twice: there ulps differ."""
+    y = tl.minimum(tl.maximum(x, -88.0), 88.0)
+    shifted = tl.fma(y, 1.4426950216293335, 12582912.0)
+    whole = shifted - 12582912.0
+    f = tl.fma(y, 1.9259629911266175e-8, tl.fma(y, 1.4426950216293335, 0.0 - whole))
+    r = tl.fma(f, 0.001327647129073739, 0.009675540961325169)
+    r = tl.fma(r, f, 0.05550713092088699)
+    r = tl.fma(r, f, 0.24022120237350464)
+    r = tl.fma(r, f, 0.6931469440460205)
+    r = tl.fma(r, f, 1.0000001192092896)
+    raised = shifted.to(tl.int32, bitcast=True) << 23
+    r = tl.add(r.to(tl.int32, bitcast=True), raised, sanitize_overflow=False).to(tl.float32, bitcast=True)
+    return tl.where(x >= -87.3, r, 0.0)
+
+
+# softmax.h, race.h, residual.h, accept.h
+
+
+@triton.jit
+def scaled(logit, inverse_temperature):
+    """A logit over T: NaN is -inf, +inf the largest finite number."""
+    x = logit.to(tl.float32) * inverse_temperature
+    return tl.where(x == x, tl.minimum(x, LARGEST), -INFINITY)
+
+
+@triton.jit
+def clean_probability(p):
+    p = p.to(tl.float32)
+    return tl.where(p >= SMALLEST, tl.minimum(p, LARGEST), 0.0)
+
+
+@triton.jit
+def log_weight(w):
+    return tl.where(w >= SMALLEST, log(w), -INFINITY)
+
+
+@triton.jit
+def race_score(log_weight, arrival):
+    return log_weight - log(arrival)
+
+
+@triton.jit
+def slack(a, b):
+    """More than all roundings of a score near these two can add up to."""
+    return 2e-5 + 4e-7 * (tl.abs(a) + tl.abs(b))
+
+
+@triton.jit
+def log_probability(x, peak, log_sum):
+    return (x - peak) - log_sum
+
+
+@triton.jit
+def probability(x, peak, log_sum):
+    return exp_or_zero(log_probability(x, peak, log_sum))
+
+
+@triton.jit
+def residual_weight(p, drafted):
+    w = p - drafted
+    return tl.where(w >= SMALLEST, w, 0.0)
+
+
+@triton.jit
+def accepts(coin, p, drafted, epsilon):
+    return coin * drafted < p + epsilon
+
+
+# chain.h
+
+
+@triton.jit
+def inverse_temperature(t):
+    """(1/T, argmax wanted, status)."""
+    greedy = (t >= SMALLEST) == 0
+    return tl.where(greedy, 1.0, tl.div_rn(1.0, tl.where(greedy, 1.0, t))), greedy, tl.where(t >= 0.0, 0, PARAMETER)
+
+
+@triton.jit
+def draft_prob_of(h):
+    """(h in [0, 1], status): NaN counts as 1."""
+    good = (h >= 0.0) & (h <= 1.0)
+    return tl.where(good, h, tl.where(h < 0.0, 0.0, 1.0)), tl.where(good, 0, PARAMETER)
+
+
+@triton.jit
+def epsilon_of(e):
+    good = e >= 0.0
+    return tl.where(good, tl.minimum(e, 1.0), 0.0), tl.where(good, 0, PARAMETER)
+
+
+# Candidates as integers
+# A score and its token in one uint64 whose order is race.h's `better`: the larger score, then the lower token. So one
+# maximum, in a block or as an atomic, finds the winner, and 0, which fresh workspace holds, is nobody.
+
+
+@triton.jit
+def key_of(score, token):
+    bits = (score + 0.0).to(tl.uint32, bitcast=True)  # + 0: the two zeros are one score
+    order = tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
+    key = (order.to(tl.uint64) << 32) | (token.to(tl.uint32) ^ 0xFFFFFFFF).to(tl.uint64)
+    return tl.where(score > -INFINITY, key, NOBODY)
+
+
+@triton.jit
+def key_score(key):
+    order = (key >> 32).to(tl.uint32)
+    bits = tl.where(order >= 0x80000000, order ^ 0x80000000, order ^ 0xFFFFFFFF)
+    return tl.where(key == NOBODY, -INFINITY, bits.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def key_token(key):
+    """The token; 0 if there was no candidate."""
+    return tl.where(key == NOBODY, 0, ((key & 0xFFFFFFFF).to(tl.uint32) ^ 0xFFFFFFFF).to(tl.int32))

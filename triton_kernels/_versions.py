@@ -1,0 +1,11 @@
+"""Refuses a Triton that these kernels were not written for."""
+
+import re
+
+import triton
+
+OLDEST = (3, 6)
+
+_found = tuple(map(int, re.findall(r"\d+", triton.__version__)[:2]))
+if _found < OLDEST:
+    raise ImportError(f"triton: expected 3.6 or newer, got {triton.__version__}: pip install 'triton>=3.6'")
