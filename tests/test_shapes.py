@@ -58,7 +58,8 @@ def row_batches(draw, count=1):
     lead = draw(st.lists(st.integers(0, 3), max_size=3))
     vocabulary = draw(vocabularies)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    scale = draw(st.sampled_from([0.0, 1.0, 10.0]))
+    # Not so wide that probabilities underflow: at 2^-126 a divergence jumps to infinity, a rounding earlier or later.
+    scale = draw(st.sampled_from([0.0, 1.0, 4.0]))
     dtype = draw(st.sampled_from(DTYPES))
     batches = [(scale * torch.randn(*lead, vocabulary, generator=generator)).to(dtype) for _ in range(count)]
     if draw(st.booleans()) and lead:
