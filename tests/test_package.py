@@ -28,7 +28,9 @@ def distribution(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("distribution")
     egg_info = ["egg_info", "--egg-base", scratch]
     folders = ["build", "--build-base", scratch / "build", "bdist_wheel", "--bdist-dir", scratch / "bdist"]
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "MAX_JOBS": "1"}
+    built = specdec_kernels.build_info()  # the same choices, so that nothing is compiled again
+    choices = {"SPECDEC_CUDA": str(int(bool(built["cuda"]))), "SPECDEC_CUDA_ARCHS": ";".join(built["cuda_archs"])}
+    environment = {**os.environ, **choices, "PYTHONWARNINGS": "ignore", "MAX_JOBS": "1"}
     for commands in ([*folders, "--dist-dir", scratch], ["sdist", "--dist-dir", scratch]):
         run([sys.executable, "setup.py", "-q", *egg_info, *commands], cwd=ROOT, env=environment)
     (wheel,), (sdist,) = scratch.glob("*.whl"), scratch.glob("*.tar.gz")
