@@ -1,0 +1,119 @@
+// arch.cuh for nvcc. Inline PTX only where CUDA C++ has no word for it.
+#pragma once
+
+#define SPECDEC_SHARED(type, name, count) __shared__ type name[count]
+
+namespace specdec {
+namespace cuda {
+
+template <class T>
+using Shared = T*;
+
+template <class T>
+__device__ __forceinline__ T* dynamic_shared(size_t byte_offset, size_t) {
+  extern __shared__ __align__(16) unsigned char arena[];
+  return reinterpret_cast<T*>(arena + byte_offset);
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+// 16 bytes that nobody writes meanwhile and that this block reads once: past the L1 cache.
+__device__ __forceinline__ uint4 load_stream(const void* p) {
+  uint4 v;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
+  unsigned v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+// What another block has written before a barrier or ticket: from the L2 cache.
+__device__ __forceinline__ unsigned long long load_fresh(const unsigned long long* p) { return __ldcg(p); }
+
+// A word of shared memory that other warps update by atomics meanwhile.
+__device__ __forceinline__ unsigned load_relaxed(const unsigned* p) { return *const_cast<const volatile unsigned*>(p); }
+
+__device__ __forceinline__ unsigned add_acquire_release(unsigned* p, unsigned v) {
+  unsigned old;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+  return old;
+}
+
+// ---- instructions ---------------------------------------------------------------------------------------------------
+
+// Maxima that a NaN wins, so that one test at the end finds it.
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t max2_nan_bf16(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t max2_nan_fp16(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// The compiler may not work ahead with this value: hoisting a key's twenty round keys out of a loop costs registers.
+__device__ __forceinline__ uint32_t opaque(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// Approximate to about 2^-22: relative for exp2, absolute for log2 (the callers say why that is enough).
+__device__ __forceinline__ float exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float log2_approx(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// ---- clusters: sm_90 and newer ----------------------------------------------------------------------------------------
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+__device__ __forceinline__ unsigned block_rank() {
+  unsigned r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ __forceinline__ unsigned blocks_in_cluster() {
+  unsigned r;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
+  return r;
+}
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The same variable in the shared memory of another block of the cluster.
+template <class T>
+__device__ __forceinline__ T* peer(T* mine, unsigned rank) {
+  uint64_t address;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(reinterpret_cast<uint64_t>(mine)), "r"(rank));
+  return reinterpret_cast<T*>(address);
+}
+#else
+// Never launched there (launch.cuh), but compiled.
+__device__ __forceinline__ unsigned block_rank() { return 0; }
+__device__ __forceinline__ unsigned blocks_in_cluster() { return 1; }
+__device__ __forceinline__ void sync_cluster() { __trap(); }
+template <class T>
+__device__ __forceinline__ T* peer(T* mine, unsigned) { return mine; }
+#endif
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,48 @@
+// The CUDA ops for Python: as the CPU's (csrc/bindings.h), and then stream and workspace. The result is the number of
+// bytes the workspace must have, 0 when the kernel is on its way.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "../bindings.h"
+#include "ops.h"
+
+namespace specdec {
+namespace cuda {
+
+inline void check(cudaError_t e, const char* name) {
+  if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
+}
+
+template <class Params, class... Args>
+void bind_op(pybind11::module_& m, const char* name, Params (*make)(Args...),
+             cudaError_t (*op)(const Params&, const Workspace&, cudaStream_t, int64_t*)) {
+  m.def(name, [=](Args... args, intptr_t stream, intptr_t workspace, int64_t bytes) {
+    const Params p = make(args...);
+    int64_t needed = 0;
+    {
+      pybind11::gil_scoped_release unlocked;
+      const cudaError_t e = op(p, {reinterpret_cast<void*>(workspace), bytes}, reinterpret_cast<cudaStream_t>(stream), &needed);
+      if (e != cudaSuccess) {
+        pybind11::gil_scoped_acquire locked;
+        check(e, name);
+      }
+    }
+    return needed;
+  });
+}
+
+inline void bind(pybind11::module_ m) {
+  // Why no device can be used, or an empty string.
+  m.def("unavailable", [] {
+    int count = 0;
+    const cudaError_t e = cudaGetDeviceCount(&count);
+    return e != cudaSuccess ? std::string(cudaGetErrorString(e)) : count == 0 ? std::string("no CUDA device") : std::string();
+  });
+  bind_op(m, "verify_chain", python::chain_params, verify_chain);
+  bind_op(m, "race_sample", python::race_params, race_sample);
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,62 @@
+// What the race asks of a row: a bound for many tokens from their largest element, and the log weight of one token.
+#pragma once
+
+#include "rows.cuh"
+#include "specdec/residual.h"
+#include "specdec/softmax.h"
+
+namespace specdec {
+namespace cuda {
+
+// The weights of a race. Which of the three it is, is the same for a whole block, and only what is rare asks: so one
+// kernel holds them all.
+struct Law {
+  enum Kind { kLogits, kProbs, kResidual };  // p from logits; p from probabilities; (p - h q)^+ from either
+  Kind kind;
+  Space space;
+  Row row, draft;
+  int32_t excluded;  // has no weight: the residual of a one-hot draft; kNoToken for none
+  float inv_temperature, draft_prob;
+  LogSumExp target_lse, draft_lse;
+
+  // At least the log weight of every token whose element is at most `largest`. p bounds the residual.
+  __device__ float log_bound(float largest) const {
+    if (space == Space::kProbs) return log_bound_of(largest);
+    const float x = scaled(largest, inv_temperature);
+    return kind == kLogits ? x : log_probability(x, target_lse) + 1e-5f;
+  }
+
+  // Below `needed` the caller does not care, and the law may give up early. A draft row is read only here.
+  __device__ float log_weight(int32_t token, float needed) const {
+    const float raw = element(row, token);
+    const float bound = log_bound(raw);
+    if (token == excluded || !(bound >= needed)) return -kInfinity;
+    if (kind == kLogits) return bound;
+    const float p = space == Space::kProbs ? clean_probability(raw) : exp_or_zero(log_probability(scaled(raw, inv_temperature), target_lse));
+    return specdec::log_weight(kind == kProbs ? p : residual_weight(p, mul(draft_prob, draft_probability(token))));
+  }
+
+ private:
+  // The approximate logarithm is within 1e-6 of the true one; the bound adds ten times that.
+  __device__ static float log_bound_of(float p) {
+    return p >= kSmallest ? log2_approx(min(p, kLargest)) * 0.69314718f + 1e-5f : -kInfinity;
+  }
+  __device__ float draft_probability(int32_t token) const {
+    if (token >= draft.vocab) return 0.0f;
+    const float raw = element(draft, token);
+    return space == Space::kProbs ? clean_probability(raw) : probability(scaled(raw, inv_temperature), draft_lse);
+  }
+};
+
+__device__ __forceinline__ Law law_of_row(const Row& row, Space space, float inv_temperature, int32_t excluded) {
+  Law law = {};
+  law.kind = space == Space::kLogits ? Law::kLogits : Law::kProbs;
+  law.space = space;
+  law.row = row;
+  law.excluded = excluded;
+  law.inv_temperature = inv_temperature;
+  return law;
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,28 @@
+// Every op of the CUDA backend. A launcher enqueues one kernel on `stream` and returns; it never waits for the device.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "specdec/params.h"
+
+namespace specdec {
+namespace cuda {
+
+// Device memory that belongs to one stream, all zero when it is new. A kernel leaves its tickets at zero.
+struct Workspace {
+  void* data;
+  int64_t bytes;
+};
+
+// Launches if the workspace is large enough; otherwise only says in *needed how many bytes it takes (0 when done).
+#define SPECDEC_CUDA_OPS(op)    \
+  op(verify_chain, ChainParams) \
+  op(race_sample, RaceParams)
+
+#define SPECDEC_CUDA_DECLARE(name, Params) \
+  cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);
+SPECDEC_CUDA_OPS(SPECDEC_CUDA_DECLARE)
+#undef SPECDEC_CUDA_DECLARE
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,42 @@
+// race_sample: grid = rows x splits; the last block of a row compares what the others found.
+#include "launch.cuh"
+#include "race_rows.cuh"
+
+namespace specdec {
+namespace cuda {
+
+struct RaceSampleArguments {
+  RaceParams p;
+  Room room;
+  int splits;
+};
+
+__global__ void __launch_bounds__(kThreads) race_sample_kernel(const RaceSampleArguments a) {
+  const int64_t index = blockIdx.x / a.splits;
+  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const RaceRow row = race_row(a.p, index);
+  Find find = find_winner(row, a.p.space, {rank, a.splits});
+  if (a.splits > 1) {
+    if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, find);
+    if (!last_to_come(a.room.tickets + index, a.splits)) return;
+    find = gather_partials(a.room.words, index * a.splits, a.splits);
+  }
+  if (threadIdx.x == 0) a.p.tokens[index] = draw_of(candidate_of_key(find.key), kStatusOk).token;
+}
+
+cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  Device device;
+  const cudaError_t e = this_device(&device);
+  if (e != cudaSuccess) return e;
+  const int64_t rows = p.outer * p.inner;
+  if (rows == 0) return *needed = 0, cudaSuccess;
+  const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
+  const Room room = room_in(workspace);
+  if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
+    return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
+  *needed = 0;
+  return launch(race_sample_kernel, {rows * splits}, {p, room, splits}, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

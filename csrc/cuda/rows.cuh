@@ -1,0 +1,160 @@
+// Rows of a vocabulary as a warp reads them: eight 16-byte vectors a lane, side by side over the lanes.
+#pragma once
+
+#include "arch.cuh"
+#include "specdec/params.h"
+#include "specdec/race.h"
+
+namespace specdec {
+namespace cuda {
+
+constexpr unsigned kWarp = 0xffffffffu;
+constexpr int kVectors = 8;  // 16-byte loads a lane has in flight
+
+// Opaque: what a loop over rows computes from these is not worth a register outside of it.
+__device__ __forceinline__ int lane_id() { return static_cast<int>(opaque(threadIdx.x) % 32); }
+__device__ __forceinline__ int warp_id() { return static_cast<int>(opaque(threadIdx.x) / 32); }
+__device__ __forceinline__ int warps_in_block() { return static_cast<int>(blockDim.x / 32); }
+
+// ---- element types --------------------------------------------------------------------------------------------------
+
+struct Float32 {
+  using Raw = uint32_t;
+  static constexpr int kPerVector = 4;
+  static constexpr Raw kMinusInfinity = 0xff800000u;
+  __device__ static float value(Raw raw) { return from_bits(raw); }
+  __device__ static float at(const uint4& v, int i) { return value(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w); }
+  __device__ static float largest(const uint4& v) {
+    return max_nan(max_nan(value(v.x), value(v.y)), max_nan(value(v.z), value(v.w)));
+  }
+  __device__ static bool any_sign(const uint4& v) { return (v.x | v.y | v.z | v.w) >> 31; }
+};
+
+struct BFloat16 {
+  using Raw = uint16_t;
+  static constexpr int kPerVector = 8;
+  static constexpr Raw kMinusInfinity = 0xff80u;
+  __device__ static float value(Raw raw) { return from_bits(static_cast<uint32_t>(raw) << 16); }
+  __device__ static float at(const uint4& v, int i) {
+    const uint32_t word = i < 2 ? v.x : i < 4 ? v.y : i < 6 ? v.z : v.w;
+    return from_bits(i % 2 ? word & 0xffff0000u : word << 16);
+  }
+  __device__ static float largest(const uint4& v) {
+    const uint32_t pair = max2_nan_bf16(max2_nan_bf16(v.x, v.y), max2_nan_bf16(v.z, v.w));
+    return max_nan(from_bits(pair << 16), from_bits(pair & 0xffff0000u));
+  }
+  __device__ static bool any_sign(const uint4& v) { return (v.x | v.y | v.z | v.w) & 0x80008000u; }
+};
+
+struct Float16 {
+  using Raw = uint16_t;
+  static constexpr int kPerVector = 8;
+  static constexpr Raw kMinusInfinity = 0xfc00u;
+  __device__ static float value(Raw raw) { return __half2float(__half_raw{raw}); }
+  __device__ static float at(const uint4& v, int i) {
+    const uint32_t word = i < 2 ? v.x : i < 4 ? v.y : i < 6 ? v.z : v.w;
+    return value(static_cast<Raw>(i % 2 ? word >> 16 : word));
+  }
+  __device__ static float largest(const uint4& v) {
+    const uint32_t pair = max2_nan_fp16(max2_nan_fp16(v.x, v.y), max2_nan_fp16(v.z, v.w));
+    return max_nan(value(static_cast<Raw>(pair)), value(static_cast<Raw>(pair >> 16)));
+  }
+  __device__ static bool any_sign(const uint4& v) { return (v.x | v.y | v.z | v.w) & 0x80008000u; }
+};
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+struct Row {
+  const void* data;
+  int32_t vocab;
+  DType dtype;
+};
+
+__device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
+  const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
+  return {static_cast<const char*>(rows.data) + offset * size, rows.vocab, rows.dtype};
+}
+
+// Calls f with the row's element type. The branch is the same for a whole block.
+template <class F>
+__device__ __forceinline__ auto with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBFloat16: return f(BFloat16{});
+    case DType::kFloat16: return f(Float16{});
+    default: return f(Float32{});
+  }
+}
+
+// One element: for what is rare. A draft row may be shorter than the target's; callers look at vocab first.
+__device__ __forceinline__ float element(const Row& row, int32_t token) {
+  return row.dtype == DType::kFloat32    ? static_cast<const float*>(row.data)[token]
+         : row.dtype == DType::kBFloat16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
+                                         : Float16::value(static_cast<const uint16_t*>(row.data)[token]);
+}
+
+// What a warp holds of a row at once: `count` vectors a lane, from token `first` on.
+template <class T>
+struct Batch {
+  static constexpr int kPerStep = 32 * T::kPerVector;        // tokens of one vector over the warp
+  static constexpr int kTokens = kVectors * kPerStep;        // 2,048 for 16-bit types, 1,024 for float32
+  static constexpr int kGroupsAStep = kPerStep / kGroup;
+  uint4 vector[kVectors];
+
+  __device__ static int32_t token(int32_t first, int step) {
+    return first + step * kPerStep + lane_id() * T::kPerVector;
+  }
+
+  // Steps from `count` on, and tokens past the vocabulary, are -inf.
+  __device__ void load(const Row& row, int32_t first, int count) {
+    using Raw = typename T::Raw;
+    const Raw* data = static_cast<const Raw*>(row.data);
+    const bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    if (aligned && row.vocab - first >= count * kPerStep) {
+      constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        vector[u] = u < count ? load_stream(data + token(first, u)) : uint4{kNothing, kNothing, kNothing, kNothing};
+      return;
+    }
+    // The end of a row, or a row that starts between 16-byte boundaries: in a loop, by way of local memory, because this
+    // text stands in every kernel several times.
+    uint4 staged[kVectors];
+#pragma unroll 1
+    for (int u = 0; u < kVectors; ++u) {
+      const int32_t at = token(first, u), end = u < count ? row.vocab : 0;
+      staged[u] = aligned && end - at >= T::kPerVector ? load_stream(data + at) : load_elements(data, at, end);
+    }
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
+  }
+
+ private:
+  __device__ __forceinline__ static uint4 load_elements(const typename T::Raw* data, int32_t token, int32_t end) {
+    constexpr int kPerWord = T::kPerVector / 4;
+    uint32_t word[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      word[w] = 0;
+#pragma unroll
+      for (int i = 0; i < kPerWord; ++i) {
+        const int32_t at = token + w * kPerWord + i;
+        const uint32_t raw = at < end ? data[at] : T::kMinusInfinity;
+        word[w] |= raw << (i * 16);
+      }
+    }
+    return {word[0], word[1], word[2], word[3]};
+  }
+};
+
+// Brings a chunk into the L2 cache.
+template <class T>
+__device__ __forceinline__ void prefetch(const Row& row, int32_t first, int count) {
+#pragma unroll 1
+  for (int u = 0; u < count; ++u) {
+    const int32_t token = Batch<T>::token(first, u);
+    if (token < row.vocab) prefetch_line(static_cast<const typename T::Raw*>(row.data) + token);
+  }
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,199 @@
+// The race over a part of a row, and the maximum of it: one pass, 16 bytes a load. A tile of 2,048 tokens (1,024 in
+// float32) is what a warp holds at once. Each lane owns the noise of one group; a tile, then each lane's eight (four)
+// tokens of a vector, are dismissed by an integer compare; what is left is evaluated exactly (specdec/race.h), so the
+// winner never depends on how the row was cut.
+#pragma once
+
+#include "collect.cuh"
+#include "laws.cuh"
+
+namespace specdec {
+namespace cuda {
+
+// Which part of a row this block takes: block `rank` of `size`. Chunks of `steps` vectors go to the warps in turn.
+struct Part {
+  int rank, size;
+};
+
+// Vectors a lane takes at once: eight where there is enough to do for every warp, fewer where a row is spread thin.
+template <class T>
+__device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
+  const int32_t steps = (vocab + Batch<T>::kPerStep - 1) / Batch<T>::kPerStep;
+  const int share = (steps + warps - 1) / warps;
+  return share < 1 ? 1 : share > kVectors ? kVectors : share;
+}
+
+// Calls start(first token, steps, any), then f(batch, first token, steps) for each of this warp's chunks.
+template <class T, class Start, class F>
+__device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& start, F&& f) {
+  const int warps = part.size * warps_in_block();
+  const int steps = steps_a_chunk<T>(row.vocab, warps);
+  const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep;
+  int64_t first = (part.rank * warps_in_block() + warp_id()) * chunk;
+  start(static_cast<int32_t>(first), steps, first < row.vocab);
+#pragma unroll 1
+  for (; first < row.vocab; first += warps * chunk) {
+    Batch<T> batch;
+    batch.load(row, static_cast<int32_t>(first), steps);
+    f(batch, static_cast<int32_t>(first), steps);
+  }
+}
+
+// Did the lane's tokens hold what no law has? `largest` is their maximum, NaN if one is.
+template <class T>
+__device__ __forceinline__ bool bad_elements(const Row& row, Space space, const Batch<T>& batch, float largest, int32_t first) {
+  if (!(largest < kInfinity)) return true;
+  if (space == Space::kLogits) return false;
+  bool negative = false;
+  unsigned signs = 0;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
+  for (; signs; signs &= signs - 1) {  // rare: -0, the -inf past the row's end, or a negative one
+    const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(signs)) - 1);
+    for (int i = 0; i < T::kPerVector; ++i) negative |= token + i < row.vocab && element(row, token + i) < 0.0f;
+  }
+  return negative;
+}
+
+// The same noise, not worked ahead with.
+__device__ __forceinline__ Noise opaque(const Noise& n) {
+  return {{opaque(n.key.low), opaque(n.key.high)}, opaque(n.position), opaque(n.nonce), n.stream};
+}
+
+// The noise of the lane's group in a tile: group `first / 64 + lane`.
+struct LaneNoise {
+  uint32_t a, b;
+};
+
+__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, int32_t first) {
+  const Noise noise = opaque(visible);
+  const uint32_t group = static_cast<uint32_t>(first / kGroup + lane_id());
+  const Words<uint32_t> w = noise_words(noise, group >> 1);
+  return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
+}
+
+// A first guess at the best score: of the lane's group the token that arrives first.
+__device__ __forceinline__ void offer_first_arrival(const Law& law, int32_t first, int groups, const LaneNoise& words,
+                                                    Candidate* mine) {
+  const int32_t token = (first / kGroup + lane_id()) * kGroup + first_winner(words.b);
+  if (lane_id() >= groups || token >= law.row.vocab) return;
+  const float log_weight = law.log_weight(token, -kInfinity);
+  if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), token};
+}
+
+// Evaluates what of the lane's `count` tokens from `token` on could still win. Rare, so it may read them again.
+__device__ __forceinline__ void open_tokens(const Law& law, const Noise& visible, int32_t token, int count, float to_beat,
+                                            Candidate* mine) {
+  const Noise noise = opaque(visible);
+  const Group group = group_at(noise, static_cast<uint32_t>(token) / kGroup);
+  const int32_t end = token + count < law.row.vocab ? token + count : law.row.vocab;
+#pragma unroll 1
+  for (; token < end; ++token) {
+    const float log_weight = law.log_weight(token, needed_log_weight(max(to_beat, mine->score), group.first));
+    if (log_weight == -kInfinity) continue;
+    const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, static_cast<uint32_t>(token))), token};
+    if (better(c, *mine)) *mine = c;
+  }
+}
+
+// Could a token of log weight `bound` win against `to_beat` in a group of word `a`? largest_winning_word the other way
+// round: cheaper where every vector has a bound of its own, and looser (its logarithm is within 1e-6).
+__device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) {
+  const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
+  return bound > -kInfinity && !(bound < needed - 1e-4f - slack(to_beat, needed));
+}
+
+// The race of one chunk. `best` is the block's best score so far, shared by its warps.
+template <class T>
+__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Law& law, const Noise& noise, int32_t first,
+                                           int steps, const LaneNoise& words, const Shared<unsigned>& best,
+                                           Candidate* mine, bool* bad) {
+  float largest[kVectors], top = -kInfinity;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    largest[u] = T::largest(batch.vector[u]);
+    top = max_nan(top, largest[u]);
+  }
+  *bad |= bad_elements(law.row, law.space, batch, top, first);
+  const float to_beat = from_ordered(load_relaxed(best));
+  const float bound = top == top ? law.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
+  const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
+  const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
+  if (!__any_sync(kWarp, open_tile)) return;
+
+  unsigned open = 0;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    const uint32_t a = __shfl_sync(kWarp, words.a, u * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup);
+    const float here = largest[u] == largest[u] ? law.log_bound(largest[u]) : kLargest;
+    if (may_win(here, a, to_beat)) open |= 1u << u;
+  }
+  const float before = mine->score;
+#pragma unroll 1
+  for (; open; open &= open - 1)
+    open_tokens(law, noise, Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1), T::kPerVector, to_beat, mine);
+  if (__any_sync(kWarp, mine->score > before)) {
+    const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
+    if (lane_id() == 0) atomicMax(&best[0], mine_ordered);
+  }
+}
+
+// The best of this block's part of a row, under `law`. Every thread gets it.
+__device__ __forceinline__ Find race_part(const Law& law, const Noise& noise, Part part) {
+  SPECDEC_SHARED(unsigned, best, 1);
+  if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
+  __syncthreads();
+  Candidate mine = kNobody;
+  bool bad = false;
+  with_type(law.row.dtype, [&](auto type) {
+    using T = decltype(type);
+    over_chunks<T>(
+        law.row, part,
+        [&](int32_t first, int steps, bool any) {
+          if (any) {
+            prefetch<T>(law.row, first, steps);  // on its way while the first guess is made
+            offer_first_arrival(law, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, first), &mine);
+            const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
+            if (lane_id() == 0) atomicMax(&best[0], guess);
+          }
+          __syncthreads();
+        },
+        [&](const Batch<T>& batch, int32_t first, int steps) {
+          race_chunk(batch, law, noise, first, steps, lane_noise(noise, first), best, &mine, &bad);
+        });
+  });
+  return block_find({key_of_candidate(mine), bad});
+}
+
+// The largest element of this block's part of a row, lowest token on ties: temperature 0.
+__device__ __forceinline__ Find argmax_part(const Row& row, Space space, Part part) {
+  Candidate mine = kNobody;
+  bool bad = false;
+  with_type(row.dtype, [&](auto type) {
+    using T = decltype(type);
+    over_chunks<T>(row, part, [](int32_t, int, bool) {},
+                   [&](const Batch<T>& batch, int32_t first, int) {
+                     unsigned larger = 0;
+                     float top = -kInfinity;
+#pragma unroll
+                     for (int u = 0; u < kVectors; ++u) {
+                       const float largest = T::largest(batch.vector[u]);
+                       top = max_nan(top, largest);
+                       if (!(largest <= mine.score)) larger |= 1u << u;  // a NaN hides the maximum
+                     }
+                     bad |= bad_elements(row, space, batch, top, first);
+#pragma unroll 1
+                     for (; larger; larger &= larger - 1) {
+                       const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
+                       for (int i = 0; i < T::kPerVector && token + i < row.vocab; ++i) {
+                         const float x = scaled(element(row, token + i), 1.0f);
+                         if (x > mine.score && (space == Space::kLogits || x >= kSmallest)) mine = {x, token + i};
+                       }
+                     }
+                   });
+  });
+  return block_find({key_of_candidate(mine), bad});
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,128 @@
+// A team: the blocks that share one request. What a member puts under an item, every member gets after the next sync.
+// Items are dealt to the warps of the team in turn; only the warp that owns an item may put it.
+//
+//   LocalTeam    one block; items in its shared memory
+//   ClusterTeam  a thread-block cluster (sm_90 and newer); items in its members' shared memory
+//   GridTeam     a software cluster: co-resident blocks of a cooperative launch, meeting at a counter; items in the
+//                workspace
+//
+// There are two sets of items, used in turn: a slow member may still read one while a fast one fills the other.
+#pragma once
+
+#include "launch.cuh"
+
+namespace specdec {
+namespace cuda {
+
+struct TeamRoom {
+  int size;           // blocks a team
+  int items;          // capacity, in items of one set
+  unsigned* counters; // GridTeam: one a team
+  WideKey* words;     // GridTeam: 2 * items a team
+};
+
+constexpr int kWarps = kThreads / 32;
+
+// Where a member of a team of `size` keeps an item of its own in shared memory, and how much it needs for `items`.
+__host__ __device__ __forceinline__ int own_slot(int item, int size) {
+  return item / (size * kWarps) * kWarps + item % kWarps;
+}
+__host__ __device__ __forceinline__ int own_slots(int items, int size) {
+  return (items + size * kWarps - 1) / (size * kWarps) * kWarps;
+}
+
+struct LocalTeam {
+  int capacity;
+  unsigned phase = 0;
+  __device__ explicit LocalTeam(const TeamRoom& room) : capacity(room.items) {}
+  __device__ int index() const { return static_cast<int>(blockIdx.x); }
+  __device__ int rank() const { return 0; }
+  __device__ int size() const { return 1; }
+  __device__ void put(int item, WideKey word) const { set(phase)[item] = word; }
+  __device__ WideKey get(int item) const { return set(phase - 1)[item]; }
+  __device__ void sync() {
+    __syncthreads();
+    ++phase;
+  }
+  __device__ void leave() const {}
+
+ private:
+  __device__ Shared<WideKey> set(unsigned which) const {
+    return dynamic_shared<WideKey>((which & 1) * capacity * sizeof(WideKey), capacity);
+  }
+};
+
+struct ClusterTeam {
+  int capacity;
+  unsigned phase = 0;
+  __device__ explicit ClusterTeam(const TeamRoom& room) : capacity(own_slots(room.items, room.size)) {}
+  __device__ int index() const { return static_cast<int>(blockIdx.x) / size(); }
+  __device__ int rank() const { return static_cast<int>(block_rank()); }
+  __device__ int size() const { return static_cast<int>(blocks_in_cluster()); }
+  __device__ void put(int item, WideKey word) const { set(phase)[own_slot(item, size())] = word; }
+  __device__ WideKey get(int item) const {
+    const unsigned owner = static_cast<unsigned>(item % (size() * kWarps) / kWarps);
+    return peer(set(phase - 1), owner)[own_slot(item, size())];
+  }
+  __device__ void sync() {
+    sync_cluster();
+    ++phase;
+  }
+  __device__ void leave() const { sync_cluster(); }  // until then others may read this block's shared memory
+
+ private:
+  __device__ Shared<WideKey> set(unsigned which) const {
+    return dynamic_shared<WideKey>((which & 1) * capacity * sizeof(WideKey), capacity);
+  }
+};
+
+struct GridTeam {
+  int team_size, capacity;
+  unsigned* counter;
+  WideKey* words;
+  unsigned arrived = 0, phase = 0;
+  __device__ explicit GridTeam(const TeamRoom& room)
+      : team_size(room.size), capacity(room.items), counter(room.counters + index()),
+        words(room.words + static_cast<int64_t>(index()) * 2 * room.items) {}
+  __device__ int index() const { return static_cast<int>(blockIdx.x) / team_size; }
+  __device__ int rank() const { return static_cast<int>(blockIdx.x) % team_size; }
+  __device__ int size() const { return team_size; }
+  __device__ void put(int item, WideKey word) const { words[(phase & 1) * capacity + item] = word; }
+  __device__ WideKey get(int item) const { return load_fresh(words + ((phase - 1) & 1) * capacity + item); }
+  __device__ void sync() {
+    arrived += static_cast<unsigned>(team_size);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      add_acquire_release(counter, 1u);
+      while (load_acquire(counter) < arrived) {
+      }
+    }
+    __syncthreads();
+    ++phase;
+  }
+  // The counter goes back to zero with the last to leave: nobody can be waiting then.
+  __device__ void leave() const {
+    if (threadIdx.x == 0 && add_acquire_release(counter, 1u) == arrived + static_cast<unsigned>(team_size) - 1) *counter = 0;
+  }
+};
+
+// What a team agrees on: the largest of its members' keys.
+template <class Team>
+__device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
+  if (team.size() == 1) return mine;
+  if (threadIdx.x == 0) {
+    team.put(team.rank() * kWarps, mine.key);
+    team.put(team.rank() * kWarps + 1, mine.bad);
+  }
+  team.sync();
+  Find all = {0, false};
+  for (int rank = lane_id(); rank < team.size(); rank += 32) {
+    const WideKey key = team.get(rank * kWarps);
+    all.key = key > all.key ? key : all.key;
+    all.bad |= team.get(rank * kWarps + 1) != 0;
+  }
+  return {warp_max(all.key), __any_sync(kWarp, all.bad) != 0};
+}
+
+}  // namespace cuda
+}  // namespace specdec

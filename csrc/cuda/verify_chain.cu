@@ -1,0 +1,411 @@
+// verify_chain in one launch. Two shapes:
+//
+//   race_rows_kernel  method "race", few requests: all rows at once, rows x splits blocks; the last block of a request
+//                     (ticket) walks the chain over the winners.
+//   chain_kernel      a team of blocks walks each request in order and stops: rows past the last one decided are not
+//                     read. One block a request in large batches; a cluster, or a software cluster, in smaller ones,
+//                     which for few requests takes the log-sum-exp of several slots between two barriers.
+#include "race_rows.cuh"
+#include "softmax.cuh"
+#include "specdec/chain.h"
+#include "team.cuh"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+constexpr int kSlotsAtOnce = 8;  // whose log-sum-exp a team takes between two barriers, at most
+
+__device__ __forceinline__ int64_t chain_draft_token(const ChainParams& p, const ChainRequest& r, int32_t slot) {
+  return p.draft_tokens.at(r.first_slot + slot * r.slot_stride);
+}
+
+__device__ __forceinline__ Row chain_target(const ChainParams& p, const ChainRequest& r, int32_t slot) {
+  return row_at(p.target, r.target_row + slot * p.target.row_stride);
+}
+
+// One thread writes the verdict. Every accepted token is the draft's.
+__device__ void write_verdict(const ChainParams& p, const ChainRequest& r, int64_t request, int32_t accepted,
+                              int32_t token, int32_t status) {
+  int64_t* tokens = p.tokens + request * p.tokens_stride;
+  for (int32_t slot = 0; slot <= p.max_drafts; ++slot)
+    tokens[slot] = slot < accepted ? chain_draft_token(p, r, slot) : slot == accepted ? token : -1;
+  p.num_accepted[request] = accepted;
+  p.status[request] = status;
+}
+
+// ---- all rows at once -----------------------------------------------------------------------------------------------
+
+struct RaceRowsArguments {
+  ChainParams p;
+  Room room;
+  int splits;
+};
+
+// The walk over winners that are there already.
+struct WinnerOps {
+  const ChainParams& p;
+  const ChainRequest& r;
+  const WideKey* partials;
+  int64_t first;  // of slot 0
+  int splits;
+  int32_t last_token = 0;
+
+  __device__ int64_t draft_token(int32_t slot) const { return chain_draft_token(p, r, slot); }
+  __device__ Draw race(int32_t slot, uint32_t) const {
+    const Find find = gather_partials(partials, first + static_cast<int64_t>(slot) * splits, splits);
+    return draw_of(candidate_of_key(find.key), find.bad ? kStatusNonFinite : kStatusOk);
+  }
+  __device__ Draw argmax(int32_t slot) const { return race(slot, kStreamRace); }
+  __device__ void emit(int32_t, int32_t token) { last_token = token; }
+  // The race needs none of these.
+  __device__ Draw residual(int32_t, int32_t, float) const { return {0, kStatusOk}; }
+  __device__ int32_t laws(int32_t, int32_t, float*, float*) const { return kStatusOk; }
+  __device__ float draft_prob(int32_t) const { return 1.0f; }
+};
+
+// Is the row of `slot` ever looked at? Only if every draft before it could be accepted.
+__device__ __forceinline__ bool reachable(const ChainParams& p, const ChainRequest& r, int32_t slot) {
+  if (!r.readable || slot > r.slots) return false;
+  for (int32_t before = 0; before < slot; ++before) {
+    const int64_t token = chain_draft_token(p, r, before);
+    if (token < 0 || token >= p.target.vocab) return false;
+  }
+  return true;
+}
+
+__global__ void __launch_bounds__(kThreads) race_rows_kernel(const RaceRowsArguments a) {
+  const ChainParams& p = a.p;
+  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const int64_t row = blockIdx.x / a.splits;
+  const int32_t rows = p.max_drafts + 1, slot = static_cast<int32_t>(row % rows);
+  const int64_t request = row / rows;
+  const ChainRequest r = chain_request(p, request);
+  if (reachable(p, r, slot)) {
+    const Find find = find_winner(chain_target(p, r, slot), r.temperature, chain_noise(r, slot, kStreamRace), p.space,
+                                  kNoToken, {rank, a.splits});
+    if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, find);
+  }
+  if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
+  WinnerOps ops{p, r, a.room.words, request * rows * a.splits, a.splits};
+  int32_t status = r.status;
+  const int32_t accepted = r.readable ? walk_chain(r, Method::kRace, p.target.vocab, ops, &status) : 0;
+  if (threadIdx.x == 0) write_verdict(p, r, request, accepted, ops.last_token, status);
+}
+
+// ---- row by row -----------------------------------------------------------------------------------------------------
+
+struct ChainArguments {
+  ChainParams p;
+  TeamRoom team;
+  unsigned* tickets;   // one a request
+  WideKey* partials;   // one a block
+  int slots_at_once;
+  int tiles;           // of the longest row
+};
+
+// Rows are wide and their code is long, so it stands once, apart from the walk: one thread walks, and where it meets
+// rows that are not read yet it leaves an order and the walk is thrown away; the block, with its team, fills the order;
+// then the thread walks again. What it passes again it knows: those slots were accepted. Every member of a team walks
+// alike; only the token drawn last is known to one alone, the finisher.
+struct Order {
+  enum Kind : int32_t { kDone, kStats, kDraw };
+  Kind kind;
+  int32_t slot, slots;     // kStats: how many from `slot` on
+  int64_t target, draft;   // where the rows of `slot` start, in elements
+  Noise noise;
+  float inv_temperature;
+  // kDraw
+  int32_t greedy, residual;
+  int32_t excluded;
+  float draft_prob;
+};
+
+struct PairStat {
+  RowStat side[2];  // target, draft
+};
+
+// What the walking thread remembers between two walks.
+struct Memory {
+  int32_t stats_from, stats_to;  // the slots whose figures are there
+  int32_t stats_status;          // of the slots before them
+  int32_t drawn_slot;            // whose draw is there; slots before it were accepted
+  int32_t drawn_token, drawn_status;
+  int32_t finisher;
+};
+
+// The row operations of walk_chain, by the walking thread.
+struct OrderingOps {
+  const ChainArguments& a;
+  const ChainRequest& r;
+  const Shared<PairStat>& stats;
+  Memory memory;
+  Order order;
+  int32_t last_token;
+
+  __device__ bool has_draft() const { return a.p.draft.data != nullptr; }
+  __device__ int64_t draft_offset(int32_t slot) const { return r.draft_row + slot * a.p.draft.row_stride; }
+  __device__ Row draft(int32_t slot) const { return row_at(a.p.draft, draft_offset(slot)); }
+
+  __device__ int64_t draft_token(int32_t slot) const { return chain_draft_token(a.p, r, slot); }
+  __device__ float draft_prob(int32_t slot) const {
+    return has_draft() ? a.p.draft_prob.at(r.first_prob + slot * a.p.draft_prob.slot_stride) : 1.0f;
+  }
+  __device__ void emit(int32_t, int32_t token) { last_token = token; }
+
+  __device__ Draw argmax(int32_t slot) { return drawn(slot, false, kStreamRace, kNoToken, 1.0f); }
+  __device__ Draw race(int32_t slot, uint32_t stream) { return drawn(slot, false, stream, kNoToken, 1.0f); }
+  __device__ Draw residual(int32_t slot, int32_t token, float h) {
+    if (has_draft() && a.p.space == Space::kLogits && !known(slot)) return {0, kStatusOk};
+    return drawn(slot, true, kStreamResidual, has_draft() || token < 0 ? kNoToken : token, h);
+  }
+
+  __device__ int32_t laws(int32_t slot, int32_t token, float* p, float* q) {
+    const bool drafted = has_draft() && token < a.p.draft.vocab;
+    *p = 1.0f, *q = 0.0f;  // what was accepted before is accepted again
+    if (a.p.space == Space::kLogits && (slot < memory.stats_from || !known(slot))) return kStatusOk;
+    const float x = element(chain_target(a.p, r, slot), token), y = drafted ? element(draft(slot), token) : 0.0f;
+    if (a.p.space == Space::kProbs) {
+      *p = clean_probability(x);
+      *q = has_draft() ? clean_probability(y) : 1.0f;
+      return x >= 0.0f && y >= 0.0f && x < kInfinity && y < kInfinity ? kStatusOk : kStatusNonFinite;
+    }
+    const PairStat row = stats[slot - memory.stats_from];
+    *p = probability(scaled(x, r.temperature.inverse), row.side[0].lse);
+    *q = !has_draft() ? 1.0f : drafted ? probability(scaled(y, r.temperature.inverse), row.side[1].lse) : 0.0f;
+    return row_status(slot);
+  }
+
+  __device__ int32_t row_status(int32_t slot) const {
+    const PairStat row = stats[slot - memory.stats_from];
+    return memory.stats_status | (row.side[0].bad || (has_draft() && row.side[1].bad) ? kStatusNonFinite : kStatusOk);
+  }
+
+ private:
+  __device__ bool known(int32_t slot) {
+    if (slot >= memory.stats_from && slot < memory.stats_to) return true;
+    if (order.kind == Order::kDone) {
+      for (int32_t past = memory.stats_from; past < memory.stats_to; ++past) memory.stats_status |= row_status(past);
+      place(Order::kStats, slot, kStreamAccept);
+      order.slots = slots_ahead(slot);
+      memory.stats_from = slot;
+      memory.stats_to = slot + order.slots;
+    }
+    return false;
+  }
+
+  __device__ Draw drawn(int32_t slot, bool residual, uint32_t stream, int32_t excluded, float h) {
+    if (order.kind != Order::kDone) return {0, kStatusOk};
+    if (slot == memory.drawn_slot) return {memory.drawn_token, memory.drawn_status};
+    if (slot < memory.drawn_slot) return {static_cast<int32_t>(draft_token(slot)), kStatusOk};
+    place(Order::kDraw, slot, stream);
+    order.residual = residual;
+    order.excluded = excluded;
+    order.draft_prob = h;
+    memory.drawn_slot = slot;
+    if (residual && has_draft() && a.p.space == Space::kLogits) memory.drawn_status |= row_status(slot);
+    return {kNoToken, kStatusOk};
+  }
+
+  __device__ void place(Order::Kind kind, int32_t slot, uint32_t stream) {
+    order = {kind, slot, 1, r.target_row + slot * a.p.target.row_stride, draft_offset(slot), chain_noise(r, slot, stream),
+             r.temperature.inverse, r.temperature.greedy, false, kNoToken, 1.0f};
+  }
+
+  // How many slots from `slot` on the walk could still ask for.
+  __device__ int32_t slots_ahead(int32_t slot) const {
+    int32_t count = 1;
+    for (; count < a.slots_at_once && slot + count < r.slots; ++count) {
+      const int64_t before = draft_token(slot + count - 1);
+      if (before < 0 || before >= a.p.target.vocab) break;
+    }
+    return count;
+  }
+};
+
+// Walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
+__device__ void walk(const ChainArguments& a, int64_t request, const Shared<PairStat>& stats,
+                     const Shared<Memory>& memory, const Shared<Order>& order) {
+  const ChainRequest r = chain_request(a.p, request);
+  OrderingOps ops{a, r, stats, memory[0], {}, 0};
+  ops.order.kind = Order::kDone;
+  int32_t status = r.status;
+  const int32_t accepted = r.readable ? walk_chain(r, a.p.method, a.p.target.vocab, ops, &status) : 0;
+  if (ops.order.kind == Order::kDone && ops.memory.finisher)
+    write_verdict(a.p, r, request, accepted, ops.last_token, status);
+  memory[0] = ops.memory;
+  order[0] = ops.order;
+}
+
+// The log-sum-exp of the rows of the slots ordered.
+template <class Team>
+__device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, const Order& order,
+                                           const Shared<PairStat>& stats) {
+  const int sides = a.p.draft.data ? 2 : 1, rows = order.slots * sides, items = rows * a.tiles;
+  for (int i = team.rank() * kWarps + warp_id(); i < items; i += team.size() * kWarps) {
+    const int row = i / a.tiles, tile = i % a.tiles, ahead = row / sides;
+    const Row data = row % sides == 0 ? row_at(a.p.target, order.target + ahead * a.p.target.row_stride)
+                                      : row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride);
+    const WideKey word = tile < tiles_of(data) ? packed(tile_stat(data, tile, order.inv_temperature)) : kNoTile;
+    if (lane_id() == 0) team.put(i, word);
+  }
+  team.sync();
+  for (int slot = warp_id(); slot < order.slots; slot += kWarps) {
+    PairStat found = {};
+    for (int side = 0; side < sides; ++side)
+      found.side[side] =
+          combine_tiles(a.tiles, [&](int tile) { return team.get((slot * sides + side) * a.tiles + tile); });
+    if (lane_id() == 0) stats[slot] = found;
+  }
+}
+
+// The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it.
+template <class Team>
+__device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
+                                          const Shared<PairStat>& stats, int32_t stats_from, const Shared<Memory>& memory) {
+  const Row row = row_at(a.p.target, order.target);
+  Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
+  if (order.residual && a.p.draft.data) {
+    law.kind = Law::kResidual;
+    law.draft = row_at(a.p.draft, order.draft);
+    law.draft_prob = order.draft_prob;
+    if (a.p.space == Space::kLogits) {
+      const PairStat known = stats[order.slot - stats_from];
+      law.target_lse = known.side[0].lse;
+      law.draft_lse = known.side[1].lse;
+    }
+  }
+  Part part = {team.rank(), team.size()};
+  Find find = {0, false};
+  bool bad = false, finisher = team.rank() == 0;
+  // A draft row of probabilities is looked through for what is none; nothing else would read it all.
+  const bool look_at_draft = law.kind == Law::kResidual && a.p.space == Space::kProbs;
+  if (order.greedy || look_at_draft) {
+    find = argmax_part(look_at_draft ? law.draft : row, a.p.space, part);
+    bad = find.bad;
+  }
+  int32_t status = kStatusOk;
+  for (;;) {
+    if (!order.greedy) find = race_part(law, order.noise, part);
+    find.bad |= bad;
+    if (order.greedy || a.p.method == Method::kRace) {
+      find = team_find(team, find);
+    } else if (part.size > 1) {
+      const int64_t first = static_cast<int64_t>(team.index()) * part.size;
+      if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, find);
+      finisher = last_to_come(a.tickets + team.index(), static_cast<unsigned>(part.size));
+      if (!finisher) break;
+      find = gather_partials(a.partials, first, part.size);
+    }
+    if (find.key != 0 || !order.residual || status != kStatusOk) break;
+    // p and q equal to rounding: the finisher alone draws from p.
+    status = kStatusEmptyResidual;
+    law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
+    part = {0, 1};
+    bad = find.bad;
+  }
+  if (threadIdx.x == 0) {
+    const Draw draw = draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
+    Memory m = memory[0];
+    m.drawn_token = draw.token;
+    m.drawn_status |= draw.status;
+    m.finisher = finisher;
+    memory[0] = m;
+  }
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
+  SPECDEC_SHARED(PairStat, stats, kSlotsAtOnce);
+  SPECDEC_SHARED(Memory, memory, 1);
+  SPECDEC_SHARED(Order, ordered, 1);
+  Team team(a.team);
+  if (threadIdx.x == 0) memory[0] = Memory{0, 0, kStatusOk, -1, 0, kStatusOk, team.rank() == 0};
+  for (;;) {
+    if (threadIdx.x == 0) walk(a, team.index(), stats, memory, ordered);
+    __syncthreads();
+    const Order order = ordered[0];
+    const Memory known = memory[0];
+    if (order.kind == Order::kDone) break;
+    if (order.kind == Order::kStats) take_stats(a, team, order, stats);
+    else take_draw(a, team, order, stats, known.stats_from, memory);
+    __syncthreads();
+  }
+  team.leave();
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+int tiles_of(const Rows& rows) {
+  if (!rows.data) return 0;
+  const int tile = rows.dtype == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
+  return (rows.vocab + tile - 1) / tile;
+}
+
+cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                             int64_t* needed) {
+  const int64_t rows = p.batch * (p.max_drafts + 1);
+  const int splits = splits_of_row(device, rows, p.target.vocab, p.target.dtype);
+  const int64_t words = rows * splits * kWordsAPartial;
+  if (p.batch > room.ticket_count || words > room.word_count) return *needed = room_needed(p.batch, words), cudaSuccess;
+  return launch(race_rows_kernel, {rows * splits}, RaceRowsArguments{p, room, splits}, stream);
+}
+
+// Blocks for one request: one in large batches, a small cluster where clusters are, else as many as run at once.
+int team_size(const Device& device, int64_t batch, int most) {
+  const int64_t share = int64_t{device.multiprocessors} * kBlocksAMultiprocessor / batch;
+  const int size = share < most ? static_cast<int>(share) : most;
+  if (size <= 1) return 1;
+  return size < 4 ? size / 2 * 2 : size < 8 ? 4 : size;
+}
+
+cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                         int64_t* needed) {
+  const int sides = p.draft.data ? 2 : 1;
+  const bool in_order = p.space == Space::kProbs || p.method == Method::kRace;
+  ChainArguments a = {p, {}, nullptr, nullptr, 1, tiles_of(p.target)};
+  if (tiles_of(p.draft) > a.tiles) a.tiles = tiles_of(p.draft);
+  a.team.size = team_size(device, p.batch, splits_of_row(device, 1, p.target.vocab, p.target.dtype) * (in_order ? 1 : sides));
+  const bool grid = a.team.size > 4 || (a.team.size > 1 && device.capability < 90);
+  if (grid && !in_order) a.slots_at_once = p.max_drafts < 1 ? 1 : p.max_drafts < kSlotsAtOnce ? p.max_drafts : kSlotsAtOnce;
+  a.team.items = a.slots_at_once * sides * a.tiles;
+  if (a.team.items < a.team.size * kWarps) a.team.items = a.team.size * kWarps;
+
+  const int64_t partials = a.team.size > 1 ? p.batch * a.team.size * kWordsAPartial : 0;
+  const int64_t words = partials + (grid ? p.batch * 2 * a.team.items : 0), tickets = a.team.size > 1 ? 2 * p.batch : 0;
+  if (tickets > room.ticket_count || words > room.word_count) return *needed = room_needed(tickets, words), cudaSuccess;
+  a.tickets = room.tickets;
+  a.team.counters = room.tickets + p.batch;
+  a.partials = room.words;
+  a.team.words = room.words + partials;
+
+  Shape shape = {p.batch * a.team.size};
+  if (grid) {
+    shape.cooperative = true;
+    return launch(chain_kernel<GridTeam>, shape, a, stream);
+  }
+  shape.cluster = a.team.size;
+  shape.dynamic_shared = 2 * sizeof(WideKey) * own_slots(a.team.items, a.team.size);
+  if (shape.dynamic_shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
+  return a.team.size > 1 ? launch(chain_kernel<ClusterTeam>, shape, a, stream)
+                         : launch(chain_kernel<LocalTeam>, shape, a, stream);
+}
+
+}  // namespace
+
+cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  if (p.batch == 0) return cudaSuccess;
+  Device device;
+  const cudaError_t e = this_device(&device);
+  if (e != cudaSuccess) return e;
+  const Room room = room_in(workspace);
+  // With a block for every request there is no more to gain from reading rows ahead.
+  const bool few = p.batch < int64_t{device.multiprocessors} * kBlocksAMultiprocessor;
+  return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
+                                          : launch_chain(p, device, room, stream, needed);
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,110 @@
+"""The CUDA backend: one kernel a call, on the current stream of the tensors' device."""
+
+import json
+
+import torch
+
+from specdec_kernels import _C
+from specdec_kernels.backends import arguments
+
+_WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
+_SPARES = 2
+
+
+def unavailable():
+    """Why this backend cannot run here, or None."""
+    if not hasattr(_C, "cuda"):
+        return f"built without CUDA: {json.loads(_C.build_info()).get('cuda_reason')}"
+    if reason := _C.cuda.unavailable():
+        return f"no CUDA device can be used: {reason}"
+    if not torch.cuda.is_available():
+        return "this torch cannot use CUDA"
+    return None
+
+
+class Workspaces:
+    """Device memory that kernels leave as they found it: one per device and stream.
+
+    A CUDA graph keeps the workspace of the stream it was captured on, so graphs captured on one stream must not be
+    replayed at the same time. Nothing may be allocated for good while a graph is captured; so the first call on a device
+    puts some spares aside, and where they are used up the graph gets one of its own, which it clears in each replay.
+    """
+
+    def __init__(self):
+        self._held = {}
+        self._spares = {}
+
+    def get(self, device, stream, size):
+        held = self._held.get((device, stream))
+        if held is None or held.numel() < size:
+            held = self._new((device, stream), max(size, _WORKSPACE_BYTES))
+        return held
+
+    def _new(self, place, size):
+        device = place[0]
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            spares = self._spares.get(device, [])
+            if size > _WORKSPACE_BYTES or not spares:
+                return torch.zeros(size, dtype=torch.uint8, device=device)
+            self._held[place] = spares.pop()
+        else:
+            if device.type == "cuda" and device not in self._spares:
+                self._spares[device] = list(torch.zeros(_SPARES, _WORKSPACE_BYTES, dtype=torch.uint8, device=device))
+                torch.cuda.synchronize(device)  # once a device: another stream will use them
+            self._held[place] = torch.zeros(size, dtype=torch.uint8, device=device)
+        return self._held[place]
+
+
+class Kernels:
+    """The ops over one native module: ``_C.cuda``, or the tests' machine without a GPU."""
+
+    def __init__(self, native, current_stream):
+        self._native = native
+        self._current_stream = current_stream
+        self._workspaces = Workspaces()
+
+    def _launch(self, op, device, call):
+        stream = self._current_stream(device)
+        needed = 1
+        while needed:
+            workspace = self._workspaces.get(device, stream, needed)
+            needed = op(*call, stream, workspace.data_ptr(), workspace.numel())
+
+    def verify_chain(self, draft_tokens, target, *rest):
+        self._launch(self._native.verify_chain, target.device, arguments.chain(draft_tokens, target, *rest))
+
+    def race_sample(self, target, space, temperature, seed, position, nonce, tokens):
+        call = arguments.race(target, 1, space, temperature, seed, position, nonce, tokens)
+        self._launch(self._native.race_sample, target.device, call)
+
+    def race_topk(self, draft, space, temperature, seed, position, nonce, tokens):
+        call = arguments.race(draft, tokens.shape[-1], space, temperature, seed, position, nonce, tokens)
+        self._launch(self._native.race_topk, draft.device, call)
+
+    def residual(self, target, *rest):
+        self._launch(self._native.residual, target.device, arguments.residual(target, *rest))
+
+    def overlap(self, target, *rest):
+        self._launch(self._native.overlap, target.device, arguments.overlap(target, *rest))
+
+
+class _OnDevice(Kernels):
+    """Launches with the tensors' device as the current one."""
+
+    def __init__(self):
+        super().__init__(_C.cuda, lambda device: torch.cuda.current_stream(device).cuda_stream)
+
+    def _launch(self, op, device, call):
+        if device.index == torch.cuda.current_device():
+            return super()._launch(op, device, call)
+        with torch.cuda.device(device):
+            return super()._launch(op, device, call)
+
+
+if hasattr(_C, "cuda"):
+    _kernels = _OnDevice()
+    verify_chain = _kernels.verify_chain
+    race_sample = _kernels.race_sample
+    race_topk = _kernels.race_topk
+    residual = _kernels.residual
+    overlap = _kernels.overlap

@@ -1,0 +1,16 @@
+// The CUDA ops on the played machine, as a Python module.
+#include "../../csrc/cuda/bindings.h"
+#include "machine.h"
+
+PYBIND11_MODULE(specdec_host_cuda, m) {
+  specdec::cuda::bind(m);
+  namespace py = pybind11;
+  m.def(
+      "configure",
+      [](int multiprocessors, int blocks_per_multiprocessor, int capability, int blocks_in_flight, uint64_t schedule) {
+        host_cuda::device() = {multiprocessors, blocks_per_multiprocessor, capability, blocks_in_flight, schedule};
+      },
+      py::arg("multiprocessors"), py::arg("blocks_per_multiprocessor"), py::arg("capability"), py::arg("blocks_in_flight"),
+      py::arg("schedule"));
+  m.def("launches", [] { return host_cuda::counters().launches; });
+}
