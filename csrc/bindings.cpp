@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings.h"
+#include "cpu/check_parents.h"
 #include "cpu/dispatch.h"
 #include "specdec/chain.h"
 #include "specdec/softmax.h"
@@ -54,6 +55,15 @@ void bind_maths(py::module_& m) {
   map("exp_or_zero", [](float x) { return exp_or_zero(x); });
 }
 
+// What the host works out about trees.
+void bind_trees(py::module_& m) {
+  m.def("check_parents", [](intptr_t address, int64_t tree_stride, int64_t node_stride, bool wide, int64_t trees,
+                            int32_t nodes) {
+    const ParentsReport report = check_parents({at<void>(address), tree_stride, node_stride, wide}, trees, nodes);
+    return py::make_tuple(report.depth, report.tree, report.node);
+  });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -66,5 +76,15 @@ PYBIND11_MODULE(_C, m) {
   bind_op(m, "race_topk", race_params, cpu::race_topk);
   bind_op(m, "residual", residual_params, cpu::residual);
   bind_op(m, "overlap", overlap_params, cpu::overlap);
+  bind_op(m, "verify_tree", tree_params, cpu::verify_tree);
+  bind_op(m, "tree_mask", mask_params, cpu::tree_mask);
+  bind_op(m, "tree_positions", positions_params, cpu::tree_positions);
+  m.def("compact_kv", [](int64_t batch, int32_t max_depth, intptr_t path, int64_t path_stride,
+                         const py::tuple& prefix_len, const py::list& caches, intptr_t status, int threads) {
+    const CompactCall call = compact_call(batch, max_depth, path, path_stride, prefix_len, caches, status);
+    py::gil_scoped_release unlocked;
+    cpu::compact_kv(call.params, threads);
+  });
+  bind_trees(m);
   bind_maths(m);
 }

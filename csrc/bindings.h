@@ -4,6 +4,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <vector>
+
 #include "specdec/params.h"
 
 namespace specdec {
@@ -105,6 +107,79 @@ inline OverlapParams overlap_params(int64_t outer, int64_t inner, int32_t space,
           writable<float>(tv),
           writable<float>(kl),
           writable<float>(harmonic)};
+}
+
+inline TreeParams tree_params(int64_t batch, int32_t nodes, int32_t max_depth, int32_t method, bool replacement,
+                              int32_t space, const py::tuple& draft_tokens, const py::tuple& parents,
+                              const py::tuple& target, const py::tuple& draft, const py::tuple& temperature,
+                              const py::tuple& seed, const py::tuple& position, const py::tuple& nonce,
+                              intptr_t out_tokens, int64_t tokens_stride, intptr_t path, int64_t path_stride,
+                              intptr_t num_accepted, intptr_t status) {
+  return {batch,
+          nodes,
+          max_depth,
+          static_cast<Method>(method),
+          replacement,
+          static_cast<Space>(space),
+          tokens(draft_tokens),
+          tokens(parents),
+          rows(target),
+          rows(draft),
+          per_request<float>(temperature),
+          per_request<int64_t>(seed),
+          per_request<int64_t>(position),
+          per_request<int64_t>(nonce),
+          writable<int64_t>(out_tokens),
+          tokens_stride,
+          writable<int32_t>(path),
+          path_stride,
+          writable<int32_t>(num_accepted),
+          writable<int32_t>(status)};
+}
+
+inline MaskParams mask_params(int64_t batch, int32_t nodes, int64_t columns, const py::tuple& parents,
+                              const py::tuple& prefix_len, int32_t layout, intptr_t mask, uint32_t minus_infinity,
+                              intptr_t status) {
+  return {batch,
+          nodes,
+          columns,
+          tokens(parents),
+          per_request<int64_t>(prefix_len),
+          static_cast<MaskLayout>(layout),
+          writable<void>(mask),
+          minus_infinity,
+          writable<int32_t>(status)};
+}
+
+inline PositionsParams positions_params(int64_t batch, int32_t nodes, const py::tuple& parents,
+                                        const py::tuple& prefix_len, intptr_t positions, intptr_t status) {
+  return {batch, nodes, tokens(parents), per_request<int64_t>(prefix_len), writable<int64_t>(positions),
+          writable<int32_t>(status)};
+}
+
+// The layers outlive the call they are part of.
+struct CompactCall {
+  std::vector<CacheLayer> layers;
+  CompactParams params;
+};
+
+inline CompactCall compact_call(int64_t batch, int32_t max_depth, intptr_t path, int64_t path_stride,
+                                const py::tuple& prefix_len, const py::list& caches, intptr_t status) {
+  CompactCall call;
+  for (const py::handle& cache : caches) {
+    const py::tuple t = py::reinterpret_borrow<py::tuple>(cache);
+    call.layers.push_back({writable<char>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(),
+                           t[3].cast<int64_t>(), t[4].cast<int32_t>(), t[5].cast<int32_t>(), t[6].cast<int32_t>()});
+  }
+  call.params = {batch,
+                 max_depth,
+                 at<int32_t>(path),
+                 path_stride,
+                 per_request<int64_t>(prefix_len),
+                 call.layers.data(),
+                 static_cast<int32_t>(call.layers.size()),
+                 writable<int32_t>(status)};
+  return call;
 }
 
 }  // namespace python

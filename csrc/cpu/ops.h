@@ -4,9 +4,13 @@
 
 #include "cpu.h"
 
-#define SPECDEC_CPU_OPS(op)          \
-  op(verify_chain, ChainParams)      \
-  op(race_sample, RaceParams)        \
-  op(race_topk, RaceParams)          \
-  op(residual, ResidualParams)       \
-  op(overlap, OverlapParams)
+#define SPECDEC_CPU_OPS(op)           \
+  op(verify_chain, ChainParams)       \
+  op(race_sample, RaceParams)         \
+  op(race_topk, RaceParams)           \
+  op(residual, ResidualParams)        \
+  op(overlap, OverlapParams)          \
+  op(verify_tree, TreeParams)         \
+  op(tree_mask, MaskParams)           \
+  op(tree_positions, PositionsParams) \
+  op(compact_kv, CompactParams)

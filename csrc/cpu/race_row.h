@@ -11,24 +11,22 @@ SPECDEC_BEGIN
 // a vector of them; `log_bound(key)` bounds the log weights of all tokens up to that key; `needed_key(w)` is a key that
 // every token of log weight w or more has.
 
-// Weights p from logits; `excluded` has none (a one-hot draft's residual).
+// Weights p from logits.
 struct LogitLaw {
   Row row;
   float inv_temperature;
-  int32_t excluded = kNoToken;
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return mul(raw, Float(inv_temperature)); }
   SPECDEC_HD float log_bound(float key) const { return min(key, kLargest); }
   SPECDEC_HD float needed_key(float log_weight) const { return log_weight; }
   SPECDEC_HD float log_weight(int32_t token) const {
-    return token == excluded ? -kInfinity : scaled(element(row, token), inv_temperature);
+    return scaled(element(row, token), inv_temperature);
   }
 };
 
 // Weights p from probabilities.
 struct ProbLaw {
   Row row;
-  int32_t excluded = kNoToken;
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return raw; }
   SPECDEC_HD float log_bound(float key) const { return specdec::log_weight(clean_probability(key)); }
@@ -36,7 +34,7 @@ struct ProbLaw {
     return log_weight < kExpUnderflow ? kSmallest : exp_in_range(min(log_weight, 88.0f)) * 0.99999f;
   }
   SPECDEC_HD float log_weight(int32_t token) const {
-    return token == excluded ? -kInfinity : specdec::log_weight(clean_probability(element(row, token)));
+    return specdec::log_weight(clean_probability(element(row, token)));
   }
 };
 

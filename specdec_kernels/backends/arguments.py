@@ -104,3 +104,91 @@ def overlap(target, draft, space, temperature, accept, tv, kl, harmonic):
         kl.data_ptr(),
         harmonic.data_ptr(),
     )
+
+
+def _tree_tokens(x):
+    """Draft tokens or parents, [B, N] or one [N] for all."""
+    strides = x.stride()
+    return x.data_ptr(), strides[0] if len(strides) == 2 else 0, strides[-1], x.dtype == torch.int64
+
+
+def tree(
+    draft_tokens, target, draft, parents, method, replacement, space, temperature, seed, position, nonce,
+    tokens, path, num_accepted, status,
+):  # fmt: skip
+    return (
+        tokens.shape[0],
+        target.shape[1],
+        tokens.shape[1] - 1,
+        _METHODS[method],
+        replacement,
+        _SPACES[space],
+        _tree_tokens(draft_tokens),
+        _tree_tokens(parents),
+        _rows(target),
+        _rows(draft),
+        _per_request(temperature),
+        _per_request(seed),
+        _per_request(position),
+        _per_request(nonce),
+        tokens.data_ptr(),
+        tokens.stride(0),
+        path.data_ptr(),
+        path.stride(0),
+        num_accepted.data_ptr(),
+        status.data_ptr(),
+    )
+
+
+# mask dtype -> (layout, the bits of -inf)
+_MASKS = {
+    torch.bool: (0, 0),
+    torch.float32: (1, 0xFF800000),
+    torch.bfloat16: (2, 0xFF80),
+    torch.float16: (2, 0xFC00),
+    torch.int32: (3, 0),
+}
+
+
+def mask(parents, prefix_len, columns, mask, status):
+    layout, minus_infinity = _MASKS[mask.dtype]
+    return (
+        mask.shape[0],
+        mask.shape[1],
+        columns,
+        _tree_tokens(parents),
+        _per_request(prefix_len),
+        layout,
+        mask.data_ptr(),
+        minus_infinity,
+        status.data_ptr(),
+    )
+
+
+def positions(parents, prefix_len, positions, status):
+    return (
+        positions.shape[0],
+        positions.shape[1],
+        _tree_tokens(parents),
+        _per_request(prefix_len),
+        positions.data_ptr(),
+        status.data_ptr(),
+    )
+
+
+def _layer(x):
+    batch, head, slot, _ = x.stride()
+    size = x.element_size()
+    return x.data_ptr(), batch * size, head * size, slot * size, x.shape[1], x.shape[2], x.shape[3] * size
+
+
+def compact(caches, path, prefix_len, status):
+    return (
+        path.shape[0],
+        path.shape[1] - 1,
+        path.data_ptr(),
+        path.stride(0),
+        _per_request(prefix_len),
+        [_layer(x) for x in caches],
+        status.data_ptr(),
+    )

@@ -26,3 +26,19 @@ def residual(*call):
 
 def overlap(*call):
     _C.overlap(*arguments.overlap(*call), torch.get_num_threads())
+
+
+def verify_tree(*call):
+    _C.verify_tree(*arguments.tree(*call), torch.get_num_threads())
+
+
+def tree_mask(*call):
+    _C.tree_mask(*arguments.mask(*call), torch.get_num_threads())
+
+
+def tree_positions(*call):
+    _C.tree_positions(*arguments.positions(*call), torch.get_num_threads())
+
+
+def compact_kv(*call):
+    _C.compact_kv(*arguments.compact(*call), torch.get_num_threads())

@@ -61,6 +61,24 @@ SPECDEC_HD int32_t next_child(const Tokens& parents, int64_t first_parent, int32
   return child;
 }
 
+// A prefix length in [0, most].
+SPECDEC_HD int64_t prefix_of(int64_t prefix, int64_t most, int32_t* status) {
+  if (prefix >= 0 && prefix <= most) return prefix;
+  *status |= kStatusParameter;
+  return prefix < 0 ? 0 : most;
+}
+
+// How many entries of a path can be moved together: as far as it rises and stays inside the cache.
+SPECDEC_HD int32_t moves_of(const int32_t* path, int32_t length, int64_t prefix, int64_t slots, int32_t* status) {
+  int32_t moves = 0, last = -1;
+  for (; moves < length && path[moves] != -1; last = path[moves++]) {
+    if (prefix >= 0 && path[moves] > last && path[moves] < slots - prefix) continue;
+    *status |= kStatusParameter;
+    break;
+  }
+  return moves;
+}
+
 // Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
 struct Masses {
   float left, untried;

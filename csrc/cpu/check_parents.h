@@ -1,0 +1,32 @@
+// What a host looks at before it calls: are these parents trees, and how deep.
+#pragma once
+
+#include <vector>
+
+#include "specdec/tree.h"
+
+namespace specdec {
+
+struct ParentsReport {
+  int32_t depth;  // of the deepest node that hangs on the root
+  int64_t tree, node;  // the first entry that is no parent; -1 where all are
+};
+
+inline ParentsReport check_parents(const Tokens& parents, int64_t trees, int32_t nodes) {
+  ParentsReport report = {0, -1, -1};
+  std::vector<int32_t> depths(static_cast<size_t>(nodes));
+  for (int64_t tree = 0; tree < trees; ++tree) {
+    for (int32_t node = 0; node < nodes; ++node) {
+      int32_t status = kStatusOk;
+      const int32_t parent = parent_of(parents, tree * parents.request_stride, node, &status);
+      if (status != kStatusOk) return {0, tree, node};
+      // -1: not on the root, like all below it.
+      int32_t& depth = depths[static_cast<size_t>(node)];
+      depth = node == 0 ? 0 : parent < 0 || depths[static_cast<size_t>(parent)] < 0 ? -1 : depths[static_cast<size_t>(parent)] + 1;
+      if (depth > report.depth) report.depth = depth;
+    }
+  }
+  return report;
+}
+
+}  // namespace specdec

@@ -1,0 +1,33 @@
+// compact_kv on the CPU.
+#include <cstring>
+
+#include "ops.h"
+#include "specdec/tree.h"
+#include "threads.h"
+
+SPECDEC_BEGIN
+
+void compact_kv(const CompactParams& p, int threads) {
+  int64_t slots = INT64_MAX;
+  for (int32_t i = 0; i < p.layer_count; ++i) slots = p.layers[i].slots < slots ? p.layers[i].slots : slots;
+  over_requests(p.batch, threads, [&](int64_t b, int) {
+    int32_t status = kStatusOk;
+    const int32_t* path = p.path + b * p.path_stride;
+    const int64_t prefix = p.prefix_len.at(b);
+    const int32_t moves = moves_of(path, p.max_depth + 1, prefix, slots, &status);
+    for (int32_t i = 0; i < p.layer_count; ++i) {
+      const CacheLayer& layer = p.layers[i];
+      for (int32_t head = 0; head < layer.heads; ++head) {
+        char* root = layer.data + b * layer.batch_stride + head * layer.head_stride + prefix * layer.slot_stride;
+        // In order: path[d] >= d, so what is written was read before or never is.
+        for (int32_t d = 0; d < moves; ++d)
+          if (path[d] != d)
+            std::memcpy(root + d * layer.slot_stride, root + path[d] * layer.slot_stride,
+                        static_cast<size_t>(layer.entry_bytes));
+      }
+    }
+    p.status[b] = status;
+  });
+}
+
+SPECDEC_END

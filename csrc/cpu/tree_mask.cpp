@@ -1,0 +1,73 @@
+// tree_mask on the CPU: a node sees what its parent sees, and itself.
+#include <algorithm>
+#include <cstring>
+
+#include "ops.h"
+#include "specdec/tree.h"
+#include "threads.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// The row of one node.
+struct MaskRow {
+  char* data;
+  MaskLayout layout;
+
+  // Attends to the slots [from, to) of a row in which nothing is attended to.
+  void attend(int64_t from, int64_t to) const {
+    switch (layout) {
+      case MaskLayout::kBool: std::memset(data + from, 1, static_cast<size_t>(to - from)); break;
+      case MaskLayout::kAdditive32: std::memset(data + 4 * from, 0, static_cast<size_t>(4 * (to - from))); break;
+      case MaskLayout::kAdditive16: std::memset(data + 2 * from, 0, static_cast<size_t>(2 * (to - from))); break;
+      case MaskLayout::kBits:
+        for (int64_t i = from; i < to; ++i) reinterpret_cast<uint32_t*>(data)[i / 32] |= 1u << (i % 32);
+        break;
+    }
+  }
+};
+
+int64_t row_bytes(const MaskParams& p) {
+  switch (p.layout) {
+    case MaskLayout::kBool: return p.columns;
+    case MaskLayout::kAdditive32: return 4 * p.columns;
+    case MaskLayout::kAdditive16: return 2 * p.columns;
+    default: return (p.columns + 31) / 32 * 4;
+  }
+}
+
+void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
+  if (p.layout == MaskLayout::kAdditive32) {
+    std::fill_n(reinterpret_cast<uint32_t*>(row), p.columns, p.minus_infinity);
+  } else if (p.layout == MaskLayout::kAdditive16) {
+    std::fill_n(reinterpret_cast<uint16_t*>(row), p.columns, static_cast<uint16_t>(p.minus_infinity));
+  } else {
+    std::memset(row, 0, static_cast<size_t>(bytes));
+  }
+}
+
+}  // namespace
+
+void tree_mask(const MaskParams& p, int threads) {
+  const int64_t bytes = row_bytes(p);
+  over_requests(p.batch, threads, [&](int64_t b, int) {
+    int32_t status = kStatusOk;
+    const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.nodes, &status);
+    char* rows = static_cast<char*>(p.mask) + b * p.nodes * bytes;
+    for (int32_t node = 0; node < p.nodes; ++node) {
+      const MaskRow row = {rows + node * bytes, p.layout};
+      const int32_t parent = parent_of(p.parents, b * p.parents.request_stride, node, &status);
+      if (parent >= 0) {
+        std::memcpy(row.data, rows + parent * bytes, static_cast<size_t>(bytes));
+      } else {
+        attend_to_nothing(p, row.data, bytes);
+        row.attend(0, prefix);
+      }
+      row.attend(prefix + node, prefix + node + 1);
+    }
+    p.status[b] = status;
+  });
+}
+
+SPECDEC_END

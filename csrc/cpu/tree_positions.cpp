@@ -1,0 +1,21 @@
+// tree_positions on the CPU.
+#include "ops.h"
+#include "specdec/tree.h"
+#include "threads.h"
+
+SPECDEC_BEGIN
+
+void tree_positions(const PositionsParams& p, int threads) {
+  over_requests(p.batch, threads, [&](int64_t b, int) {
+    int32_t status = kStatusOk;
+    const int64_t prefix = prefix_of(p.prefix_len.at(b), INT64_MAX, &status);
+    int64_t* positions = p.positions + b * p.nodes;
+    for (int32_t node = 0; node < p.nodes; ++node) {
+      const int32_t parent = parent_of(p.parents, b * p.parents.request_stride, node, &status);
+      positions[node] = parent < 0 ? prefix : positions[parent] + 1;
+    }
+    p.status[b] = status;
+  });
+}
+
+SPECDEC_END

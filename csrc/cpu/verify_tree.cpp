@@ -1,0 +1,92 @@
+// verify_tree on the CPU. Rows off the accepted path are not touched.
+#include "ops.h"
+#include "row_pair.h"
+#include "threads.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// The row operations of walk_tree for one request.
+struct TreeOps {
+  const TreeParams& p;
+  const TreeRequest& r;
+  int64_t* tokens;
+  int32_t* path;
+  int threads;
+  int32_t* status;
+  int32_t at_node = -1;
+  RowPair pair = {};
+
+  RowPair& rows(int32_t node) {
+    if (at_node != node) {
+      pair = {p.space, r.temperature.inverse, threads, row_at(p.target, r.target_row + node * p.target.row_stride), {}};
+      if (has_draft()) pair.draft = row_at(p.draft, r.draft_row + node * p.draft.row_stride);
+      at_node = node;
+    }
+    return pair;
+  }
+
+  bool has_draft() const { return p.draft.data != nullptr; }
+
+  int32_t next_child(int32_t node, int32_t after) {
+    return specdec::next_child(p.parents, r.first_parent, p.nodes, node, after, status);
+  }
+
+  int64_t draft_token(int32_t node) const {
+    return p.draft_tokens.at(r.first_token + node * p.draft_tokens.slot_stride);
+  }
+
+  // The tokens that the children of a node before index `end` have. Threads share it: it writes nothing.
+  struct ChildTokens {
+    const TreeOps& ops;
+    int32_t node, end;
+    int32_t after(int32_t child) const {
+      int32_t known = kStatusOk;
+      return specdec::next_child(ops.p.parents, ops.r.first_parent, end, node, child, &known);
+    }
+    template <class F>
+    void operator()(F&& f) const {
+      for (int32_t child = after(node); child < end; child = after(child)) {
+        const int64_t token = ops.draft_token(child);
+        if (token >= 0 && token < ops.p.target.vocab) f(static_cast<int32_t>(token));
+      }
+    }
+    bool has(int64_t token) const {
+      bool found = false;
+      (*this)([&](int32_t other) { found |= other == token; });
+      return found;
+    }
+  };
+
+  bool tried(int32_t node, int32_t child, int64_t token) { return ChildTokens{*this, node, child}.has(token); }
+
+  Draw argmax(int32_t node) { return rows(node).argmax(); }
+  Draw race(int32_t node, int32_t depth, uint32_t stream) { return rows(node).race(tree_noise(r, depth, stream)); }
+  Draw residual(int32_t node, int32_t depth, float taken) {
+    return rows(node).residual(tree_noise(r, depth, kStreamResidual), taken, ChildTokens{*this, node, p.nodes});
+  }
+  int32_t laws(int32_t node, int32_t token, float* law_p, float* law_q) { return rows(node).laws(token, law_p, law_q); }
+  Masses masses(int32_t node, int32_t child, float taken) {
+    return rows(node).masses(taken, ChildTokens{*this, node, child});
+  }
+
+  void emit(int32_t depth, int32_t node, int32_t token) { path[depth] = node, tokens[depth] = token; }
+};
+
+}  // namespace
+
+void verify_tree(const TreeParams& p, int threads) {
+  over_requests(p.batch, threads, [&](int64_t b, int threads_a_row) {
+    const TreeRequest r = tree_request(p, b);
+    int64_t* tokens = p.tokens + b * p.tokens_stride;
+    int32_t* path = p.path + b * p.path_stride;
+    for (int32_t i = 0; i <= p.max_depth; ++i) tokens[i] = path[i] = -1;
+    int32_t status = r.status;
+    TreeOps ops{p, r, tokens, path, threads_a_row, &status};
+    p.num_accepted[b] = walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &status);
+    p.status[b] = status;
+  });
+}
+
+SPECDEC_END
