@@ -208,10 +208,12 @@ def summary(generations, elapsed) -> str:
     calls = sum(generation.target_calls for generation in generations)
     tested = sum(entry.tested for generation in generations for entry in generation.rounds)
     accepted = sum(generation.accepted for generation in generations)
+    status = {entry.status for generation in generations for entry in generation.rounds} - {0}
+    warning = f"; verifier status {', '.join(map(str, sorted(status)))}" if status else ""
     drafting = f", {accepted} of {tested} tested drafts accepted ({accepted / tested:.2f})" if tested else ""
     return (
         f"{tokens} tokens, {calls} target calls ({tokens / calls:.2f} tokens a call){drafting}, "
-        f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s)"
+        f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s){warning}"
     )
 
 

@@ -24,20 +24,20 @@ class SlotCache(Cache):
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.batch, self.capacity, self.used = batch, capacity, 0
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.slots = torch.empty(0)
+        self.rows = self.slots = torch.empty(0)
 
     def write_at(self, slots: torch.Tensor, used: int) -> None:
         """Send the next entries to `slots`, int64 [batch, T]; queries are shown slots 0..used - 1."""
-        self.slots, self.used = slots, used
+        self.rows, self.slots, self.used = torch.arange(self.batch, device=slots.device)[:, None], slots, used
 
     def update(self, keys, values, layer_idx, *_, **__):
         if layer_idx == len(self.entries):
             # Zeros, not garbage: a masked slot has weight 0, and 0 times NaN is NaN.
-            shape = lambda new: (self.batch, new.shape[1], self.capacity, new.shape[3])  # noqa: E731
-            self.entries.append((keys.new_zeros(shape(keys)), values.new_zeros(shape(values))))
-        rows = torch.arange(self.batch, device=keys.device)[:, None]
+            self.entries.append(
+                tuple(new.new_zeros(self.batch, new.shape[1], self.capacity, new.shape[3]) for new in (keys, values))
+            )
         for kept, new in zip(self.entries[layer_idx], (keys, values), strict=True):
-            kept[rows, :, self.slots] = new.transpose(1, 2)
+            kept[self.rows, :, self.slots] = new.transpose(1, 2)
         return tuple(kept[:, :, : self.used] for kept in self.entries[layer_idx])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
