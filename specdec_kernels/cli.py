@@ -78,11 +78,8 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> int:
-    from transformers.utils import logging
-
     from specdec_kernels.generate import stream
 
-    logging.disable_progress_bar()
     prompts = prompts_of(args)
     target, drafter = models_of(args)
     begun = time.perf_counter()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.utils import logging
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
 
@@ -141,6 +143,18 @@ class Reader:
         self.cache.keep(torch.tensor(rows, dtype=torch.int64, device=self.language_model.device))
 
 
+@contextmanager
+def no_progress_bars():
+    """Keep transformers from drawing progress bars."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def load_model(directory: str | Path, *, dtype: str | torch.dtype = "float32", device: str = "cpu") -> LanguageModel:
     """Load a causal language model and its tokenizer from a directory or the local Hugging Face cache, not the network.
 
@@ -164,8 +178,9 @@ def load_model(directory: str | Path, *, dtype: str | torch.dtype = "float32", d
     name = str(directory)
     path = EMBEDDED / name.removeprefix("embedded:") if name.startswith("embedded:") else name
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        with no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().split("\n")[0] if Path(path).is_dir() else "no such directory"
         raise ValueError(f"{name}: expected a Hugging Face causal language model directory ({reason})") from error

@@ -25,6 +25,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from specdec_kernels.generate.models import no_progress_bars
+
 BOS, EOS, VOCAB = 256, 257, 258
 """Token id = byte value; the two ids after the bytes begin and end a text."""
 
@@ -61,7 +63,8 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
     """Write float16 weights, config and tokenizer, leaving the model in training as it is."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
-    copy.half().save_pretrained(directory)
+    with no_progress_bars():
+        copy.half().save_pretrained(directory)
     byte_tokenizer().save_pretrained(directory)
     # transformers 5 writes a class name that 4 does not know; both know this one.
     settings = directory / "tokenizer_config.json"
@@ -162,7 +165,8 @@ def fit(role: str, loss_of, text: Text, out: Path, *, steps: int, batch: int, pe
 
 
 def load(directory: Path) -> LlamaForCausalLM:
-    return LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    with no_progress_bars():
+        return LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
 def parser() -> argparse.ArgumentParser:
