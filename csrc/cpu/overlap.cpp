@@ -9,22 +9,13 @@ SPECDEC_BEGIN
 
 namespace {
 
-OverlapSums tile_overlap(const LawRow& target, const LawRow& draft, int32_t tile) {
-  float accept[kLanes] = {}, tv[kLanes] = {}, kl[kLanes] = {}, harmonic[kLanes] = {};
+OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32_t tile) {
+  const F16 zero(0.0f);
+  OverlapSums<F16> sums = {zero, zero, zero, zero};
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
-  for (int32_t token = begin; token < end; token += kLanes) {
-    float p[kLanes], q[kLanes];
-    store(p, target.at(token, end));
-    store(q, draft.at(token, end));
-    for (int i = 0; i < kLanes; ++i) {
-      const OverlapSums t = overlap_terms(p[i], q[i]);
-      accept[i] = add(accept[i], t.accept);
-      tv[i] = add(tv[i], t.tv);
-      kl[i] = add(kl[i], t.kl);
-      harmonic[i] = add(harmonic[i], t.harmonic);
-    }
-  }
-  return {total(load(accept)), total(load(tv)), total(load(kl)), total(load(harmonic))};
+  for (int32_t token = begin; token < end; token += kLanes)
+    sums = add(sums, overlap_terms(target.at(token, end), draft.at(token, end)));
+  return {total(sums.accept), total(sums.tv), total(sums.kl), total(sums.harmonic)};
 }
 
 }  // namespace
@@ -38,11 +29,11 @@ void overlap(const OverlapParams& p, int threads) {
     const Row draft_row = row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride);
     const LawRow target = law_row(row, p.space, temperature, threads_a_row, 0);
     const LawRow draft = law_row(draft_row, p.space, temperature, threads_a_row, 1);
-    OverlapSums* sums = reinterpret_cast<OverlapSums*>(scratch(2, 4 * static_cast<int64_t>(row.tiles())));
+    auto* sums = reinterpret_cast<OverlapSums<float>*>(scratch(2, 4 * static_cast<int64_t>(row.tiles())));
     over_parts(row.tiles(), threads_a_row, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) sums[tile] = tile_overlap(target, draft, tile);
     });
-    OverlapSums all = {};
+    OverlapSums<float> all = {};
     for (int32_t tile = 0; tile < row.tiles(); ++tile) all = add(all, sums[tile]);
     p.accept[index] = all.accept;
     p.tv[index] = 0.5f * all.tv;

@@ -72,7 +72,11 @@ SPECDEC_HD F16 from_bits(U16 a) { return _mm512_castsi512_ps(a.v); }
 SPECDEC_HD U16 operator+(U16 a, U16 b) { return _mm512_add_epi32(a.v, b.v); }
 SPECDEC_HD U16 operator^(U16 a, U16 b) { return _mm512_xor_si512(a.v, b.v); }
 SPECDEC_HD U16 operator*(U16 a, U16 b) { return _mm512_mullo_epi32(a.v, b.v); }
+SPECDEC_HD U16 operator-(U16 a, U16 b) { return _mm512_sub_epi32(a.v, b.v); }
 SPECDEC_HD U16 shift_left(U16 a, int n) { return _mm512_slli_epi32(a.v, static_cast<unsigned>(n)); }
+SPECDEC_HD U16 shift_right_signed(U16 a, int n) { return _mm512_srai_epi32(a.v, static_cast<unsigned>(n)); }
+SPECDEC_HD F16 signed_float(U16 a) { return _mm512_cvtepi32_ps(a.v); }
+SPECDEC_HD F16 div(F16 a, F16 b) { return _mm512_div_ps(a.v, b.v); }
 SPECDEC_HD U16 mulhi(U16 a, U16 b) {
   const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
   const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
@@ -129,7 +133,11 @@ SPECDEC_HD F16 from_bits(U16 x) { return {_mm256_castsi256_ps(x.a), _mm256_casts
 SPECDEC_HD U16 operator+(U16 x, U16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 SPECDEC_HD U16 operator^(U16 x, U16 y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
 SPECDEC_HD U16 operator*(U16 x, U16 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
+SPECDEC_HD U16 operator-(U16 x, U16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 SPECDEC_HD U16 shift_left(U16 x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+SPECDEC_HD U16 shift_right_signed(U16 x, int n) { return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
+SPECDEC_HD F16 signed_float(U16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+SPECDEC_HD F16 div(F16 x, F16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 SPECDEC_HD __m256i mulhi(__m256i x, __m256i y) {
   const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, y), 32);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
@@ -204,7 +212,11 @@ SPECDEC_HD F16 from_bits(U16 a) { SPECDEC_LANES(F16, from_bits(a.v[i])); }
 SPECDEC_HD U16 operator+(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] + b.v[i]); }
 SPECDEC_HD U16 operator^(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] ^ b.v[i]); }
 SPECDEC_HD U16 operator*(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] * b.v[i]); }
+SPECDEC_HD U16 operator-(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] - b.v[i]); }
 SPECDEC_HD U16 shift_left(U16 a, int n) { SPECDEC_LANES(U16, a.v[i] << n); }
+SPECDEC_HD U16 shift_right_signed(U16 a, int n) { SPECDEC_LANES(U16, shift_right_signed(a.v[i], n)); }
+SPECDEC_HD F16 signed_float(U16 a) { SPECDEC_LANES(F16, signed_float(a.v[i])); }
+SPECDEC_HD F16 div(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] / b.v[i]); }
 SPECDEC_HD U16 mulhi(U16 a, U16 b) { SPECDEC_LANES(U16, mulhi(a.v[i], b.v[i])); }
 SPECDEC_HD Mask at_least(F16 a, F16 b) { SPECDEC_MASK(a.v[i] >= b.v[i]); }
 SPECDEC_HD Mask unordered(F16 a) { SPECDEC_MASK(a.v[i] != a.v[i]); }

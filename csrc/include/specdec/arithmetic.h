@@ -36,5 +36,10 @@ SPECDEC_HD float max(float a, float b) { return a > b ? a : b; }
 SPECDEC_HD float min(float a, float b) { return a < b ? a : b; }
 SPECDEC_HD float magnitude(float a) { return from_bits(bits(a) & 0x7fffffffu); }
 SPECDEC_HD uint32_t shift_left(uint32_t a, int n) { return a << n; }
+SPECDEC_HD uint32_t shift_right_signed(uint32_t a, int n) { return static_cast<uint32_t>(static_cast<int32_t>(a) >> n); }
+SPECDEC_HD float signed_float(uint32_t a) { return static_cast<float>(static_cast<int32_t>(a)); }
+SPECDEC_HD float div(float a, float b) { return a / b; }
+SPECDEC_HD bool at_least(float a, float b) { return a >= b; }
+SPECDEC_HD float where(bool m, float a, float b) { return m ? a : b; }
 
 SPECDEC_END

@@ -5,20 +5,27 @@
 
 SPECDEC_BEGIN
 
+// `Float` is float or a vector of them.
+template <class Float>
 struct OverlapSums {
-  float accept;    // sum of min(p, q): the acceptance of rejection
-  float tv;        // sum of |p - q|, twice the total variation
-  float kl;        // KL(p || q)
-  float harmonic;  // sum of p q / (p + q): what a race accepts at least
+  Float accept;    // sum of min(p, q): the acceptance of rejection
+  Float tv;        // sum of |p - q|, twice the total variation
+  Float kl;        // KL(p || q)
+  Float harmonic;  // sum of p q / (p + q): what a race accepts at least
 };
 
-SPECDEC_HD OverlapSums overlap_terms(float p, float q) {
-  const float kl = q > 0.0f ? mul(p, sub(log(max(p, kSmallest)), log(q))) : kInfinity;
-  const float both = mul(p, q) / max(add(p, q), kSmallest);
-  return {min(p, q), magnitude(sub(p, q)), p > 0.0f ? kl : 0.0f, both};
+// p and q are 0 or at least kSmallest.
+template <class Float>
+SPECDEC_HD OverlapSums<Float> overlap_terms(Float p, Float q) {
+  const Float zero(0.0f), smallest(kSmallest);
+  const Float ratio = sub(log(max(p, smallest)), log(max(q, smallest)));
+  const Float kl = where(at_least(q, smallest), mul(p, ratio), Float(kInfinity));
+  const Float both = div(mul(p, q), max(add(p, q), smallest));
+  return {min(p, q), max(sub(p, q), sub(q, p)), where(at_least(p, smallest), kl, zero), both};
 }
 
-SPECDEC_HD OverlapSums add(const OverlapSums& a, const OverlapSums& b) {
+template <class Float>
+SPECDEC_HD OverlapSums<Float> add(const OverlapSums<Float>& a, const OverlapSums<Float>& b) {
   return {add(a.accept, b.accept), add(a.tv, b.tv), add(a.kl, b.kl), add(a.harmonic, b.harmonic)};
 }
 
