@@ -1,0 +1,26 @@
+"""Language models small enough for a test, with random weights."""
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from specdec_kernels.generate import LanguageModel
+
+
+def llama(vocab=5, seed=0, spread=1.0, dtype=torch.float64, **options):
+    """A random Llama; `spread` scales its output weights, so that its laws are far from uniform."""
+    options = dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        max_position_embeddings=160, eos_token_id=None, bos_token_id=None,
+    ) | options  # fmt: skip
+    return random_model(LlamaConfig(vocab_size=vocab, **options), seed, spread, dtype)
+
+
+def random_model(config, seed=0, spread=1.0, dtype=torch.float64):
+    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                scale = spread if "lm_head" in name or "embed" in name or "wte" in name else 0.3
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return LanguageModel(model, name=f"{config.model_type}-{seed}")

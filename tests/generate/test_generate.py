@@ -1,0 +1,285 @@
+"""Whole generations: the race equals plain sampling, batches equal their texts alone, outputs have the target's law."""
+
+import itertools
+
+import pytest
+import torch
+
+from specdec_kernels.generate import FixedLength, ModelDrafter, NgramDrafter, RandomLength, generate, load_model, stream
+from specdec_kernels.generate.drafting import DraftPlan
+from tests.generate.small import llama
+from tests.laws import follows_law
+
+# Forwards of different shapes round differently. In float64 the differences vanish in the float32 logits that the ops
+# get, so that equality of whole generations can be asked for.
+PROMPTS = ["ROMEO:\nO, ", "First Citizen:\nBefore we proceed any further, hear me", "J", "The the the the the "]
+NEW = 40
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_model("embedded:target", dtype="float64"), load_model("embedded:draft", dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def plain(pair):
+    """Plain generations of PROMPTS by temperature, each prompt on its own."""
+    return {
+        temperature: [
+            generate([prompt], pair[0], method="plain", temperature=temperature, seed=3 + index, max_new_tokens=NEW)[0]
+            for index, prompt in enumerate(PROMPTS)
+        ]
+        for temperature in (0.0, 0.6, 1.0, 1.7)
+    }
+
+
+def drafter_of(name, pair):
+    return {"model": lambda: ModelDrafter(pair[1]), "self": lambda: ModelDrafter(pair[0]), "ngram": NgramDrafter,
+            "none": lambda: None}[name]()  # fmt: skip
+
+
+def tokens_of(generations):
+    return [generation.tokens for generation in generations]
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram", "none", "self"])
+@pytest.mark.parametrize("k", [1, 3, 8])
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
+def test_race_equals_plain(pair, plain, drafter, k, temperature):
+    race = generate(
+        PROMPTS, pair[0], drafter_of(drafter, pair), k=k, temperature=temperature, seed=3, max_new_tokens=NEW
+    )
+    assert tokens_of(race) == tokens_of(plain[temperature])
+    assert [entry.text for entry in race] == [entry.text for entry in plain[temperature]]
+    assert not any(entry.status for entry in race)
+    if drafter == "self":
+        assert {entry.target_calls for entry in race} == {-(-NEW // (k + 1))}
+    if drafter == "model":
+        assert all(entry.target_calls < NEW for entry in race)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch):
+    for first in range(0, len(PROMPTS), batch):
+        race = generate(
+            PROMPTS[first : first + batch], pair[0], ModelDrafter(pair[1]), seed=3 + first, max_new_tokens=NEW
+        )
+        assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
+
+
+@pytest.mark.parametrize("draft_prob", [1.0, 0.5])
+def test_rejection_in_a_batch_equals_its_texts_alone(pair, draft_prob):
+    options = dict(method="rejection", draft_prob=draft_prob, max_new_tokens=NEW)
+    batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
+    for index, prompt in enumerate(PROMPTS):
+        alone = generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)
+        assert tokens_of(alone) == [batch[index].tokens]
+        assert (alone[0].drafted, alone[0].accepted) == (batch[index].drafted, batch[index].accepted)
+
+
+def test_greedy_is_the_same_by_every_method(pair, plain):
+    for method in ("rejection", "race"):
+        for drafter in (ModelDrafter(pair[1]), NgramDrafter()):
+            texts = generate(PROMPTS, pair[0], drafter, method=method, temperature=0, seed=99, max_new_tokens=NEW)
+            assert tokens_of(texts) == tokens_of(plain[0.0])
+
+
+def test_temperatures_and_seeds_of_each_prompt(pair, plain):
+    mixed = generate(
+        PROMPTS, pair[0], ModelDrafter(pair[1]), temperature=[0.0, 0.6, 1.0, 1.7], seed=[3, 4, 5, 6], max_new_tokens=NEW
+    )
+    assert tokens_of(mixed) == [
+        plain[temperature][index].tokens for index, temperature in enumerate([0.0, 0.6, 1.0, 1.7])
+    ]
+
+
+# Laws. A model over 5 tokens writes 3 tokens: 125 texts, whose probabilities are a product of three softmaxes.
+TEXTS, VOCAB, LENGTH = 12_000, 5, 3
+PROMPT = [1, 4]
+
+
+@pytest.fixture(scope="module")
+def small_pair():
+    return llama(VOCAB, seed=1, spread=0.25), llama(VOCAB, seed=2, spread=0.25)
+
+
+@pytest.fixture(scope="module")
+def law(small_pair):
+    texts = torch.tensor([PROMPT + list(tail) for tail in itertools.product(range(VOCAB), repeat=LENGTH)])
+    with torch.no_grad():
+        logs = small_pair[0].model(input_ids=texts).logits.log_softmax(-1)
+    following = logs[:, len(PROMPT) - 1 : -1].gather(2, texts[:, len(PROMPT) :, None])
+    return following.sum((1, 2)).exp()
+
+
+def drawn(small_pair, **options):
+    """TEXTS generations, each as the number of its text."""
+    drafter = options.pop("drafter", None) or ModelDrafter(small_pair[1])
+    texts = generate([PROMPT] * TEXTS, small_pair[0], drafter, seed=5, max_new_tokens=LENGTH, **options)
+    return (torch.tensor(tokens_of(texts)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(method="race", k=2),
+        dict(method="rejection", k=1),
+        dict(method="rejection", k=2),
+        dict(method="rejection", drafter=NgramDrafter()),
+        dict(method="rejection", k=1, draft_prob=0.5),
+        dict(method="rejection", k=2, draft_prob=0.7),
+        dict(method="rejection", policy=RandomLength(2, 0.6, "token")),
+        dict(method="rejection", policy=RandomLength(2, 0.9, "uniform")),
+    ],
+    ids=str,
+)
+def test_texts_have_the_target_law(small_pair, law, options):
+    assert follows_law(drawn(small_pair, **options), law)
+
+
+class Overstated(RandomLength):
+    """Drafts with probability 1/4 and declares 3/4."""
+
+    def __init__(self, k):
+        super().__init__(k, 0.25)
+
+    def plan(self, seed, position, limit):
+        count, h = super().plan(seed, position, limit)
+        return DraftPlan(count, torch.where(h == 0.25, 0.75, h))
+
+
+class Greedy(ModelDrafter):
+    """Drafts the likeliest token but hands out the law of a sampled one."""
+
+    def propose(self, text, length, count, slots, clock):
+        return super().propose(
+            text, length, count, slots, clock._replace(temperature=torch.zeros_like(clock.temperature))
+        )
+
+
+@pytest.mark.parametrize("wrong", ["overstated drafting probability", "draft not sampled from its law"])
+def test_biased_generations_are_caught(small_pair, law, wrong):
+    options = dict(policy=Overstated(1)) if wrong.startswith("overstated") else dict(drafter=Greedy(small_pair[1]), k=1)
+    assert not follows_law(drawn(small_pair, method="rejection", **options), law)
+
+
+def test_rounds_without_a_draft_run_both_models_on_the_text_only(small_pair):
+    drafter = ModelDrafter(small_pair[1])
+    rounds = stream([PROMPT], small_pair[0], drafter, method="rejection", draft_prob=0.0, max_new_tokens=6)
+    for index, entry in zip(range(4), rounds, strict=False):
+        assert (entry.drafted, len(entry.tokens)) == (0, 1)
+        assert drafter.reader.calls == index + 1
+        assert drafter.reader.cached == [len(PROMPT) + index]
+
+
+# Ends of texts.
+
+
+def test_eos_ends_a_text(pair, plain):
+    newline = ord("\n")
+    expected = [
+        tokens[: tokens.index(newline) + 1] if newline in tokens else tokens for tokens in tokens_of(plain[1.0])
+    ]
+    texts = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, max_new_tokens=NEW, eos_token_ids=[newline])
+    assert tokens_of(texts) == expected
+    assert [entry.finish for entry in texts] == ["eos" if newline in tokens else "length" for tokens in expected]
+    assert "eos" in [entry.finish for entry in texts]
+
+
+@pytest.mark.parametrize("method, drafter", [("plain", "none"), ("race", "model"), ("race", "self"), ("race", "ngram")])
+def test_stop_strings_end_a_text_and_are_left_out(pair, plain, method, drafter):
+    whole = plain[1.0][0].text
+    stop = whole[10:13]
+    end = whole.index(stop)
+    text = generate(
+        PROMPTS[:1], pair[0], drafter_of(drafter, pair), method=method, seed=3, max_new_tokens=NEW, stop=["~~", stop]
+    )[0]
+    assert (text.text, text.finish) == (whole[:end], "stop")
+    assert text.tokens == plain[1.0][0].tokens[: end + len(stop)]
+
+
+def test_texts_that_end_early_leave_the_batch(pair, plain):
+    """Every prompt with its own stop string: the others go on as if nothing had happened."""
+    stop = plain[1.0][1].text[4:8]
+    texts = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, max_new_tokens=NEW, stop=[stop])
+    assert texts[1].finish == "stop"
+    for text, whole in zip(texts, plain[1.0], strict=True):
+        assert text.text == whole.text.split(stop)[0]
+
+
+# Rounds and statistics.
+
+
+def test_rounds_add_up(pair):
+    rounds = list(stream(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), method="rejection", k=3, max_new_tokens=NEW))
+    assert [sum(len(entry.tokens) for entry in rounds if entry.request == index) for index in (0, 1)] == [NEW, NEW]
+    for entry in rounds:
+        assert 0 <= entry.accepted <= entry.drafted <= 3
+        assert entry.tested == entry.accepted + (entry.accepted < entry.drafted)
+        assert entry.finish == "length" or len(entry.tokens) == entry.accepted + 1
+        assert set(entry.seconds) == {"draft", "target", "verify"}
+        assert min(entry.seconds.values()) >= 0
+        kinds = [kind for kind, _ in entry.pieces]
+        last = "replaced" if entry.accepted < entry.drafted else "bonus"
+        assert kinds == ["accepted"] * (entry.accepted > 0) + [last] * (len(entry.tokens) > entry.accepted)
+    assert rounds[-1].finish == "length"
+
+
+def test_statistics_of_a_generation(pair):
+    text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[1]), method="rejection", k=3, max_new_tokens=NEW)[0]
+    tested = sum(entry.tested for entry in text.rounds)
+    assert text.acceptance == text.accepted / tested
+    assert text.tokens_per_call == NEW / text.target_calls
+    assert text.seconds["target"] == sum(entry.seconds["target"] for entry in text.rounds)
+    assert generate(PROMPTS[:1], pair[0], method="plain", max_new_tokens=2)[0].acceptance is None
+
+
+def test_a_policy_sees_every_round(pair):
+    seen = []
+    policy = FixedLength(2)
+    policy.observe = seen.extend
+    text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[1]), policy=policy, max_new_tokens=10)[0]
+    assert seen == text.rounds
+
+
+def test_nothing_is_drafted_past_the_end(pair):
+    text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), k=8, max_new_tokens=5)[0]
+    assert (text.drafted, text.accepted, len(text.tokens)) == (4, 4, 5)
+    longest = pair[0].max_length
+    text = generate([[65] * (longest - 3)], pair[0], ModelDrafter(pair[0]), k=8, max_new_tokens=3)[0]
+    assert len(text.tokens) == 3
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(method="block"), "method: expected one of plain, rejection, race, got 'block'"),
+        (dict(method="plain"), "drafter: expected None with method plain"),
+        (dict(method="race", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
+        (dict(max_new_tokens=0), "max_new_tokens: expected at least 1, got 0"),
+        (
+            dict(max_new_tokens=159),
+            "max_new_tokens: expected at most 158 after a prompt of 2 tokens .llama-1 ends at 160.*159",
+        ),
+        (dict(temperature=-1), "temperature: expected finite numbers >= 0, got -1"),
+        (dict(temperature=[1.0, 1.0]), r"temperature: expected a number or one per prompt \(1\), got 2"),
+        (dict(seed=[1, 2]), r"seed: expected a number or one per prompt \(1\), got 2"),
+        (dict(k=-1), "k: expected a number of draft tokens >= 0, got -1"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_arguments_are_named(small_pair, options, message):
+    with pytest.raises(ValueError, match=message):
+        generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
+
+
+def test_an_empty_prompt_is_refused(small_pair):
+    with pytest.raises(ValueError, match=r"prompts\[1\]: expected at least one token, got none"):
+        generate([PROMPT, []], small_pair[0])
+    assert generate([], small_pair[0]) == []
+
+
+def test_any_64_bit_seed_is_a_seed(small_pair):
+    seeds = [2**64 - 1, -1, 2**63]
+    first, second, third = tokens_of(generate([PROMPT] * 3, small_pair[0], seed=seeds, max_new_tokens=20))
+    assert first == second != third

@@ -1,0 +1,184 @@
+"""The command line, in process: what it prints, and one line with exit status 2 for what is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from specdec_kernels import cli
+from specdec_kernels.generate import ModelDrafter, generate, load_model
+from specdec_kernels.generate.train import byte_tokenizer, new_model, save
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command line; gives exit status, stdout and stderr."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def run(*arguments):
+        try:
+            status = cli.main([str(argument) for argument in arguments])
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_generate_prints_the_text_and_a_line_of_statistics(run):
+    status, out, err = run("generate", "--prompt", "JULIET:\n", "--max-new-tokens", 30, "--seed", 4)
+    text = generate(
+        ["JULIET:\n"],
+        load_model("embedded:target"),
+        ModelDrafter(load_model("embedded:draft")),
+        seed=4,
+        max_new_tokens=30,
+    )[0].text
+    assert (status, out) == (0, f"JULIET:\n{text}\n")
+    assert err.startswith("30 tokens, ")
+    assert "target calls" in err
+    assert "tokens/s" in err
+
+
+def test_json(run):
+    options = ["generate", "--max-new-tokens", 24, "--json"]
+    status, out, err = run(*options, "--method", "race", "--k", 3)
+    report = json.loads(out)
+    assert (status, err) == (0, "")
+    assert bytes(report["tokens"]).decode() == report["text"]
+    assert len(report["tokens"]) == 24 > report["target_calls"]
+    assert 0 < report["acceptance"] <= 1
+    assert report["tokens_per_call"] == 24 / report["target_calls"]
+    assert set(report["timings"]) == {"draft", "target", "verify", "total", "tokens_per_second"}
+    plain = json.loads(run(*options, "--method", "plain")[1])
+    assert plain["tokens"] == report["tokens"]
+    assert (plain["target_calls"], plain["acceptance"]) == (24, None)
+
+
+def test_a_batch_of_prompts_gives_a_line_each(run, tmp_path):
+    (tmp_path / "prompt.txt").write_text("The ")
+    options = ["--max-new-tokens", 12, "--seed", 7, "--json"]
+    _, out, _ = run("generate", "--prompt", "First", "--prompt-file", tmp_path / "prompt.txt", *options)
+    first, second = map(json.loads, out.splitlines())
+    assert second["tokens"] == json.loads(run("generate", "--prompt", "The ", *options, "--seed", 8)[1])["tokens"]
+    assert first["tokens"] == json.loads(run("generate", "--prompt", "First", *options)[1])["tokens"]
+
+
+def test_show_marks_every_token_without_colour(run):
+    status, out, _ = run("generate", "--show", "--prompt", "A", "--max-new-tokens", 40, "--method", "rejection")
+    legend, rest = out.split("\n", 1)
+    assert (status, legend) == (0, "accepted ‹replaced› «bonus»")
+    report = json.loads(run("generate", "--json", "--prompt", "A", "--max-new-tokens", 40, "--method", "rejection")[1])
+    shown = rest.rsplit("\n", 2)[0]
+    assert "A" + report["text"] == shown.translate(str.maketrans("", "", "‹›«»"))
+    assert shown.count("‹") + shown.count("«") in (report["target_calls"], report["target_calls"] - 1)
+
+
+def test_show_colours_on_a_terminal(run, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    _, out, _ = run("generate", "--show", "--max-new-tokens", 20)
+    assert out.startswith("\x1b[32maccepted\x1b[0m \x1b[1;31mreplaced\x1b[0m \x1b[1;36mbonus\x1b[0m\n")
+    assert "‹" not in out
+
+
+def test_show_of_a_batch_gives_a_line_per_round(run):
+    _, out, _ = run("generate", "--show", "--prompt", "A", "--prompt", "B", "--max-new-tokens", 6, "--draft", "none")
+    lines = out.splitlines()
+    assert lines[1:3] == ["[0] A", "[1] B"]
+    assert {line[:4] for line in lines[3:-1] if line.startswith("[")} == {"[0] ", "[1] "}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--draft", "ngram"],
+        ["--draft", "none"],
+        ["--k", "auto"],
+        ["--k", 0],
+        ["--temperature", 0],
+        ["--method", "rejection", "--draft-prob", 0.5],
+        ["--method", "rejection", "--draft-policy", "uniform"],
+        ["--method", "rejection", "--draft-policy", "token", "--draft-prob", 0.8, "--k", 2],
+        ["--dtype", "bfloat16"],
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_options(run, options):
+    status, out, err = run("generate", "--max-new-tokens", 16, "--json", *options)
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["tokens"]) == 16
+
+
+def test_stop_strings(run):
+    whole = json.loads(run("generate", "--json", "--max-new-tokens", 40)[1])["text"]
+    stopped = json.loads(run("generate", "--json", "--max-new-tokens", 40, "--stop", whole[20:23])[1])
+    assert stopped["text"] == whole[: whole.index(whole[20:23])]
+    assert stopped["finish"] == "stop"
+
+
+def test_info(run):
+    status, out, _ = run("info")
+    assert status == 0
+    for name in ("specdec-kernels:", "torch:", "devices: cpu", "backends:", "build:"):
+        assert name in out
+    assert {"versions", "devices", "backends", "build"} == set(json.loads(run("info", "--json")[1]))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["generate", "--k", "-1"], "argument --k: expected a whole number >= 0 or 'auto', got '-1'"),
+        (["generate", "--k", "many"], "argument --k: expected a whole number >= 0 or 'auto', got 'many'"),
+        (["generate", "--temperature", "nan"], "argument --temperature: expected a finite number >= 0, got 'nan'"),
+        (["generate", "--draft-prob", "1.5"], "argument --draft-prob: expected a number in [0, 1], got '1.5'"),
+        (["generate", "--max-new-tokens", "0"], "argument --max-new-tokens: expected a whole number >= 1, got '0'"),
+        (["generate", "--max-new-tokens", "600"], "max_new_tokens: expected at most 504 after a prompt of 8 tokens"),
+        (["generate", "--seed", "x"], "argument --seed: expected a whole number, got 'x'"),
+        (["generate", "--method", "block"], "argument --method: invalid choice: 'block'"),
+        (
+            ["generate", "--target", "/no/model", "--prompt", "x"],
+            "argument --target: /no/model: expected a Hugging Face",
+        ),
+        (["generate", "--draft", "/no/model"], "argument --draft: /no/model: expected a Hugging Face"),
+        (["generate", "--target", "/no/model"], "argument --prompt: expected a prompt or --prompt-file with a target"),
+        (["generate", "--prompt-file", "/no/file"], "argument --prompt-file: expected a text file, got /no/file"),
+        (["generate", "--draft-prob", "0.5"], "draft_prob: expected method rejection and a model as drafter"),
+        (["generate", "--k", "auto", "--draft-prob", "0.5"], "argument --k: expected a number with --draft-prob"),
+        (["write"], "argument COMMAND: invalid choice: 'write'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_one_line(run, arguments, message):
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert message in err
+    assert err.startswith("specdec-kernels")
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_draft_with_another_vocabulary_is_named(run, tmp_path):
+    save(new_model("draft", 64), tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<extra>"])
+    tokenizer.save_pretrained(tmp_path)
+    status, _, err = run("generate", "--draft", tmp_path)
+    assert status == 2
+    assert f"draft {tmp_path}: expected the vocabulary of target embedded:target, got 1 tokens" in err
+    assert err.count("\n") == 1
+
+
+def test_as_a_program():
+    """No traceback, and no noise of others, outside pytest."""
+    command = [sys.executable, "-m", "specdec_kernels.cli", "generate"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    wrong = subprocess.run([*command, "--draft", "/no/model"], capture_output=True, text=True, env=environment)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    right = subprocess.run([*command, "--max-new-tokens", "8"], capture_output=True, text=True, env=environment)
+    assert right.returncode == 0
+    assert right.stdout.startswith("ROMEO:\n")
+    assert right.stderr.count("\n") == 1
