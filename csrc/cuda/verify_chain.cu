@@ -184,14 +184,13 @@ struct OrderingOps {
 
  private:
   __device__ bool known(int32_t slot) {
+    if (order.kind != Order::kDone) return false;  // this walk is void
     if (slot >= memory.stats_from && slot < memory.stats_to) return true;
-    if (order.kind == Order::kDone) {
-      for (int32_t past = memory.stats_from; past < memory.stats_to; ++past) memory.stats_status |= row_status(past);
-      place(Order::kStats, slot, kStreamAccept);
-      order.slots = slots_ahead(slot);
-      memory.stats_from = slot;
-      memory.stats_to = slot + order.slots;
-    }
+    for (int32_t past = memory.stats_from; past < memory.stats_to; ++past) memory.stats_status |= row_status(past);
+    place(Order::kStats, slot, kStreamAccept);
+    order.slots = slots_ahead(slot);
+    memory.stats_from = slot;
+    memory.stats_to = slot + order.slots;
     return false;
   }
 
