@@ -255,12 +255,70 @@ def drafting_rates(p, q, lam, runs) -> dict:
     )  # fmt: skip
 
 
+def control(runs):
+    """The controller beside every fixed draft length on the embedded pair, in tokens per second of one processor.
+
+    All take turns, text by text, and a round is charged the median time of all rounds of its length: what is compared
+    is the choice of lengths, not what else the machine did. The controller is judged by the second half of its rounds.
+    """
+    rounds = played(turns=12, tokens=max(20, runs // 40))
+    rounds["auto"] = rounds["auto"][len(rounds["auto"]) // 2 :]
+    times = {}
+    for entry in (entry for part in rounds.values() for entry in part):
+        times.setdefault(entry.drafted, []).append(sum(entry.seconds.values()))
+    charge = {length: float(np.median(seconds)) for length, seconds in sorted(times.items())}
+    *fixed, auto = (
+        sum(len(entry.tokens) for entry in part) / sum(charge[entry.drafted] for entry in part)
+        for part in rounds.values()
+    )
+    lengths = list(range(len(fixed)))
+    return dict(
+        title="Learning how far to draft: the embedded pair",
+        note=f"race, temperature 1; median seconds of a round by drafted tokens: {charge}",
+        panels=[
+            panel(
+                "one text at a time", "draft length k", "tokens per second",
+                curve(f"auto: {auto / max(fixed):.3f} of the best", lengths, [auto] * len(fixed)),
+                curve("fixed k", lengths, fixed, points=True),
+            ),
+        ],
+    )  # fmt: skip
+
+
+def played(turns, tokens):
+    """Rounds of the embedded pair but for those that read prompts, k = 0 … 8 and the controller taking turns."""
+    import time
+
+    import torch
+
+    from specdec_kernels.generate import FixedLength, ModelDrafter, generate, load_model
+    from specdec_kernels.generate.control import Controller
+    from specdec_kernels.generate.loop import Stopwatch
+
+    target, draft = map(load_model, PAIR)
+    policies = {str(k): FixedLength(k) for k in range(9)} | {"auto": Controller(8)}
+    rounds = {name: [] for name in policies}
+    threads, Stopwatch.clock = torch.get_num_threads(), staticmethod(time.process_time)
+    torch.set_num_threads(1)  # so that the processor's time is the text's
+    try:
+        for turn in range(turns):
+            for name, policy in policies.items():
+                options = dict(policy=policy, seed=turn, max_new_tokens=tokens)
+                (text,) = generate([PROMPTS[turn % len(PROMPTS)]], target, ModelDrafter(draft), **options)
+                rounds[name] += text.rounds[1:]
+    finally:
+        torch.set_num_threads(threads)
+        Stopwatch.clock = staticmethod(time.perf_counter)
+    return rounds
+
+
 FIGURES = {
     "rejections-50": rejections(50, (4, 5)),
     "rejections-100": rejections(100, (2,)),
     "pareto": pareto,
     "speedup": speedup,
     "drafting": drafting,
+    "control": control,
 }
 
 

@@ -19,39 +19,46 @@ from specdec_kernels.generate.drafting import DraftPlan
 from specdec_kernels.generate.policy import coin_per_chain
 from specdec_kernels.theory.chains import tokens_curve
 from specdec_kernels.theory.randomised import drafted_mass
+from specdec_kernels.theory.trees import optimal_nodes
 
 FIRST_LENGTHS = (4, 2, 4, 0, 2, 4, 0, 2, 4, 0)  # before anything is known; the first reads the prompt and tells no time
 EXPLORE_EVERY = 12  # rounds; a length near the best costs a few percent of one of them
 NO_DRAFT = -1  # stands for the length of a round that a coin left without draft: it still needs one row of the draft
 
 
-class Acceptance:
-    """Acceptance by slot, given that the slots before it were accepted, with old rounds fading.
+class Tally:
+    """How often each of n things was tried and passed, with old rounds fading."""
 
-    A slot seldom reached is thought to be like the one before it.
+    FADE = 0.995
 
-    Examples
-    --------
-    >>> seen = Acceptance(slots=3)
-    >>> for accepted in (2, 2, 2, 0): seen.add(planned=2, accepted=accepted)
-    >>> [round(float(beta), 2) for beta in seen.rates()]
-    [0.72, 0.84, 0.84]
-    """
-
-    PRIOR, WEIGHT, FADE = 0.7, 4.0, 0.995
-
-    def __init__(self, slots):
-        self.tried, self.passed = np.zeros(slots), np.zeros(slots)
-
-    def add(self, planned, accepted):
-        """Count a round: its slots up to the first rejection were tried."""
-        self.tried[: min(accepted + 1, planned)] += 1
-        self.passed[:accepted] += 1
+    def __init__(self, n):
+        self.tried, self.passed = np.zeros(n), np.zeros(n)
 
     def fade(self):
         """Let what was seen so far count a little less."""
         self.tried *= self.FADE
         self.passed *= self.FADE
+
+
+class Acceptance(Tally):
+    """Acceptance by slot, given that the slots before it were accepted.
+
+    A slot seldom reached is thought to be like the one before it.
+
+    Examples
+    --------
+    >>> seen = Acceptance(3)
+    >>> for accepted in (2, 2, 2, 0): seen.add(planned=2, accepted=accepted)
+    >>> [round(float(beta), 2) for beta in seen.rates()]
+    [0.72, 0.84, 0.84]
+    """
+
+    PRIOR, WEIGHT = 0.7, 4.0
+
+    def add(self, planned, accepted):
+        """Count a round: its slots up to the first rejection were tried."""
+        self.tried[: min(accepted + 1, planned)] += 1
+        self.passed[:accepted] += 1
 
     def rates(self):
         """Estimates, float64 [slots]."""
@@ -60,6 +67,37 @@ class Acceptance:
             like = (passed + self.WEIGHT * like) / (tried + self.WEIGHT)
             rates.append(like)
         return np.array(rates)
+
+
+class ChildAcceptance(Tally):
+    """Acceptance by child index of a draft tree's nodes; falling, as the best trees need it.
+
+    A child seldom offered is thought to be accepted half as often as the one before it.
+
+    Examples
+    --------
+    >>> seen = ChildAcceptance(3)
+    >>> for taken in (0, 0, None, 1): seen.add(offered=2, taken=taken)
+    >>> [round(float(rate), 2) for rate in seen.rates()]
+    [0.55, 0.26, 0.13]
+    """
+
+    PRIOR, WEIGHT = 0.6, 4.0
+
+    def add(self, offered, taken):
+        """Count a node that was reached: how many children it offered, and the index of the accepted one, if any."""
+        self.tried[:offered] += 1
+        if taken is not None and taken < len(self.passed):
+            self.passed[taken] += 1
+
+    def rates(self):
+        """Estimates, float64 [children], that sum to 1 at most."""
+        rates, like = [], self.PRIOR
+        for tried, passed in zip(self.tried.tolist(), self.passed.tolist(), strict=True):
+            rates.append((passed + self.WEIGHT * like) / (tried + self.WEIGHT))
+            like = rates[-1] / 2
+        rates = np.minimum.accumulate(rates)
+        return rates / max(1.0, rates.sum())
 
 
 class Times:
@@ -150,34 +188,44 @@ class Controller:
         self.rounds, self.planned = 0, []
 
     @property
+    def informed(self) -> bool:
+        """Whether the first lengths were tried, and some length often enough: limits may have cut them."""
+        return self.rounds >= len(FIRST_LENGTHS) and any(length >= 0 for length in self.times.typical)
+
+    @property
     def cost_ratio(self) -> float | None:
         """c: what one more draft token adds to a round over the time of a round without; None while unknown."""
-        if self.rounds <= len(FIRST_LENGTHS):
+        if not self.informed:
             return None
         curve = self.times.curve(self.max_k)
         return float((curve[-1] - curve[0]) / (curve[0] * self.max_k)) if self.max_k else 0.0
 
+    def tokens(self) -> np.ndarray:
+        """Expected tokens of a round by number of drafted tokens, float64 [max_k + 1]."""
+        betas = self.acceptance.rates()
+        if self.ratios:  # also right where a below 1 let more tokens pass
+            betas[0] = np.minimum(1, self.ratios).mean()
+        return tokens_curve(betas)
+
     def choose(self) -> Choice:
         """The best length and draft probability by the estimates of this moment."""
-        betas, ratios = self.acceptance.rates(), np.array(self.ratios)
-        if len(ratios):  # also right where a below 1 let more tokens pass
-            betas[0] = np.minimum(1, ratios).mean()
-        tokens, seconds = tokens_curve(betas), self.times.curve(self.max_k)
+        ratios = np.array(self.ratios)
+        tokens, seconds = self.tokens(), self.times.curve(self.max_k)
         rates = tokens / seconds
         best = Choice(int(rates.argmax()), 1.0, float(rates.max()))
         if not (self.randomised and self.max_k and ratios.any()):
             return best
         corners, mass = drafted_mass(ratios, np.ones(len(ratios)), prompts=len(ratios))
         skip = self.times.typical.get(NO_DRAFT, seconds[0 if self.parallel else 1])
-        after_first = (tokens[1:, None] - 1) / betas[0]  # accepted tokens once the first is
+        after_first = (tokens[1:, None] - 1) / (tokens[1] - 1)  # accepted tokens once the first is
         rates = (1 + after_first * mass) / (corners * seconds[1:, None] + (1 - corners) * skip)
         k, corner = np.unravel_index(rates.argmax(), rates.shape)
         return max(best, Choice(int(k) + 1, float(corners[corner]), float(rates.max())), key=lambda choice: choice.rate)
 
     def next_choice(self) -> Choice:
         """What the next round does: a first length, the best choice or, now and then, a length near it."""
-        if self.rounds < len(FIRST_LENGTHS):
-            return Choice(min(FIRST_LENGTHS[self.rounds], self.max_k), 1.0, 0.0)
+        if not self.informed:
+            return Choice(min(FIRST_LENGTHS[self.rounds % len(FIRST_LENGTHS)], self.max_k), 1.0, 0.0)
         choice = self.choose()
         turn, phase = divmod(self.rounds, EXPLORE_EVERY)
         if phase:
@@ -227,4 +275,49 @@ class Controller:
             self.acceptance.add(max(planned, 0), entry.accepted)
         if self.rounds:
             self.times.add(max(self.planned), sum(rounds[0].seconds.values()))
+        self.rounds += 1
+
+
+class TreeController(Controller):
+    """As `Controller` for draft trees: how many nodes, and in which shape.
+
+    Parameters
+    ----------
+    max_nodes : int
+        The largest tree considered, without its root; 0 … max_nodes are.
+    children : int
+        The most children a node may have.
+
+    Examples
+    --------
+    >>> controller = TreeController(max_nodes=6)
+    >>> for _ in range(60):
+    ...     parents = controller.plan_tree()
+    ...     controller.observe_tree([0, 1] if len(parents) > 1 else [0], seconds=1 + 0.01 * len(parents))
+    >>> int(controller.children.rates().argmax()), len(controller.plan_tree()) > 1
+    (0, True)
+    """
+
+    def __init__(self, max_nodes: int = 32, children: int = 8):
+        super().__init__(max_nodes)
+        self.children, self.parents = ChildAcceptance(children), [-1]
+
+    def tokens(self) -> np.ndarray:
+        """Expected tokens of a round by number of nodes, float64 [max_nodes + 1]."""
+        return 1 + np.append(0.0, np.cumsum(optimal_nodes(self.children.rates(), self.max_k).values))
+
+    def plan_tree(self) -> list[int]:
+        """The parents of the next round's tree: the root's -1 first, children of a node in draft order."""
+        self.parents = optimal_nodes(self.children.rates(), self.next_choice().k).parents
+        return self.parents
+
+    def observe_tree(self, path: list[int], seconds: float) -> None:
+        """Learn from a round of the planned tree: the accepted nodes, from the root's 0 on, and the round's seconds."""
+        self.children.fade()
+        for node, following in zip(path, [*path[1:], None], strict=True):
+            offered = [child for child, parent in enumerate(self.parents) if parent == node]
+            if offered:
+                self.children.add(len(offered), None if following is None else offered.index(following))
+        if self.rounds:
+            self.times.add(len(self.parents) - 1, seconds)
         self.rounds += 1

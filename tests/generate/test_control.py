@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from specdec_kernels import theory
-from specdec_kernels.generate.control import NO_DRAFT, Acceptance, Controller, Times
+from specdec_kernels.generate.control import NO_DRAFT, Acceptance, ChildAcceptance, Controller, Times, TreeController
+from specdec_kernels.theory.trees import optimal_nodes
 
 MAX_K = 12
 ROUNDS = 1000
@@ -120,6 +121,15 @@ def test_limits_are_kept_and_batches_pooled():
     assert controller.acceptance.tried[0] > controller.acceptance.tried[3] > 0
 
 
+def test_short_texts_and_no_drafts_are_no_obstacle():
+    for max_k, limits in ((0, [9]), (5, [5, 4, 3, 2, 1, 0]), (1, [0])):
+        controller = Controller(max_k)
+        for turn in range(40):
+            (count,), _ = controller.plan(None, None, [limits[turn % len(limits)]])
+            assert 0 <= count <= min(max_k, limits[turn % len(limits)])
+            controller.observe([SimpleNamespace(drafted=count, accepted=0, seconds={"all": 1.0})])
+
+
 def test_acceptance_counts_slots_up_to_the_first_rejection():
     acceptance = Acceptance(4)
     acceptance.add(planned=3, accepted=1)
@@ -174,6 +184,51 @@ def test_draft_probability_stays_one_where_nothing_was_looked_at():
         (count,), h = controller.plan(torch.tensor([7]), torch.tensor([position]), [1000])
         assert bool((h == 1).all())
         controller.observe([Machine(0.5, 0.1, seed=position).run(count)])
+
+
+def accepted_path(parents, R, rng):
+    """Nodes accepted in a tree where the i-th child of a node is accepted with probability R[i]."""
+    path = [0]
+    while True:
+        offered = [child for child, parent in enumerate(parents) if parent == path[-1]]
+        child = rng.choice(len(R) + 1, p=[*R, 1 - sum(R)])
+        if child >= len(offered):
+            return path
+        path.append(offered[child])
+
+
+@pytest.mark.parametrize("R, c", [((0.5, 0.2, 0.1, 0.05), 0.03), ((0.8, 0.1), 0.1), ((0.1, 0.05), 0.2)])
+def test_tree_controller_ends_within_five_percent_of_the_best_tree(R, c):
+    rng, controller, charged = np.random.default_rng(0), TreeController(24), []
+    for _ in range(1500):
+        parents = controller.plan_tree()
+        seconds = 1 + c * (len(parents) - 1)
+        controller.observe_tree(accepted_path(parents, R, rng), seconds * (1 + 0.1 * rng.exponential()))
+        tokens = 1 + sum(np.prod([R[i] if i < len(R) else 0 for i in node]) for node in child_paths(parents)[1:])
+        charged.append((tokens, seconds))
+    tokens, seconds = np.sum(charged[750:], axis=0)
+    best = max((1 + optimal_nodes(R, n).values.sum()) / (1 + c * n) for n in range(25))
+    assert tokens / seconds >= 0.95 * best
+
+
+def child_paths(parents):
+    """The child indices that lead from the root to each node."""
+    paths = [()]
+    for node in range(1, len(parents)):
+        elder = sum(parents[other] == parents[node] for other in range(node))
+        paths.append((*paths[parents[node]], elder))
+    return paths
+
+
+def test_child_acceptance_counts_offers_and_falls():
+    children = ChildAcceptance(3)
+    children.add(offered=3, taken=1)
+    children.add(offered=1, taken=None)
+    np.testing.assert_array_equal(children.tried, [2, 1, 1])
+    np.testing.assert_array_equal(children.passed, [0, 1, 0])
+    rates = children.rates()
+    assert np.all(np.diff(rates) <= 0)
+    assert rates.sum() <= 1
 
 
 def test_bad_arguments_are_named():
