@@ -15,7 +15,7 @@ void compact_kv(const CompactParams& p, int threads) {
     const int32_t* path = p.path + b * p.path_stride;
     const int64_t prefix = p.prefix_len.at(b);
     const int32_t moves = moves_of(path, p.max_depth + 1, prefix, slots, &status);
-    for (int32_t i = 0; i < p.layer_count; ++i) {
+    for (int32_t i = 0; i < p.layer_count && moves > 0; ++i) {
       const CacheLayer& layer = p.layers[i];
       for (int32_t head = 0; head < layer.heads; ++head) {
         char* root = layer.data + b * layer.batch_stride + head * layer.head_stride + prefix * layer.slot_stride;

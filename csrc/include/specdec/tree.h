@@ -24,20 +24,6 @@ struct TreeRequest {
   int32_t status;
 };
 
-SPECDEC_HD TreeRequest tree_request(const TreeParams& p, int64_t b) {
-  TreeRequest r;
-  r.status = kStatusOk;
-  r.first_token = b * p.draft_tokens.request_stride;
-  r.first_parent = b * p.parents.request_stride;
-  r.target_row = b * p.target.request_stride;
-  r.draft_row = b * p.draft.request_stride;
-  r.key = key_of(p.seed.at(b));
-  r.position = static_cast<uint32_t>(p.position.at(b));
-  r.nonce = static_cast<uint32_t>(p.nonce.at(b));
-  r.temperature = temperature_of(p.temperature.at(b), &r.status);
-  return r;
-}
-
 // The token after a node of this depth.
 SPECDEC_HD Noise tree_noise(const TreeRequest& r, int32_t depth, uint32_t stream) {
   return {r.key, r.position + static_cast<uint32_t>(depth), r.nonce, stream};
@@ -50,6 +36,21 @@ SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_
   if (parent >= 0 && parent < node) return static_cast<int32_t>(parent);
   if (parent != -1) *status |= kStatusParameter;
   return -1;
+}
+
+SPECDEC_HD TreeRequest tree_request(const TreeParams& p, int64_t b) {
+  TreeRequest r;
+  r.status = kStatusOk;
+  r.first_token = b * p.draft_tokens.request_stride;
+  r.first_parent = b * p.parents.request_stride;
+  r.target_row = b * p.target.request_stride;
+  r.draft_row = b * p.draft.request_stride;
+  r.key = key_of(p.seed.at(b));
+  r.position = static_cast<uint32_t>(p.position.at(b));
+  r.nonce = static_cast<uint32_t>(p.nonce.at(b));
+  r.temperature = temperature_of(p.temperature.at(b), &r.status);
+  parent_of(p.parents, r.first_parent, 0, &r.status);  // the root has none
+  return r;
 }
 
 // The first child of `node` after index `after`, `nodes` if there is none. Children come after their parent, so a walk

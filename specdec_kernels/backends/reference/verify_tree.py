@@ -30,7 +30,7 @@ def verify_tree(
     tokens.fill_(-1)
     path.fill_(-1)
     num_accepted.zero_()
-    status.copy_((bad_temperature | stray[:, 1:].any(dim=1)) * BAD_PARAMETER)
+    status.copy_((bad_temperature | stray.any(dim=1)) * BAD_PARAMETER)
     node, depth, tries = torch.zeros(3, requests, dtype=torch.int64, device=device)
     # The laws p^m and q^m at each request's node, and the tokens tried there.
     p, q = torch.zeros(2, requests, vocabulary, dtype=torch.float64, device=device)
@@ -91,7 +91,7 @@ def verify_tree(
         rejected = who[~accepted]
         p[rejected] = normalised((p[rejected] - q[rejected]).clamp(min=0.0))
         if not replacement:
-            q[rejected] = normalised(q[rejected].scatter(-1, at_x[~accepted], 0.0))
+            q[rejected] = normalised(torch.where(tried[rejected], 0.0, q[rejected]))
 
         who, x = who[accepted], x[accepted]
         tokens[who, depth[who]] = x

@@ -1,0 +1,20 @@
+"""Moving the cache entries of accepted nodes together."""
+
+from specdec_kernels.backends.reference.trees import BAD_PARAMETER
+
+
+def compact_kv(caches, path, prefix_len, status):
+    """Copy slots prefix_len + path[d] to prefix_len + d, all of them read before any is written."""
+    slots = min((cache.shape[2] for cache in caches), default=None)
+    prefix_len = prefix_len.expand(len(path)).tolist() if hasattr(prefix_len, "expand") else [prefix_len] * len(path)
+    for b, (nodes, prefix) in enumerate(zip(path.tolist(), prefix_len, strict=True)):
+        nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
+        good = [
+            prefix >= 0 and node > before and (slots is None or prefix + node < slots)
+            for before, node in zip([-1, *nodes], nodes)  # noqa: B905  (pairs of neighbours)
+        ]
+        moved = nodes[: good.index(False)] if False in good else nodes
+        status[b] = (len(moved) < len(nodes)) * BAD_PARAMETER
+        for cache in caches:
+            entries = cache[b, :, [prefix + node for node in moved]].clone()
+            cache[b, :, prefix : prefix + len(moved)] = entries

@@ -1,0 +1,19 @@
+"""Position ids of the nodes of trees."""
+
+import torch
+
+from specdec_kernels.backends.reference import trees
+
+
+def tree_positions(parents, prefix_len, positions, status):
+    """prefix_len + depth; the root and absent nodes have depth 0."""
+    requests, nodes = positions.shape
+    lengths = trees.prefix_lens(prefix_len, requests)
+    for b, entries in enumerate(parents.expand(requests, nodes).tolist()):
+        tree, bad = trees.parents_of(entries)
+        prefix, bad_prefix = lengths[b]
+        depths = []
+        for parent in tree:
+            depths.append(0 if parent is None else depths[parent] + 1)
+        positions[b] = prefix + torch.tensor(depths)
+        status[b] = (bad or bad_prefix) * trees.BAD_PARAMETER

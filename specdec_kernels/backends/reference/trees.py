@@ -1,0 +1,16 @@
+"""Trees as lists: what an entry of ``parents`` means, and lengths of prefixes."""
+
+BAD_PARAMETER = 8
+
+
+def parents_of(entries):
+    """(parents, bad): each node's parent, None for the root, an absent node (-1) or an entry that is no parent (bad)."""
+    parents = [parent if 0 <= parent < node else None for node, parent in enumerate(entries)]
+    return parents, any(parent is None and entry != -1 for parent, entry in zip(parents, entries, strict=True))
+
+
+def prefix_lens(prefix_len, requests, most=None):
+    """(length, bad) of each request, the length in [0, most]."""
+    lengths = prefix_len.expand(requests).tolist() if hasattr(prefix_len, "expand") else [prefix_len] * requests
+    possible = [max(0, length if most is None else min(length, most)) for length in lengths]
+    return [(fit, fit != length) for fit, length in zip(possible, lengths, strict=True)]
