@@ -16,11 +16,11 @@ using namespace specdec::python;
 
 namespace {
 
-// Binds op(make(arguments...), threads), without the GIL while it runs.
+// Binds op(make(call...), threads), without the GIL while it runs.
 template <class Params, class... Args>
 void bind_op(py::module_& m, const char* name, Params (*make)(Args...), void (*op)(const Params&, int)) {
-  m.def(name, [make, op](Args... args, int threads) {
-    const Params p = make(args...);
+  m.def(name, [make, op](const py::tuple& call, int threads) {
+    const Params p = make_params(make, call);
     py::gil_scoped_release unlocked;
     op(p, threads);
   });

@@ -4,6 +4,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "specdec/params.h"
@@ -18,24 +21,51 @@ const T* at(intptr_t address) { return reinterpret_cast<const T*>(address); }
 template <class T>
 T* writable(intptr_t address) { return reinterpret_cast<T*>(address); }
 
+// One item of a tuple. A call hands over some fifty of them, which pybind11's own conversions would take 2 us for.
+template <class T>
+T item(const py::tuple& t, Py_ssize_t i) {
+  PyObject* const o = PyTuple_GET_ITEM(t.ptr(), i);
+  if constexpr (std::is_same_v<T, py::tuple>) {
+    return py::reinterpret_borrow<py::tuple>(o);
+  } else {
+    std::conditional_t<std::is_floating_point_v<T>, double, long long> value;
+    if constexpr (std::is_floating_point_v<T>) value = PyFloat_AsDouble(o);
+    else value = PyLong_AsLongLong(o);
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return static_cast<T>(value);
+  }
+}
+
+// make(items of the tuple...).
+template <class Params, class... Args, std::size_t... I>
+Params make_params(Params (*make)(Args...), const py::tuple& call, std::index_sequence<I...>) {
+  if (call.size() != sizeof...(I)) throw std::invalid_argument("wrong number of arguments");
+  return make(item<std::decay_t<Args>>(call, I)...);
+}
+
+template <class Params, class... Args>
+Params make_params(Params (*make)(Args...), const py::tuple& call) {
+  return make_params(make, call, std::index_sequence_for<Args...>());
+}
+
 // Python hands the groups over as tuples: (address, strides..., value).
 template <class T>
 PerRequest<T> per_request(const py::tuple& t) {
-  return {at<T>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<T>()};
+  return {at<T>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<T>(t, 2)};
 }
 inline PerSlot per_slot(const py::tuple& t) {
-  return {at<float>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<float>()};
+  return {at<float>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<float>(t, 3)};
 }
 template <class T>
 PerRow<T> per_row(const py::tuple& t) {
-  return {at<T>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<T>()};
+  return {at<T>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<T>(t, 3)};
 }
 inline Rows rows(const py::tuple& t) {
-  return {at<void>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<int32_t>(),
-          static_cast<DType>(t[4].cast<int32_t>())};
+  return {at<void>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<int32_t>(t, 3),
+          static_cast<DType>(item<int32_t>(t, 4))};
 }
 inline Tokens tokens(const py::tuple& t) {
-  return {at<void>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(), t[3].cast<bool>()};
+  return {at<void>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<bool>(t, 3)};
 }
 
 inline ChainParams chain_params(int64_t batch, int32_t max_drafts, int32_t method, int32_t space, const py::tuple& draft_tokens,
@@ -168,8 +198,8 @@ inline CompactCall compact_call(int64_t batch, int32_t max_depth, intptr_t path,
   CompactCall call;
   for (const py::handle& cache : caches) {
     const py::tuple t = py::reinterpret_borrow<py::tuple>(cache);
-    call.layers.push_back({writable<char>(t[0].cast<intptr_t>()), t[1].cast<int64_t>(), t[2].cast<int64_t>(),
-                           t[3].cast<int64_t>(), t[4].cast<int32_t>(), t[5].cast<int32_t>(), t[6].cast<int32_t>()});
+    call.layers.push_back({writable<char>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2),
+                           item<int64_t>(t, 3), item<int32_t>(t, 4), item<int32_t>(t, 5), item<int32_t>(t, 6)});
   }
   call.params = {batch,
                  max_depth,

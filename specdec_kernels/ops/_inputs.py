@@ -28,7 +28,7 @@ def check_rows(name, x, ndim=None):
     check_tensor(name, x, ROW_DTYPES, ndim)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"{name}: expected rows of at least one token; got {shown(x)}")
-    if x.stride(-1) != 1 and x.shape[-1] != 1:
+    if x.stride()[-1] != 1 and x.shape[-1] != 1:
         raise ValueError(f"{name}: expected unit stride along the vocabulary; got strides {tuple(x.stride())}")
 
 

@@ -41,7 +41,7 @@ def define(name, schema, merge):
         if _watched(args[0]):
             op(*args)
         else:
-            run(args[0].device.type, args)
+            run("cpu" if args[0].is_cpu else args[0].device.type, args)
 
     return call
 

@@ -148,7 +148,7 @@ def verify_chain(
             raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
         batch, width = draft_tokens.shape
         slots = (batch, width)
-        if target.shape[0] != batch or target.shape[1] != width + 1:
+        if target.shape[:-1] != (batch, width + 1):
             raise ValueError(f"target: expected shape [{batch}, {width + 1}, V]; got {inputs.shown(target)}")
     if draft is not None:
         _check_draft(draft, target, slots, method)
@@ -231,9 +231,10 @@ def _slot_numbers(draft_prob, batch, slots, cu_drafts, device):
 
 
 def _check_out(out, batch, width, device):
-    if not isinstance(out, (tuple, list)) or len(out) != 3:
-        raise TypeError(f"out: expected (tokens, num_accepted, status); got {inputs.shown(out)}")
-    out = Verdict(*out)
+    if type(out) is not Verdict:
+        if not isinstance(out, (tuple, list)) or len(out) != 3:
+            raise TypeError(f"out: expected (tokens, num_accepted, status); got {inputs.shown(out)}")
+        out = Verdict(*out)
     inputs.output("out.tokens", out.tokens, torch.int64, (batch, width + 1), device, row_stride=True)
     inputs.output("out.num_accepted", out.num_accepted, torch.int32, (batch,), device)
     inputs.output("out.status", out.status, torch.int32, (batch,), device)
