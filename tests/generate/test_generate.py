@@ -1,6 +1,7 @@
 """Whole generations: the race equals plain sampling, batches equal their texts alone, outputs have the target's law."""
 
 import itertools
+from functools import cache
 
 import pytest
 import torch
@@ -104,10 +105,15 @@ def small_pair():
 
 
 @pytest.fixture(scope="module")
-def law(small_pair):
+def law_at(small_pair):
+    """The exact law of all texts at a temperature."""
+    return cache(lambda temperature: text_law(small_pair[0], temperature))
+
+
+def text_law(target, temperature):
     texts = torch.tensor([PROMPT + list(tail) for tail in itertools.product(range(VOCAB), repeat=LENGTH)])
     with torch.no_grad():
-        logs = small_pair[0].model(input_ids=texts).logits.log_softmax(-1)
+        logs = (target.model(input_ids=texts).logits / temperature).log_softmax(-1)
     following = logs[:, len(PROMPT) - 1 : -1].gather(2, texts[:, len(PROMPT) :, None])
     return following.sum((1, 2)).exp()
 
@@ -125,16 +131,17 @@ def drawn(small_pair, **options):
         dict(method="race", k=2),
         dict(method="rejection", k=1),
         dict(method="rejection", k=2),
+        dict(method="rejection", k=2, temperature=0.6),
         dict(method="rejection", drafter=NgramDrafter()),
         dict(method="rejection", k=1, draft_prob=0.5),
-        dict(method="rejection", k=2, draft_prob=0.7),
+        dict(method="rejection", k=2, draft_prob=0.7, temperature=1.5),
         dict(method="rejection", policy=RandomLength(2, 0.6, "token")),
         dict(method="rejection", policy=RandomLength(2, 0.9, "uniform")),
     ],
     ids=str,
 )
-def test_texts_have_the_target_law(small_pair, law, options):
-    assert follows_law(drawn(small_pair, **options), law)
+def test_texts_have_the_target_law(small_pair, law_at, options):
+    assert follows_law(drawn(small_pair, **options), law_at(options.get("temperature", 1.0)))
 
 
 class Overstated(RandomLength):
@@ -158,9 +165,9 @@ class Greedy(ModelDrafter):
 
 
 @pytest.mark.parametrize("wrong", ["overstated drafting probability", "draft not sampled from its law"])
-def test_biased_generations_are_caught(small_pair, law, wrong):
+def test_biased_generations_are_caught(small_pair, law_at, wrong):
     options = dict(policy=Overstated(1)) if wrong.startswith("overstated") else dict(drafter=Greedy(small_pair[1]), k=1)
-    assert not follows_law(drawn(small_pair, method="rejection", **options), law)
+    assert not follows_law(drawn(small_pair, method="rejection", **options), law_at(1.0))
 
 
 def test_rounds_without_a_draft_run_both_models_on_the_text_only(small_pair):
