@@ -79,9 +79,9 @@ def test_follows_a_change():
     controller, machine = Controller(MAX_K), Machine(0.95, 0.05, noise=0)
     play(controller, machine)
     assert controller.choose().k >= 8
-    machine.betas = np.full(MAX_K, 0.2)
+    machine.betas = np.full(MAX_K, 0.01)
     play(controller, machine)
-    assert controller.choose().k <= 1
+    assert controller.choose().k == 0
     machine.betas = np.full(MAX_K, 0.95)
     play(controller, machine, 3 * ROUNDS)  # it looks at drafting only now and then once it has stopped
     assert controller.choose().k >= 8
