@@ -18,8 +18,8 @@ inline void check(cudaError_t e, const char* name) {
 template <class Params, class... Args>
 void bind_op(pybind11::module_& m, const char* name, Params (*make)(Args...),
              cudaError_t (*op)(const Params&, const Workspace&, cudaStream_t, int64_t*)) {
-  m.def(name, [=](Args... args, intptr_t stream, intptr_t workspace, int64_t bytes) {
-    const Params p = make(args...);
+  m.def(name, [=](const pybind11::tuple& call, intptr_t stream, intptr_t workspace, int64_t bytes) {
+    const Params p = python::make_params(make, call);
     int64_t needed = 0;
     {
       pybind11::gil_scoped_release unlocked;
@@ -42,6 +42,9 @@ inline void bind(pybind11::module_ m) {
   });
   bind_op(m, "verify_chain", python::chain_params, verify_chain);
   bind_op(m, "race_sample", python::race_params, race_sample);
+  bind_op(m, "race_topk", python::race_params, race_topk);
+  bind_op(m, "residual", python::residual_params, residual);
+  bind_op(m, "overlap", python::overlap_params, overlap);
 }
 
 }  // namespace cuda

@@ -11,7 +11,7 @@ struct RaceSampleArguments {
   int splits;
 };
 
-__global__ void __launch_bounds__(kThreads) race_sample_kernel(const RaceSampleArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRow row = race_row(a.p, index);

@@ -103,11 +103,10 @@ __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) 
   return bound > -kInfinity && !(bound < needed - 1e-4f - slack(to_beat, needed));
 }
 
-// The race of one chunk. `best` is the block's best score so far, shared by its warps.
+// Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
 template <class T>
-__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Law& law, const Noise& noise, int32_t first,
-                                           int steps, const LaneNoise& words, const Shared<unsigned>& best,
-                                           Candidate* mine, bool* bad) {
+__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const Law& law, int32_t first, int steps,
+                                                    const LaneNoise& words, float to_beat, bool* bad) {
   float largest[kVectors], top = -kInfinity;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
@@ -115,12 +114,10 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Law& law
     top = max_nan(top, largest[u]);
   }
   *bad |= bad_elements(law.row, law.space, batch, top, first);
-  const float to_beat = from_ordered(load_relaxed(best));
   const float bound = top == top ? law.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
-  if (!__any_sync(kWarp, open_tile)) return;
-
+  if (!__any_sync(kWarp, open_tile)) return 0;
   unsigned open = 0;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
@@ -128,6 +125,16 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Law& law
     const float here = largest[u] == largest[u] ? law.log_bound(largest[u]) : kLargest;
     if (may_win(here, a, to_beat)) open |= 1u << u;
   }
+  return open;
+}
+
+// The race of one chunk. `best` is the block's best score so far, shared by its warps.
+template <class T>
+__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Law& law, const Noise& noise, int32_t first,
+                                           int steps, const Shared<unsigned>& best, Candidate* mine, bool* bad) {
+  const float to_beat = from_ordered(load_relaxed(best));
+  unsigned open = vectors_to_open(batch, law, first, steps, lane_noise(noise, first), to_beat, bad);
+  if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
 #pragma unroll 1
   for (; open; open &= open - 1)
@@ -159,7 +166,7 @@ __device__ __forceinline__ Find race_part(const Law& law, const Noise& noise, Pa
           __syncthreads();
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          race_chunk(batch, law, noise, first, steps, lane_noise(noise, first), best, &mine, &bad);
+          race_chunk(batch, law, noise, first, steps, best, &mine, &bad);
         });
   });
   return block_find({key_of_candidate(mine), bad});

@@ -124,5 +124,56 @@ __device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
   return {warp_max(all.key), __any_sync(kWarp, all.bad) != 0};
 }
 
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+struct TeamShape {
+  int size;
+  bool grid;  // a software cluster
+};
+
+// Blocks for each of `requests` that have `work` rows like `rows` to read at once: one in large batches, a small cluster
+// where clusters are, else as many as run at the same time. A large cluster would leave multiprocessors idle: it must
+// fit into one of the chip's partitions.
+inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work) {
+  const int64_t share = int64_t{device.multiprocessors} * kBlocksAMultiprocessor / requests;
+  const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
+  const int size = static_cast<int>(share < useful ? share : useful);
+  if (size <= 1) return {1, false};
+  if (device.capability < 90 || size >= 8) return {size, true};
+  return {size >= 4 ? 4 : 2, false};
+}
+
+// What the teams of a launch share. `tickets` and `words` are the kernel's own; the teams' stand behind them.
+struct TeamPlan {
+  TeamShape shape;
+  int64_t requests;
+  int items;
+  int64_t tickets, words;
+  int64_t all_tickets() const { return tickets + (shape.grid ? requests : 0); }
+  int64_t all_words() const { return words + (shape.grid ? requests * 2 * items : 0); }
+  bool fits(const Room& room) const { return all_tickets() <= room.ticket_count && all_words() <= room.word_count; }
+  int64_t bytes() const { return room_needed(all_tickets(), all_words()); }
+  TeamRoom team(const Room& room) const { return {shape.size, items, room.tickets + tickets, room.words + words}; }
+};
+
+inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
+  const int least = shape.size * kWarps;  // team_find has one item a warp
+  return {shape, requests, items > least ? items : least, tickets, words};
+}
+
+template <class Arguments>
+cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), void (*grid)(Arguments),
+                         const TeamPlan& plan, const Device& device, const Arguments& a, cudaStream_t stream) {
+  Shape shape = {plan.requests * plan.shape.size};
+  if (plan.shape.grid) {
+    shape.cooperative = true;
+    return launch(grid, shape, a, stream);
+  }
+  shape.cluster = plan.shape.size;
+  shape.dynamic_shared = 2 * sizeof(WideKey) * own_slots(plan.items, plan.shape.size);
+  if (shape.dynamic_shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
+  return launch(plan.shape.size > 1 ? cluster : local, shape, a, stream);
+}
+
 }  // namespace cuda
 }  // namespace specdec

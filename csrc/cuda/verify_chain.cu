@@ -6,9 +6,8 @@
 //                     read. One block a request in large batches; a cluster, or a software cluster, in smaller ones,
 //                     which for few requests takes the log-sum-exp of several slots between two barriers.
 #include "race_rows.cuh"
-#include "softmax.cuh"
 #include "specdec/chain.h"
-#include "team.cuh"
+#include "team_rows.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -75,7 +74,7 @@ __device__ __forceinline__ bool reachable(const ChainParams& p, const ChainReque
   return true;
 }
 
-__global__ void __launch_bounds__(kThreads) race_rows_kernel(const RaceRowsArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_kernel(const RaceRowsArguments a) {
   const ChainParams& p = a.p;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int64_t row = blockIdx.x / a.splits;
@@ -122,10 +121,6 @@ struct Order {
   float draft_prob;
 };
 
-struct PairStat {
-  RowStat side[2];  // target, draft
-};
-
 // What the walking thread remembers between two walks.
 struct Memory {
   int32_t stats_from, stats_to;  // the slots whose figures are there
@@ -139,7 +134,7 @@ struct Memory {
 struct OrderingOps {
   const ChainArguments& a;
   const ChainRequest& r;
-  const Shared<PairStat>& stats;
+  const Shared<RowStat>& stats;
   Memory memory;
   Order order;
   int32_t last_token;
@@ -171,15 +166,15 @@ struct OrderingOps {
       *q = has_draft() ? clean_probability(y) : 1.0f;
       return x >= 0.0f && y >= 0.0f && x < kInfinity && y < kInfinity ? kStatusOk : kStatusNonFinite;
     }
-    const PairStat row = stats[slot - memory.stats_from];
-    *p = probability(scaled(x, r.temperature.inverse), row.side[0].lse);
-    *q = !has_draft() ? 1.0f : drafted ? probability(scaled(y, r.temperature.inverse), row.side[1].lse) : 0.0f;
+    *p = probability(scaled(x, r.temperature.inverse), stat(slot, 0).lse);
+    *q = !has_draft() ? 1.0f : drafted ? probability(scaled(y, r.temperature.inverse), stat(slot, 1).lse) : 0.0f;
     return row_status(slot);
   }
 
+  __device__ RowStat stat(int32_t slot, int side) const { return stats[2 * (slot - memory.stats_from) + side]; }
   __device__ int32_t row_status(int32_t slot) const {
-    const PairStat row = stats[slot - memory.stats_from];
-    return memory.stats_status | (row.side[0].bad || (has_draft() && row.side[1].bad) ? kStatusNonFinite : kStatusOk);
+    const bool bad = stat(slot, 0).bad || (has_draft() && stat(slot, 1).bad);
+    return memory.stats_status | (bad ? kStatusNonFinite : kStatusOk);
   }
 
  private:
@@ -224,7 +219,7 @@ struct OrderingOps {
 };
 
 // Walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
-__device__ void walk(const ChainArguments& a, int64_t request, const Shared<PairStat>& stats,
+__device__ void walk(const ChainArguments& a, int64_t request, const Shared<RowStat>& stats,
                      const Shared<Memory>& memory, const Shared<Order>& order) {
   const ChainRequest r = chain_request(a.p, request);
   OrderingOps ops{a, r, stats, memory[0], {}, 0};
@@ -240,29 +235,22 @@ __device__ void walk(const ChainArguments& a, int64_t request, const Shared<Pair
 // The log-sum-exp of the rows of the slots ordered.
 template <class Team>
 __device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, const Order& order,
-                                           const Shared<PairStat>& stats) {
-  const int sides = a.p.draft.data ? 2 : 1, rows = order.slots * sides, items = rows * a.tiles;
-  for (int i = team.rank() * kWarps + warp_id(); i < items; i += team.size() * kWarps) {
-    const int row = i / a.tiles, tile = i % a.tiles, ahead = row / sides;
-    const Row data = row % sides == 0 ? row_at(a.p.target, order.target + ahead * a.p.target.row_stride)
-                                      : row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride);
-    const WideKey word = tile < tiles_of(data) ? packed(tile_stat(data, tile, order.inv_temperature)) : kNoTile;
-    if (lane_id() == 0) team.put(i, word);
-  }
-  team.sync();
-  for (int slot = warp_id(); slot < order.slots; slot += kWarps) {
-    PairStat found = {};
-    for (int side = 0; side < sides; ++side)
-      found.side[side] =
-          combine_tiles(a.tiles, [&](int tile) { return team.get((slot * sides + side) * a.tiles + tile); });
-    if (lane_id() == 0) stats[slot] = found;
-  }
+                                           const Shared<RowStat>& stats) {
+  const int sides = a.p.draft.data ? 2 : 1;
+  stats_of_rows(
+      team, order.slots * sides, a.tiles, order.inv_temperature,
+      [&](int row) {
+        const int ahead = row / sides;
+        return row % sides == 0 ? row_at(a.p.target, order.target + ahead * a.p.target.row_stride)
+                                : row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride);
+      },
+      [&](int row, const RowStat& stat) { stats[row / sides * 2 + row % sides] = stat; });
 }
 
 // The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it.
 template <class Team>
 __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
-                                          const Shared<PairStat>& stats, int32_t stats_from, const Shared<Memory>& memory) {
+                                          const Shared<RowStat>& stats, int32_t stats_from, const Shared<Memory>& memory) {
   const Row row = row_at(a.p.target, order.target);
   Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
   if (order.residual && a.p.draft.data) {
@@ -270,9 +258,10 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
     law.draft = row_at(a.p.draft, order.draft);
     law.draft_prob = order.draft_prob;
     if (a.p.space == Space::kLogits) {
-      const PairStat known = stats[order.slot - stats_from];
-      law.target_lse = known.side[0].lse;
-      law.draft_lse = known.side[1].lse;
+      const int pair = 2 * (order.slot - stats_from);
+      const RowStat target = stats[pair], draft = stats[pair + 1];
+      law.target_lse = target.lse;
+      law.draft_lse = draft.lse;
     }
   }
   Part part = {team.rank(), team.size()};
@@ -316,7 +305,7 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
-  SPECDEC_SHARED(PairStat, stats, kSlotsAtOnce);
+  SPECDEC_SHARED(RowStat, stats, 2 * kSlotsAtOnce);
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Team team(a.team);
@@ -336,12 +325,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-int tiles_of(const Rows& rows) {
-  if (!rows.data) return 0;
-  const int tile = rows.dtype == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
-  return (rows.vocab + tile - 1) / tile;
-}
-
 cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                              int64_t* needed) {
   const int64_t rows = p.batch * (p.max_drafts + 1);
@@ -351,44 +334,22 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
   return launch(race_rows_kernel, {rows * splits}, RaceRowsArguments{p, room, splits}, stream);
 }
 
-// Blocks for one request: one in large batches, a small cluster where clusters are, else as many as run at once.
-int team_size(const Device& device, int64_t batch, int most) {
-  const int64_t share = int64_t{device.multiprocessors} * kBlocksAMultiprocessor / batch;
-  const int size = share < most ? static_cast<int>(share) : most;
-  if (size <= 1) return 1;
-  return size < 4 ? size / 2 * 2 : size < 8 ? 4 : size;
-}
-
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                          int64_t* needed) {
   const int sides = p.draft.data ? 2 : 1;
   const bool in_order = p.space == Space::kProbs || p.method == Method::kRace;
   ChainArguments a = {p, {}, nullptr, nullptr, 1, tiles_of(p.target)};
   if (tiles_of(p.draft) > a.tiles) a.tiles = tiles_of(p.draft);
-  a.team.size = team_size(device, p.batch, splits_of_row(device, 1, p.target.vocab, p.target.dtype) * (in_order ? 1 : sides));
-  const bool grid = a.team.size > 4 || (a.team.size > 1 && device.capability < 90);
-  if (grid && !in_order) a.slots_at_once = p.max_drafts < 1 ? 1 : p.max_drafts < kSlotsAtOnce ? p.max_drafts : kSlotsAtOnce;
-  a.team.items = a.slots_at_once * sides * a.tiles;
-  if (a.team.items < a.team.size * kWarps) a.team.items = a.team.size * kWarps;
-
-  const int64_t partials = a.team.size > 1 ? p.batch * a.team.size * kWordsAPartial : 0;
-  const int64_t words = partials + (grid ? p.batch * 2 * a.team.items : 0), tickets = a.team.size > 1 ? 2 * p.batch : 0;
-  if (tickets > room.ticket_count || words > room.word_count) return *needed = room_needed(tickets, words), cudaSuccess;
+  const TeamShape shape = team_shape(device, p.batch, p.target, in_order ? 1 : sides);
+  if (shape.grid && !in_order)
+    a.slots_at_once = p.max_drafts < 1 ? 1 : p.max_drafts < kSlotsAtOnce ? p.max_drafts : kSlotsAtOnce;
+  const int64_t partials = shape.size > 1 ? p.batch * shape.size * kWordsAPartial : 0;
+  const TeamPlan plan = team_plan(shape, p.batch, a.slots_at_once * sides * a.tiles, shape.size > 1 ? p.batch : 0, partials);
+  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
+  a.team = plan.team(room);
   a.tickets = room.tickets;
-  a.team.counters = room.tickets + p.batch;
   a.partials = room.words;
-  a.team.words = room.words + partials;
-
-  Shape shape = {p.batch * a.team.size};
-  if (grid) {
-    shape.cooperative = true;
-    return launch(chain_kernel<GridTeam>, shape, a, stream);
-  }
-  shape.cluster = a.team.size;
-  shape.dynamic_shared = 2 * sizeof(WideKey) * own_slots(a.team.items, a.team.size);
-  if (shape.dynamic_shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
-  return a.team.size > 1 ? launch(chain_kernel<ClusterTeam>, shape, a, stream)
-                         : launch(chain_kernel<LocalTeam>, shape, a, stream);
+  return launch_teams(chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, plan, device, a, stream);
 }
 
 }  // namespace

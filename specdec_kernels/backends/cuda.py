@@ -68,7 +68,7 @@ class Kernels:
         needed = 1
         while needed:
             workspace = self._workspaces.get(device, stream, needed)
-            needed = op(*call, stream, workspace.data_ptr(), workspace.numel())
+            needed = op(call, stream, workspace.data_ptr(), workspace.numel())
 
     def verify_chain(self, draft_tokens, target, *rest):
         self._launch(self._native.verify_chain, target.device, arguments.chain(draft_tokens, target, *rest))

@@ -1,0 +1,71 @@
+// overlap: a team sums over a pair of rows tile by tile.
+#include "specdec/overlap.h"
+
+#include "pair_rows.cuh"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+struct OverlapArguments {
+  OverlapParams p;
+  PairArguments pair;
+};
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
+  const OverlapParams& p = a.p;
+  Team team(a.pair.team);
+  const int64_t index = team.index(), i = index / p.inner, j = index % p.inner;
+  int32_t status = kStatusOk;
+  const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
+  LawRow sides[2] = {
+      {row_at(p.target, i * p.target.request_stride + j * p.target.row_stride), p.space, temperature, kNoMass, kNoToken},
+      {row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride), p.space, temperature, kNoMass, kNoToken}};
+  law_rows(team, a.pair.tiles, p.space, temperature, sides);
+
+  const int tiles = sum_tiles_of(p.target.vocab);
+  OverlapSums<float> sums = {};
+  over_sum_tiles(
+      team, p.target.vocab,
+      [&](int32_t token) {
+        const Four target = sides[0].probabilities(token), draft = sides[1].probabilities(token);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums = add(sums, overlap_terms(target.value[k], draft.value[k]));
+      },
+      [&](int tile) {
+        // Each of the two words of a tile is an item of the warp that owns the tile.
+        const WideKey first = packed(warp_sum(sums.accept), warp_sum(sums.tv));
+        const WideKey second = packed(warp_sum(sums.kl), warp_sum(sums.harmonic));
+        if (lane_id() == 0) {
+          team.put(tile, first);
+          team.put(second_half(team, tiles) + tile, second);
+        }
+        sums = {};
+      });
+  team.sync();
+  const TwoSums first = sum_items(team, 0, tiles), second = sum_items(team, second_half(team, tiles), tiles);
+  if (team.rank() == 0 && threadIdx.x == 0) {
+    p.accept[index] = first.a;
+    p.tv[index] = 0.5f * first.b;
+    p.kl[index] = second.a;
+    p.harmonic[index] = second.b;
+  }
+  team.leave();
+}
+
+}  // namespace
+
+cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  if (p.outer * p.inner == 0) return *needed = 0, cudaSuccess;
+  Device device;
+  TeamPlan plan;
+  OverlapArguments a = {p, {}};
+  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
+  if (e != cudaSuccess || *needed) return e;
+  return launch_teams(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>, overlap_kernel<GridTeam>, plan, device, a, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

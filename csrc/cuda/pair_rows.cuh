@@ -1,0 +1,149 @@
+// A target row and a draft row side by side, as probabilities: residual and overlap. The vocabulary goes by tiles of
+// 1,024 tokens, four tokens a lane and step; tiles are summed on their own and combined in one order.
+#pragma once
+
+#include "specdec/chain.h"
+#include "team_rows.cuh"
+
+namespace specdec {
+namespace cuda {
+
+constexpr int kSumTile = 1024;
+
+__host__ __device__ __forceinline__ int sum_tiles_of(int32_t vocab) { return (vocab + kSumTile - 1) / kSumTile; }
+
+struct Four {
+  float value[4];
+};
+
+// Elements token .. token + 3 of a row; past its end, `fill`.
+__device__ __forceinline__ Four four_elements(const Row& row, int32_t token, float fill) {
+  const int size = row.dtype == DType::kFloat32 ? 4 : 2;
+  const char* at = static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size;
+  if (token + 4 <= row.vocab && reinterpret_cast<uintptr_t>(at) % (4 * size) == 0) {
+    if (size == 4) {
+      const uint4 v = load_stream(at);
+      return {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
+    }
+    const uint2 half = *reinterpret_cast<const uint2*>(at);
+    const uint4 v = {half.x, half.y, 0, 0};
+    if (row.dtype == DType::kBFloat16) return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
+    return {{Float16::at(v, 0), Float16::at(v, 1), Float16::at(v, 2), Float16::at(v, 3)}};
+  }
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.value[i] = token + i < row.vocab ? element(row, token + i) : fill;
+  return four;
+}
+
+// One side of the pair.
+struct LawRow {
+  Row row;
+  Space space;
+  Temperature temperature;
+  LogSumExp lse;   // logits
+  int32_t greedy;  // temperature 0
+
+  __device__ Four probabilities(int32_t token) const {
+    Four four = {{}};
+    if (temperature.greedy) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) four.value[i] = token + i == greedy ? 1.0f : 0.0f;
+      return four;
+    }
+    if (token >= row.vocab) return four;
+    four = four_elements(row, token, space == Space::kProbs ? 0.0f : -kInfinity);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      four.value[i] = space == Space::kProbs ? clean_probability(four.value[i])
+                                             : probability(scaled(four.value[i], temperature.inverse), lse);
+    return four;
+  }
+};
+
+struct PairArguments {
+  TeamRoom team;
+  int tiles;  // of the longer row of logits
+};
+
+// Both sides, ready to give probabilities: for every thread of the team.
+template <class Team>
+__device__ __forceinline__ void law_rows(Team& team, int tiles, Space space, const Temperature& temperature,
+                                         LawRow (&sides)[2]) {
+  SPECDEC_SHARED(RowStat, stats, 2);
+  if (temperature.greedy) {
+#pragma unroll 1
+    for (int side = 0; side < 2; ++side) {
+      const Find find = team_find(team, argmax_part(side == 0 ? sides[0].row : sides[1].row, space, {team.rank(), team.size()}));
+      const int32_t token = candidate_of_key(find.key).token;
+      if (side == 0) sides[0].greedy = token;
+      else sides[1].greedy = token;
+    }
+  } else if (space == Space::kLogits) {
+    stats_of_rows(team, 2, tiles, temperature.inverse, [&](int row) { return row == 0 ? sides[0].row : sides[1].row; },
+                  [&](int row, const RowStat& stat) { stats[row] = stat; });
+    __syncthreads();
+    const RowStat target = stats[0], draft = stats[1];
+    sides[0].lse = target.lse;
+    sides[1].lse = draft.lse;
+  }
+}
+
+// Calls f(tile, token) for this warp's tiles, four tokens of a lane at a time; end(tile) after each tile.
+template <class Team, class F, class End>
+__device__ __forceinline__ void over_sum_tiles(const Team& team, int32_t vocab, F&& f, End&& end) {
+#pragma unroll 1
+  for (int tile = team.rank() * kWarps + warp_id(); tile < sum_tiles_of(vocab); tile += team.size() * kWarps) {
+#pragma unroll 1
+    for (int32_t token = tile * kSumTile + lane_id() * 4; token < (tile + 1) * kSumTile && token < vocab; token += 128) f(token);
+    end(tile);
+  }
+}
+
+// Two sums a word.
+__device__ __forceinline__ WideKey packed(float a, float b) { return static_cast<WideKey>(bits(a)) << 32 | bits(b); }
+__device__ __forceinline__ float first_of(WideKey word) { return from_bits(static_cast<uint32_t>(word >> 32)); }
+__device__ __forceinline__ float second_of(WideKey word) { return from_bits(static_cast<uint32_t>(word)); }
+
+// Where the second words of the tiles start: at a multiple of the team's warps, so that a tile's two words have one owner.
+template <class Team>
+__device__ __forceinline__ int second_half(const Team& team, int tiles) {
+  const int warps = team.size() * kWarps;
+  return (tiles + warps - 1) / warps * warps;
+}
+
+struct TwoSums {
+  float a, b;
+};
+
+// The sums over all tiles of items [from, from + tiles): the same in every lane of every member.
+template <class Team>
+__device__ __forceinline__ TwoSums sum_items(const Team& team, int from, int tiles) {
+  TwoSums sums = {0.0f, 0.0f};
+  for (int tile = lane_id(); tile < tiles; tile += 32) {
+    const WideKey word = team.get(from + tile);
+    sums.a = add(sums.a, first_of(word));
+    sums.b = add(sums.b, second_of(word));
+  }
+  return {warp_sum(sums.a), warp_sum(sums.b)};
+}
+
+template <class Params>
+cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, Device* device, TeamPlan* plan,
+                      PairArguments* pair) {
+  *needed = 0;
+  const cudaError_t e = this_device(device);
+  if (e != cudaSuccess) return e;
+  pair->tiles = tiles_of(p.target) > tiles_of(p.draft) ? tiles_of(p.target) : tiles_of(p.draft);
+  const TeamShape shape = team_shape(*device, p.outer * p.inner, p.target, 2);
+  const int warps = shape.size * kWarps, stats = 2 * pair->tiles;
+  const int sums = 2 * (sum_tiles_of(p.target.vocab) + warps - 1) / warps * warps + warps;
+  const Room room = room_in(workspace);
+  *plan = team_plan(shape, p.outer * p.inner, sums > stats ? sums : stats, 0, 0);
+  if (!plan->fits(room)) *needed = plan->bytes();
+  pair->team = plan->team(room);
+  return cudaSuccess;
+}
+
+}  // namespace cuda
+}  // namespace specdec

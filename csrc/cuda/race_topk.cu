@@ -1,0 +1,177 @@
+// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys over its lanes; where k is more, the
+// row is read again for the next 32. Blocks write the lists of their parts, and the last block of a row merges them.
+#include "launch.cuh"
+#include "race_rows.cuh"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+constexpr WideKey kCeiling = ~WideKey{0};
+
+// The best of a warp in falling order: lane i holds the i-th; 0 is nobody.
+struct Podium {
+  WideKey place = 0;
+  int size;            // places that count, at most 32
+  WideKey below;       // keys from here on were taken by an earlier podium
+
+  __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
+  __device__ float to_beat() const { return candidate_of_key(last()).score; }
+
+  // Every lane offers a key, or 0.
+  __device__ void offer(WideKey key) {
+    if (key >= below) key = 0;
+    for (;;) {
+      const unsigned better = __ballot_sync(kWarp, key > last());
+      if (!better) return;
+      const int from = __ffs(static_cast<int>(better)) - 1;
+      const WideKey enters = __shfl_sync(kWarp, key, from);
+      if (lane_id() == from) key = 0;
+      const int at = __popc(__ballot_sync(kWarp, place > enters));
+      const WideKey above = __shfl_up_sync(kWarp, place, 1u);
+      if (lane_id() == at) place = enters;
+      else if (lane_id() > at) place = above;
+    }
+  }
+};
+
+// The key of one token, exactly; 0 if it cannot beat `to_beat`.
+__device__ __forceinline__ WideKey key_of(const RaceRow& r, const Law& law, const Group& group, int32_t token, float to_beat) {
+  if (r.temperature.greedy) {
+    const float x = scaled(element(r.row, token), 1.0f);
+    return x == -kInfinity || (law.space == Space::kProbs && !(x >= kSmallest)) ? 0 : key_of_candidate({x, token});
+  }
+  const float log_weight = law.log_weight(token, needed_log_weight(to_beat, group.first));
+  if (log_weight == -kInfinity) return 0;
+  return key_of_candidate({race_score(log_weight, arrival(opaque(r.noise), group, static_cast<uint32_t>(token))), token});
+}
+
+// The arrivals of this warp's chunks of a row.
+__device__ __forceinline__ void fill_podium(const RaceRow& r, Space space, Part part, const Shared<unsigned>& best,
+                                            Podium* podium) {
+  const Law law = law_of_row(r.row, space, r.temperature.inverse, kNoToken);
+  with_type(r.row.dtype, [&](auto type) {
+    using T = decltype(type);
+    over_chunks<T>(
+        r.row, part,
+        [&](int32_t first, int steps, bool any) {
+          if (!any || r.temperature.greedy) return;
+          // The first arrivals of the warp's groups are so many tokens: what the last of them scores is to be beaten.
+          Candidate mine = kNobody;
+          prefetch<T>(r.row, first, steps);
+          offer_first_arrival(law, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, first), &mine);
+          Podium guess = {0, podium->size, podium->below};
+          guess.offer(key_of_candidate(mine));
+          const unsigned score = ordered(guess.to_beat());
+          if (lane_id() == 0) atomicMax(&best[0], score);
+        },
+        [&](const Batch<T>& batch, int32_t first, int steps) {
+          const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
+          unsigned open = 0;
+          bool bad = false;
+          if (r.temperature.greedy) {
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u)
+              if (u < steps && !(T::largest(batch.vector[u]) < to_beat)) open |= 1u << u;
+          } else {
+            open = vectors_to_open(batch, law, first, steps, lane_noise(r.noise, first), to_beat, &bad);
+          }
+#pragma unroll 1
+          while (__any_sync(kWarp, open != 0)) {
+            const bool mine = open != 0;
+            const int32_t token = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
+            open &= open - 1;
+            Group group = {};
+            if (mine && !r.temperature.greedy) group = group_at(opaque(r.noise), static_cast<uint32_t>(token) / kGroup);
+#pragma unroll 1
+            for (int i = 0; i < T::kPerVector; ++i) {
+              WideKey key = 0;
+              if (mine && token + i < r.row.vocab) key = key_of(r, law, group, token + i, to_beat);
+              podium->offer(key);
+            }
+          }
+          const unsigned score = ordered(podium->to_beat());
+          if (lane_id() == 0) atomicMax(&best[0], score);
+        });
+  });
+}
+
+// The best of the block's warps, into warp 0.
+__device__ __forceinline__ void merge_podiums(Podium* podium) {
+  SPECDEC_SHARED(WideKey, places, kThreads);
+  places[threadIdx.x] = podium->place;
+  __syncthreads();
+  if (warp_id() == 0)
+    for (int w = 1; w < warps_in_block(); ++w) podium->offer(places[w * 32 + lane_id()]);
+  __syncthreads();
+}
+
+struct RaceTopkArguments {
+  RaceParams p;
+  Room room;
+  int splits;
+};
+
+__device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, int64_t index, int32_t at, WideKey key) {
+  a.p.tokens[index * a.p.k + at] = key == 0 ? -1 : candidate_of_key(key).token;
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
+  SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(WideKey, lowest, 1);
+  const int64_t index = blockIdx.x / a.splits;
+  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const RaceRow r = race_row(a.p, index);
+  WideKey* lists = a.room.words + index * a.splits * a.p.k;
+
+  WideKey below = kCeiling;
+#pragma unroll 1
+  for (int32_t from = 0; from < a.p.k; from += 32) {
+    Podium podium = {0, a.p.k - from < 32 ? a.p.k - from : 32, below};
+    if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
+    __syncthreads();
+    if (below) fill_podium(r, a.p.space, {rank, a.splits}, best, &podium);
+    merge_podiums(&podium);
+    if (threadIdx.x < podium.size) {
+      if (a.splits == 1) store_arrival(a, index, from + lane_id(), podium.place);
+      else lists[static_cast<int64_t>(rank) * a.p.k + from + lane_id()] = podium.place;
+    }
+    if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
+    __syncthreads();
+    below = lowest[0];
+  }
+  if (a.splits == 1 || !last_to_come(a.room.tickets + index, static_cast<unsigned>(a.splits)) || warp_id() != 0) return;
+
+  below = kCeiling;
+#pragma unroll 1
+  for (int32_t from = 0; from < a.p.k; from += 32) {
+    Podium podium = {0, a.p.k - from < 32 ? a.p.k - from : 32, below};
+    const int count = a.splits * a.p.k;
+    for (int i = 0; i < count; i += 32) podium.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
+    if (lane_id() < podium.size) store_arrival(a, index, from + lane_id(), podium.place);
+    below = podium.last();
+  }
+}
+
+}  // namespace
+
+cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  const int64_t rows = p.outer * p.inner;
+  if (rows == 0 || p.k == 0) return cudaSuccess;
+  Device device;
+  const cudaError_t e = this_device(&device);
+  if (e != cudaSuccess) return e;
+  // Each split has a list of k: no more splits than keep the lists short.
+  constexpr int64_t kLists = 16 << 10;
+  int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
+  if (splits > kLists / (rows * p.k)) splits = kLists / (rows * p.k) > 1 ? kLists / (rows * p.k) : 1;
+  const Room room = room_in(workspace);
+  const int64_t words = rows * splits * p.k;
+  if (splits > 1 && (rows > room.ticket_count || words > room.word_count)) return *needed = room_needed(rows, words), cudaSuccess;
+  return launch(race_topk_kernel, {rows * splits}, RaceTopkArguments{p, room, static_cast<int>(splits)}, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,87 @@
+// residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
+#include "pair_rows.cuh"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+struct ResidualArguments {
+  ResidualParams p;
+  PairArguments pair;
+};
+
+__device__ __forceinline__ void store_four(float* probs, int32_t token, int32_t vocab, const Four& four) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (token + i < vocab) probs[token + i] = four.value[i];
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
+  const ResidualParams& p = a.p;
+  Team team(a.pair.team);
+  const int64_t index = team.index(), i = index / p.inner, j = index % p.inner;
+  int32_t status = kStatusOk;
+  const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
+  const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
+  LawRow sides[2] = {
+      {row_at(p.target, i * p.target.request_stride + j * p.target.row_stride), p.space, temperature, kNoMass, kNoToken},
+      {row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride), p.space, temperature, kNoMass, kNoToken}};
+  law_rows(team, a.pair.tiles, p.space, temperature, sides);
+  const int32_t vocab = p.target.vocab;
+  float* probs = p.probs + index * vocab;
+
+  float weight = 0.0f, rejected = 0.0f;
+  over_sum_tiles(
+      team, vocab,
+      [&](int32_t token) {
+        const Four target = sides[0].probabilities(token), draft = sides[1].probabilities(token);
+        Four left;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float drafted = mul(h, draft.value[k]);
+          left.value[k] = residual_weight(target.value[k], drafted);
+          weight = add(weight, left.value[k]);
+          rejected = add(rejected, rejected_weight(target.value[k], drafted, epsilon));
+        }
+        store_four(probs, token, vocab, left);
+      },
+      [&](int tile) {
+        const WideKey word = packed(warp_sum(weight), warp_sum(rejected));
+        if (lane_id() == 0) team.put(tile, word);
+        weight = rejected = 0.0f;
+      });
+  team.sync();
+  const TwoSums sums = sum_items(team, 0, sum_tiles_of(vocab));
+  const bool empty = !(sums.a > 0.0f);
+  // Every thread meets its own tokens again.
+  over_sum_tiles(
+      team, vocab,
+      [&](int32_t token) {
+        Four four = sides[0].probabilities(token);
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          if (!empty && token + k < vocab) four.value[k] = probs[token + k] / sums.a;
+        store_four(probs, token, vocab, four);
+      },
+      [](int) {});
+  if (team.rank() == 0 && threadIdx.x == 0)
+    p.mass[index] = empty ? 0.0f : epsilon == 0.0f ? sums.a : add(sub(1.0f, h), sums.b);
+  team.leave();
+}
+
+}  // namespace
+
+cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  if (p.outer * p.inner == 0) return *needed = 0, cudaSuccess;
+  Device device;
+  TeamPlan plan;
+  ResidualArguments a = {p, {}};
+  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
+  if (e != cudaSuccess || *needed) return e;
+  return launch_teams(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan, device, a, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,36 @@
+// Whole rows, read by a team: every member learns their figures.
+#pragma once
+
+#include "softmax.cuh"
+#include "team.cuh"
+
+namespace specdec {
+namespace cuda {
+
+// Tiles of a row of logits, on the host.
+inline int tiles_of(const Rows& rows) {
+  if (!rows.data) return 0;
+  const int tile = rows.dtype == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
+  return (rows.vocab + tile - 1) / tile;
+}
+
+// The log-sum-exp of rows 0 .. rows - 1 of at most `tiles` tiles: store(row, figures) by one thread of this block each.
+// The block must meet at a barrier before others look.
+template <class Team, class RowAt, class Store>
+__device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, float inv_temperature, RowAt&& row_at,
+                                              Store&& store) {
+  for (int i = team.rank() * kWarps + warp_id(); i < rows * tiles; i += team.size() * kWarps) {
+    const Row row = row_at(i / tiles);
+    const int tile = i % tiles;
+    const WideKey word = tile < tiles_of(row) ? packed(tile_stat(row, tile, inv_temperature)) : kNoTile;
+    if (lane_id() == 0) team.put(i, word);
+  }
+  team.sync();
+  for (int row = warp_id(); row < rows; row += kWarps) {
+    const RowStat stat = combine_tiles(tiles, [&](int tile) { return team.get(row * tiles + tile); });
+    if (lane_id() == 0) store(row, stat);
+  }
+}
+
+}  // namespace cuda
+}  // namespace specdec
