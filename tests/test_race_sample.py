@@ -43,15 +43,36 @@ def test_winner_of_the_full_race_over_probabilities(backend, size):
                 assert_winner(token, race_scores(row, log_arrival, space="probs"), backend)
 
 
-def test_wide_rows(backend):
-    """A vocabulary of many tiles, peaked as a language model's or flat."""
+@pytest.mark.parametrize("size", [65, 2049, 20_000])
+@pytest.mark.parametrize("level", [0.0, 5.0, -60.0, 1e3])
+def test_every_token_ties_with_the_winner(backend, size, level):
+    """Logits that follow their own arrivals: all scores are equal but for rounding, and no bound may be too tight."""
+    for seed in range(10):
+        noise = log_arrivals(size, seed)
+        row = torch.from_numpy(noise) + level
+        assert_winner(int(race_sample(row, seed=seed, position=0)), race_scores(row, noise), backend)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e30])
+def test_every_probability_ties_with_the_winner(backend, scale):
+    for seed in range(10):
+        noise = log_arrivals(5000, seed)
+        row = torch.from_numpy(noise).exp() * scale
+        token = int(race_sample(row, seed=seed, position=0, space="probs"))
+        assert_winner(token, race_scores(row, noise, space="probs"), backend)
+
+
+@pytest.mark.parametrize("first", [0, 100, 2**40])
+def test_wide_rows(backend, first):
+    """A vocabulary of many tiles, flat, normal or peaked as a language model's."""
     size = 128_256
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(6, size, generator=generator) * torch.tensor([0.0, 1, 2, 4, 8, 1])[:, None]
+    rows = torch.randn(7, size, generator=generator) * torch.tensor([0.0, 1, 2, 4, 8, 1, 1])[:, None]
     rows[5, 77_777] = 20.0
-    tokens = race_sample(rows, seed=seeds(6), position=9)
+    rows[6] -= 2 * torch.arange(1, size + 1).log()
+    tokens = race_sample(rows, seed=seeds(7, first), position=9)
     for i, row in enumerate(rows):
-        assert_winner(int(tokens[i]), race_scores(row, log_arrivals(size, i, position=9)), backend)
+        assert_winner(int(tokens[i]), race_scores(row, log_arrivals(size, first + i, position=9)), backend)
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])

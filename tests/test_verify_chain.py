@@ -46,6 +46,11 @@ class TestEqualsTheOracle:
         call = ragged(call, torch.arange(32) % 5)
         assert_same(verify_chain(**call), by_the_oracle(**call))
 
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_a_vocabulary_of_many_tiles(self, options):
+        call = chain_call(31, requests=6, slots=2, vocabulary=128_256) | options
+        assert_same(verify_chain(**call), by_the_oracle(**call))
+
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_smaller_draft_vocabulary(self, space):
         call = chain_call(3, vocabulary=200, draft_vocabulary=70, space=space)
