@@ -9,7 +9,7 @@ PARENT_DTYPES = (torch.int32, torch.int64)
 
 
 def check_parents(parents):
-    """Shape, type and, where it costs no wait for a device, the entries. Gives the greatest depth, None where unseen."""
+    """Shape, type and, where that costs no wait for a device, entries. Gives the greatest depth, None where unseen."""
     inputs.check_tensor("parents", parents, PARENT_DTYPES, None)
     if parents.ndim not in (1, 2) or parents.shape[-1] == 0:
         raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")

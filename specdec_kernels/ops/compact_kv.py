@@ -19,8 +19,8 @@ def compact_kv(cache, path, *, prefix_len, status=None):
     """Make the accepted path of a tree the continuation of the prefix, in place, in all layers at once.
 
     After a tree forward the entry of node j lies in slot ``prefix_len + j`` (as ``tree_mask`` has it). The entry of
-    ``path[d]`` moves to slot ``prefix_len + d``, d = 0, 1, … in order. A path rises and starts at 0, so ``path[d] >= d``:
-    every slot written lies at or before the slot just read, and before all slots read later. Overlap does no harm.
+    ``path[d]`` moves to slot ``prefix_len + d``, d = 0, 1, … in order. A path rises from 0, so ``path[d] >= d``: every
+    slot written lies at or before the slot just read, and before all slots read later. Overlap does no harm.
 
     Parameters
     ----------

@@ -32,14 +32,14 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
     prefix_len : int or Tensor, optional
         int64 [B]: length of the prefix of each request. Default 0: the mask among the nodes alone.
     layout : {"bool", "additive", "bits"}
-        "bool": True where attended. "additive": 0 where attended, else -inf, to be added to scores. "bits": int32 words,
-        bit j of word w (bit 0 the lowest) is column 32 w + j; bits past the last column are 0.
+        "bool": True where attended. "additive": 0 where attended, else -inf, to be added to scores. "bits": int32
+        words, bit j of word w (bit 0 the lowest) is column 32 w + j; bits past the last column are 0.
     dtype : torch.dtype, optional
         Of the additive layout: float32 (default), bfloat16 or float16.
     columns : int, optional
-        Number of slots covered. Default: the longest prefix plus N; needed where ``prefix_len`` is a tensor whose values
-        the host cannot see (on a device, or under compilation). A prefix that leaves no room for the nodes is cut off
-        and sets status 8.
+        Number of slots covered. Default: the longest prefix plus N; needed where ``prefix_len`` is a tensor whose
+        values the host cannot see (on a device, or under compilation). A prefix that leaves no room for the nodes is
+        cut off and sets status 8.
     status : Tensor, optional
         int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
         absent, such a length as the nearest possible.
@@ -93,5 +93,5 @@ def _columns(columns, lens, length, nodes):
     if lens is None:
         return length + nodes
     if not trees.host_sees(lens):
-        raise ValueError("columns: expected an int where prefix_len is a tensor that the host does not look into; got None")
+        raise ValueError("columns: expected an int where the host does not look into prefix_len; got None")
     return nodes + max(0, int(lens.max()) if lens.numel() else 0)

@@ -91,8 +91,8 @@ def verify_tree(
         ignored; tokens from V' on have q = 0. Without it the children count as deterministic: child x is accepted with
         probability p(x) / (mass not yet tried). ``method="race"`` needs none and takes none.
     parents : Tensor
-        int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree is
-        padded with -1. N is at most 2**31 - 1; see ``DraftTree`` for shapes.
+        int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree
+        is padded with -1. ``DraftTree`` makes shapes.
     method : {"rejection", "race"}
     replacement : bool
         Whether siblings were drawn independently of each other; they may then repeat a token. Otherwise a sibling with

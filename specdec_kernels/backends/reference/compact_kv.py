@@ -1,5 +1,7 @@
 """Moving the cache entries of accepted nodes together."""
 
+from itertools import pairwise
+
 from specdec_kernels.backends.reference.trees import BAD_PARAMETER
 
 
@@ -11,7 +13,7 @@ def compact_kv(caches, path, prefix_len, status):
         nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
         good = [
             prefix >= 0 and node > before and (slots is None or prefix + node < slots)
-            for before, node in zip([-1, *nodes], nodes)  # noqa: B905  (pairs of neighbours)
+            for before, node in pairwise([-1, *nodes])
         ]
         moved = nodes[: good.index(False)] if False in good else nodes
         status[b] = (len(moved) < len(nodes)) * BAD_PARAMETER

@@ -4,7 +4,7 @@ BAD_PARAMETER = 8
 
 
 def parents_of(entries):
-    """(parents, bad): each node's parent, None for the root, an absent node (-1) or an entry that is no parent (bad)."""
+    """(parents, bad): every node's parent, None for the root, an absent node (-1) and an entry that is none (bad)."""
     parents = [parent if 0 <= parent < node else None for node, parent in enumerate(entries)]
     return parents, any(parent is None and entry != -1 for parent, entry in zip(parents, entries, strict=True))
 
