@@ -41,5 +41,6 @@ $(READY): requirements-dev.txt
 	touch $@
 
 $(INSTALLED): $(READY) setup.py pyproject.toml
+	$(PY) setup.py -q build_ext --inplace
 	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	touch $@
