@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import specdec_kernels as specdec
 from specdec_kernels import theory
 from specdec_kernels.generate.control import NO_DRAFT, Acceptance, ChildAcceptance, Controller, Times, TreeController
 from specdec_kernels.theory.trees import optimal_nodes
+from tests.laws import assert_law
 
 MAX_K = 12
 ROUNDS = 1000
@@ -176,6 +178,41 @@ def test_draft_probability_approaches_the_best_one(lam):
     assert controller.choose().draft_prob == pytest.approx(best, abs=0.15)
     assert rate == pytest.approx(theory.drafting_rate(P, Q, best, lam), rel=0.05)
     assert (NO_DRAFT in controller.times.seconds) == (best < 1)
+
+
+def kernel_round(controller, method, seeds, position):
+    """A round of a batch, drafted from Q as the controller says and verified against P by the kernel."""
+    batch = len(seeds)
+    counts, h = controller.plan(seeds, position, [100] * batch)
+    k = max(*counts, 1)
+    places = position[:, None] + torch.arange(k)
+    target, draft = LOGITS[0][:, :1].expand(batch, k + 1, -1).float(), LOGITS[1].expand(batch, k, -1).float()
+    drafts = specdec.race_sample(draft, seed=seeds[:, None].expand(batch, k), position=places)
+    drafts[torch.arange(k) >= torch.tensor(counts)[:, None]] = -1
+    given = dict(draft=draft, draft_prob=h[:, :k]) if method == "rejection" else {}
+    verdict = specdec.verify_chain(drafts, target, method=method, seed=seeds, position=position, **given)
+    controller.look(drafts, target, given.get("draft"), torch.ones(batch))
+    seconds, accepted = {"all": 1 + 0.2 * max(counts)}, verdict.num_accepted.tolist()
+    ended = [SimpleNamespace(drafted=n, accepted=a, seconds=seconds) for n, a in zip(counts, accepted, strict=True)]
+    controller.observe(ended)
+    return verdict
+
+
+@pytest.mark.parametrize("method", ["rejection", "race"])
+def test_what_it_learns_leaves_the_law_alone(method):
+    """Pairs of tokens of a batch of texts follow P x P (a false alarm in 1e6)."""
+    batch, controller = 600, Controller(4, randomised=method == "rejection", parallel=True)
+    position, seeds = torch.zeros(batch, dtype=torch.int64), torch.arange(batch)
+    texts, lengths = [[] for _ in range(batch)], set()
+    for _ in range(60):
+        tokens, accepted, _ = kernel_round(controller, method, seeds, position)
+        for text, row, n in zip(texts, tokens.tolist(), accepted.tolist(), strict=True):
+            text += row[: n + 1]
+        position += accepted + 1
+        lengths.add(max(controller.planned))
+    pairs = np.array([text[:60] for text in texts]).reshape(-1, 2)
+    assert_law(4 * pairs[:, 0] + pairs[:, 1], np.outer(P, P).ravel())
+    assert len(lengths) > 2
 
 
 def test_draft_probability_stays_one_where_nothing_was_looked_at():
