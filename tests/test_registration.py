@@ -3,8 +3,19 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import (
+    compact_kv,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    tree_mask,
+    tree_positions,
+    verify_chain,
+    verify_tree,
+)
 from tests.cases import DTYPES, chain_call, ragged, untouched_verdict
 
 
@@ -19,6 +30,24 @@ def noise(count=3):
 
 def chain(**options):
     return chain_call(1, requests=3, slots=2, vocabulary=33) | options
+
+
+PARENTS = torch.tensor([-1, 0, 0, 1])
+
+
+def tree(requests=3, parents=PARENTS, vocabulary=33, **options):
+    """A verify_tree call on one shape for all requests: its nodes stand in the place of a chain's K + 1 rows."""
+    call = chain_call(1, requests=requests, slots=len(parents) - 1, vocabulary=vocabulary)
+    tokens = torch.nn.functional.pad(call.pop("draft_tokens"), (1, 0), value=-1)
+    draft = torch.nn.functional.pad(call["draft"], (0, 0, 0, 1))
+    return call | {"draft_tokens": tokens, "draft": draft, "parents": parents, "max_depth": 2} | options
+
+
+def cache(nodes=4, requests=3):
+    """Keys and values of two layers, and the paths that stay."""
+    layers = [torch.randn(requests, 2, 5 + nodes, 8) for _ in range(4)]
+    path = torch.tensor([[0, 2, -1]], dtype=torch.int32).repeat(requests, 1)
+    return {"cache": layers, "path": path, "prefix_len": torch.arange(requests)}
 
 
 # name -> (public function, arguments)
@@ -40,7 +69,20 @@ CALLS = {
         rows() | {"draft_prob": torch.rand(3), "epsilon": 0.1, "temperature": torch.rand(3)},
     ),
     "overlap": (overlap, rows()),
+    "verify_tree rejection": (verify_tree, tree()),
+    "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
+    "verify_tree race": (verify_tree, tree(method="race", draft=None)),
+    "tree_mask": (tree_mask, {"parents": PARENTS.repeat(3, 1), "prefix_len": torch.arange(3), "columns": 6}),
+    "tree_mask additive": (tree_mask, {"parents": PARENTS, "layout": "additive", "dtype": torch.bfloat16}),
+    "tree_mask bits": (tree_mask, {"parents": PARENTS, "layout": "bits"}),
+    "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": torch.arange(3)}),
+    "compact_kv": (compact_kv, cache()),
 }
+
+
+def test_every_op_is_called_here():
+    registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("specdec::")}
+    assert registered == {f"specdec::{function.__name__}" for function, _ in CALLS.values()}
 
 
 class Recorded(TorchDispatchMode):
@@ -63,12 +105,15 @@ def recorded(function, arguments):
     return record.calls[0]
 
 
-def flat(result):
-    return list(result) if isinstance(result, tuple) else [result]
+def outcome(function, arguments):
+    """What a call returns and what it leaves in its arguments, as a flat list of tensors."""
+    arguments = tree_map_only(torch.Tensor, torch.clone, arguments)
+    result = function(**arguments)
+    return [leaf for leaf in tree_leaves((result, arguments)) if isinstance(leaf, torch.Tensor)]
 
 
-def assert_same(result, expected):
-    for got, wanted in zip(flat(result), flat(expected), strict=True):
+def assert_same(results, expected):
+    for got, wanted in zip(results, expected, strict=True):
         assert torch.equal(got, wanted)
 
 
@@ -81,14 +126,12 @@ class TestEveryCall:
     def test_compiles_to_one_graph(self, function, arguments):
         torch.compiler.reset()
         compiled = torch.compile(lambda **kwargs: function(**kwargs), fullgraph=True, backend="eager")
-        assert_same(compiled(**arguments), function(**arguments))
+        assert_same(outcome(compiled, arguments), outcome(function, arguments))
 
     def test_meta_tensors(self, function, arguments):
         """Shapes and dtypes without data."""
-        there = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
-        if "out" in there:
-            there["out"] = torch.utils._pytree.tree_map(lambda tensor: tensor.to("meta"), arguments["out"])
-        for got, expected in zip(flat(function(**there)), flat(function(**arguments)), strict=True):
+        there = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), arguments)
+        for got, expected in zip(outcome(function, there), outcome(function, arguments), strict=True):
             assert got.is_meta
             assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
 
@@ -116,7 +159,7 @@ class TestDynamicShapes:
         graphs = torch._dynamo.testing.CompileCounter()
         compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=graphs)
         for arguments in calls:
-            assert_same(compiled(**arguments), function(**arguments))
+            assert_same(outcome(compiled, arguments), outcome(function, arguments))
         return graphs.frame_count
 
     @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}, {"draft_prob": 0.5}])
@@ -143,6 +186,21 @@ class TestDynamicShapes:
     @pytest.mark.parametrize("function", [residual, overlap])
     def test_pairs(self, function):
         assert self.count_graphs(function, [rows(v, b) for b, v in ((3, 33), (4, 33), (7, 65))]) == 1
+
+    @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}])
+    def test_verify_tree(self, options):
+        shapes = [(6, [-1, 0, 0, 1]), (7, [-1, 0, 0, 1]), (9, [-1, 0, 1, 1, 0])]
+        calls = [tree(requests, torch.tensor(parents), **options) for requests, parents in shapes]
+        assert self.count_graphs(verify_tree, calls) == 1
+
+    def test_tree_layouts(self):
+        shapes = [(6, [-1, 0, 0, 1]), (7, [-1, 0, 0, 1]), (9, [-1, 0, 1, 1, 0])]
+        calls = [{"parents": torch.tensor(parents), "prefix_len": torch.arange(b)} for b, parents in shapes]
+        assert self.count_graphs(tree_positions, calls) == 1
+        assert self.count_graphs(tree_mask, [call | {"columns": 20} for call in calls]) == 1
+
+    def test_compact_kv(self):
+        assert self.count_graphs(compact_kv, [cache(n, b) for n, b in ((4, 6), (4, 7), (5, 10))]) == 1
 
     def test_positions_that_move_on(self):
         """A decoding loop passes another plain position every round."""
