@@ -59,7 +59,9 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", help="model directory, 'ngram' or 'none' (default: the embedded draft, or ngram)")
     parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
     length = number(draft_length, "a whole number >= 0 or 'auto'", lambda value: value == "auto" or value >= 0)
-    parser.add_argument("--k", default=4, type=length, help="draft tokens a round (default: 4), or 'auto'")
+    parser.add_argument("--k", default=4, type=length,
+                        help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with "
+                        "--draft-policy chain the probability of drafting too")  # fmt: skip
     parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
                         type=number(float, "a number in [0, 1]", lambda value: 0 <= value <= 1))  # fmt: skip
     parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
@@ -143,11 +145,11 @@ def policy_of(args: argparse.Namespace, drafter):
         return (
             RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
         )
-    if randomised:
+    if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
         raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy, got 'auto'")
     from specdec_kernels.generate.control import Controller
 
-    return Controller()
+    return Controller(randomised=args.draft_policy == "chain")
 
 
 def watch(rounds, prompts, target, args):
