@@ -138,7 +138,9 @@ def drawn(small_pair, **options):
         dict(method="rejection", policy=RandomLength(2, 0.6, "token")),
         dict(method="rejection", policy=RandomLength(2, 0.9, "uniform")),
     ],
-    ids=str,
+    ids=lambda options: " ".join(
+        f"{key}={x if isinstance(x, (str, int, float)) else type(x).__name__}" for key, x in options.items()
+    ),
 )
 def test_texts_have_the_target_law(small_pair, law_at, options):
     assert follows_law(drawn(small_pair, **options), law_at(options.get("temperature", 1.0)))
