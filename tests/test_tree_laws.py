@@ -8,7 +8,7 @@ from tests.cases import seeds
 from tests.enumeration import Contexts, completed
 from tests.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
 from tests.tree_enumeration import acceptance_by_child, emitted_law, output_law
-from tests.trees import children, depths, shapes
+from tests.trees import children, depths, has_trees, shapes  # noqa: F401
 
 TRIALS = 200_000
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
