@@ -17,6 +17,6 @@ def compact_kv(caches, path, prefix_len, status):
         ]
         moved = nodes[: good.index(False)] if False in good else nodes
         status[b] = (len(moved) < len(nodes)) * BAD_PARAMETER
+        slots_of_path = range(prefix, prefix + len(moved))
         for cache in caches:
-            entries = cache[b, :, [prefix + node for node in moved]].clone()
-            cache[b, :, prefix : prefix + len(moved)] = entries
+            cache[b, :, list(slots_of_path)] = cache[b, :, [prefix + node for node in moved]].clone()
