@@ -31,24 +31,26 @@ def rejections(target, draft, x0, drafts=1, runs=5000, seed=0) -> np.ndarray:
     state = torch.from_numpy(np.random.default_rng(seed).choice(len(x0), runs, p=np.asarray(x0)))
     at_root, count = torch.ones(runs, dtype=torch.bool), torch.zeros(runs, dtype=torch.int64)
     for n, (p, q) in enumerate(zip(rows(target), rows(draft), strict=True)):
-        state, accepted = one_token(p[state], q[state], seeds, n, torch.where(at_root, drafts, 1))
+        accepted = torch.empty_like(at_root)
+        for tries, group in ((drafts, at_root), (1, ~at_root)):
+            here = state[group]
+            state[group], accepted[group] = one_token(p[here], q[here], seeds[group], n, tries)
         at_root = ~accepted
         count += at_root
     return count.numpy()
 
 
-def one_token(p, q, seeds, position, tries):
-    """One token of law p [R, S] by up to tries[r] independent drafts of law q: tokens [R], and if one was accepted."""
-    tokens, accepted = torch.empty_like(seeds), torch.zeros_like(seeds, dtype=torch.bool)
-    for turn in range(1, int(tries.max()) + 1):
-        going = (~accepted & (tries >= turn)).nonzero()[:, 0]
-        clock = dict(seed=seeds[going], position=torch.full_like(going, position), nonce=torch.full_like(going, turn))
-        x = specdec.race_sample(q[going], **clock, space="probs")
-        law = torch.stack([p[going], p[going]], dim=1)
-        verdict = specdec.verify_chain(x[:, None], law, q[going, None], **clock, space="probs")
-        tokens[going], accepted[going] = verdict.tokens[:, 0], verdict.num_accepted > 0
-        p = p.index_copy(0, going, specdec.residual(p[going], q[going], space="probs")[0])
-    return tokens, accepted
+def one_token(p, q, seeds, position, drafts):
+    """One token of law p [R, S] by `drafts` independent drafts of law q: tokens [R], and if a draft was accepted."""
+    shape = (len(seeds), drafts)
+    nonces = torch.arange(1, drafts + 1).expand(shape)
+    clock = dict(seed=seeds[:, None].expand(shape), position=torch.full(shape, position), nonce=nonces)
+    x = specdec.race_sample(q[:, None].expand(*shape, -1), **clock, space="probs")
+    tree, parents = torch.nn.functional.pad(x, (1, 0), value=-1), torch.tensor([-1] + [0] * drafts)
+    p, q = (law[:, None].expand(-1, 1 + drafts, -1) for law in (p, q))
+    options = dict(seed=seeds, position=position, space="probs", replacement=True, max_depth=1)
+    verdict = specdec.verify_tree(tree, p, q, parents=parents, **options)
+    return verdict.tokens[:, 0], verdict.num_accepted > 0
 
 
 def rounds(p, q, k=1, runs=20000, seed=0, draft_prob=1.0, drafted=None, **options):

@@ -62,7 +62,7 @@ def test_simulated_rejections_with_several_drafts(drafts):
 def test_one_token_of_several_drafts_has_the_targets_law():
     seeds = torch.arange(50_000)
     p, q = (simulate.rows(law).expand(len(seeds), -1) for law in (P, Q))
-    tokens, accepted = simulate.one_token(p, q, seeds, 0, torch.full_like(seeds, 3))
+    tokens, accepted = simulate.one_token(p, q, seeds, 0, 3)
     assert_law(tokens, P)
     assert_rate(accepted, drafts_with_replacement(P, Q, 3)[0])
 

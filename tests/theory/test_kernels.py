@@ -7,6 +7,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import theory
 from specdec_kernels.generate.policy import POLICIES
+from specdec_kernels.theory.trees import optimal_nodes
 from tests.laws import assert_law, assert_rate, has_rate
 from tests.theory.enumeration import P, Q, random_laws
 
@@ -107,6 +108,26 @@ def test_expected_rejections_of_a_markov_chain(lookahead):
         state, rejections = verdict.tokens[:, 0], rejections + (verdict.num_accepted == 0)
     expected = theory.expected_rejections(target, draft, [1, 0, 0, 0, 0])
     assert abs(rejections.mean().item() - expected) < 5 * rejections.std().item() / DRAWS**0.5
+
+
+@pytest.mark.parametrize("nodes", [4, 8, 12])
+def test_expected_tokens_of_the_best_tree(nodes):
+    """A race tree drafted as the first arrivals of every node: the rank law is its acceptance by child index."""
+    best = optimal_nodes(theory.race_rank_law(P, Q), nodes)
+    parents = torch.tensor(best.parents)
+    depth, rank = torch.zeros(nodes + 1, dtype=torch.int64), torch.zeros(nodes + 1, dtype=torch.int64)
+    for node in range(1, nodes + 1):
+        depth[node], rank[node] = depth[parents[node]] + 1, (parents[:node] == parents[node]).sum()
+    levels = int(depth.max())
+    clock = dict(seed=seeds()[:, None].expand(DRAWS, levels), position=torch.arange(levels).expand(DRAWS, levels))
+    arrivals = specdec.race_topk(rows(Q, DRAWS, levels), best.children, **clock, space="probs")
+    tokens = torch.full((DRAWS, nodes + 1), -1)
+    tokens[:, 1:] = arrivals[:, depth[1:] - 1, rank[1:]]
+    verdict = specdec.verify_tree(
+        tokens, rows(P, DRAWS, nodes + 1), parents=parents, method="race", seed=seeds(), position=0, space="probs"
+    )
+    emitted = 1 + verdict.num_accepted.double()
+    assert abs(emitted.mean().item() - (1 + best.values.sum())) < 5 * emitted.std().item() / DRAWS**0.5
 
 
 @pytest.mark.parametrize("a", [0.4, 1.0])
