@@ -34,7 +34,7 @@ def argmax_tiles(row, vocab, first, last, KIND: tl.constexpr, TILE: tl.constexpr
     """The key of the most probable token in the tiles [first, last) of a row."""
     best = tl.full([], 0, tl.uint64)
     for tile in range(first, last):
-        start = tl.to_tensor(tile) * TILE
+        start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(row, start, vocab, -INFINITY if KIND == LOGITS else 0.0, TILE)
         best = argmax_tile(clean(x, 1.0, KIND), start, best, KIND)
     return best
@@ -85,8 +85,8 @@ def laws_kernel(
             for word in tl.static_range(4):
                 tl.store(record + word, 0)
         elif SPACE == "logits":
-            top, log_sum, _ = finish_lse(sums, tiles, TILES)
-            draft_top, draft_log_sum, _ = finish_lse(sums + 2 * tiles, draft_tiles, TILES)
+            top, log_sum, _weightless = finish_lse(sums, tiles, TILES)
+            draft_top, draft_log_sum, _weightless = finish_lse(sums + 2 * tiles, draft_tiles, TILES)
             tl.store(own, top)
             tl.store(own + 1, log_sum)
             tl.store(own + 2, draft_top)

@@ -158,11 +158,11 @@ def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.const
     chosen = tl.sum(tl.where(column[None, :] == winner[:, None], x, 0.0), axis=1)
     best = best_key(best, log_weights(chosen, KIND) - log_first, start + group * GROUP + winner)
 
-    top = tl.max(x, axis=1)
-    at = tl.min(tl.where(x == top[:, None], column[None, :], GROUP), axis=1)
+    largest = tl.max(x, axis=1)
+    at = tl.min(tl.where(x == largest[:, None], column[None, :], GROUP), axis=1)
     token = start + group * GROUP + at
     later = first + later_by(second_words(seed, token, position, nonce, STREAM))
-    best = best_key(best, log_weights(top, KIND) - log(tl.where(at == winner, first, later)), token)
+    best = best_key(best, log_weights(largest, KIND) - log(tl.where(at == winner, first, later)), token)
 
     to_beat = key_score(tl.maximum(best, tl.atomic_max(key, best, sem="relaxed")))
     NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
@@ -172,11 +172,11 @@ def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.const
     while top + slack(top, to_beat) >= to_beat:  # never for -inf: its sum is a NaN
         mine = group == tl.min(tl.where(ceiling == top, group, GROUPS), axis=0)
         row = tl.sum(tl.where(mine[:, None], x, 0.0), axis=0)
-        token = start + tl.sum(tl.where(mine, group, 0), axis=0) * GROUP + column
+        column_token = start + tl.sum(tl.where(mine, group, 0), axis=0) * GROUP + column
         when = tl.sum(tl.where(mine, first, 0.0), axis=0)
-        later = when + later_by(second_words(seed, token, position, nonce, STREAM))
-        arrival = tl.where(column == tl.sum(tl.where(mine, winner, 0), axis=0), when, later)
-        best = best_key(best, log_weights(row, KIND) - log(arrival), token)
+        column_later = when + later_by(second_words(seed, column_token, position, nonce, STREAM))
+        arrival = tl.where(column == tl.sum(tl.where(mine, winner, 0), axis=0), when, column_later)
+        best = best_key(best, log_weights(row, KIND) - log(arrival), column_token)
         ceiling = tl.where(mine, -INFINITY, ceiling)
         top = tl.max(ceiling, axis=0)
         to_beat = tl.maximum(to_beat, key_score(best))
@@ -222,7 +222,7 @@ def race_tiles(
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     for tile in range(first, last):
-        start = tl.to_tensor(tile) * TILE
+        start = tl.cast(tile, tl.int32) * TILE
         to_beat = key_score(tl.maximum(best, tl.load(key, cache_modifier=".cg")))
         x = load_tile(row, start, vocab, NOTHING, TILE)
         if excluded is not None:
@@ -252,7 +252,7 @@ def residual_tiles(
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     for tile in range(first, last):
-        start = tl.to_tensor(tile) * TILE
+        start = tl.cast(tile, tl.int32) * TILE
         to_beat = key_score(tl.maximum(best, tl.load(key, cache_modifier=".cg")))
         x = load_tile(target, start, vocab, NOTHING, TILE)
         tops = group_tops(x)
@@ -292,7 +292,7 @@ def lse_tiles(
     """
     bad = first < 0
     for tile in range(first, last):
-        raw = load_tile(row, tl.to_tensor(tile) * TILE, vocab, -INFINITY, TILE)
+        raw = load_tile(row, tl.cast(tile, tl.int32) * TILE, vocab, -INFINITY, TILE)
         tops = group_tops(raw)
         tile_bad = any_of(unclean_groups(raw, tops, LOGITS)) > 0
         x = scaled(raw, inverse)

@@ -27,7 +27,7 @@ def overlap_kernel(
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
-        start = tl.to_tensor(tile) * TILE
+        start = tl.cast(tile, tl.int32) * TILE
         p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
         q = law_tile(draft, start, draft_vocab, own + 2, inverse, greedy, SPACE, TILE)
         ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)

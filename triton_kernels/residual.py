@@ -32,7 +32,7 @@ def residual_kernel(
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
-        start = tl.to_tensor(tile) * TILE
+        start = tl.cast(tile, tl.int32) * TILE
         p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
         drafted = h * law_tile(draft, start, draft_vocab, own + 2, inverse, greedy, SPACE, TILE)
         weight = residual_weight(p, drafted)
@@ -48,7 +48,7 @@ def residual_kernel(
         weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
         rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
         for tile in range(0, tiles):
-            start = tl.to_tensor(tile) * TILE
+            start = tl.cast(tile, tl.int32) * TILE
             tokens = tile_tokens(start, TILE)
             if weight > 0.0:
                 p = tl.load(probs + tokens, mask=tokens < vocab, other=0.0, cache_modifier=".cg")

@@ -87,16 +87,16 @@ def slot_accepts(
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` point to."""
     x = tl.load(target + token, mask=in_range, other=0.0).to(tl.float32)
     p = clean_probability(x) if SPACE == "probs" else probability(scaled(x, inverse), p_top, p_log_sum)
-    bad = ((x >= 0.0) & (x < INFINITY)) == 0
+    bad = in_range & (((x >= 0.0) & (x < INFINITY)) == 0)
     q = 1.0
     if HAS_DRAFT:
         known = in_range & (token < draft_vocab)
         y = tl.load(draft + token, mask=known, other=0.0).to(tl.float32)
         q = clean_probability(y) if SPACE == "probs" else probability(scaled(y, inverse), q_top, q_log_sum)
         q = tl.where(known, q, 0.0)
-        bad = bad | (((y >= 0.0) & (y < INFINITY)) == 0)
+        bad = bad | (known & (((y >= 0.0) & (y < INFINITY)) == 0))
     coin = accept_coin(seed, slot, position + slot.to(tl.uint32), nonce)
-    return in_range & accepts(coin, p, h * q, epsilon), in_range & bad & (SPACE == "probs")
+    return in_range & accepts(coin, p, h * q, epsilon), bad
 
 
 @triton.jit
@@ -108,7 +108,7 @@ def finish_race(
     n = slots
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
-        held = (slot <= slots) & readable
+        held = slot <= tl.where(readable, slots, -1)
         records = counters + 4 * (row + slot)
         keys = tl.load(key_at(records), mask=held, other=NOBODY, cache_modifier=".cg")
         bad = (tl.load(records + 3, mask=held, other=0, cache_modifier=".cg") != 0) | (keys == NOBODY)
@@ -278,7 +278,7 @@ def emit_kernel(
         in_range = (token >= 0) & (token < vocab)
         h = tl.full([CHUNK], 1.0, tl.float32)
         bad_h = tl.zeros([CHUNK], tl.int32)
-        p_top, p_log_sum, q_top, q_log_sum, bad_row = 0.0, 0.0, 0.0, 0.0, here & False
+        p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
         if HAS_DRAFT:
             if draft_prob is None:
                 h, bad_h = draft_prob_of(h * draft_prob_value)
@@ -301,8 +301,9 @@ def emit_kernel(
         )  # fmt: skip
         n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
         reached = here & (slot <= n)
-        drawn = (token != -1) | (h < 1.0)
-        flags |= any_of(reached & (bad | (bad_row & drawn))) * NON_FINITE
+        if SPACE == "logits":  # what the other launch met, where a draft or its law was used
+            bad = bad_row & ((token != -1) | (h < 1.0))
+        flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & (token != -1) & (in_range == 0)) * TOKEN_RANGE
         flags |= tl.max(tl.where(reached, bad_h, 0), axis=0)
         refused += tl.sum(tl.where(here & (slot == n), token + 1, 0), axis=0)
@@ -352,7 +353,7 @@ def emit_kernel(
             token = tl.where(slot == n, key_token(best).to(tl.int64), token)
             tl.store(tokens + b * tokens_request + slot, token, mask=slot <= max_drafts)
             records = counters + 4 * (row + slot)
-            held = (slot <= slots) & readable
+            held = slot <= tl.where(readable, slots, -1)
             tl.store(records + 2, tl.zeros_like(slot), mask=held)
             tl.store(records + 3, tl.zeros_like(slot), mask=held)
         tl.store(num_accepted + b, n)

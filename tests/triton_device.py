@@ -1,0 +1,49 @@
+"""Where Triton runs its tests: on the GPU if there is one, else in its interpreter. To import before triton_kernels."""
+
+import os
+
+import numpy as np
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from triton.runtime import interpreter  # noqa: E402
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def patch_language_once_a_launch():
+    """The interpreter patches triton.language anew at every call of a device function; that takes half of its time."""
+    patch, run = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    patched = set()
+
+    def patch_once(function):
+        modules = frozenset(
+            name for name, value in function.__globals__.items() if getattr(value, "__name__", "").startswith("triton.")
+        )
+        if modules not in patched:
+            patched.add(modules)
+            return patch(function)
+
+    def run_patched(self, *arguments, **keywords):
+        patched.clear()
+        return run(self, *arguments, **keywords)
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, run_patched
+
+
+def fuse_multiply_adds():
+    """The interpreter rounds the product of a fused multiply-add, too; in float64 that product is exact."""
+
+    def create_fma(self, x, y, z):
+        wide = x.data.astype(np.float64) * y.data + z.data
+        return interpreter.TensorHandle(wide.astype(x.data.dtype), z.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_fma = create_fma
+
+
+if INTERPRETED:
+    patch_language_once_a_launch()
+    fuse_multiply_adds()
