@@ -1,4 +1,4 @@
-"""One fixture puts every backend under the same tests."""
+"""Fixtures that put every backend under the same tests."""
 
 import contextlib
 
@@ -6,13 +6,16 @@ import pytest
 import torch
 
 import specdec_kernels
+from specdec_kernels import backends
 
-BACKENDS = ("reference", "cpu")
+# The oracle, the backend that is fast on this machine, and those played on it, which take a thousand times longer.
+ORACLE, NATIVE, PLAYED = "reference", "cpu", ("cuda-host",)
 
 
 def pytest_configure():
     # Two workers share two cores; ops that take more threads are tested for that by name.
     torch.set_num_threads(1)
+    backends.register("cuda-host", "tests.host_cuda.backend", ("cpu",))
 
 
 @contextlib.contextmanager
@@ -26,15 +29,16 @@ def poisoned_memory():
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    """Runs the test once under every backend of this machine."""
+def running(request):
+    """Runs a test under the backend that its parameter names."""
     with specdec_kernels.backend(request.param), poisoned_memory():
         yield request.param
 
 
-@pytest.fixture(params=BACKENDS[1:])
-def fast_backend(request):
-    """Every backend but the oracle, which evaluates all tokens: for what takes many wide rows."""
-    with specdec_kernels.backend(request.param), poisoned_memory():
-        yield request.param
+backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED))
+# For what is compared with the oracle.
+other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED))
+# For statistics over many thousands of requests.
+quick_backend = pytest.fixture(running, name="quick_backend", params=(ORACLE, NATIVE))
+# For many wide rows: the oracle evaluates every token.
+fast_backend = pytest.fixture(running, name="fast_backend", params=(NATIVE,))

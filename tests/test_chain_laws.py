@@ -86,7 +86,7 @@ def one_round(method, p, q, seed, draft_tokens=None, **options):
     return x, verify_chain(x[:, None], target, draft, method=method, space="probs", seed=seed, position=0, **options)
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("quick_backend")
 class TestByFrequency:
     @pytest.mark.parametrize("method, acceptance", [("rejection", 3 / 5), ("race", 19 / 35)])
     def test_table(self, method, acceptance):
@@ -168,7 +168,7 @@ class TestByFrequency:
         assert_law(joint, law)
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("quick_backend")
 class TestBiasIsCaught:
     """Rules known to be wrong fail the checks above."""
 

@@ -76,24 +76,38 @@ def test_wide_rows(backend, first):
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])
-def test_law(backend, space):
+def test_law(quick_backend, space):
     law = random_laws(torch.Generator().manual_seed(2), 70)
     row = law if space == "probs" else law.log()
     assert_law(race_sample(row.expand(50_000, -1), seed=seeds(50_000), position=0, space=space), law)
 
 
-def test_law_does_not_need_a_sum_of_one(backend):
+def test_law_does_not_need_a_sum_of_one(quick_backend):
     law = torch.tensor([3.0, 0.0, 1.0])
     assert_law(race_sample(law.expand(50_000, -1), seed=seeds(50_000), position=0, space="probs"), law)
 
 
-def test_positions_of_one_seed_are_independent(backend):
+def test_weights_below_the_smallest_normal_float_count_as_none(backend):
+    row = torch.full((300,), 2.0**-127)
+    row[200] = 2.0**-126
+    assert (race_sample(row.expand(100, -1), seed=seeds(100), position=0, space="probs") == 200).all()
+
+
+def test_positions_and_nonces_count_modulo_their_words(backend):
+    logits = torch.zeros(1000)
+    for place in ({"position": 5, "nonce": 0}, {"position": 2**32 - 1, "nonce": 7}):
+        expected = race_sample(logits, seed=1, **place)
+        for turn in (2**32, -(2**32), 2**62):
+            assert race_sample(logits, seed=1, **{name: x + turn for name, x in place.items()}) == expected
+
+
+def test_positions_of_one_seed_are_independent(quick_backend):
     law = torch.tensor([0.5, 0.3, 0.2])
     pairs = race_sample(law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=torch.arange(2), space="probs")
     assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
 
 
-def test_nonces_of_one_seed_are_independent(backend):
+def test_nonces_of_one_seed_are_independent(quick_backend):
     law = torch.tensor([0.5, 0.3, 0.2])
     pairs = race_sample(
         law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=0, nonce=torch.arange(2), space="probs"

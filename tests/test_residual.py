@@ -51,7 +51,7 @@ def test_equals_the_oracle(size, temperature):
     """Adversarial targets against adversarial drafts, every pair of kinds."""
     rows = torch.stack(list(adversarial_rows(size).values()))
     target, draft = rows[:, None].expand(-1, len(rows), -1), rows[None].expand(len(rows), -1, -1)
-    for options in ({}, {"draft_prob": 0.7}, {"epsilon": 0.01}):
+    for options in ({}, {"draft_prob": 0.7, "epsilon": 0.01}):
         probs, mass = residual(target, draft, temperature=temperature, **options)
         with running("reference"):
             expected_probs, expected_mass = residual(target, draft, temperature=temperature, **options)

@@ -40,7 +40,7 @@ def chain_calls(draw):
 
 @examples
 @given(call=chain_calls())
-def test_verify_chain(fast_backend, call):
+def test_verify_chain(other_backend, call):
     verdict = verify_chain(**call)
     n = verdict.num_accepted.unsqueeze(1)
     slot = torch.arange(verdict.tokens.shape[1])
@@ -69,7 +69,7 @@ def row_batches(draw, count=1):
 
 @examples
 @given(batch=row_batches(), temperature=st.sampled_from([0.0, 0.5, 1.0]))
-def test_races(fast_backend, batch, temperature):
+def test_races(other_backend, batch, temperature):
     (rows,) = batch
     seed = seeds(rows[..., 0].numel()).view(rows.shape[:-1])
     k = min(4, rows.shape[-1])
@@ -87,7 +87,7 @@ def test_races(fast_backend, batch, temperature):
 
 @examples
 @given(batch=row_batches(count=2), draft_prob=st.floats(0, 1, width=32), temperature=st.sampled_from([0.0, 0.7]))
-def test_pairs(fast_backend, batch, draft_prob, temperature):
+def test_pairs(other_backend, batch, draft_prob, temperature):
     target, draft = batch
     probs, mass = residual(target, draft, draft_prob=draft_prob, temperature=temperature)
     figures = overlap(target, draft, temperature=temperature)

@@ -10,8 +10,6 @@ from tests.cases import DTYPES, UNTOUCHED, chain_call, poisoned, ragged, seeds, 
 from tests.laws import P, Q
 from tests.races import log_arrivals, log_weights
 
-pytestmark = pytest.mark.usefixtures("backend")
-
 OPTIONS = {
     "rejection": {},
     "race": {"method": "race", "draft": None},
@@ -31,6 +29,7 @@ def by_the_oracle(**call):
         return verify_chain(**call)
 
 
+@pytest.mark.usefixtures("backend")
 class TestEqualsTheOracle:
     @pytest.mark.parametrize("space", ["logits", "probs"])
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -95,6 +94,7 @@ class TestEqualsTheOracle:
             assert_same(verify_chain(**call | options), by_the_oracle(**call | options))
 
 
+@pytest.mark.usefixtures("quick_backend")
 class TestCoins:
     """The accept test, coin by coin: a step at p(x) / (h q(x)), not a frequency."""
 
@@ -121,21 +121,31 @@ class TestCoins:
         accepted = np.array([[_C.coin(s, j, 11 + j, 2, 4) < 0.5 for j in range(slots)] for s in range(count)])
         np.testing.assert_array_equal(verdict.num_accepted, accepted.cumprod(axis=1).sum(axis=1))
 
-    def test_replacements_and_bonus_tokens_race_on_the_second_stream(self, backend):
-        if backend == "reference":
-            return  # float64 cannot answer a question about float32's last bit
-        count, vocabulary = 200, 300
-        p, q = torch.rand(2, count, vocabulary, generator=torch.Generator().manual_seed(8))
-        x = torch.where(torch.arange(count) % 2 == 0, 5, -1)
-        q[:, 5], p[:, 5] = 1.0, 0.0
-        verdict = verify_chain(
-            x[:, None], p[:, None].expand(-1, 2, -1), q[:, None], space="probs", seed=seeds(count), position=3, nonce=1
-        )
-        for b, token in enumerate(verdict.tokens[:, 0].tolist()):
-            weights = (p[b] - q[b] if x[b] == 5 else p[b]).numpy()
-            assert token == (log_weights(weights) - log_arrivals(vocabulary, b, position=3, nonce=1, stream=2)).argmax()
+
+def test_replacements_and_bonus_tokens_race_on_the_second_stream(other_backend):
+    """Bit for bit, which float64 could not answer."""
+    count, vocabulary = 200, 300
+    p, q = torch.rand(2, count, vocabulary, generator=torch.Generator().manual_seed(8))
+    x = torch.where(torch.arange(count) % 2 == 0, 5, -1)
+    q[:, 5], p[:, 5] = 1.0, 0.0
+    verdict = verify_chain(
+        x[:, None], p[:, None].expand(-1, 2, -1), q[:, None], space="probs", seed=seeds(count), position=3, nonce=1
+    )
+    for b, token in enumerate(verdict.tokens[:, 0].tolist()):
+        weights = (p[b] - q[b] if x[b] == 5 else p[b]).numpy()
+        assert token == (log_weights(weights) - log_arrivals(vocabulary, b, position=3, nonce=1, stream=2)).argmax()
 
 
+def test_positions_run_over_the_end_of_their_word(backend):
+    """Row j decides position + j, modulo 2^32."""
+    call = chain_call(33) | {"position": torch.full((32,), 2**32 - 2)}
+    for options in OPTIONS.values():
+        expected = verify_chain(**call | options)
+        assert_same(verify_chain(**call | options | {"position": torch.full((32,), -2)}), expected)
+        assert_same(by_the_oracle(**call | options), expected)
+
+
+@pytest.mark.usefixtures("backend")
 class TestRace:
     def test_emits_the_plain_samples_of_every_position(self):
         call = chain_call(9) | {"method": "race", "draft": None}
@@ -158,6 +168,7 @@ class TestRace:
         assert ((first == second) | (first == -1) | (second == -1)).all()
 
 
+@pytest.mark.usefixtures("backend")
 class TestMeaning:
     def test_tokens_are_the_accepted_drafts_then_one_more(self):
         for options in OPTIONS.values():
@@ -221,6 +232,7 @@ class TestMeaning:
         assert (verdict.status == 0).all()
 
 
+@pytest.mark.usefixtures("backend")
 class TestStatus:
     def verdict(self, x, target, draft=None, **options):
         rows = torch.tensor(target)
@@ -316,6 +328,7 @@ class TestStatus:
         assert ((verdict.tokens[bad, 0] >= 0) & (verdict.tokens[bad, 0] < 65)).all()
 
 
+@pytest.mark.usefixtures("backend")
 class TestNothingElseIsTouched:
     @pytest.mark.parametrize("space", ["logits", "probs"])
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -392,6 +405,7 @@ class TestNothingElseIsTouched:
             assert torch.equal(call[name], value), name
 
 
+@pytest.mark.usefixtures("backend")
 class TestLayouts:
     def test_ragged_equals_padded(self):
         for options in OPTIONS.values():
@@ -421,7 +435,7 @@ class TestLayouts:
         assert_same((wide.tokens[:, :4], *wide[1:]), verify_chain(**flat))
 
 
-def test_residual_op_is_the_law_of_the_replacement():
+def test_residual_op_is_the_law_of_the_replacement(backend):
     """The law that residual reports is the one verify_chain draws from, token for token."""
     p, q = torch.rand(2, 300, 40, generator=torch.Generator().manual_seed(30))
     p[:, 3], q[:, 3] = 0.0, 1.0
