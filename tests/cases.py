@@ -49,6 +49,13 @@ def adversarial_rows(size, seed=0):
     }
 
 
+def adversarial_pairs(size):
+    """Rows of logits beside each other (target, draft), [n, size] both: every pair of kinds where they are narrow."""
+    rows = torch.stack(list(adversarial_rows(size).values()))
+    shifts = range(len(rows)) if size == 65 else (0, 1, 5)
+    return rows.repeat(len(shifts), 1), torch.cat([rows.roll(shift, dims=0) for shift in shifts])
+
+
 def poisoned(tensor, pad=5, start=3):
     """The same values in rows with a padded stride and a misaligned start, NaN all around them."""
     *rows, last = tensor.shape

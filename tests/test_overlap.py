@@ -5,7 +5,7 @@ import torch
 
 from specdec_kernels import backend as running
 from specdec_kernels import overlap, race_sample
-from tests.cases import DTYPES, SIZES, adversarial_rows, poisoned, seeds
+from tests.cases import DTYPES, SIZES, adversarial_pairs, poisoned, seeds
 from tests.laws import P, Q, assert_rate, random_laws
 
 
@@ -28,8 +28,7 @@ def test_named_fields_in_order(backend):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
 def test_equals_the_oracle(backend, size, temperature):
-    rows = torch.stack(list(adversarial_rows(size).values()))
-    target, draft = rows[:, None].expand(-1, len(rows), -1), rows[None].expand(len(rows), -1, -1)
+    target, draft = adversarial_pairs(size)
     figures = overlap(target, draft, temperature=temperature)
     with running("reference"):
         expected = overlap(target, draft, temperature=temperature)

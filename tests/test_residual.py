@@ -5,7 +5,7 @@ import torch
 
 from specdec_kernels import backend as running
 from specdec_kernels import overlap, residual
-from tests.cases import DTYPES, SIZES, adversarial_rows, poisoned
+from tests.cases import DTYPES, SIZES, adversarial_pairs, poisoned
 from tests.laws import P, Q, random_laws
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -48,9 +48,7 @@ def test_accepted_and_replaced_make_the_target(draft_prob):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
 def test_equals_the_oracle(size, temperature):
-    """Adversarial targets against adversarial drafts, every pair of kinds."""
-    rows = torch.stack(list(adversarial_rows(size).values()))
-    target, draft = rows[:, None].expand(-1, len(rows), -1), rows[None].expand(len(rows), -1, -1)
+    target, draft = adversarial_pairs(size)
     for options in ({}, {"draft_prob": 0.7, "epsilon": 0.01}):
         probs, mass = residual(target, draft, temperature=temperature, **options)
         with running("reference"):
