@@ -7,6 +7,7 @@
 #include "cpu/check_parents.h"
 #include "cpu/dispatch.h"
 #include "specdec/chain.h"
+#include "specdec/optimal_tree.h"
 #include "specdec/softmax.h"
 #include "specdec_build_info.h"  // written by setup.py
 
@@ -61,6 +62,20 @@ void bind_trees(py::module_& m) {
                             int32_t nodes) {
     const ParentsReport report = check_parents({at<void>(address), tree_stride, node_stride, wide}, trees, nodes);
     return py::make_tuple(report.depth, report.tree, report.node);
+  });
+  m.def("optimal_tree", [](int32_t k, const std::vector<double>& acceptance) {
+    return optimal_tree(k, [&](const OptimalTree&, int32_t, int32_t child) -> std::optional<double> {
+             if (child >= static_cast<int32_t>(acceptance.size())) return std::nullopt;
+             return acceptance[static_cast<size_t>(child)];
+           }).parents;
+  });
+  m.def("optimal_tree_by_path", [](int32_t k, const py::function& acceptance) {
+    return optimal_tree(k, [&](const OptimalTree& tree, int32_t parent, int32_t child) {
+             std::vector<int32_t> path = {child};
+             for (int32_t node = parent; node > 0; node = tree.parents[static_cast<size_t>(node)])
+               path.insert(path.begin(), tree.child_index[static_cast<size_t>(node)]);
+             return acceptance(py::tuple(py::cast(path))).cast<std::optional<double>>();
+           }).parents;
   });
 }
 

@@ -16,8 +16,10 @@ from specdec_kernels.ops import (
     verify_chain,
     verify_tree,
 )
+from specdec_kernels.trees import DraftTree
 
 __all__ = [
+    "DraftTree",
     "Overlap",
     "TreeVerdict",
     "Verdict",
