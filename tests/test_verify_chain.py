@@ -6,7 +6,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import _C, race_sample, residual, verify_chain
-from tests.cases import DTYPES, UNTOUCHED, chain_call, poisoned, ragged, seeds, untouched_verdict
+from tests.cases import DTYPES, UNTOUCHED, adversarial_pairs, chain_call, poisoned, ragged, seeds, untouched_verdict
 from tests.laws import P, Q
 from tests.races import log_arrivals, log_weights
 
@@ -43,6 +43,23 @@ class TestEqualsTheOracle:
     def test_ragged(self, options):
         call = {**chain_call(2), **options}
         call = ragged(call, torch.arange(32) % 5)
+        assert_same(verify_chain(**call), by_the_oracle(**call))
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("size", [7, 65, 2049])
+    def test_adversarial_rows(self, size, options):
+        """Logits of 1e4 aside: there float32 scores tie that float64 still tells apart."""
+        target, draft = adversarial_pairs(size)
+        usual = ((target.abs() < 1e3) | ~target.isfinite()).all(dim=1)
+        target, draft = target[usual], draft[usual]
+        seed = seeds(len(target))
+        call = {
+            "target": target[:, None].repeat(1, 2, 1),
+            "draft": draft[:, None],
+            "seed": seed,
+            "position": 4,
+        } | options
+        call["draft_tokens"] = race_sample(draft, seed=seed, position=4)[:, None]
         assert_same(verify_chain(**call), by_the_oracle(**call))
 
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
