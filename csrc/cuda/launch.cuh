@@ -7,7 +7,7 @@
 namespace specdec {
 namespace cuda {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256;  // at most
 constexpr int kBlocksAMultiprocessor = 2;  // that a grid aims at: 128 registers a thread
 
 struct Device {
@@ -29,6 +29,7 @@ inline cudaError_t this_device(Device* device) {
 
 struct Shape {
   int64_t blocks;
+  int threads;
   int cluster = 1;
   bool cooperative = false;
   size_t dynamic_shared = 0;
@@ -46,7 +47,7 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.dynamic_shared;
   config.stream = stream;
   config.attrs = attributes;
@@ -63,11 +64,20 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
   return cudaLaunchKernelEx(&config, kernel, params);
 }
 
+// Tokens of one 16-byte load over a warp.
+inline int32_t tokens_a_step(DType dtype) { return dtype == DType::kFloat32 ? 128 : 256; }
+
+// As many warps as have something to load, two at least.
+inline int threads_of_block(int32_t vocab, DType dtype) {
+  const int32_t warps = (vocab + tokens_a_step(dtype) - 1) / tokens_a_step(dtype);
+  return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
+}
+
 // Blocks a row is split into when `rows` rows run at once: enough to fill the device, no more than have work.
 inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, DType dtype) {
   const int64_t wanted = (int64_t{device.multiprocessors} * kBlocksAMultiprocessor + rows - 1) / rows;
-  const int64_t step = dtype == DType::kFloat32 ? 128 : 256, warps = kThreads / 32;
-  const int64_t useful = (vocab + step * warps - 1) / (step * warps);
+  const int64_t block = int64_t{tokens_a_step(dtype)} * (kThreads / 32);
+  const int64_t useful = (vocab + block - 1) / block;
   const int64_t splits = wanted < useful ? wanted : useful;
   return splits < 1 ? 1 : static_cast<int>(splits);
 }

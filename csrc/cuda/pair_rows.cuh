@@ -93,7 +93,7 @@ __device__ __forceinline__ void law_rows(Team& team, int tiles, Space space, con
 template <class Team, class F, class End>
 __device__ __forceinline__ void over_sum_tiles(const Team& team, int32_t vocab, F&& f, End&& end) {
 #pragma unroll 1
-  for (int tile = team.rank() * kWarps + warp_id(); tile < sum_tiles_of(vocab); tile += team.size() * kWarps) {
+  for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(vocab); tile += team.size() * warps_in_block()) {
 #pragma unroll 1
     for (int32_t token = tile * kSumTile + lane_id() * 4; token < (tile + 1) * kSumTile && token < vocab; token += 128) f(token);
     end(tile);
@@ -108,7 +108,7 @@ __device__ __forceinline__ float second_of(WideKey word) { return from_bits(stat
 // Where the second words of the tiles start: at a multiple of the team's warps, so that a tile's two words have one owner.
 template <class Team>
 __device__ __forceinline__ int second_half(const Team& team, int tiles) {
-  const int warps = team.size() * kWarps;
+  const int warps = team.size() * warps_in_block();
   return (tiles + warps - 1) / warps * warps;
 }
 
@@ -136,7 +136,7 @@ cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* need
   if (e != cudaSuccess) return e;
   pair->tiles = tiles_of(p.target) > tiles_of(p.draft) ? tiles_of(p.target) : tiles_of(p.draft);
   const TeamShape shape = team_shape(*device, p.outer * p.inner, p.target, 2);
-  const int warps = shape.size * kWarps, stats = 2 * pair->tiles;
+  const int warps = shape.size * (shape.threads / 32), stats = 2 * pair->tiles;
   const int sums = 2 * (sum_tiles_of(p.target.vocab) + warps - 1) / warps * warps + warps;
   const Room room = room_in(workspace);
   *plan = team_plan(shape, p.outer * p.inner, sums > stats ? sums : stats, 0, 0);

@@ -35,7 +35,7 @@ cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStr
   if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
     return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
   *needed = 0;
-  return launch(race_sample_kernel, {rows * splits}, {p, room, splits}, stream);
+  return launch(race_sample_kernel, {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)}, {p, room, splits}, stream);
 }
 
 }  // namespace cuda

@@ -170,7 +170,7 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   const Room room = room_in(workspace);
   const int64_t words = rows * splits * p.k;
   if (splits > 1 && (rows > room.ticket_count || words > room.word_count)) return *needed = room_needed(rows, words), cudaSuccess;
-  return launch(race_topk_kernel, {rows * splits}, RaceTopkArguments{p, room, static_cast<int>(splits)}, stream);
+  return launch(race_topk_kernel, {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)}, RaceTopkArguments{p, room, static_cast<int>(splits)}, stream);
 }
 
 }  // namespace cuda

@@ -21,14 +21,13 @@ struct TeamRoom {
   WideKey* words;     // GridTeam: 2 * items a team
 };
 
-constexpr int kWarps = kThreads / 32;
-
 // Where a member of a team of `size` keeps an item of its own in shared memory, and how much it needs for `items`.
-__host__ __device__ __forceinline__ int own_slot(int item, int size) {
-  return item / (size * kWarps) * kWarps + item % kWarps;
+__device__ __forceinline__ int own_slot(int item, int size) {
+  const int warps = warps_in_block();
+  return item / (size * warps) * warps + item % warps;
 }
-__host__ __device__ __forceinline__ int own_slots(int items, int size) {
-  return (items + size * kWarps - 1) / (size * kWarps) * kWarps;
+__host__ __device__ __forceinline__ int own_slots(int items, int size, int warps) {
+  return (items + size * warps - 1) / (size * warps) * warps;
 }
 
 struct LocalTeam {
@@ -55,13 +54,13 @@ struct LocalTeam {
 struct ClusterTeam {
   int capacity;
   unsigned phase = 0;
-  __device__ explicit ClusterTeam(const TeamRoom& room) : capacity(own_slots(room.items, room.size)) {}
+  __device__ explicit ClusterTeam(const TeamRoom& room) : capacity(own_slots(room.items, room.size, warps_in_block())) {}
   __device__ int index() const { return static_cast<int>(blockIdx.x) / size(); }
   __device__ int rank() const { return static_cast<int>(block_rank()); }
   __device__ int size() const { return static_cast<int>(blocks_in_cluster()); }
   __device__ void put(int item, WideKey word) const { set(phase)[own_slot(item, size())] = word; }
   __device__ WideKey get(int item) const {
-    const unsigned owner = static_cast<unsigned>(item % (size() * kWarps) / kWarps);
+    const unsigned owner = static_cast<unsigned>(item % (size() * warps_in_block()) / warps_in_block());
     return peer(set(phase - 1), owner)[own_slot(item, size())];
   }
   __device__ void sync() {
@@ -111,15 +110,15 @@ template <class Team>
 __device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
   if (team.size() == 1) return mine;
   if (threadIdx.x == 0) {
-    team.put(team.rank() * kWarps, mine.key);
-    team.put(team.rank() * kWarps + 1, mine.bad);
+    team.put(team.rank() * warps_in_block(), mine.key);
+    team.put(team.rank() * warps_in_block() + 1, mine.bad);
   }
   team.sync();
   Find all = {0, false};
   for (int rank = lane_id(); rank < team.size(); rank += 32) {
-    const WideKey key = team.get(rank * kWarps);
+    const WideKey key = team.get(rank * warps_in_block());
     all.key = key > all.key ? key : all.key;
-    all.bad |= team.get(rank * kWarps + 1) != 0;
+    all.bad |= team.get(rank * warps_in_block() + 1) != 0;
   }
   return {warp_max(all.key), __any_sync(kWarp, all.bad) != 0};
 }
@@ -127,6 +126,7 @@ __device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
 // ---- launching ------------------------------------------------------------------------------------------------------
 
 struct TeamShape {
+  int threads;
   int size;
   bool grid;  // a software cluster
 };
@@ -138,9 +138,10 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
   const int64_t share = int64_t{device.multiprocessors} * kBlocksAMultiprocessor / requests;
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
   const int size = static_cast<int>(share < useful ? share : useful);
-  if (size <= 1) return {1, false};
-  if (device.capability < 90 || size >= 8) return {size, true};
-  return {size >= 4 ? 4 : 2, false};
+  const int threads = threads_of_block(rows.vocab, rows.dtype);
+  if (size <= 1) return {threads, 1, false};
+  if (device.capability < 90 || size >= 8) return {threads, size, true};
+  return {threads, size >= 4 ? 4 : 2, false};
 }
 
 // What the teams of a launch share. `tickets` and `words` are the kernel's own; the teams' stand behind them.
@@ -157,20 +158,20 @@ struct TeamPlan {
 };
 
 inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
-  const int least = shape.size * kWarps;  // team_find has one item a warp
+  const int least = shape.size * (shape.threads / 32);  // team_find has an item a warp
   return {shape, requests, items > least ? items : least, tickets, words};
 }
 
 template <class Arguments>
 cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), void (*grid)(Arguments),
                          const TeamPlan& plan, const Device& device, const Arguments& a, cudaStream_t stream) {
-  Shape shape = {plan.requests * plan.shape.size};
+  Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
   if (plan.shape.grid) {
     shape.cooperative = true;
     return launch(grid, shape, a, stream);
   }
   shape.cluster = plan.shape.size;
-  shape.dynamic_shared = 2 * sizeof(WideKey) * own_slots(plan.items, plan.shape.size);
+  shape.dynamic_shared = 2 * sizeof(WideKey) * own_slots(plan.items, plan.shape.size, plan.shape.threads / 32);
   if (shape.dynamic_shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   return launch(plan.shape.size > 1 ? cluster : local, shape, a, stream);
 }

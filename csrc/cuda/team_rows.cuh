@@ -19,14 +19,14 @@ inline int tiles_of(const Rows& rows) {
 template <class Team, class RowAt, class Store>
 __device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, float inv_temperature, RowAt&& row_at,
                                               Store&& store) {
-  for (int i = team.rank() * kWarps + warp_id(); i < rows * tiles; i += team.size() * kWarps) {
+  for (int i = team.rank() * warps_in_block() + warp_id(); i < rows * tiles; i += team.size() * warps_in_block()) {
     const Row row = row_at(i / tiles);
     const int tile = i % tiles;
     const WideKey word = tile < tiles_of(row) ? packed(tile_stat(row, tile, inv_temperature)) : kNoTile;
     if (lane_id() == 0) team.put(i, word);
   }
   team.sync();
-  for (int row = warp_id(); row < rows; row += kWarps) {
+  for (int row = warp_id(); row < rows; row += warps_in_block()) {
     const RowStat stat = combine_tiles(tiles, [&](int tile) { return team.get(row * tiles + tile); });
     if (lane_id() == 0) store(row, stat);
   }

@@ -331,7 +331,7 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
   const int splits = splits_of_row(device, rows, p.target.vocab, p.target.dtype);
   const int64_t words = rows * splits * kWordsAPartial;
   if (p.batch > room.ticket_count || words > room.word_count) return *needed = room_needed(p.batch, words), cudaSuccess;
-  return launch(race_rows_kernel, {rows * splits}, RaceRowsArguments{p, room, splits}, stream);
+  return launch(race_rows_kernel, {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)}, RaceRowsArguments{p, room, splits}, stream);
 }
 
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,

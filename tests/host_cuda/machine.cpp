@@ -223,10 +223,10 @@ struct Machine {
   uint32_t random(uint32_t n) { return static_cast<uint32_t>((uint64_t{random()} * n) >> 32); }
 };
 
-Machine& machine() {
-  static Machine m;
-  return m;
-}
+Machine the_machine;
+inline Machine& machine() { return the_machine; }
+
+bool same(const char* a, const char* b) { return a == b || !std::strcmp(a, b); }
 
 void to_scheduler(bool ends = false) {
   Machine& m = machine();
@@ -540,7 +540,7 @@ const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site
   Collective* c = nullptr;
   for (auto& open : warp.open)
     if (open->arrived != open->mask && (open->mask & mask)) {
-      if (open->mask != mask || std::strcmp(open->kind, kind))
+      if (open->mask != mask || !same(open->kind, kind))
         fault(std::string(kind) + ": other lanes of its mask are in " + open->kind + " with another mask or kind", site);
       c = open.get();
     }
@@ -554,7 +554,7 @@ const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site
   c->arrived |= mine;
   if (c->arrived == mask) {
     m.idle_spins = 0;
-    if (mask == (warp.lanes.size() == 32 ? 0xffffffffu : (1u << warp.lanes.size()) - 1) && !std::strcmp(kind, "__syncwarp"))
+    if (mask == (warp.lanes.size() == 32 ? 0xffffffffu : (1u << warp.lanes.size()) - 1) && same(kind, "__syncwarp"))
       ++warp.epoch;
     for (Fiber* f : warp.lanes)
       if (mask >> f->lane & 1) wake(*f);
@@ -584,8 +584,8 @@ uint32_t sync_threads(const char* kind, uint32_t value, Site site) {
     block.barrier_sum = 0;
     block.barrier_kind = kind;
     block.barrier_site = site;
-  } else if (block.barrier_site.line != site.line || std::strcmp(block.barrier_site.file, site.file) ||
-             std::strcmp(block.barrier_kind, kind)) {
+  } else if (block.barrier_site.line != site.line || !same(block.barrier_site.file, site.file) ||
+             !same(block.barrier_kind, kind)) {
     fault(std::string(kind) + ": other threads of the block are in " + block.barrier_kind + " at " + where(block.barrier_site), site);
   }
   block.barrier_sum += value;
