@@ -274,7 +274,7 @@ class DraftTree:
             while child != -1:
                 if not before < child < len(parents) or parents[child] != -1:
                     raise ValueError(
-                        f"retrive arrays: expected each node once, after parent and elder sibling; got {child} below {node}"
+                        f"retrive arrays: expected nodes once, after parent and elder sibling; got {child} below {node}"
                     )
                 parents[child], before, child = node, child, sibling[child]
         return cls(tuple(parents))
