@@ -163,8 +163,7 @@ def specialisations(target):
 def write_table():
     table = [
         row(name, launch, dtype, space, arch)[1]
-        for dtype in (torch.bfloat16, torch.float32)
-        for space in ("logits", "probs")
+        for dtype, space in ((torch.bfloat16, "logits"), (torch.float32, "logits"), (torch.float32, "probs"))
         for name, launch in kernels(dtype, space, VOCABULARY).items()
         for arch in ARCHS
     ]

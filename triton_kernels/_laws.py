@@ -82,6 +82,7 @@ def laws_kernel(
         if greedy:
             tl.store(own, greedy_figure(key_at(record)))
             tl.store(own + 2, greedy_figure(key_at(record + 2)))
+            tl.debug_barrier()  # all warps have read
             for word in tl.static_range(4):
                 tl.store(record + word, 0)
         elif SPACE == "logits":

@@ -126,6 +126,16 @@ def log_weights(x, KIND: tl.constexpr):
 
 
 @triton.jit
+def exchange(key, best):
+    """The best key of all programs of a row so far, after telling them ours.
+
+    Memory that other programs write meanwhile is read by atomics alone. A scalar load is done by each warp on its own:
+    they could see different values, and part ways at the next branch.
+    """
+    return tl.maximum(best, tl.atomic_max(key, best, sem="relaxed"))
+
+
+@triton.jit
 def best_key(best, score, token):
     return tl.maximum(best, tl.max(key_of(score, token), axis=0))
 
@@ -164,7 +174,7 @@ def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.const
     later = first + later_by(second_words(seed, token, position, nonce, STREAM))
     best = best_key(best, log_weights(largest, KIND) - log(tl.where(at == winner, first, later)), token)
 
-    to_beat = key_score(tl.maximum(best, tl.atomic_max(key, best, sem="relaxed")))
+    to_beat = key_score(exchange(key, best))
     NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
     rest = tl.max(tl.where(column[None, :] == at[:, None], NOTHING, x), axis=1)
     ceiling = log_weights(rest, KIND) - log_first
@@ -223,8 +233,8 @@ def race_tiles(
     bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
-        to_beat = key_score(tl.maximum(best, tl.load(key, cache_modifier=".cg")))
         x = load_tile(row, start, vocab, NOTHING, TILE)
+        to_beat = key_score(exchange(key, best))
         if excluded is not None:
             x = tl.where(tile_tokens(start, TILE) == excluded, NOTHING, x)
         tops = group_tops(x)
@@ -253,8 +263,8 @@ def residual_tiles(
     bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
-        to_beat = key_score(tl.maximum(best, tl.load(key, cache_modifier=".cg")))
         x = load_tile(target, start, vocab, NOTHING, TILE)
+        to_beat = key_score(exchange(key, best))
         tops = group_tops(x)
         unclean = unclean_groups(x, tops, KIND)
         if KIND == LOGITS:

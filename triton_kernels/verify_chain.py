@@ -119,6 +119,7 @@ def finish_race(
         flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
+        tl.debug_barrier()  # all warps have read
         tl.store(key_at(records), tl.zeros_like(keys), mask=held)
         tl.store(records + 2, tl.zeros_like(slot), mask=held)
         tl.store(records + 3, tl.zeros_like(slot), mask=held)
@@ -167,8 +168,8 @@ def scan_kernel(
 
     slot = chunk
     rows_read = tl.where(racing, slots + 1, slots if SPACE == "logits" else 0)
-    walking = readable
-    while walking & (slot < rows_read) & (slot <= from_end(tl.load(request + 3, cache_modifier=".cg"))):
+    walking = readable & (slot < rows_read)
+    while walking:
         record = counters + 4 * (row + slot)
         token = tl.load(draft_tokens + token_at + slot * draft_tokens_slot, mask=slot < slots, other=-1).to(tl.int64)
         if racing:
@@ -226,6 +227,9 @@ def scan_kernel(
                         tl.atomic_max(request + 3, from_end(slot), sem="relaxed")
             walking = walking & (token != -1)
         slot += chunks
+        walking = walking & (slot < rows_read)
+        if walking:
+            walking = slot <= from_end(tl.atomic_max(request + 3, 0, sem="relaxed"))
 
     if racing:  # noqa: SIM102  `and` would take a ticket
         if is_last(request + 2, splits * chunks):
@@ -337,7 +341,7 @@ def emit_kernel(
         tl.atomic_or(request + 4, NON_FINITE, sem="relaxed")
 
     if is_last(request + 2, splits):
-        best = tl.load(key_at(request), cache_modifier=".cg")
+        best = tl.atomic_xchg(key_at(request), best * 0)
         flags |= tl.load(request + 4, cache_modifier=".cg")
         if (best == NOBODY) & from_residual:
             flags |= EMPTY_RESIDUAL
