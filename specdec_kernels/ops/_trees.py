@@ -15,14 +15,15 @@ def check_parents(parents):
         raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")
     if not host_sees(parents):
         return None
-    trees = parents if parents.ndim == 2 else parents.unsqueeze(0)
+    stride, each = parents.stride(), parents.ndim == 2
     depth, tree, node = _C.check_parents(
-        trees.data_ptr(), *trees.stride(), trees.dtype == torch.int64, trees.shape[0], trees.shape[1]
-    )
+        parents.data_ptr(), stride[0] if each else 0, stride[-1], parents.dtype == torch.int64,
+        parents.shape[0] if each else 1, parents.shape[-1],
+    )  # fmt: skip
     if node >= 0:
-        where = f"parents[{tree}, {node}]" if parents.ndim == 2 else f"parents[{node}]"
+        where = (tree, node) if each else (node,)
         allowed = "-1 (the root)" if node == 0 else f"-1 (absent) or a node before it, 0 to {node - 1}"
-        raise ValueError(f"{where}: expected {allowed}; got {trees[tree, node].item()}")
+        raise ValueError(f"parents{[*where]}: expected {allowed}; got {parents[where].item()}")
     return depth
 
 
