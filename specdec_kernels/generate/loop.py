@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-import specdec_kernels as specdec
+from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.drafting import Clock, FixedLength, RandomLength
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.text import TextStream
+from specdec_kernels.generate.trees import DraftedTree, FixedTree, TreeRounds
+from specdec_kernels.trees import DraftTree
 
 METHODS = ("plain", "rejection", "race")
 
@@ -29,6 +31,7 @@ class Round:
     finish : None, or why the text ends here: "length", "eos" or "stop"
     seconds : wall-clock seconds of the round, whole batch: "draft", "target", "verify"
     status : bits set by the verifier (see `verify_chain`)
+    tree : the tree that was drafted, None with chains
     """
 
     request: int
@@ -39,11 +42,12 @@ class Round:
     finish: str | None
     seconds: dict[str, float]
     status: int = 0
+    tree: DraftedTree | None = None
 
     @property
     def tested(self) -> int:
         """Draft tokens the verifier decided on: those after the first rejection are not."""
-        return min(self.accepted + 1, self.drafted)
+        return min(self.accepted + 1, self.drafted) if self.tree is None else self.tree.tested
 
 
 @dataclass
@@ -120,10 +124,10 @@ class Request:
         self.index, self.stream, self.eos = index, stream, eos
         self.length, self.left = len(prompt), max_new_tokens
 
-    def commit(self, tokens: list[int], drafted: int, accepted: int, **figures) -> Round:
-        """Append a round's tokens, up to where the text ends."""
+    def commit(self, tokens: list[int], drafted: int, accepted: int, complete: bool, **figures) -> Round:
+        """Append a round's tokens, up to where the text ends; `complete`: no draft was left after the accepted ones."""
         pieces, finish, taken = [], None, 0
-        last = "replaced" if accepted < drafted else "bonus"
+        last = "bonus" if complete else "replaced"
         for token in tokens:
             self.stream.append([token])
             taken, self.left = taken + 1, self.left - 1
@@ -152,6 +156,8 @@ def stream(
     k: int = 4,
     draft_prob: float = 1.0,
     policy=None,
+    tree: DraftTree | Sequence[int] | None = None,
+    replacement: bool = False,
     temperature: float | Sequence[float] = 1.0,
     seed: int | Sequence[int] = 0,
     max_new_tokens: int = 128,
@@ -159,9 +165,16 @@ def stream(
     eos_token_ids: Iterable[int] | None = None,
 ) -> Iterator[Round]:
     """Generate, round by round: see `generate`, which collects these rounds."""
+    if tree is not None:
+        if policy is not None:
+            raise ValueError("policy: expected None with a tree")
+        policy = FixedTree(tree if isinstance(tree, DraftTree) else DraftTree.from_parents(tree))
     if policy is None:
         policy = FixedLength(0 if drafter is None else k) if draft_prob == 1 else RandomLength(k, draft_prob)
-    check_choice(method, drafter, policy, target)
+    trees = hasattr(policy, "plan_tree")
+    check_choice(method, drafter, policy)
+    if trees or replacement:
+        check_tree_choice(method, drafter, trees, draft_prob, replacement)
     if not prompts:
         return iter(())
     prompts = [target.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
@@ -174,85 +187,48 @@ def stream(
         Request(index, prompt, TextStream(target.tokenizer, prompt, tuple(stop)), eos, max_new_tokens)
         for index, prompt in enumerate(prompts)
     ]
-    return run(requests, prompts, target, drafter, method, policy, seeds, temperatures)
+    player = (
+        TreeRounds(target, drafter, method, policy, replacement)
+        if trees
+        else ChainRounds(target, drafter, method, policy)
+    )
+    return run(requests, prompts, player, seeds, temperatures)
 
 
-def run(requests, prompts, target, drafter, method, policy, seeds, temperatures) -> Iterator[Round]:
-    """The loop itself, on checked arguments."""
-    device = target.device
+def run(requests, prompts, player, seeds, temperatures) -> Iterator[Round]:
+    """The loop itself, on checked arguments; `player` (`ChainRounds` or `TreeRounds`) knows how a round is played."""
+    device = seeds.device
     # Past the longest text: the drafts of a last round, and one slot for what padding writes.
-    capacity = max(request.length + request.left for request in requests) + policy.max_k + 2
+    capacity = max(request.length + request.left for request in requests) + player.room + 2
     text = torch.zeros(len(prompts), capacity, dtype=torch.int64)
     for row, prompt in enumerate(prompts):
         text[row, : len(prompt)] = torch.tensor(prompt)
     text = text.to(device)
-    reader = target.reader(len(prompts), capacity)
-    if drafter is not None:
-        drafter.start(len(prompts), capacity, target.config.vocab_size)
+    player.start(len(prompts), capacity)
 
     while requests:
         watch = Stopwatch(device)
-        length = [request.length for request in requests]
+        length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
         clock = Clock(seeds, torch.tensor(length, device=device), temperatures)
-        drafts, laws, draft_prob = draft(text, length, requests, drafter, method, policy, clock)
-        watch.lap("draft")
-        slots = drafts.shape[1]
-        logits = reader.read(text, [end + slots for end in length], rows=slots + 1)
-        watch.lap("target")
-        tokens, accepted, status = verify(drafts, logits, laws, draft_prob, method, clock)
-        drafted, tokens = (drafts >= 0).sum(1).tolist(), tokens.tolist()
-        watch.lap("verify")
+        outcome = player.play(text, length, limit, clock, watch)
 
         rounds = []
-        for row, request in enumerate(requests):
-            emitted = tokens[row][: accepted[row] + 1]
+        for row, (request, emitted) in enumerate(zip(requests, outcome.tokens, strict=True)):
+            figures = dict(seconds=watch.seconds, status=outcome.status[row], tree=outcome.trees[row])
             rounds.append(
-                request.commit(emitted, drafted[row], accepted[row], seconds=watch.seconds, status=status[row])
+                request.commit(
+                    emitted, outcome.drafted[row], outcome.accepted[row], complete=outcome.complete[row], **figures
+                )
             )
             text[row, length[row] : length[row] + len(emitted)] = torch.tensor(emitted, device=device)
         yield from rounds
-        policy.look(drafts, logits, laws, temperatures)
-        policy.observe(rounds)
 
-        # The last token emitted is not cached yet: the target has not read it.
-        committed = [end + count for end, count in zip(length, accepted, strict=True)]
+        player.settle(rounds)
         going = [row for row, entry in enumerate(rounds) if entry.finish is None]
-        for memory in (reader, drafter) if drafter is not None else (reader,):
-            memory.roll_back(committed)
-            if len(going) < len(requests):
-                memory.keep(going)
+        if len(going) < len(requests):
+            player.keep(going)
         requests = [requests[row] for row in going]
         text, seeds, temperatures = text[going], seeds[going], temperatures[going]
-
-
-def draft(text, length, requests, drafter, method, policy, clock):
-    """Draft tokens [B, K] with -1 where there are none, the draft's logits [B, K, V] or None, and draft_prob.
-
-    K is at least one more than a request drafts where its next slot might have been drafted and was not:
-    the verifier needs the draft's law there.
-    """
-    limit = [request.left - 1 for request in requests]
-    plan = policy.plan(clock.seed, clock.position, limit)
-    if drafter is None:
-        return torch.empty(len(length), 0, dtype=torch.int64, device=text.device), None, 1.0
-    slots, draft_prob = list(plan.count), plan.draft_prob
-    if policy.randomised:
-        for row, (count, most) in enumerate(zip(plan.count, limit, strict=True)):
-            slots[row] += count < min(most, policy.max_k) and bool(draft_prob[row, count] < 1)
-        # Beyond its slots a request's drafts have ended for certain.
-        ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
-        draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
-    drafts, laws = drafter.propose(text, length, plan.count, max(slots), clock)
-    return drafts, laws if method == "rejection" else None, draft_prob
-
-
-def verify(drafts, logits, laws, draft_prob, method, clock):
-    """Emitted tokens [B, K + 1], number accepted and status as lists."""
-    noise = dict(seed=clock.seed, position=clock.position, temperature=clock.temperature)
-    if method == "plain":
-        return specdec.race_sample(logits[:, 0], **noise)[:, None], [0] * len(drafts), [0] * len(drafts)
-    verdict = specdec.verify_chain(drafts, logits, laws, method=method, draft_prob=draft_prob, **noise)
-    return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()
 
 
 def generate(prompts: Sequence[str | list[int]], target: LanguageModel, drafter=None, **options) -> list[Generation]:
@@ -267,7 +243,9 @@ def generate(prompts: Sequence[str | list[int]], target: LanguageModel, drafter=
         those of "plain" with the same seed, whatever the drafter)
     k : draft tokens a round
     draft_prob : with "rejection" and a ModelDrafter, the probability that a round drafts at all
-    policy : how many to draft, in place of `k` and `draft_prob` (see `FixedLength`)
+    policy : how many to draft, in place of `k` and `draft_prob` (see `FixedLength`), or which tree (see `FixedTree`)
+    tree : a tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter
+    replacement : with a tree and "rejection", draw siblings independently of each other
     temperature : number, or one per prompt; 0 is greedy
     seed : one per prompt, or a number s: prompt b then has the seed s + b
     max_new_tokens : the most tokens written per prompt
@@ -299,13 +277,24 @@ def generate(prompts: Sequence[str | list[int]], target: LanguageModel, drafter=
     return generations
 
 
-def check_choice(method: str, drafter, policy, target: LanguageModel) -> None:
+def check_choice(method: str, drafter, policy) -> None:
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     if method == "plain" and drafter is not None:
         raise ValueError("drafter: expected None with method plain, which drafts nothing")
     if policy.randomised and not (method == "rejection" and getattr(drafter, "laws", False)):
         raise ValueError("draft_prob: expected method rejection and a model as drafter where drafting is randomised")
+
+
+def check_tree_choice(method: str, drafter, trees: bool, draft_prob: float, replacement: bool) -> None:
+    if not trees:
+        raise ValueError("replacement: expected False without a tree")
+    if not hasattr(drafter, "language_model"):
+        raise ValueError("tree: expected a model as drafter")
+    if draft_prob != 1:
+        raise ValueError(f"draft_prob: expected 1 with a tree, got {draft_prob}")
+    if replacement and method != "rejection":
+        raise ValueError(f"replacement: expected method rejection, got {method}")
 
 
 def check_lengths(prompts: list[list[int]], max_new_tokens: int, models: list[LanguageModel]) -> None:

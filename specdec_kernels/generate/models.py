@@ -5,13 +5,23 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.utils import logging
 
+import specdec_kernels as specdec
+
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
+
+
+class Tree(NamedTuple):
+    """Draft trees of one shape: parents, int64 [N], and the tokens of their nodes, int64 [B, N], -1 where absent."""
+
+    parents: torch.Tensor
+    tokens: torch.Tensor
 
 
 class SlotCache(Cache):
@@ -112,26 +122,60 @@ class Reader:
         width = int(lengths.max())
         used = min(int(begin.max()) + width, self.cache.capacity)
         slots = (begin[:, None] + torch.arange(width)).clamp_(max=self.cache.capacity - 1).to(device)
-        self.cache.write_at(slots, used)
-        model = self.language_model.model
         hidden = torch.arange(used, device=device) > slots[:, :, None]
-        mask = torch.zeros_like(hidden, dtype=model.dtype).masked_fill_(hidden, torch.finfo(model.dtype).min)
-
         first = int((lengths - rows).min())
-        keep = {"logits_to_keep": width - first} if self.language_model.keeps_logits else {}
-        logits = model(
-            input_ids=text.gather(1, slots), attention_mask=mask[:, None], past_key_values=self.cache, use_cache=True,
-            position_ids=slots.clamp(max=self.last_position), **keep,
-        ).logits[:, first - width :]  # fmt: skip
+        logits = self._forward(text.gather(1, slots), slots, slots, hidden, width - first)
         self.cached = list(end)
-        self.calls += 1
-        if logits.dtype == torch.float64:
-            logits = logits.float()
         offset = (lengths - rows - first).to(device)
         if logits.shape[1] == rows:
             return logits
         wanted = offset[:, None] + torch.arange(rows, device=device)
         return logits[torch.arange(len(end), device=device)[:, None], wanted]
+
+    @torch.no_grad()
+    def read_tree(self, text, length: list[int], tree: Tree, nodes: torch.Tensor) -> torch.Tensor:
+        """Read `nodes` of a draft tree rooted at the last of `length[b]` tokens: the logits [B, nodes, V] after each.
+
+        Node i of text b goes to slot length[b] - 1 + i, at the position of its depth, and sees the tokens before the
+        root, its ancestors and itself; those must have been read, or be among `nodes`. What was not read of the text
+        before the root is read with them.
+
+        Texts with less left to read than others repeat, on the left, tokens that are in their cache.
+        """
+        root = torch.tensor(length, device=text.device) - 1
+        unread = max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
+        before = (root[:, None] + torch.arange(-unread, 0, device=text.device)).clamp_(min=0)
+        used = max(length) - 1 + tree.parents.shape[-1]
+        hidden = torch.arange(used, device=text.device) > before[:, :, None]
+        seen = specdec.tree_mask(tree.parents, prefix_len=root, columns=used)[:, nodes]
+        logits = self._forward(
+            torch.cat([text.gather(1, before), tree.tokens[:, nodes].clamp(min=0)], dim=1),
+            torch.cat([before, root[:, None] + nodes], dim=1),
+            torch.cat([before, specdec.tree_positions(tree.parents, prefix_len=root)[:, nodes]], dim=1),
+            torch.cat([hidden, ~seen], dim=1),
+            len(nodes),
+        )
+        self.cached = [end - 1 for end in length]
+        return logits
+
+    def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
+        """Make the first `read[b]` nodes of path [B, D + 1] the continuation of the text before the root."""
+        root = torch.tensor(length, device=path.device) - 1
+        specdec.compact_kv(self.cache.entries, path, prefix_len=root)
+        self.cached = [end - 1 + count for end, count in zip(length, read, strict=True)]
+
+    def _forward(self, tokens, slots, positions, hidden, rows: int) -> torch.Tensor:
+        """Logits [B, rows, V] after the last of `tokens` [B, T], which go to cache slots and see those not hidden."""
+        model = self.language_model.model
+        self.cache.write_at(slots, hidden.shape[2])
+        mask = torch.zeros_like(hidden, dtype=model.dtype).masked_fill_(hidden, torch.finfo(model.dtype).min)
+        keep = {"logits_to_keep": rows} if self.language_model.keeps_logits else {}
+        logits = model(
+            input_ids=tokens, attention_mask=mask[:, None], past_key_values=self.cache, use_cache=True,
+            position_ids=positions.clamp(max=self.last_position), **keep,
+        ).logits[:, -rows:]  # fmt: skip
+        self.calls += 1
+        return logits.float() if logits.dtype == torch.float64 else logits
 
     def roll_back(self, length: list[int]) -> None:
         """Forget what was read at positions length[b] and beyond."""

@@ -1,0 +1,253 @@
+"""Generation with trees: tree forwards equal chain forwards, races equal plain sampling, texts have their law."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from specdec_kernels import DraftTree
+from specdec_kernels.generate import ModelDrafter, NgramDrafter, RandomLength, generate, load_model, stream, trees
+from specdec_kernels.generate.control import TreeController
+from specdec_kernels.generate.models import Tree
+from specdec_kernels.generate.trees import DraftedTree, cut
+from tests.generate.small import llama, random_model
+from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
+from tests.generate.test_models import CONFIGS, whole
+from tests.laws import follows_law
+
+SHAPES = {
+    "root alone": DraftTree.chain(0),
+    "chain": DraftTree.chain(3),
+    "alternatives": DraftTree.alternatives(5),
+    "specinfer": DraftTree.specinfer((2, 1, 2)),
+    "optimal": DraftTree.optimal((0.5, 0.25, 0.12, 0.06), 12),
+    "not by level": DraftTree.from_parents([-1, 0, 1, 2, 1, 0, 5, 2, 0]),
+}
+
+
+def random_tree(rng, nodes):
+    return DraftTree.from_parents([-1] + [rng.randrange(node) for node in range(1, nodes)])
+
+
+def path_to(tree, node):
+    """Nodes from below the root to `node`."""
+    return [] if node == 0 else [*path_to(tree, tree.parents[node]), node]
+
+
+# Tree attention.
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_tree_forward_equals_a_chain_forward_per_node(name):
+    """Random trees after prefixes of different lengths, several rounds that each keep another path."""
+    model, rng = random_model(CONFIGS[name], seed=1, spread=0.5), random.Random(name)
+    generator = torch.Generator().manual_seed(3)
+    length = [9, 1, 4]
+    text = torch.randint(50, (3, 48), generator=generator)
+    reader = model.reader(3, 48)
+    for _ in range(4):
+        tree = random_tree(rng, rng.randrange(1, 9))
+        nodes = len(tree.parents)
+        tokens = torch.randint(50, (3, nodes), generator=generator)
+        tokens[:, 0] = text[range(3), torch.tensor(length) - 1]
+        logits = reader.read_tree(text, length, Tree(tree.tensor(), tokens), torch.arange(nodes))
+        for row, node in itertools.product(range(3), range(nodes)):
+            chain = torch.cat([text[row, : length[row]], tokens[row, path_to(tree, node)]])
+            torch.testing.assert_close(logits[row, node], whole(model, chain)[-1], rtol=1e-6, atol=1e-6)
+        paths = [[0, *path_to(tree, rng.randrange(nodes))] for _ in range(3)]
+        padded = [path + [-1] * (tree.depth + 1 - len(path)) for path in paths]
+        reader.keep_path(torch.tensor(padded, dtype=torch.int32), length, list(map(len, paths)))
+        for row, path in enumerate(paths):
+            kept = tokens[row, path[1:]]
+            text[row, length[row] : length[row] + len(kept)] = kept
+            length[row] += len(kept) + 1  # and a new token, which the text holds already
+
+
+def test_reading_a_tree_depth_by_depth_equals_reading_it_at_once():
+    model, tree = llama(vocab=50), SHAPES["not by level"]
+    text, length = torch.randint(50, (2, 30), generator=torch.Generator().manual_seed(4)), [7, 12]
+    tokens = torch.randint(50, (2, len(tree.parents)), generator=torch.Generator().manual_seed(5))
+    drafts, reader = Tree(tree.tensor(), tokens), model.reader(2, 30)
+    at_once = model.reader(2, 30).read_tree(text, length, drafts, torch.arange(len(tree.parents)))
+    for depth in range(tree.depth + 1):
+        nodes = torch.tensor([node for node, at in enumerate(tree.depths) if at == depth])
+        logits = reader.read_tree(text, length, drafts, nodes)
+        torch.testing.assert_close(logits, at_once[:, nodes], rtol=1e-6, atol=1e-6)
+
+
+# Whole generations on the embedded pair.
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_model("embedded:target", dtype="float64"), load_model("embedded:draft", dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def plain(pair):
+    """Plain generations of PROMPTS by temperature."""
+    return {
+        temperature: generate(
+            PROMPTS, pair[0], method="plain", temperature=temperature, seed=3, max_new_tokens=NEW
+        )
+        for temperature in (0.0, 0.6, 1.0, 1.7)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_race_equals_plain(pair, plain, shape, temperature):
+    race = generate(
+        PROMPTS, pair[0], ModelDrafter(pair[1]), tree=SHAPES[shape], temperature=temperature, seed=3, max_new_tokens=NEW
+    )
+    assert tokens_of(race) == tokens_of(plain[temperature])
+    assert [entry.text for entry in race] == [entry.text for entry in plain[temperature]]
+    assert not any(entry.status for entry in race)
+    assert shape == "root alone" or all(entry.target_calls < NEW for entry in race)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch):
+    for first in range(0, len(PROMPTS), batch):
+        prompts = PROMPTS[first : first + batch]
+        race = generate(
+            prompts, pair[0], ModelDrafter(pair[1]), tree=SHAPES["optimal"], seed=3 + first, max_new_tokens=NEW
+        )
+        assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
+
+
+def test_race_with_a_learning_tree_equals_plain(pair, plain):
+    race = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), policy=TreeController(12), seed=3, max_new_tokens=NEW)
+    assert tokens_of(race) == tokens_of(plain[1.0])
+    assert len({entry.tree.shape for entry in race[0].rounds}) > 1
+
+
+def test_a_draft_equal_to_the_target_is_accepted_along_the_first_children(pair):
+    tree = SHAPES["optimal"]
+    for method in ("race", "rejection"):
+        text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), method=method, tree=tree, max_new_tokens=NEW)[0]
+        first = [0]
+        while tree.children[first[-1]]:
+            first.append(tree.children[first[-1]][0])
+        assert all(entry.tree.path == first for entry in text.rounds[:-1])
+
+
+def test_rejection_of_a_chain_equals_the_chain_generator(pair):
+    options = dict(method="rejection", seed=3, max_new_tokens=NEW)
+    chain = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), k=4, **options)
+    tree = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), tree=DraftTree.chain(4), **options)
+    assert tokens_of(tree) == tokens_of(chain)
+    for ours, theirs in zip(tree, chain, strict=True):
+        assert [entry.pieces for entry in ours.rounds] == [entry.pieces for entry in theirs.rounds]
+        assert [entry.tested for entry in ours.rounds] == [entry.tested for entry in theirs.rounds]
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_rejection_in_a_batch_equals_its_texts_alone(pair, replacement):
+    options = dict(method="rejection", tree=SHAPES["specinfer"], replacement=replacement, max_new_tokens=NEW)
+    batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
+    for index, prompt in enumerate(PROMPTS):
+        assert tokens_of(generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)) == [
+            batch[index].tokens
+        ]
+
+
+def test_greedy_is_the_same_by_every_method(pair, plain):
+    for method, replacement in (("race", False), ("rejection", False), ("rejection", True)):
+        texts = generate(
+            PROMPTS, pair[0], ModelDrafter(pair[1]), method=method, replacement=replacement, tree=SHAPES["optimal"],
+            temperature=0, seed=99, max_new_tokens=NEW,
+        )  # fmt: skip
+        assert tokens_of(texts) == tokens_of(plain[0.0])
+
+
+# Laws. A model over 5 tokens writes 3 tokens: 125 texts.
+
+
+@pytest.fixture(scope="module")
+def small_pair():
+    return llama(VOCAB, seed=1, spread=0.25), llama(VOCAB, seed=2, spread=0.25)
+
+
+def drawn(small_pair, **options):
+    options |= dict(method="rejection", seed=5, max_new_tokens=LENGTH)
+    texts = generate([PROMPT] * TEXTS, small_pair[0], ModelDrafter(small_pair[1]), **options)
+    return (torch.tensor(tokens_of(texts)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
+
+
+@pytest.mark.parametrize("expansions, replacement", [((7,), False), ((2, 2), False), ((3, 1), True)])
+def test_texts_have_the_target_law(small_pair, expansions, replacement):
+    """Of seven children two are absent, for there are five tokens; with replacement siblings repeat."""
+    texts = drawn(small_pair, tree=DraftTree.specinfer(expansions), replacement=replacement)
+    assert follows_law(texts, text_law(small_pair[0], 1.0))
+
+
+def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
+    draw = trees.draw
+
+    def greedy(logits, width, clock, replacement):
+        return draw(logits, width, clock._replace(temperature=torch.zeros_like(clock.temperature)), replacement)
+
+    monkeypatch.setattr(trees, "draw", greedy)
+    assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))
+
+
+# Rounds and statistics.
+
+
+def test_rounds_add_up(pair):
+    tree = SHAPES["optimal"]
+    rounds = list(
+        stream(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), method="rejection", tree=tree, max_new_tokens=NEW)
+    )
+    assert [sum(len(entry.tokens) for entry in rounds if entry.request == index) for index in (0, 1)] == [NEW, NEW]
+    for entry in rounds:
+        path, tokens = entry.tree.path, entry.tree.tokens
+        assert entry.accepted == len(path) - 1 <= entry.tested <= entry.drafted <= tree.size
+        assert [entry.tree.shape.parents[node] for node in path[1:]] == path[:-1]
+        assert [tokens[node] for node in path[1:]] == entry.tokens[: entry.accepted]
+        kinds = [kind for kind, _ in entry.pieces]
+        last = "replaced" if entry.tree.offers()[-1][0] else "bonus"
+        assert kinds == ["accepted"] * (entry.accepted > 0) + [last] * (len(entry.tokens) > entry.accepted)
+
+
+def test_nothing_is_drafted_past_the_end(pair):
+    text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), tree=SHAPES["chain"], max_new_tokens=6)[0]
+    assert [(entry.drafted, len(entry.tokens)) for entry in text.rounds] == [(3, 4), (1, 2)]
+    longest = pair[0].max_length
+    text = generate([[65] * (longest - 3)], pair[0], ModelDrafter(pair[0]), tree=SHAPES["optimal"], max_new_tokens=3)[0]
+    assert len(text.tokens) == 3
+
+
+def test_offers_of_a_path():
+    """The root offers 3 children, of which the second is accepted; that one has a child that is absent."""
+    tree = DraftedTree(DraftTree.from_parents([-1, 0, 0, 0, 2]), [9, 7, 8, 6, -1], [0, 2])
+    assert tree.offers() == [(3, 1), (0, None)]
+    assert (tree.drafted, tree.tested) == (3, 2)
+    assert DraftedTree(tree.shape, tree.tokens, [0]).tested == 3
+
+
+def test_cutting_a_tree():
+    tree = SHAPES["not by level"]
+    assert cut(tree, 0).parents == (-1,)
+    assert cut(tree, 2).parents == (-1, 0, 1, 1, 0, 4, 0)
+    assert cut(tree, 9) == tree
+
+
+@pytest.mark.parametrize(
+    "drafter, options, message",
+    [
+        (None, dict(method="plain"), "tree: expected a model as drafter"),
+        ("ngram", {}, "tree: expected a model as drafter"),
+        ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree, got 0.5"),
+        ("model", dict(replacement=True), "replacement: expected method rejection, got race"),
+        ("model", dict(replacement=True, tree=None, method="rejection"), "replacement: expected False without a tree"),
+        ("model", dict(policy=RandomLength(2, 0.5), method="rejection"), "policy: expected None with a tree"),
+        ("model", dict(tree=[-1, 2, 0]), r"parents\[1\]: expected a node before it, 0 to 0; got 2"),
+    ],
+)
+def test_bad_arguments_are_named(small_pair, drafter, options, message):
+    drafter = {"model": ModelDrafter(small_pair[1]), "ngram": NgramDrafter(), None: None}[drafter]
+    with pytest.raises(ValueError, match=message):
+        generate([PROMPT], small_pair[0], drafter, **(dict(tree=DraftTree.chain(2), max_new_tokens=4) | options))
