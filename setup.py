@@ -183,7 +183,7 @@ class NinjaBuild(build_ext):
                     flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
                     ninja.compile("cxx", source, flags, variant=f".{isa}")
         if nvcc:
-            self.add_cuda(ninja, nvcc, archs, include)
+            self.add_cuda(ninja, nvcc, archs, [*include, *python])
 
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
         openmp = "-Xcompiler -fopenmp" if nvcc else "-fopenmp"
@@ -200,7 +200,8 @@ class NinjaBuild(build_ext):
         flags = "-O3 -std=c++17 --fmad=false -cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall"
         for arch in archs:
             flags += f" -gencode arch=compute_{arch},code=sm_{arch}"
-        for source in sorted((CSRC / "cuda").glob("*.cu")):
+        # nvcc hands a .cpp to the C++ compiler, and knows where the CUDA headers are.
+        for source in (CSRC / "cuda" / "bindings.cpp", *sorted((CSRC / "cuda").glob("*.cu"))):
             ninja.compile("nvcc", source, [*flags.split(), *include], variant=".cuda")
 
 

@@ -15,6 +15,14 @@ namespace py = pybind11;
 using namespace specdec;
 using namespace specdec::python;
 
+#if defined(SPECDEC_WITH_CUDA)
+namespace specdec {
+namespace cuda {
+void bind(py::module_ m);  // csrc/cuda/bindings.cpp
+}  // namespace cuda
+}  // namespace specdec
+#endif
+
 namespace {
 
 // Binds op(make(call...), threads), without the GIL while it runs.
@@ -102,4 +110,7 @@ PYBIND11_MODULE(_C, m) {
   });
   bind_trees(m);
   bind_maths(m);
+#if defined(SPECDEC_WITH_CUDA)
+  cuda::bind(m.def_submodule("cuda"));
+#endif
 }

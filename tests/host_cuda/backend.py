@@ -25,7 +25,8 @@ def unavailable():
 
 def load(sanitize=False):
     """The native module, built when it is not there yet."""
-    sources = [HERE / "module.cpp", *sorted((ROOT / "csrc" / "cuda").glob("*.cu"))]
+    cuda = ROOT / "csrc" / "cuda"
+    sources = [HERE / "module.cpp", cuda / "bindings.cpp", *sorted(cuda.glob("*.cu"))]
     path = build("specdec_host_cuda", sources, sanitize=sanitize, module=True)
     spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
     module = importlib.util.module_from_spec(spec)

@@ -1,6 +1,13 @@
 // The CUDA ops on the played machine, as a Python module.
-#include "../../csrc/cuda/bindings.h"
+#include <pybind11/pybind11.h>
+
 #include "machine.h"
+
+namespace specdec {
+namespace cuda {
+void bind(pybind11::module_ m);  // csrc/cuda/bindings.cpp
+}  // namespace cuda
+}  // namespace specdec
 
 PYBIND11_MODULE(specdec_host_cuda, m) {
   specdec::cuda::bind(m);

@@ -1,7 +1,5 @@
 // The CUDA ops for Python: as the CPU's (csrc/bindings.h), and then stream and workspace. The result is the number of
 // bytes the workspace must have, 0 when the kernel is on its way.
-#pragma once
-
 #include <stdexcept>
 #include <string>
 
@@ -11,7 +9,9 @@
 namespace specdec {
 namespace cuda {
 
-inline void check(cudaError_t e, const char* name) {
+namespace {
+
+void check(cudaError_t e, const char* name) {
   if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
 }
 
@@ -33,7 +33,9 @@ void bind_op(pybind11::module_& m, const char* name, Params (*make)(Args...),
   });
 }
 
-inline void bind(pybind11::module_ m) {
+}  // namespace
+
+void bind(pybind11::module_ m) {
   // Why no device can be used, or an empty string.
   m.def("unavailable", [] {
     int count = 0;
