@@ -5,20 +5,28 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import itertools
 import json
 import math
+import operator
 import os
 import platform
 import sys
 import time
+from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 JOINED = {
     "plan": ("specdec_kernels.plan", "the best draft length, drafting probability and tree"),
     "figures": ("specdec_kernels.figures", "draw the figures of the documentation"),
+    "bench": ("specdec_kernels.bench", "measure draft trees on a pair of models"),
 }
 """Commands that live elsewhere: the module has add_arguments(parser) and run(args) -> exit status."""
+
+MOST_NODES = 1023  # drafted tokens of a tree
+TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
 
 COLOURS = {"accepted": "green", "replaced": "bold red", "bonus": "bold cyan"}
 MARKS = {"accepted": "{}", "replaced": "‹{}›", "bonus": "«{}»"}
@@ -50,6 +58,33 @@ def draft_length(word: str) -> int | str:
     return word if word == "auto" else int(word)
 
 
+class TreeChoice(NamedTuple):
+    """A `--tree`: what was written, its kind and its numbers."""
+
+    word: str
+    kind: str
+    numbers: list[int]
+
+
+def draft_tree(word: str) -> TreeChoice:
+    """A checked `--tree`: no huge tree will be built."""
+    kind, _, rest = word.partition(":")
+    try:
+        numbers = [int(part) for part in rest.split(",")] if rest else []
+    except ValueError:
+        numbers = []
+    nodes = {
+        "chain": lambda: numbers[0] if len(numbers) == 1 else -1,
+        "specinfer": lambda: sum(itertools.accumulate(numbers, operator.mul)) if min(numbers, default=0) > 0 else -1,
+        "parents": lambda: len(numbers) - 1,
+        "auto": lambda: -1 if rest else 0,
+    }
+    nodes["alternatives"] = nodes["optimal"] = nodes["chain"]
+    if kind not in nodes or not 0 <= nodes[kind]() <= MOST_NODES:
+        raise argparse.ArgumentTypeError(f"expected {TREES}, of at most {MOST_NODES} tokens, got {word!r}")
+    return TreeChoice(word, kind, numbers)
+
+
 def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", action="append", help="text to continue; repeat it for a batch")
     parser.add_argument(
@@ -59,13 +94,20 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", help="model directory, 'ngram' or 'none' (default: the embedded draft, or ngram)")
     parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
     length = number(draft_length, "a whole number >= 0 or 'auto'", lambda value: value == "auto" or value >= 0)
-    parser.add_argument("--k", default=4, type=length,
+    parser.add_argument("--k", type=length,
                         help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with "
                         "--draft-policy chain the probability of drafting too")  # fmt: skip
     parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
                         type=number(float, "a number in [0, 1]", lambda value: 0 <= value <= 1))  # fmt: skip
     parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
                         help="what --draft-prob is spent on: a coin a round, a coin a token, a length")  # fmt: skip
+    parser.add_argument("--tree", type=draft_tree, metavar="SHAPE",
+                        help=f"draft a tree a round: {TREES}, which learns size and shape while it runs")  # fmt: skip
+    parser.add_argument("--calibrate", action="store_true",
+                        help="measure acceptance by child index on the prompts before --tree optimal:K is shaped "
+                        "(default: 0.5, 0.2, 0.12, 0.08, 0.06, 0.04)")  # fmt: skip
+    parser.add_argument("--replacement", action="store_true",
+                        help="draw the children of a node independently, with --method rejection")  # fmt: skip
     parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
                         type=number(float, "a finite number >= 0", lambda value: 0 <= value < math.inf))  # fmt: skip
     parser.add_argument("--seed", type=number(int, "a whole number", lambda value: True), default=0,
@@ -75,20 +117,24 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="append", default=[], help="end the text before this string; may be repeated")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come")
+    parser.add_argument(
+        "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
 
 
 def run_generate(args: argparse.Namespace) -> int:
     from specdec_kernels.generate import stream
 
+    check_tree_arguments(args)
     prompts = prompts_of(args)
     target, drafter = models_of(args)
+    options = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
+                   max_new_tokens=args.max_new_tokens)  # fmt: skip
+    args.acceptance = acceptance_of(args, target, drafter, prompts, options)
+    policy = tree_policy_of(args) if args.tree else policy_of(args, drafter)
     begun = time.perf_counter()
-    rounds = stream(
-        prompts, target, drafter, method=args.method, policy=policy_of(args, drafter), seed=args.seed,
-        temperature=args.temperature, max_new_tokens=args.max_new_tokens, stop=args.stop,
-    )  # fmt: skip
+    rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **options)
     generations = watch(rounds, prompts, target, args)
     elapsed = time.perf_counter() - begun
     if args.json:
@@ -97,6 +143,53 @@ def run_generate(args: argparse.Namespace) -> int:
     else:
         print(summary(generations, elapsed), file=sys.stdout if args.show else sys.stderr)
     return 0
+
+
+def check_tree_arguments(args: argparse.Namespace) -> None:
+    """Name what does not go with a tree, or without; and give --k its default."""
+    if args.tree is None:
+        for option in ("calibrate", "replacement"):
+            if getattr(args, option):
+                raise ValueError(f"argument --{option}: expected --tree with it, got none")
+        args.k = 4 if args.k is None else args.k
+        return
+    if args.k is not None or args.draft_policy is not None or args.draft_prob != 1:
+        raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it, got one")
+    if args.calibrate and args.tree.kind != "optimal":
+        raise ValueError(f"argument --calibrate: expected --tree optimal:K, got {args.tree.word}")
+
+
+def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None:
+    """Acceptance by child index for `--tree optimal:K`, None with other trees."""
+    from specdec_kernels.generate.trees import DEFAULT_ACCEPTANCE
+
+    if args.tree is None or args.tree.kind != "optimal":
+        return None
+    if not args.calibrate:
+        return list(DEFAULT_ACCEPTANCE)
+    from specdec_kernels.measure import calibrate
+
+    acceptance = calibrate(target, drafter, prompts, seed=args.seed, **options)
+    print("acceptance by child", *(f"{rate:.3f}" for rate in acceptance), file=sys.stderr)
+    return acceptance
+
+
+def tree_policy_of(args):
+    """The tree policy that the arguments name."""
+    from specdec_kernels import DraftTree
+    from specdec_kernels.generate.control import TreeController
+    from specdec_kernels.generate.trees import FixedTree
+
+    _, kind, numbers = args.tree
+    if kind == "auto":
+        return TreeController()
+    if kind == "optimal":
+        return FixedTree(DraftTree.optimal(args.acceptance, *numbers))
+    try:
+        make = {"specinfer": DraftTree.specinfer, "parents": DraftTree.from_parents}.get(kind)
+        return FixedTree(make(numbers) if make else getattr(DraftTree, kind)(*numbers))
+    except ValueError as error:
+        raise ValueError(f"argument --tree: {error}") from error
 
 
 def prompts_of(args: argparse.Namespace) -> list[str]:
@@ -157,7 +250,7 @@ def watch(rounds, prompts, target, args):
     from specdec_kernels.generate import Generation
 
     generations = [Generation(target.encode(prompt)) for prompt in prompts]
-    printer = None if args.json else show(prompts, args.show)
+    printer = None if args.json else show(prompts, args.show, target.tokenizer)
     for entry in rounds:
         generations[entry.request].rounds.append(entry)
         if printer:
@@ -165,8 +258,8 @@ def watch(rounds, prompts, target, args):
     return generations
 
 
-def show(prompts, colour):
-    """A function that prints rounds: a running text for one prompt, a line per round for a batch."""
+def show(prompts, colour, tokenizer):
+    """A function that prints rounds: a running text for one prompt, a line per round for a batch, with colour trees."""
     from rich.console import Console
     from rich.text import Text
 
@@ -177,12 +270,18 @@ def show(prompts, colour):
         legend = [Text(kind if coloured else MARKS[kind].format(kind), COLOURS[kind]) for kind in COLOURS]
         console.print(Text(" ").join(legend))
 
+    trees = defaultdict(int)
+
     def printer(entry):
+        if colour and entry.tree is not None:
+            trees[entry.request] += 1
+            title = Text(f"\nround {trees[entry.request]}" + (f" of [{entry.request}]" if batch else ""))
+            console.print(title, drawing(entry, tokenizer, coloured), sep="\n")
         text = Text(f"[{entry.request}] " if batch else "")
         for kind, piece in entry.pieces:
             plain = piece if coloured or not colour or not piece else MARKS[kind].format(piece)
             text.append(plain, COLOURS[kind] if colour else "")
-        console.print(text, end="\n" if batch or entry.finish else "")
+        console.print(text, end="\n" if batch or entry.finish or (colour and entry.tree is not None) else "")
         console.file.flush()
 
     for index, prompt in enumerate(prompts):
@@ -190,14 +289,54 @@ def show(prompts, colour):
     return printer
 
 
+def drawing(entry, tokenizer, coloured):
+    """A round's tree, accepted nodes marked, with the token that the verifier added after them."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def label(token, kind):
+        piece = repr(tokenizer.decode([token]) if tokenizer else token)
+        if kind is None:
+            return Text(piece, "dim" if coloured else "")
+        return Text(piece, COLOURS[kind]) if coloured else Text((MARKS | {"accepted": "{} ✓"})[kind].format(piece))
+
+    shape, tokens, path = entry.tree.shape, entry.tree.tokens, entry.tree.path
+    branches = {0: Tree(label(tokens[0], None))}
+    for node, parent in enumerate(shape.parents[1:], start=1):
+        if tokens[node] >= 0:
+            branches[node] = branches[parent].add(label(tokens[node], "accepted" if node in path else None))
+    if len(entry.tokens) > entry.accepted:
+        branches[path[-1]].add(label(entry.tokens[-1], entry.pieces[-1][0]))
+    return branches[0]
+
+
 def report(generation, args, elapsed) -> dict:
     """What `--json` prints of one prompt."""
-    return {
+    return tree_report(generation, args) | {
         "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
         "tokens": generation.tokens, "text": generation.text, "finish": generation.finish,
         "target_calls": generation.target_calls, "drafted": generation.drafted, "accepted": generation.accepted,
         "acceptance": generation.acceptance, "tokens_per_call": generation.tokens_per_call, "status": generation.status,
         "timings": generation.seconds | {"total": elapsed, "tokens_per_second": len(generation.tokens) / elapsed},
+    }  # fmt: skip
+
+
+def tree_report(generation, args) -> dict:
+    """What `--json` adds with a tree: acceptance by child index, and every round's tree."""
+    if args.tree is None:
+        return {}
+    from specdec_kernels.measure import child_acceptance
+
+    shapes = [entry.tree.shape for entry in generation.rounds]
+    most = max(len(children) for shape in shapes for children in shape.children)
+    seen = child_acceptance([generation], most)
+    return {
+        "tree": args.tree.word, "assumed_acceptance": args.acceptance,
+        "children": {"offered": seen.tried.astype(int).tolist(), "accepted": seen.passed.astype(int).tolist()},
+        "rounds": [
+            {"parents": entry.tree.shape.parents, "draft_tokens": entry.tree.tokens, "path": entry.tree.path,
+             "tokens": entry.tokens} for entry in generation.rounds
+        ],
     }  # fmt: skip
 
 
@@ -210,10 +349,21 @@ def summary(generations, elapsed) -> str:
     status = {entry.status for generation in generations for entry in generation.rounds} - {0}
     warning = f"; verifier status {', '.join(map(str, sorted(status)))}" if status else ""
     drafting = f", {accepted} of {tested} tested drafts accepted ({accepted / tested:.2f})" if tested else ""
+    if any(entry.tree for generation in generations for entry in generation.rounds):
+        drafting += f", by child {children(generations)}"
     return (
         f"{tokens} tokens, {calls} target calls ({tokens / calls:.2f} tokens a call){drafting}, "
         f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s){warning}"
     )
+
+
+def children(generations, most=8) -> str:
+    """Shares of the nodes reached at which the first child was accepted, the second, and so on."""
+    from specdec_kernels.measure import child_acceptance
+
+    seen = child_acceptance(generations, most)
+    counts = zip(seen.passed, seen.tried, strict=True)
+    return " ".join(f"{passed / tried:.2f}" for passed, tried in counts if tried) or "none"
 
 
 def add_info(parser: argparse.ArgumentParser) -> None:

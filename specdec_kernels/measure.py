@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels.generate.control import Acceptance
+from specdec_kernels.generate.control import Acceptance, ChildAcceptance
 
 
 class Workload(NamedTuple):
@@ -67,6 +67,39 @@ def acceptance_by_child(p, q, children=8, draws=64, seed=0) -> list[float]:
     arrivals = specdec.race_topk(q, min(children, q.shape[-1]), **clock)
     found = arrivals == specdec.race_sample(p, **clock)[..., None]
     return found.double().mean(dim=(0, 1)).tolist()
+
+
+def child_acceptance(generations, children=8) -> ChildAcceptance:
+    """What became of the draft trees of texts: how often a reached node offered its i-th child, and it was accepted."""
+    seen = ChildAcceptance(children)
+    for generation in generations:
+        for entry in generation.rounds:
+            for offered, taken in entry.tree.offers():
+                if offered:
+                    seen.add(offered, taken)
+    return seen
+
+
+def calibrate(target, drafter, prompts, *, children=8, seed=0, **options) -> list[float]:
+    """Acceptance by child index, for `DraftTree.optimal`: falling, measured on texts that continue the prompts.
+
+    Every round offers `children` alternatives. The seeds are far from `seed`: a tree chosen by the noise that is to
+    verify it would bias rejection.
+
+    Parameters
+    ----------
+    target, drafter : LanguageModel, ModelDrafter
+    prompts : list of str
+    children : int
+    seed : int
+        That of the texts to be written with the tree.
+    options : of `generate`: method, replacement, temperature, max_new_tokens
+    """
+    from specdec_kernels.generate import generate
+
+    tree = specdec.DraftTree.alternatives(children)
+    generations = generate(prompts, target, drafter, tree=tree, seed=seed + 2**63, **options)
+    return child_acceptance(generations, children).rates().tolist()
 
 
 def cost_ratio(plain, drafted, k) -> float:

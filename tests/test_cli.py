@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from specdec_kernels import cli
+from specdec_kernels import DraftTree, cli
 from specdec_kernels.generate import ModelDrafter, generate, load_model
 from specdec_kernels.generate.train import byte_tokenizer, new_model, save
 
@@ -91,9 +91,50 @@ def test_show_of_a_batch_gives_a_line_per_round(run):
     assert {line[:4] for line in lines[3:-1] if line.startswith("[")} == {"[0] ", "[1] "}
 
 
+def test_trees_race_to_the_same_text(run):
+    options = ["generate", "--max-new-tokens", 24, "--json", "--dtype", "float64"]
+    report = json.loads(run(*options, "--tree", "optimal:6")[1])
+    assert report["tokens"] == json.loads(run(*options, "--method", "plain")[1])["tokens"]
+    assert [token for entry in report["rounds"] for token in entry["tokens"]] == report["tokens"]
+    assert (report["tree"], report["assumed_acceptance"][0]) == ("optimal:6", 0.5)
+    first = report["rounds"][0]
+    assert len(first["parents"]) == len(first["draft_tokens"]) == 7
+    assert [first["draft_tokens"][node] for node in first["path"][1:]] == first["tokens"][: len(first["path"]) - 1]
+    assert sum(report["children"]["accepted"]) == report["accepted"]
+
+
+def test_calibration_shapes_the_tree(run):
+    options = ["generate", "--max-new-tokens", 40, "--tree", "optimal:12", "--calibrate"]
+    status, out, err = run(*options, "--json")
+    report = json.loads(out)
+    assert err == f"acceptance by child {' '.join(f'{rate:.3f}' for rate in report['assumed_acceptance'])}\n"
+    assert status == 0
+    assert len(report["assumed_acceptance"]) == 8
+    tree = DraftTree.optimal(report["assumed_acceptance"], 12)
+    assert tuple(report["rounds"][0]["parents"]) == tree.parents
+    assert ", by child 0." in run(*options)[2]
+
+
+def test_show_draws_trees(run):
+    options = ["generate", "--max-new-tokens", 20, "--tree", "specinfer:3,2"]
+    rounds = json.loads(run(*options, "--json")[1])["rounds"]
+    drawn = run(*options, "--show")[1].split("\nround ")[1:]
+    assert len(drawn) == len(rounds)
+    for entry, text in zip(rounds, drawn, strict=True):
+        assert text.count("✓") == len(entry["path"]) - 1
+        assert text.count("├── ") + text.count("└── ") in (len(entry["draft_tokens"]) - 1 + extra for extra in (0, 1))
+    batch = run(*options, "--show", "--prompt", "A", "--prompt", "B")[1]
+    assert "\nround 1 of [0]\n'A'\n├── " in batch
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        ["--tree", "chain:3"],
+        ["--tree", "alternatives:3", "--method", "rejection"],
+        ["--tree", "specinfer:2,2", "--method", "rejection", "--replacement"],
+        ["--tree", "parents:-1,0,0,1", "--temperature", 0],
+        ["--tree", "auto"],
         ["--draft", "ngram"],
         ["--draft", "none"],
         ["--k", "auto"],
@@ -131,6 +172,17 @@ def test_info(run):
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["generate", "--tree", "bush:3"], "argument --tree: expected chain:K, alternatives:K"),
+        (["generate", "--tree", "chain"], "got 'chain'"),
+        (["generate", "--tree", "specinfer:9,x"], "got 'specinfer:9,x'"),
+        (["generate", "--tree", "specinfer:99,99,99"], "of at most 1023 tokens, got 'specinfer:99,99,99'"),
+        (["generate", "--tree", "parents:-1,2,0"], "argument --tree: parents[1]: expected a node before it, 0 to 0"),
+        (["generate", "--tree", "chain:3", "--k", "3"], "argument --tree: expected no --k, --draft-prob or"),
+        (["generate", "--tree", "chain:3", "--draft", "ngram"], "tree: expected a model as drafter"),
+        (["generate", "--tree", "chain:3", "--method", "plain"], "tree: expected method rejection or race, got plain"),
+        (["generate", "--tree", "chain:3", "--replacement"], "replacement: expected method rejection, got race"),
+        (["generate", "--tree", "chain:3", "--calibrate"], "--calibrate: expected --tree optimal:K, got chain:3"),
+        (["generate", "--replacement"], "argument --replacement: expected --tree with it, got none"),
         (["generate", "--k", "-1"], "argument --k: expected a whole number >= 0 or 'auto', got '-1'"),
         (["generate", "--k", "many"], "argument --k: expected a whole number >= 0 or 'auto', got 'many'"),
         (["generate", "--temperature", "nan"], "argument --temperature: expected a finite number >= 0, got 'nan'"),

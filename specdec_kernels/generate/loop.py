@@ -289,6 +289,8 @@ def check_choice(method: str, drafter, policy) -> None:
 def check_tree_choice(method: str, drafter, trees: bool, draft_prob: float, replacement: bool) -> None:
     if not trees:
         raise ValueError("replacement: expected False without a tree")
+    if method == "plain":
+        raise ValueError("tree: expected method rejection or race, got plain")
     if not hasattr(drafter, "language_model"):
         raise ValueError("tree: expected a model as drafter")
     if draft_prob != 1:

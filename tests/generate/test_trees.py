@@ -238,7 +238,8 @@ def test_cutting_a_tree():
 @pytest.mark.parametrize(
     "drafter, options, message",
     [
-        (None, dict(method="plain"), "tree: expected a model as drafter"),
+        (None, dict(method="plain"), "tree: expected method rejection or race, got plain"),
+        (None, {}, "tree: expected a model as drafter"),
         ("ngram", {}, "tree: expected a model as drafter"),
         ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree, got 0.5"),
         ("model", dict(replacement=True), "replacement: expected method rejection, got race"),
