@@ -40,10 +40,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def curve(label, x, y, *, error=None, points=False) -> dict:
+def curve(label, x, y, *, error=None, points=False, colour=None) -> dict:
     """A theory's line or, with `points`, a simulation with the standard error of its means."""
     data = dict(label=label, x=np.asarray(x, float).tolist(), y=np.asarray(y, float).tolist(), points=points)
-    return data if error is None else data | dict(error=np.asarray(error, float).tolist())
+    data |= {} if error is None else dict(error=np.asarray(error, float).tolist())
+    return data if colour is None else data | dict(colour=colour)
 
 
 def panel(title, x, y, *curves) -> dict:
@@ -334,9 +335,9 @@ def draw(figure, path) -> None:
     for axes, part in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         lines, marks = ([data for data in part["curves"] if data["points"] is kind] for kind in (False, True))
         for index, data in enumerate(lines):
-            axes.plot(data["x"], data["y"], label=data["label"], color=f"C{index}")
+            axes.plot(data["x"], data["y"], label=data["label"], color=data.get("colour", f"C{index}"))
         for index, data in enumerate(marks):
-            mark(axes, data, f"C{index}" if len(marks) == len(lines) else "black")
+            mark(axes, data, data.get("colour", f"C{index}" if len(marks) == len(lines) else "black"))
         axes.set(title=part["title"], xlabel=part["x"], ylabel=part["y"])
         axes.grid(alpha=0.3)
         named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for a repeated label
