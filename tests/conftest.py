@@ -1,12 +1,16 @@
 """Fixtures that put every backend under the same tests."""
 
 import contextlib
+import os
 
 import pytest
 import torch
 
 import specdec_kernels
 from specdec_kernels import backends
+
+if not torch.cuda.is_available():  # Triton looks when it is first imported, which other packages do
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The oracle, the backend that is fast on this machine, and those played on it, which take a thousand times longer.
 ORACLE, NATIVE, PLAYED = "reference", "cpu", ("cuda-host",)

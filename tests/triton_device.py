@@ -1,16 +1,12 @@
-"""Where Triton runs its tests: on the GPU if there is one, else in its interpreter. To import before triton_kernels."""
+"""Where Triton runs its tests: on the GPU if there is one, else in the interpreter that tests/conftest.py asks for."""
 
 import os
 
 import numpy as np
 import torch
+from triton.runtime import interpreter
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
-from triton.runtime import interpreter  # noqa: E402
-
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
