@@ -161,7 +161,42 @@ SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, c
   }
 }
 
-// A first guess at the winner, the arrival of the largest weight: after it most groups are dismissed.
+constexpr int32_t kTilesSeen = 16;  // in search of an early arrival
+
+// Offers the best of some early arrivals: in each lane the earliest of the groups that it meets in a few tiles.
+template <class Law>
+SPECDEC_HD void offer_early(const Law& law, const Row& row, const Noise& noise, Winner& winner) {
+  const U16 lane = lane_index();
+  U16 earliest[2] = {U16(~0u), U16(~0u)}, second[2] = {lane, lane}, seen[2] = {lane, lane};
+  for (int32_t tile = 0; tile < row.tiles(); tile += row.tiles() / kTilesSeen) {
+    const Words<U16> words = noise_words(noise, U16(static_cast<uint32_t>(tile) * kLanes) + lane);
+    for (int parity = 0; parity < 2; ++parity) {
+      const Mask earlier = at_most(words.word[parity], earliest[parity]);
+      earliest[parity] = where(earlier, words.word[parity], earliest[parity]);
+      second[parity] = where(earlier, words.word[2 + parity], second[parity]);
+      seen[parity] = where(earlier, U16(static_cast<uint32_t>(tile)), seen[parity]);
+    }
+  }
+  uint32_t a[2 * kLanes], b[2 * kLanes], tiles[2 * kLanes];
+  for (int parity = 0; parity < 2; ++parity) {
+    store(a + parity * kLanes, earliest[parity]);
+    store(b + parity * kLanes, second[parity]);
+    store(tiles + parity * kLanes, seen[parity]);
+  }
+  float best_guess = -kInfinity, best_weight = 0.0f;
+  int32_t best = -1, best_token = 0;
+  for (int i = 0; i < 2 * kLanes; ++i) {
+    const uint32_t group = tiles[i] * (kTile / kGroup) + 2 * (i % kLanes) + i / kLanes;
+    if (static_cast<int64_t>(group) * kGroup + first_winner(b[i]) >= row.vocab) continue;
+    const int32_t token = static_cast<int32_t>(group) * kGroup + first_winner(b[i]);
+    const float log_weight = law.log_weight(token);
+    const float guess = log_weight - log_below(static_cast<float>(a[i]));
+    if (guess > best_guess) best_guess = guess, best_weight = log_weight, best = i, best_token = token;
+  }
+  if (best >= 0) winner.offer({race_score(best_weight, first_arrival(a[best], b[best])), best_token});
+}
+
+// A first guess at the winner: the arrival of the largest weight, or an early one. After it most groups are dismissed.
 template <class Law>
 SPECDEC_HD Winner race_start(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima) {
   Winner winner;
@@ -173,12 +208,14 @@ SPECDEC_HD Winner race_start(const Law& law, const Row& row, const Noise& noise,
   const float log_weight = law.log_weight(token);
   if (log_weight > -kInfinity)
     winner.offer({race_score(log_weight, arrival(noise, static_cast<uint32_t>(token))), token});
+  if (row.tiles() >= kTilesSeen) offer_early(law, row, noise, winner);
   return winner;
 }
 
 // The winner of the whole row; tile_maxima as row_maxima left them.
 template <class Law>
-SPECDEC_HD Candidate race_row(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima, int threads) {
+SPECDEC_HD Candidate race_row(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima,
+                              int threads) {
   const Winner start = race_start(law, row, noise, tile_maxima);
   Winner winners[kMaxParts];
   over_parts(row.tiles(), threads, [&](int part, int32_t from, int32_t to) {

@@ -228,6 +228,8 @@ SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { SPECDEC_LANES(F16, (m >> i & 1) ? a
 
 #endif
 
+SPECDEC_HD U16 where(Mask m, U16 a, U16 b) { return bits(where(m, from_bits(a), from_bits(b))); }
+
 // Lanes past `count` read as `fill`.
 template <class T>
 SPECDEC_HD F16 load_first(const T* p, int count, float fill) {
