@@ -53,6 +53,28 @@ def test_every_token_ties_with_the_winner(backend, size, level):
         assert_winner(int(race_sample(row, seed=seed, position=0)), race_scores(row, noise), backend)
 
 
+# Found by search: seeds whose first word (position 0, nonce 0) is so small that hardly anything lies between the
+# arrival of group 0 and the bound on it.
+SEEDS_OF_EARLY_GROUPS = (75465, 677491, 1686699, 3618098, 5073089, 760393872, 1397202016, 1836991927, 3594468990)
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("seed", SEEDS_OF_EARLY_GROUPS)
+def test_bounds_leave_room_for_rounding(backend, seed, space):
+    """A group that arrives early, against a rival in another tile whose score is a few last places away."""
+    noise = log_arrivals(4096, seed)
+    early, rival = int(noise[:64].argmin()), 2048 + 5
+    for level in (0.0, -80.0) if space == "probs" else (0.0, 40.0, 1e4, -3e3):
+        row = torch.full((4096,), -torch.inf)
+        row[rival] = level
+        tie = np.float32(np.float32(level) - noise[rival]) + noise[early]
+        for steps in range(-12, 13):
+            row[early] = float(tie + steps * np.spacing(np.abs(tie)))
+            law = row if space == "logits" else row.exp()
+            token = int(race_sample(law, seed=seed, position=0, space=space))
+            assert_winner(token, race_scores(law, noise, space=space), backend)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e30])
 def test_every_probability_ties_with_the_winner(backend, scale):
     for seed in range(10):
