@@ -175,6 +175,7 @@ def test_bad_rows_count_only_where_they_decide(space):
         call["target"][b, :, 5] = bad
         call["draft"][b + 4, :, 6] = bad
         call["target"][b + 8, 1] = bad
+    call["draft"][3] = -torch.inf if space == "logits" else 0.0
     assert_same(verify_chain, **call, method="rejection")
     assert_same(verify_chain, **{**call, "draft": None}, method="rejection")
     assert_same(verify_chain, **{**call, "draft": None}, method="race")

@@ -257,10 +257,14 @@ def residual_tiles(
     inverse, h, dense, seed, position, nonce,
     STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """(best key, bad) of the race over (p - h q)^+ in the tiles [first, last). p bounds it, so few tiles pay for q."""
+    """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
+
+    p bounds it, so few tiles of logits pay for q. Whether q has weight is only looked at in probabilities.
+    """
     NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
+    drafted = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(target, start, vocab, NOTHING, TILE)
@@ -272,7 +276,9 @@ def residual_tiles(
         else:
             bound = log_weight(clean_probability(tops))
             y = load_tile(draft, start, draft_vocab, NOTHING, TILE)
-            unclean = unclean | unclean_groups(y, group_tops(y), KIND)
+            y_tops = group_tops(y)
+            unclean = unclean | unclean_groups(y, y_tops, KIND)
+            drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
         a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
         wins = can_win(bound, a, to_beat)
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
@@ -288,7 +294,7 @@ def residual_tiles(
                 residual_weight(p, h * q), a, b, start, best, key, False, dense, seed, position, nonce, STREAM, WEIGHTS
             )  # fmt: skip
         bad = bad | (found > 1)
-    return best, bad
+    return best, bad, drafted
 
 
 @triton.jit

@@ -48,6 +48,7 @@ from specdec_kernels.triton_kernels._rows import (
 )
 
 CHUNK = tl.constexpr(32)  # slots handled at once
+DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
 
 @triton.jit
@@ -326,11 +327,13 @@ def emit_kernel(
         if SPACE == "logits":
             own = figures + 4 * (row + n)
             p_top, p_log_sum, q_top, q_log_sum = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
-        best, bad = residual_tiles(
+        best, bad, drafted = residual_tiles(
             row_n, row_at(draft, draft_at + n * draft_row, ALIGNED), p_top, p_log_sum, q_top, q_log_sum,
             vocab, draft_vocab, first, last, key_at(request), inverse, share_n, dense, key, position_n, round_,
             STREAM_RESIDUAL, KIND, TILE,
         )  # fmt: skip
+        if drafted:
+            tl.atomic_or(request + 4, DRAFTED, sem="relaxed")
     else:
         best, bad = race_tiles(
             row_n, vocab, first, last, key_at(request), inverse, False, dense, key, position_n, round_, excluded,
@@ -342,7 +345,10 @@ def emit_kernel(
 
     if is_last(request + 2, splits):
         best = tl.atomic_xchg(key_at(request), best * 0)
-        flags |= tl.load(request + 4, cache_modifier=".cg")
+        met = tl.load(request + 4, cache_modifier=".cg")
+        flags |= met & NON_FINITE
+        if HAS_DRAFT and SPACE == "probs":
+            flags |= tl.where(from_residual & (met & DRAFTED == 0), NON_FINITE, 0)
         if (best == NOBODY) & from_residual:
             flags |= EMPTY_RESIDUAL
             best, bad = race_tiles(
