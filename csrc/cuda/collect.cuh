@@ -44,10 +44,11 @@ __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduc
 
 constexpr int kMaxWarps = 8;
 
-// A key and whether anything bad was met, over a block or a team.
+// A key and what was met on the way, over a block or a team.
 struct Find {
   WideKey key;
-  bool bad;
+  bool bad;                   // something that no law has
+  bool draft_weighs = false;  // a draft row, where one was looked through, has weight
 };
 
 // The block's; every thread gets it. Holds two barriers, so it can be called again at once.
@@ -79,23 +80,25 @@ __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks)
   return ticket[0] == blocks - 1;
 }
 
-// Partial results in memory: key and flag.
+// Partial results in memory: key and flags.
 constexpr int kWordsAPartial = 2;
 
 __device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const Find& find) {
   partials[index * kWordsAPartial] = find.key;
-  partials[index * kWordsAPartial + 1] = find.bad;
+  partials[index * kWordsAPartial + 1] = (find.bad ? 1u : 0u) | (find.draft_weighs ? 2u : 0u);
 }
 
 // Of partials[first .. first + count); every warp that calls gets it in every lane.
 __device__ __forceinline__ Find gather_partials(const WideKey* partials, int64_t first, int count) {
-  Find all = {0, false};
+  WideKey best = 0;
+  unsigned met = 0;
   for (int i = lane_id(); i < count; i += 32) {
     const WideKey key = load_fresh(partials + (first + i) * kWordsAPartial);
-    all.key = key > all.key ? key : all.key;
-    all.bad |= load_fresh(partials + (first + i) * kWordsAPartial + 1) != 0;
+    best = key > best ? key : best;
+    met |= static_cast<unsigned>(load_fresh(partials + (first + i) * kWordsAPartial + 1));
   }
-  return {warp_max(all.key), __any_sync(kWarp, all.bad) != 0};
+  met = __reduce_or_sync(kWarp, met);
+  return {warp_max(best), (met & 1u) != 0, (met & 2u) != 0};
 }
 
 }  // namespace cuda

@@ -265,18 +265,16 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
     }
   }
   Part part = {team.rank(), team.size()};
-  Find find = {0, false};
-  bool bad = false, finisher = team.rank() == 0;
-  // A draft row of probabilities is looked through for what is none; nothing else would read it all.
+  // A draft row of probabilities is looked through for what is none, and for any weight; nothing else reads it all.
   const bool look_at_draft = law.kind == Law::kResidual && a.p.space == Space::kProbs;
-  if (order.greedy || look_at_draft) {
-    find = argmax_part(look_at_draft ? law.draft : row, a.p.space, part);
-    bad = find.bad;
-  }
+  Find find, looked = {0, false};
+  if (order.greedy || look_at_draft) looked = argmax_part(look_at_draft ? law.draft : row, a.p.space, part);
+  bool finisher = team.rank() == 0;
   int32_t status = kStatusOk;
   for (;;) {
-    if (!order.greedy) find = race_part(law, order.noise, part);
-    find.bad |= bad;
+    find = order.greedy ? looked : race_part(law, order.noise, part);
+    find.bad |= looked.bad;
+    find.draft_weighs = looked.key != 0 || looked.draft_weighs;
     if (order.greedy || a.p.method == Method::kRace) {
       find = team_find(team, find);
     } else if (part.size > 1) {
@@ -291,8 +289,9 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
     status = kStatusEmptyResidual;
     law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
     part = {0, 1};
-    bad = find.bad;
+    looked = find;
   }
+  if (look_at_draft && !find.draft_weighs) find.bad = true;
   if (threadIdx.x == 0) {
     const Draw draw = draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
     Memory m = memory[0];

@@ -26,16 +26,16 @@ class Workspaces:
     """Device memory that kernels leave as they found it: one per device and stream.
 
     A CUDA graph keeps the workspace of the stream it was captured on, so graphs captured on one stream must not be
-    replayed at the same time. Nothing may be allocated for good while a graph is captured; so the first call on a device
-    puts some spares aside, and where they are used up the graph gets one of its own, which it clears in each replay.
+    replayed at the same time. Nothing may be allocated for good while a graph is captured; so the first call on a
+    device puts some spares aside, and where they are used up the graph gets one of its own, cleared in each replay.
     """
 
     def __init__(self):
-        self._held = {}
+        self.held = {}
         self._spares = {}
 
     def get(self, device, stream, size):
-        held = self._held.get((device, stream))
+        held = self.held.get((device, stream))
         if held is None or held.numel() < size:
             held = self._new((device, stream), max(size, _WORKSPACE_BYTES))
         return held
@@ -46,13 +46,13 @@ class Workspaces:
             spares = self._spares.get(device, [])
             if size > _WORKSPACE_BYTES or not spares:
                 return torch.zeros(size, dtype=torch.uint8, device=device)
-            self._held[place] = spares.pop()
+            self.held[place] = spares.pop()
         else:
             if device.type == "cuda" and device not in self._spares:
                 self._spares[device] = list(torch.zeros(_SPARES, _WORKSPACE_BYTES, dtype=torch.uint8, device=device))
                 torch.cuda.synchronize(device)  # once a device: another stream will use them
-            self._held[place] = torch.zeros(size, dtype=torch.uint8, device=device)
-        return self._held[place]
+            self.held[place] = torch.zeros(size, dtype=torch.uint8, device=device)
+        return self.held[place]
 
 
 class Kernels:

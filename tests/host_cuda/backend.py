@@ -4,17 +4,28 @@ import importlib.util
 import os
 import shutil
 
+import torch
+
+from specdec_kernels.backends import arguments
 from specdec_kernels.backends.cuda import Kernels
 from tests.host_cuda.build import HERE, ROOT, build
 
-# The order threads run in, what runs beside what, and which device is played.
+
+def machine(multiprocessors, capability, blocks_in_flight, schedule):
+    """Which device is played, what runs beside what, and the seed of the order threads run in."""
+    return {
+        "multiprocessors": multiprocessors, "blocks_per_multiprocessor": 2, "capability": capability,
+        "blocks_in_flight": blocks_in_flight, "schedule": schedule,
+    }  # fmt: skip
+
+
 MACHINES = {
     # Few multiprocessors, no clusters: most requests have one block, some a software cluster.
-    "small": {"multiprocessors": 2, "blocks_per_multiprocessor": 2, "capability": 80, "blocks_in_flight": 3, "schedule": 1},
+    "small": machine(2, capability=80, blocks_in_flight=3, schedule=1),
     # Many: one request is shared by a cluster or by many blocks.
-    "large": {"multiprocessors": 8, "blocks_per_multiprocessor": 2, "capability": 90, "blocks_in_flight": 9, "schedule": 2},
+    "large": machine(8, capability=90, blocks_in_flight=9, schedule=2),
     # One block at a time, as far as the launch allows: whoever waits for a block that has not started never ends.
-    "lone": {"multiprocessors": 1, "blocks_per_multiprocessor": 2, "capability": 90, "blocks_in_flight": 1, "schedule": 3},
+    "lone": machine(1, capability=90, blocks_in_flight=1, schedule=3),
 }
 
 
@@ -45,9 +56,33 @@ class HostCuda(Kernels):
         """Play another machine from here on."""
         self._native.configure(**{**MACHINES[machine], **changes})
 
+    def launches(self):
+        """How many kernels were launched so far."""
+        return self._native.launches()
+
+    def workspaces(self):
+        return list(self._workspaces.held.values())
+
+    def bytes_needed(self, target):
+        """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
+        requests, rows, _ = target.shape
+        outputs = [torch.empty(requests, rows), torch.empty(requests), torch.empty(requests)]
+        noise = (torch.zeros(requests).long(), 0, 0)
+        drafts = torch.zeros(requests, rows - 1).long()
+        options = ("logits", 1.0, 1.0, 0.0, *noise, *outputs)
+        race = arguments.chain(drafts, target, None, None, "race", *options)
+        rejection = arguments.chain(drafts, target, target[:, 1:], None, "rejection", *options)
+        sample = arguments.race(target[:, :1], 1, "logits", 1.0, 0, 0, 0, outputs[0])
+        calls = {
+            "race": (self._native.verify_chain, race),
+            "rejection": (self._native.verify_chain, rejection),
+            "race_sample": (self._native.race_sample, sample),
+        }
+        return {name: op(call, 0, 0, -(1 << 20)) for name, (op, call) in calls.items()}
+
 
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
-play = _kernels.play
+play, launches, workspaces, bytes_needed = _kernels.play, _kernels.launches, _kernels.workspaces, _kernels.bytes_needed
 verify_chain = _kernels.verify_chain
 race_sample = _kernels.race_sample
 race_topk = _kernels.race_topk
