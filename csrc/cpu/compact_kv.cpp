@@ -10,7 +10,7 @@ SPECDEC_BEGIN
 void compact_kv(const CompactParams& p, int threads) {
   int64_t slots = INT64_MAX;
   for (int32_t i = 0; i < p.layer_count; ++i) slots = p.layers[i].slots < slots ? p.layers[i].slots : slots;
-  over_requests(p.batch, threads, [&](int64_t b, int) {
+  over_requests(p.batch, 1, threads, [&](int64_t b, const Crew&) {
     int32_t status = kStatusOk;
     const int32_t* path = p.path + b * p.path_stride;
     const int64_t prefix = p.prefix_len.at(b);

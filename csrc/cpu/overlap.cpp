@@ -21,16 +21,16 @@ OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32
 }  // namespace
 
 void overlap(const OverlapParams& p, int threads) {
-  over_requests(p.outer * p.inner, threads, [&](int64_t index, int threads_a_row) {
+  over_requests(p.outer * p.inner, tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.inner, j = index % p.inner;
     int32_t status = kStatusOk;
     const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
     const Row row = row_at(p.target, i * p.target.request_stride + j * p.target.row_stride);
     const Row draft_row = row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride);
-    const LawRow target = law_row(row, p.space, temperature, threads_a_row, 0);
-    const LawRow draft = law_row(draft_row, p.space, temperature, threads_a_row, 1);
+    const LawRow target = law_row(row, p.space, temperature, crew, 0);
+    const LawRow draft = law_row(draft_row, p.space, temperature, crew, 1);
     auto* sums = reinterpret_cast<OverlapSums<float>*>(scratch(2, 4 * static_cast<int64_t>(row.tiles())));
-    over_parts(row.tiles(), threads_a_row, [&](int, int32_t from, int32_t to) {
+    over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) sums[tile] = tile_overlap(target, draft, tile);
     });
     OverlapSums<float> all = {};

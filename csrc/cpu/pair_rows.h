@@ -38,14 +38,14 @@ struct LawRow {
   }
 };
 
-SPECDEC_HD LawRow law_row(const Row& row, Space space, Temperature temperature, int threads, int scratch_slot) {
+SPECDEC_HD LawRow law_row(const Row& row, Space space, Temperature temperature, const Crew& crew, int scratch_slot) {
   LawRow law = {row, space, temperature, kNoMass, kNobody};
   if (temperature.greedy) {
     float* maxima = scratch(scratch_slot, row.tiles());
-    row_maxima(row, space, threads, maxima);
+    row_maxima(row, space, crew, maxima);
     law.greedy = row_argmax(row, space, maxima);
   } else if (space == Space::kLogits) {
-    law.lse = row_log_sum_exp(row, temperature.inverse, threads, scratch_slot).lse;
+    law.lse = row_log_sum_exp(row, temperature.inverse, crew, scratch_slot).lse;
   }
   return law;
 }

@@ -215,10 +215,10 @@ SPECDEC_HD Winner race_start(const Law& law, const Row& row, const Noise& noise,
 // The winner of the whole row; tile_maxima as row_maxima left them.
 template <class Law>
 SPECDEC_HD Candidate race_row(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima,
-                              int threads) {
+                              const Crew& crew) {
   const Winner start = race_start(law, row, noise, tile_maxima);
   Winner winners[kMaxParts];
-  over_parts(row.tiles(), threads, [&](int part, int32_t from, int32_t to) {
+  over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
     Winner mine = start;
     race_tiles(law, row, noise, tile_maxima, from, to, mine);
     winners[part] = mine;

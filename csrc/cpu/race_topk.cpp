@@ -25,9 +25,9 @@ void largest_tokens(const Row& row, Space space, const float* tile_maxima, Podiu
 }  // namespace
 
 void race_topk(const RaceParams& p, int threads) {
-  over_race_rows(p, threads, [&](const RaceRow& r, int, int64_t* tokens) {
+  over_race_rows(p, threads, [&](const RaceRow& r, const Crew& crew, int64_t* tokens) {
     float* maxima = scratch(0, r.row.tiles());
-    row_maxima(r.row, p.space, 1, maxima);
+    row_maxima(r.row, p.space, crew, maxima);
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
     Podium podium(reinterpret_cast<Candidate*>(scratch(1, 2 * static_cast<int64_t>(p.k))), p.k);
     if (r.temperature.greedy) {

@@ -32,23 +32,23 @@ TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float ep
 }
 
 template <class F>
-void over_tokens(const Row& row, int threads, F&& f) {
-  over_parts(row.tiles(), threads, [&](int, int32_t from, int32_t to) {
+void over_tokens(const Row& row, const Crew& crew, F&& f) {
+  over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
     const int32_t end = to * static_cast<int64_t>(kTile) < row.vocab ? to * kTile : row.vocab;
     for (int32_t token = from * kTile; token < end; ++token) f(token);
   });
 }
 
-void residual_row(const ResidualParams& p, int64_t i, int64_t j, int threads, float* probs, float* mass) {
+void residual_row(const ResidualParams& p, int64_t i, int64_t j, const Crew& crew, float* probs, float* mass) {
   int32_t status = kStatusOk;
   const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
   const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
   const Row row = row_at(p.target, i * p.target.request_stride + j * p.target.row_stride);
   const Row draft_row = row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride);
-  const LawRow target = law_row(row, p.space, temperature, threads, 0);
-  const LawRow draft = law_row(draft_row, p.space, temperature, threads, 1);
+  const LawRow target = law_row(row, p.space, temperature, crew, 0);
+  const LawRow draft = law_row(draft_row, p.space, temperature, crew, 1);
   float* sums = scratch(2, 2 * static_cast<int64_t>(row.tiles()));
-  over_parts(row.tiles(), threads, [&](int, int32_t from, int32_t to) {
+  over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
     for (int32_t tile = from; tile < to; ++tile) {
       const TileSums t = weigh_tile(target, draft, h, epsilon, tile, probs);
       sums[2 * tile] = t.weight, sums[2 * tile + 1] = t.rejected;
@@ -60,11 +60,11 @@ void residual_row(const ResidualParams& p, int64_t i, int64_t j, int threads, fl
     rejected = add(rejected, sums[2 * tile + 1]);
   }
   if (weight > 0.0f) {
-    over_tokens(row, threads, [&](int32_t token) { probs[token] = probs[token] / weight; });
+    over_tokens(row, crew, [&](int32_t token) { probs[token] = probs[token] / weight; });
     *mass = epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
     return;
   }
-  over_parts(row.tiles(), threads, [&](int, int32_t from, int32_t to) {
+  over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
     for (int32_t token = from * kTile; token < to * static_cast<int64_t>(kTile) && token < row.vocab; token += kLanes) {
       float lane[kLanes];
       store(lane, target.at(token, row.vocab));
@@ -77,8 +77,8 @@ void residual_row(const ResidualParams& p, int64_t i, int64_t j, int threads, fl
 }  // namespace
 
 void residual(const ResidualParams& p, int threads) {
-  over_requests(p.outer * p.inner, threads, [&](int64_t index, int threads_a_row) {
-    residual_row(p, index / p.inner, index % p.inner, threads_a_row, p.probs + index * p.target.vocab, p.mass + index);
+  over_requests(p.outer * p.inner, tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
+    residual_row(p, index / p.inner, index % p.inner, crew, p.probs + index * p.target.vocab, p.mass + index);
   });
 }
 

@@ -2,20 +2,21 @@
 // and are combined in order, so no result depends on how a row was split.
 #pragma once
 
-#include "cpu.h"
 #include "simd.h"
 #include "specdec/softmax.h"
+#include "threads.h"
 
 SPECDEC_BEGIN
 
-constexpr int kTile = 2048;      // 32 groups of the race: one vector of Philox counters
-constexpr int kTilesAPart = 8;   // least work worth handing to another thread
+constexpr int kTile = 2048;  // 32 groups of the race: one vector of Philox counters
+
+SPECDEC_HD int32_t tiles_of(int32_t vocab) { return (vocab + kTile - 1) / kTile; }
 
 struct Row {
   const void* data;
   DType dtype;
   int32_t vocab;
-  SPECDEC_HD int32_t tiles() const { return (vocab + kTile - 1) / kTile; }
+  SPECDEC_HD int32_t tiles() const { return tiles_of(vocab); }
   SPECDEC_HD int32_t tile_size(int32_t tile) const {
     const int32_t left = vocab - tile * kTile;
     return left < kTile ? left : kTile;
@@ -44,20 +45,6 @@ SPECDEC_HD float element(const Row& row, int32_t token) {
 // Sixteen elements from `token` on; those at or past `count` are `fill`.
 SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill) {
   return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
-}
-
-// Runs f(part, from, to) over parts of [0, tiles) on up to `threads` threads.
-template <class F>
-SPECDEC_HD void over_parts(int32_t tiles, int threads, F&& f) {
-  int parts = tiles / kTilesAPart;
-  parts = parts < 1 ? 1 : parts > threads ? threads : parts;
-  parts = parts > kMaxParts ? kMaxParts : parts;
-  if (parts == 1) return f(0, 0, tiles);
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-  for (int part = 0; part < parts; ++part) {
-    f(part, static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),
-      static_cast<int32_t>(static_cast<int64_t>(tiles) * (part + 1) / parts));
-  }
 }
 
 // The largest element of a tile (NaN does not count), and whether one met that no law has: NaN and +inf among logits,
@@ -119,9 +106,9 @@ struct RowFigures {
 };
 
 // Fills tile_max[0 .. tiles).
-SPECDEC_HD int32_t row_maxima(const Row& row, Space space, int threads, float* tile_maxima) {
+SPECDEC_HD int32_t row_maxima(const Row& row, Space space, const Crew& crew, float* tile_maxima) {
   bool bad[kMaxParts] = {};
-  over_parts(row.tiles(), threads, [&](int part, int32_t from, int32_t to) {
+  over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
     for (int32_t tile = from; tile < to; ++tile) {
       const TileMax m = tile_max(row, tile, space);
       tile_maxima[tile] = m.value;
@@ -134,12 +121,12 @@ SPECDEC_HD int32_t row_maxima(const Row& row, Space space, int threads, float* t
 }
 
 // Log-sum-exp of logits / T; each tile is read twice, the second time from the L1 cache.
-SPECDEC_HD RowFigures row_log_sum_exp(const Row& row, float inv_temperature, int threads, int scratch_slot) {
+SPECDEC_HD RowFigures row_log_sum_exp(const Row& row, float inv_temperature, const Crew& crew, int scratch_slot) {
   const int32_t tiles = row.tiles();
   float* maxima = scratch(scratch_slot, 2 * static_cast<int64_t>(tiles));
   float* sums = maxima + tiles;
   bool bad[kMaxParts] = {};
-  over_parts(tiles, threads, [&](int part, int32_t from, int32_t to) {
+  over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
     for (int32_t tile = from; tile < to; ++tile) {
       const TileMax m = tile_max(row, tile, Space::kLogits);
       const float top = scaled(m.value, inv_temperature);

@@ -22,7 +22,7 @@ SPECDEC_HD Without<Law, Set> without(const Law& law, const Set& used) { return {
 struct RowPair {
   Space space;
   float inv_temperature;
-  int threads;
+  Crew crew;
   Row target, draft;  // draft.data is null where there is none
   // What know() found: of logits the log-sum-exp, of both the tiles' maxima, in scratch memory.
   bool known = false;
@@ -41,16 +41,16 @@ struct RowPair {
   }
 
   RowFigures figures(const Row& row, int scratch_slot) const {
-    if (space == Space::kLogits) return row_log_sum_exp(row, inv_temperature, threads, scratch_slot);
+    if (space == Space::kLogits) return row_log_sum_exp(row, inv_temperature, crew, scratch_slot);
     float* maxima = scratch(scratch_slot, row.tiles());
-    const int32_t status = row_maxima(row, space, threads, maxima);
+    const int32_t status = row_maxima(row, space, crew, maxima);
     const bool weightless = row_argmax(row, space, maxima).token == kNoToken;
     return {maxima, kNoMass, weightless ? status | kStatusNonFinite : status};
   }
 
   Draw argmax() const {
     float* maxima = scratch(0, target.tiles());
-    const int32_t status = row_maxima(target, space, threads, maxima);
+    const int32_t status = row_maxima(target, space, crew, maxima);
     return draw_of(row_argmax(target, space, maxima), status);
   }
 
@@ -63,10 +63,10 @@ struct RowPair {
   template <class Restricted>
   Draw race_target(const Noise& noise, const Restricted& restricted) const {
     float* maxima = scratch(0, target.tiles());
-    const int32_t status = row_maxima(target, space, threads, maxima);
+    const int32_t status = row_maxima(target, space, crew, maxima);
     return {space == Space::kLogits
-                ? race_row(restricted(LogitLaw{target, inv_temperature}), target, noise, maxima, threads).token
-                : race_row(restricted(ProbLaw{target}), target, noise, maxima, threads).token,
+                ? race_row(restricted(LogitLaw{target, inv_temperature}), target, noise, maxima, crew).token
+                : race_row(restricted(ProbLaw{target}), target, noise, maxima, crew).token,
             status};
   }
 
@@ -101,9 +101,9 @@ struct RowPair {
     const int32_t status = know();
     const float* maxima = target_figures.tile_max;
     if (space == Space::kProbs)
-      return {race_row(ResidualProbLaw{target, draft, share}, target, noise, maxima, threads).token, status};
+      return {race_row(ResidualProbLaw{target, draft, share}, target, noise, maxima, crew).token, status};
     const ResidualLogitLaw law{target, draft, inv_temperature, target_figures.lse, draft_figures.lse, share};
-    return {race_row(law, target, noise, maxima, threads).token, status};
+    return {race_row(law, target, noise, maxima, crew).token, status};
   }
 
   // sum (p - share q)^+, and sum q without the tokens that `for_each_used(f)` calls f with.
@@ -111,7 +111,7 @@ struct RowPair {
   Masses masses(float share, const ForEach& for_each_used) {
     const int32_t status = know(), tiles = target.tiles();
     float* sums = scratch(2, 2 * static_cast<int64_t>(tiles));
-    over_parts(tiles, threads, [&](int, int32_t from, int32_t to) {
+    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) {
         Mask used[kTile / kLanes] = {};
         for_each_used([&](int32_t token) {

@@ -1,19 +1,64 @@
-// Requests over threads; with fewer requests than threads, rows over threads instead.
+// Threads take requests one by one; those for which none is left take parts of the others' rows.
 #pragma once
 
+#include <atomic>
+
+#include "cpu.h"
 #include "specdec/config.h"
 
 SPECDEC_BEGIN
 
-// Calls f(request, threads_a_row) for every request.
+constexpr int kTilesAPart = 8;  // least work worth handing to another thread
+
+SPECDEC_HD int parts_of(int32_t tiles, int threads) {
+  const int parts = tiles / kTilesAPart < kMaxParts ? tiles / kTilesAPart : kMaxParts;
+  return parts < 1 ? 1 : parts < threads ? parts : threads;
+}
+
+// Who is there for a row.
+struct Crew {
+  int threads;
+  const std::atomic<int64_t>* requests_left;
+  SPECDEC_HD int parts(int32_t tiles) const {
+    return requests_left->load(std::memory_order_relaxed) > 0 ? 1 : parts_of(tiles, threads);
+  }
+};
+
+// Calls f(request, crew) for every request; the longest row of one has `tiles` tiles.
 template <class F>
-SPECDEC_HD void over_requests(int64_t requests, int threads, F&& f) {
-  if (threads <= 1 || requests < threads) {
-    for (int64_t b = 0; b < requests; ++b) f(b, threads);
+SPECDEC_HD void over_requests(int64_t requests, int32_t tiles, int threads, F&& f) {
+  std::atomic<int64_t> left(requests);
+  const int64_t useful = requests * parts_of(tiles, threads);
+  const Crew crew = {threads < useful ? threads : static_cast<int>(useful), &left};
+  const auto take = [&](int64_t b) {
+    left.fetch_sub(1, std::memory_order_relaxed);
+    f(b, crew);
+  };
+  if (crew.threads <= 1) {
+    for (int64_t b = 0; b < requests; ++b) take(b);
     return;
   }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (int64_t b = 0; b < requests; ++b) f(b, 1);
+  // The barrier at the loop's end is where threads without a request wait, and run tasks meanwhile.
+#pragma omp parallel for num_threads(crew.threads) schedule(dynamic, 1)
+  for (int64_t b = 0; b < requests; ++b) take(b);
+}
+
+// Runs f(part, from, to) over parts of [0, tiles), as many as there are threads to take them.
+template <class F>
+SPECDEC_HD void over_parts(int32_t tiles, const Crew& crew, F&& f) {
+  const int parts = crew.parts(tiles);
+  const auto run = [&](int part) {
+    f(part, static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),
+      static_cast<int32_t>(static_cast<int64_t>(tiles) * (part + 1) / parts));
+  };
+  for (int part = 1; part < parts; ++part) {
+#pragma omp task firstprivate(part) shared(run)
+    run(part);
+  }
+  run(0);
+  if (parts > 1) {
+#pragma omp taskwait
+  }
 }
 
 SPECDEC_END

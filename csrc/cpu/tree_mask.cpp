@@ -51,7 +51,7 @@ void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
 
 void tree_mask(const MaskParams& p, int threads) {
   const int64_t bytes = row_bytes(p);
-  over_requests(p.batch, threads, [&](int64_t b, int) {
+  over_requests(p.batch, 1, threads, [&](int64_t b, const Crew&) {
     int32_t status = kStatusOk;
     const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.nodes, &status);
     char* rows = static_cast<char*>(p.mask) + b * p.nodes * bytes;

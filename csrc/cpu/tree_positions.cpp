@@ -6,7 +6,7 @@
 SPECDEC_BEGIN
 
 void tree_positions(const PositionsParams& p, int threads) {
-  over_requests(p.batch, threads, [&](int64_t b, int) {
+  over_requests(p.batch, 1, threads, [&](int64_t b, const Crew&) {
     int32_t status = kStatusOk;
     const int64_t prefix = prefix_of(p.prefix_len.at(b), INT64_MAX, &status);
     int64_t* positions = p.positions + b * p.nodes;

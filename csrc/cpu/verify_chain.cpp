@@ -12,14 +12,14 @@ struct ChainOps {
   const ChainParams& p;
   const ChainRequest& r;
   int64_t* tokens;
-  int threads;
+  Crew crew;
   int32_t at_slot = -1;
   RowPair pair = {};
 
   // The rows of a slot; past the last draft only the target's.
   RowPair& rows(int32_t slot) {
     if (at_slot != slot) {
-      pair = {p.space, r.temperature.inverse, threads, row_at(p.target, r.target_row + slot * p.target.row_stride), {}};
+      pair = {p.space, r.temperature.inverse, crew, row_at(p.target, r.target_row + slot * p.target.row_stride), {}};
       if (has_draft() && slot < r.slots) pair.draft = row_at(p.draft, r.draft_row + slot * p.draft.row_stride);
       at_slot = slot;
     }
@@ -53,13 +53,13 @@ struct ChainOps {
 }  // namespace
 
 void verify_chain(const ChainParams& p, int threads) {
-  over_requests(p.batch, threads, [&](int64_t b, int threads_a_row) {
+  over_requests(p.batch, tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
     ChainRequest r = chain_request(p, b);
     int64_t* tokens = p.tokens + b * p.tokens_stride;
     for (int32_t i = 0; i <= p.max_drafts; ++i) tokens[i] = -1;
     int32_t accepted = 0, status = r.status;
     if (r.readable) {
-      ChainOps ops{p, r, tokens, threads_a_row};
+      ChainOps ops{p, r, tokens, crew};
       accepted = walk_chain(r, p.method, p.target.vocab, ops, &status);
     } else {
       tokens[0] = 0;

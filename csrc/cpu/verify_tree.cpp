@@ -13,14 +13,14 @@ struct TreeOps {
   const TreeRequest& r;
   int64_t* tokens;
   int32_t* path;
-  int threads;
+  Crew crew;
   int32_t* status;
   int32_t at_node = -1;
   RowPair pair = {};
 
   RowPair& rows(int32_t node) {
     if (at_node != node) {
-      pair = {p.space, r.temperature.inverse, threads, row_at(p.target, r.target_row + node * p.target.row_stride), {}};
+      pair = {p.space, r.temperature.inverse, crew, row_at(p.target, r.target_row + node * p.target.row_stride), {}};
       if (has_draft()) pair.draft = row_at(p.draft, r.draft_row + node * p.draft.row_stride);
       at_node = node;
     }
@@ -77,13 +77,13 @@ struct TreeOps {
 }  // namespace
 
 void verify_tree(const TreeParams& p, int threads) {
-  over_requests(p.batch, threads, [&](int64_t b, int threads_a_row) {
+  over_requests(p.batch, tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
     const TreeRequest r = tree_request(p, b);
     int64_t* tokens = p.tokens + b * p.tokens_stride;
     int32_t* path = p.path + b * p.path_stride;
     for (int32_t i = 0; i <= p.max_depth; ++i) tokens[i] = path[i] = -1;
     int32_t status = r.status;
-    TreeOps ops{p, r, tokens, path, threads_a_row, &status};
+    TreeOps ops{p, r, tokens, path, crew, &status};
     p.num_accepted[b] = walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &status);
     p.status[b] = status;
   });
