@@ -1,9 +1,9 @@
 """The backends: which there are, which one a call uses, and how a call reaches it.
 
-A backend is a module with one function per op. It gets what ``specdec_kernels.ops`` has checked, writes its results into
-the tensors it is given and returns nothing. One that cannot run everywhere has ``unavailable()``, which gives the reason
-or None. ``temperature``, ``draft_prob`` and ``epsilon`` come as a float or a float32
-tensor, ``seed``, ``position`` and ``nonce`` as an int or an int64 tensor.
+A backend is a module with one function per op. It gets what ``specdec_kernels.ops`` has checked, writes its results
+into the tensors it is given and returns nothing. One that cannot run everywhere has ``unavailable()``, which gives the
+reason or None. ``temperature``, ``draft_prob`` and ``epsilon`` come as a float or a float32 tensor, ``seed``,
+``position`` and ``nonce`` as an int or an int64 tensor.
 """
 
 import contextlib
@@ -143,8 +143,8 @@ def build_info():
     Returns
     -------
     dict
-        ``version``, ``torch``, ``compiler``, ``flags``, ``isas`` (compiled), ``isa`` (in use), ``cuda``, ``cuda_archs``,
-        ``backends`` (name to None, or to the reason why it cannot run here) and more.
+        ``version``, ``torch``, ``compiler``, ``flags``, ``isas`` (compiled), ``isa`` (in use), ``cuda``,
+        ``cuda_archs``, ``backends`` (name to None, or to the reason why it cannot run here) and more.
 
     Examples
     --------

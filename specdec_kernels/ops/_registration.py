@@ -1,6 +1,6 @@
-"""How an op reaches torch: one schema, one implementation that asks the backends, one that does nothing on meta tensors.
+"""How an op reaches torch: one schema, an implementation that asks the backends, one that does nothing on meta tensors.
 
-``Library.define`` and ``impl`` cost a call about 2 µs and 0.1 µs for each argument (``torch.library.custom_op`` about 14).
+``Library.define`` and ``impl`` cost a call about 2 µs and 0.1 µs for each argument (``torch.library.custom_op`` 14 µs).
 Where nobody watches, neither compiler nor mode, subclass or profiler, a call spares itself even those and goes to the
 backend directly.
 """
@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 from specdec_kernels import backends
 
-_library = torch.library.Library("specdec", "DEF")  # noqa: TOR901  (kept for as long as the module lives)
+_library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
 
 
 def define(name, schema, merge):

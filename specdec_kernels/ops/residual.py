@@ -49,10 +49,10 @@ def residual(target, draft, *, space="logits", temperature=1.0, draft_prob=1.0, 
     Returns
     -------
     probs : Tensor
-        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. Over-acceptance does not change it.
+        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. Over-acceptance leaves it as it is.
     mass : Tensor
-        float32 [...]: the probability that a token is drawn from it, ``1 - h + sum (h q - p - epsilon)^+``; TV(p, q) for
-        h = 1, epsilon = 0.
+        float32 [...]: the probability that a token is drawn from it, ``1 - h + sum (h q - p - epsilon)^+``; TV(p, q)
+        for h = 1, epsilon = 0.
 
     Raises
     ------

@@ -81,8 +81,8 @@ def verify_chain(
         float32, bfloat16 or float16 [B, K+1, V], or [D+B, V]: row j of a request is the law of the token that draft j
         proposes. Only the last dimension must be contiguous.
     draft : Tensor, optional
-        [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0. Without
-        it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and takes none.
+        [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0.
+        Without it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and takes none.
     method : {"rejection", "race"}
     space : {"logits", "probs"}
         What the rows hold. Logits are divided by the temperature; probabilities are final.
@@ -90,8 +90,8 @@ def verify_chain(
         float32 [B]. 0 means argmax, ties to the lowest id. With probabilities only 0 or not 0 matters.
     draft_prob : float or Tensor
         float32 [B], [B, K] or (ragged) [D]: the probability h that a slot is drafted at all. Acceptance is then
-        ``u h q(x) < p(x)`` and the residual ``norm((p - h q)^+)``, which is also the law of a slot that was not drafted:
-        a -1 whose slot has h < 1.
+        ``u h q(x) < p(x)`` and the residual ``norm((p - h q)^+)``, which is also the law of a slot that was not
+        drafted: a -1 whose slot has h < 1.
     epsilon : float or Tensor
         float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q).
     seed, position, nonce : int or Tensor
