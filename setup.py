@@ -35,6 +35,8 @@ ISA_FLAGS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2".split(),
 }
 COMPILED_ONCE = {"dispatch.cpp"}
+# --fmad=false is nvcc's -ffp-contract=off.
+NVCC_FLAGS = "-O3 -std=c++17 --fmad=false".split()
 DEFAULT_CUDA_ARCHS = ("80", "90a", "100a", "120")
 
 
@@ -195,14 +197,14 @@ class NinjaBuild(build_ext):
 
     @staticmethod
     def add_cuda(ninja, nvcc, archs, include):
-        """Each .cu once, for all architectures. --fmad=false is nvcc's -ffp-contract=off."""
+        """Each .cu once, for all architectures."""
         ninja.rule("nvcc", f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
-        flags = "-O3 -std=c++17 --fmad=false -cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall"
+        flags = [*NVCC_FLAGS, *"-cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall".split()]
         for arch in archs:
-            flags += f" -gencode arch=compute_{arch},code=sm_{arch}"
+            flags += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
         # nvcc hands a .cpp to the C++ compiler, and knows where the CUDA headers are.
         for source in (CSRC / "cuda" / "bindings.cpp", *sorted((CSRC / "cuda").glob("*.cu"))):
-            ninja.compile("nvcc", source, [*flags.split(), *include], variant=".cuda")
+            ninja.compile("nvcc", source, [*flags, *include], variant=".cuda")
 
 
 # The import name triton_kernels belongs to another project, so ours is installed inside the package; the headers go
@@ -212,10 +214,11 @@ EXTENSION = Extension(
     "specdec_kernels._C",
     sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *sorted((CSRC / "cpu").glob("*.cpp")))],
 )
-setup(
-    packages=[*find_packages(ROOT, include=["specdec_kernels*"]), *MAPPED],
-    package_dir=MAPPED,
-    include_package_data=False,
-    ext_modules=[EXTENSION],
-    cmdclass={"build_ext": NinjaBuild},
-)
+if __name__ == "__main__":
+    setup(
+        packages=[*find_packages(ROOT, include=["specdec_kernels*"]), *MAPPED],
+        package_dir=MAPPED,
+        include_package_data=False,
+        ext_modules=[EXTENSION],
+        cmdclass={"build_ext": NinjaBuild},
+    )
