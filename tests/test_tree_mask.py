@@ -5,7 +5,7 @@ import torch
 
 from specdec_kernels import tree_mask, tree_positions
 from tests.cases import UNTOUCHED
-from tests.trees import depths, has_trees, random_parents  # noqa: F401
+from tests.trees import depths, random_parents
 
 BAD = ([-1, 1, 0], [-1, 2, 1], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [1, 0, 0], [-1, -5, 2**31 - 1])
 

@@ -16,11 +16,13 @@ struct Workspace {
 
 // Launches if the workspace is large enough; otherwise only says in *needed how many bytes it takes (0 when done).
 #define SPECDEC_CUDA_OPS(op)    \
-  op(verify_chain, ChainParams) \
-  op(race_sample, RaceParams)   \
-  op(race_topk, RaceParams)     \
-  op(residual, ResidualParams)  \
-  op(overlap, OverlapParams)
+  op(verify_chain, ChainParams)       \
+  op(race_sample, RaceParams)         \
+  op(race_topk, RaceParams)           \
+  op(residual, ResidualParams)        \
+  op(overlap, OverlapParams)          \
+  op(tree_mask, MaskParams)           \
+  op(tree_positions, PositionsParams)
 
 #define SPECDEC_CUDA_DECLARE(name, Params) \
   cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);

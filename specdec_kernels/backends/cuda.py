@@ -87,6 +87,12 @@ class Kernels:
     def overlap(self, target, *rest):
         self._launch(self._native.overlap, target.device, arguments.overlap(target, *rest))
 
+    def tree_mask(self, parents, *rest):
+        self._launch(self._native.tree_mask, parents.device, arguments.mask(parents, *rest))
+
+    def tree_positions(self, parents, *rest):
+        self._launch(self._native.tree_positions, parents.device, arguments.positions(parents, *rest))
+
 
 class _OnDevice(Kernels):
     """Launches with the tensors' device as the current one."""
@@ -108,3 +114,5 @@ if hasattr(_C, "cuda"):
     race_topk = _kernels.race_topk
     residual = _kernels.residual
     overlap = _kernels.overlap
+    tree_mask = _kernels.tree_mask
+    tree_positions = _kernels.tree_positions

@@ -88,3 +88,5 @@ race_sample = _kernels.race_sample
 race_topk = _kernels.race_topk
 residual = _kernels.residual
 overlap = _kernels.overlap
+tree_mask = _kernels.tree_mask
+tree_positions = _kernels.tree_positions

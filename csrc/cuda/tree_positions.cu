@@ -1,0 +1,33 @@
+// tree_positions: a block a request, a thread a node. Each walks up to its root; a parent lies before its child, so that
+// takes as many steps as the node is deep, whatever the entries hold.
+#include "launch.cuh"
+#include "specdec/tree.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+__global__ void __launch_bounds__(kThreads) tree_positions_kernel(const PositionsParams p) {
+  const int64_t request = blockIdx.x, first_parent = request * p.parents.request_stride;
+  int32_t status = kStatusOk;
+  const int64_t prefix = prefix_of(p.prefix_len.at(request), INT64_MAX, &status);
+  for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.nodes; node += static_cast<int32_t>(blockDim.x)) {
+    int64_t position = prefix;
+    for (int32_t above = node; (above = parent_of(p.parents, first_parent, above, &status)) >= 0;) ++position;
+    p.positions[request * p.nodes + node] = position;
+  }
+  const bool bad = __syncthreads_or(status != kStatusOk);
+  if (threadIdx.x == 0) p.status[request] = bad ? kStatusParameter : kStatusOk;
+}
+
+}  // namespace
+
+cudaError_t tree_positions(const PositionsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  const int threads = p.nodes < kThreads ? (p.nodes + 31) / 32 * 32 : kThreads;
+  return launch(tree_positions_kernel, {p.batch, threads}, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec
