@@ -26,12 +26,12 @@ void bind(py::module_ m);  // csrc/cuda/bindings.cpp
 namespace {
 
 // Binds op(make(call...), threads), without the GIL while it runs.
-template <class Params, class... Args>
-void bind_op(py::module_& m, const char* name, Params (*make)(Args...), void (*op)(const Params&, int)) {
+template <class Made, class... Args, class Params>
+void bind_op(py::module_& m, const char* name, Made (*make)(Args...), void (*op)(const Params&, int)) {
   m.def(name, [make, op](const py::tuple& call, int threads) {
-    const Params p = make_params(make, call);
+    const Made made = make_params(make, call);
     py::gil_scoped_release unlocked;
-    op(p, threads);
+    op(params_of(made), threads);
   });
 }
 
@@ -102,12 +102,7 @@ PYBIND11_MODULE(_C, m) {
   bind_op(m, "verify_tree", tree_params, cpu::verify_tree);
   bind_op(m, "tree_mask", mask_params, cpu::tree_mask);
   bind_op(m, "tree_positions", positions_params, cpu::tree_positions);
-  m.def("compact_kv", [](int64_t batch, int32_t max_depth, intptr_t path, int64_t path_stride,
-                         const py::tuple& prefix_len, const py::list& caches, intptr_t status, int threads) {
-    const CompactCall call = compact_call(batch, max_depth, path, path_stride, prefix_len, caches, status);
-    py::gil_scoped_release unlocked;
-    cpu::compact_kv(call.params, threads);
-  });
+  bind_op(m, "compact_kv", compact_call, cpu::compact_kv);
   bind_trees(m);
   bind_maths(m);
 #if defined(SPECDEC_WITH_CUDA)

@@ -25,8 +25,8 @@ T* writable(intptr_t address) { return reinterpret_cast<T*>(address); }
 template <class T>
 T item(const py::tuple& t, Py_ssize_t i) {
   PyObject* const o = PyTuple_GET_ITEM(t.ptr(), i);
-  if constexpr (std::is_same_v<T, py::tuple>) {
-    return py::reinterpret_borrow<py::tuple>(o);
+  if constexpr (std::is_base_of_v<py::object, T>) {
+    return py::reinterpret_borrow<T>(o);
   } else {
     std::conditional_t<std::is_floating_point_v<T>, double, long long> value;
     if constexpr (std::is_floating_point_v<T>) value = PyFloat_AsDouble(o);
@@ -192,6 +192,11 @@ struct CompactCall {
   std::vector<CacheLayer> layers;
   CompactParams params;
 };
+
+// What an op takes, of whatever `make` made.
+template <class Params>
+const Params& params_of(const Params& params) { return params; }
+inline const CompactParams& params_of(const CompactCall& call) { return call.params; }
 
 inline CompactCall compact_call(int64_t batch, int32_t max_depth, intptr_t path, int64_t path_stride,
                                 const py::tuple& prefix_len, const py::list& caches, intptr_t status) {

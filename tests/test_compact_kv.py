@@ -5,7 +5,6 @@ import torch
 
 from specdec_kernels import compact_kv
 from tests.cases import UNTOUCHED
-from tests.trees import has_trees  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("backend")
 

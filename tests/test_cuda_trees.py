@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from specdec_kernels import tree_mask, tree_positions
+import specdec_kernels
+from specdec_kernels import compact_kv, tree_mask, tree_positions
 from tests import test_cuda_ops
+from tests.cases import UNTOUCHED
 from tests.test_cuda_ops import assert_same, on_cpu
 from tests.trees import random_parents
 
@@ -29,7 +31,7 @@ def trees_of(nodes, requests=3):
 
 
 def statuses():
-    return [torch.full((3,), -77, dtype=torch.int32) for _ in range(2)]
+    return [torch.full((3,), UNTOUCHED, dtype=torch.int32) for _ in range(2)]
 
 
 @pytest.fixture
@@ -58,6 +60,42 @@ class TestTheSameBits:
             assert_same(mine, theirs)
 
 
+def caches_of(count, heads=2):
+    """Tensors of several types and sizes, so that columns of every width are moved, and paths of which one falls."""
+    generator = torch.Generator().manual_seed(count)
+    dtypes = (torch.float32, torch.bfloat16, torch.int8, torch.float16)
+    sizes = (64, 36, 7, 1, 12)
+    shapes = [(3, 1 + i % heads, 40, sizes[i % len(sizes)]) for i in range(count)]
+    caches = [(100 * torch.randn(shape, generator=generator)).to(dtypes[i % 4]) for i, shape in enumerate(shapes)]
+    path = torch.tensor([[0, *range(2, 20)], [0, 1, 2, 5, 9, *[-1] * 14], [0, 3, 2, *[-1] * 16]], dtype=torch.int32)
+    return caches, path, torch.tensor([3, 30, 0])
+
+
+def assert_compacts(caches, path, prefix_len):
+    """In place, so on two copies."""
+    mine, theirs = ([x.clone() for x in caches] for _ in range(2))
+    my_status, their_status = statuses()
+    compact_kv(mine, path, prefix_len=prefix_len, status=my_status)
+    on_cpu(compact_kv, theirs, path, prefix_len=prefix_len, status=their_status)
+    assert_same((*mine, my_status), (*theirs, their_status))
+
+
+def test_compact_kv(machine):
+    assert_compacts(*caches_of(7, heads=40))
+    assert_compacts([], *caches_of(0)[1:])
+
+
+def test_no_number_of_layers_is_too_large():
+    """Up to 512 tensors travel with one launch."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.host_cuda import backend
+
+        for count, launches in ((64, 1), (65, 1), (515, 2)):
+            before = backend.launches()
+            assert_compacts(*caches_of(count))
+            assert backend.launches() - before == launches
+
+
 def every_op():
     """One call of each op, small and odd, against the CPU backend; gives how many calls that were."""
     parents, prefix_len = random_parents(2, 70, torch.Generator().manual_seed(1)), torch.tensor([0, 45])
@@ -65,7 +103,8 @@ def every_op():
     for options in LAYOUTS:
         call = {"prefix_len": prefix_len, "columns": 1100, **options}
         assert_same(tree_mask(parents, **call), on_cpu(tree_mask, parents, **call))
-    return 1 + len(LAYOUTS)
+    assert_compacts(*caches_of(5))
+    return 2 + len(LAYOUTS)
 
 
 class TestTheLaunch:

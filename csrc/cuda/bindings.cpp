@@ -15,15 +15,15 @@ void check(cudaError_t e, const char* name) {
   if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
 }
 
-template <class Params, class... Args>
-void bind_op(pybind11::module_& m, const char* name, Params (*make)(Args...),
+template <class Made, class... Args, class Params>
+void bind_op(pybind11::module_& m, const char* name, Made (*make)(Args...),
              cudaError_t (*op)(const Params&, const Workspace&, cudaStream_t, int64_t*)) {
   m.def(name, [=](const pybind11::tuple& call, intptr_t stream, intptr_t workspace, int64_t bytes) {
-    const Params p = python::make_params(make, call);
+    const Made made = python::make_params(make, call);
     int64_t needed = 0;
     {
       pybind11::gil_scoped_release unlocked;
-      const cudaError_t e = op(p, {reinterpret_cast<void*>(workspace), bytes}, reinterpret_cast<cudaStream_t>(stream), &needed);
+      const cudaError_t e = op(python::params_of(made), {reinterpret_cast<void*>(workspace), bytes}, reinterpret_cast<cudaStream_t>(stream), &needed);
       if (e != cudaSuccess) {
         pybind11::gil_scoped_acquire locked;
         check(e, name);
@@ -49,6 +49,7 @@ void bind(pybind11::module_ m) {
   bind_op(m, "overlap", python::overlap_params, overlap);
   bind_op(m, "tree_mask", python::mask_params, tree_mask);
   bind_op(m, "tree_positions", python::positions_params, tree_positions);
+  bind_op(m, "compact_kv", python::compact_call, compact_kv);
 }
 
 }  // namespace cuda

@@ -22,7 +22,8 @@ struct Workspace {
   op(residual, ResidualParams)        \
   op(overlap, OverlapParams)          \
   op(tree_mask, MaskParams)           \
-  op(tree_positions, PositionsParams)
+  op(tree_positions, PositionsParams) \
+  op(compact_kv, CompactParams)
 
 #define SPECDEC_CUDA_DECLARE(name, Params) \
   cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);

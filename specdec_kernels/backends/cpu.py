@@ -41,4 +41,4 @@ def tree_positions(*call):
 
 
 def compact_kv(*call):
-    _C.compact_kv(*arguments.compact(*call), torch.get_num_threads())
+    _C.compact_kv(arguments.compact(*call), torch.get_num_threads())

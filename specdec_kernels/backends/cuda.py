@@ -93,6 +93,9 @@ class Kernels:
     def tree_positions(self, parents, *rest):
         self._launch(self._native.tree_positions, parents.device, arguments.positions(parents, *rest))
 
+    def compact_kv(self, caches, path, *rest):
+        self._launch(self._native.compact_kv, path.device, arguments.compact(caches, path, *rest))
+
 
 class _OnDevice(Kernels):
     """Launches with the tensors' device as the current one."""
@@ -116,3 +119,4 @@ if hasattr(_C, "cuda"):
     overlap = _kernels.overlap
     tree_mask = _kernels.tree_mask
     tree_positions = _kernels.tree_positions
+    compact_kv = _kernels.compact_kv

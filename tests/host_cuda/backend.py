@@ -90,3 +90,4 @@ residual = _kernels.residual
 overlap = _kernels.overlap
 tree_mask = _kernels.tree_mask
 tree_positions = _kernels.tree_positions
+compact_kv = _kernels.compact_kv

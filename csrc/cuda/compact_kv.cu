@@ -1,0 +1,125 @@
+// compact_kv: all tensors in one launch. A thread owns a column of a (request, tensor, head), up to 16 bytes wide, and
+// moves its slots in ascending order. So no two threads touch the same memory, and no order between them is needed.
+#include "launch.cuh"
+#include "specdec/tree.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+constexpr int kMovesAhead = 8;  // slots a thread has in flight
+
+// The tensors travel with the launch, so that a CUDA graph holds them and nothing is copied. Few of them keep the
+// parameters below 4 KiB; many need CUDA 12.1, whose limit is 32,764 bytes.
+constexpr int kFewLayers = 64, kManyLayers = 512;
+
+// A tensor, and how wide its columns are.
+struct Columns {
+  CacheLayer layer;
+  int32_t width;  // bytes: 1, 2, 4, 8 or 16
+};
+
+template <int kLayers>
+struct CompactArguments {
+  int32_t path_length;   // D + 1
+  int32_t layer_blocks;  // blocks a request and tensor
+  int32_t layer_count;
+  int64_t slots;         // of the shortest tensor
+  const int32_t* path;
+  int64_t path_stride;
+  PerRequest<int64_t> prefix_len;
+  int32_t* status;
+  Columns columns[kLayers];
+};
+
+// Entries [from, to) of a path. It rises from 0, so path[d] >= d: slot d is written when all reads still to come are from
+// slots path[d'] > path[d] >= d. That also holds for several slots read before the first of them is written.
+template <class Vector>
+__device__ __forceinline__ void move_column(char* root, int64_t slot_stride, const int32_t* path, int32_t from, int32_t to) {
+#pragma unroll 1
+  for (int32_t d = from; d < to; d += kMovesAhead) {
+    Vector held[kMovesAhead];
+#pragma unroll
+    for (int i = 0; i < kMovesAhead; ++i)
+      if (d + i < to) held[i] = *reinterpret_cast<const Vector*>(root + path[d + i] * slot_stride);
+#pragma unroll
+    for (int i = 0; i < kMovesAhead; ++i)
+      if (d + i < to) *reinterpret_cast<Vector*>(root + (d + i) * slot_stride) = held[i];
+  }
+}
+
+template <int kLayers>
+__global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_constant__ CompactArguments<kLayers> a) {
+  SPECDEC_SHARED(int32_t, moves, 2);
+  const int32_t block = static_cast<int32_t>(blockIdx.x) % a.layer_blocks, task = static_cast<int32_t>(blockIdx.x) / a.layer_blocks;
+  const int32_t index = task % a.layer_count;
+  const int64_t request = task / a.layer_count;
+  const int32_t* path = a.path + request * a.path_stride;
+  const int64_t prefix = a.prefix_len.at(request);
+  if (threadIdx.x == 0) {
+    int32_t status = kStatusOk, from = 0;
+    const int32_t to = moves_of(path, a.path_length, prefix, a.slots, &status);
+    while (from < to && path[from] == from) ++from;  // these are where they belong
+    moves[0] = from, moves[1] = to;
+    if (index == 0 && block == 0) a.status[request] = status;
+  }
+  __syncthreads();
+  const int32_t from = moves[0], to = moves[1];
+
+  const CacheLayer& layer = a.columns[index].layer;
+  const int32_t width = a.columns[index].width, columns = layer.entry_bytes / width;
+  const int32_t column = block * kThreads + static_cast<int32_t>(threadIdx.x);
+  if (from == to || column >= layer.heads * columns) return;
+  char* root = layer.data + request * layer.batch_stride + column / columns * layer.head_stride +
+               prefix * layer.slot_stride + column % columns * width;
+  switch (width) {
+    case 16: return move_column<uint4>(root, layer.slot_stride, path, from, to);
+    case 8: return move_column<uint2>(root, layer.slot_stride, path, from, to);
+    case 4: return move_column<uint32_t>(root, layer.slot_stride, path, from, to);
+    case 2: return move_column<uint16_t>(root, layer.slot_stride, path, from, to);
+    default: return move_column<uint8_t>(root, layer.slot_stride, path, from, to);
+  }
+}
+
+// The widest vectors that every column of the tensor can be cut into.
+int32_t width_of(const CacheLayer& layer) {
+  const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(layer.data)) | layer.batch_stride |
+                      layer.head_stride | layer.slot_stride | layer.entry_bytes | 16;
+  return static_cast<int32_t>(all & -all);
+}
+
+// Layers first .. first + count of the call.
+template <int kLayers>
+cudaError_t launch_layers(const CompactParams& p, int64_t slots, int32_t first, int32_t count, cudaStream_t stream) {
+  CompactArguments<kLayers> a = {p.max_depth + 1, 1,        count > 0 ? count : 1, slots, p.path, p.path_stride,
+                                 p.prefix_len,    p.status, {}};
+  a.columns[0].width = 1;
+  for (int32_t i = 0; i < count; ++i) {
+    const CacheLayer& layer = p.layers[first + i];
+    a.columns[i] = {layer, width_of(layer)};
+    const int64_t columns = int64_t{layer.heads} * (layer.entry_bytes / a.columns[i].width);
+    if (columns > INT32_MAX - kThreads) return cudaErrorInvalidValue;
+    const int32_t blocks = static_cast<int32_t>((columns + kThreads - 1) / kThreads);
+    if (blocks > a.layer_blocks) a.layer_blocks = blocks;
+  }
+  return launch(compact_kv_kernel<kLayers>, {p.batch * a.layer_count * a.layer_blocks, kThreads}, a, stream);
+}
+
+}  // namespace
+
+cudaError_t compact_kv(const CompactParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  int64_t slots = INT64_MAX;
+  for (int32_t i = 0; i < p.layer_count; ++i) slots = p.layers[i].slots < slots ? p.layers[i].slots : slots;
+  if (p.layer_count <= kFewLayers) return launch_layers<kFewLayers>(p, slots, 0, p.layer_count, stream);
+  cudaError_t e = cudaSuccess;
+  for (int32_t first = 0; first < p.layer_count && e == cudaSuccess; first += kManyLayers) {
+    const int32_t left = p.layer_count - first;
+    e = launch_layers<kManyLayers>(p, slots, first, left < kManyLayers ? left : kManyLayers, stream);
+  }
+  return e;
+}
+
+}  // namespace cuda
+}  // namespace specdec
