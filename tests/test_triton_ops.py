@@ -16,8 +16,7 @@ from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
 from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
-from specdec_kernels.backends.reference import laws, noise
-from tests.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
+from tests.cases import DTYPES, adversarial_rows, chain_call, close_calls, poisoned, ragged, seeds
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -45,26 +44,6 @@ def both(op, *arguments, **options):
 def assert_same(op, *arguments, **options):
     for expected, found in zip(*both(op, *arguments, **options), strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-def close_calls(call, method_options, verdict):
-    """Requests in which the deciding coin is within 1e-5, relatively, of its threshold."""
-    target, draft = call["target"], call["draft"]
-    requests, slots = call["draft_tokens"].shape
-    temperature, _ = laws.temperatures(call["temperature"], (requests,), "cpu")
-    close = torch.zeros(requests, dtype=torch.bool)
-    for slot in range(slots):
-        x = call["draft_tokens"][:, slot].long().clamp(0, target.shape[-1] - 1)[:, None]
-        p = laws.law(target[:, slot], temperature, call["space"]).gather(-1, x)[:, 0]
-        q = 1.0
-        if draft is not None:
-            q = laws.widened(laws.law(draft[:, slot], temperature, call["space"]), target.shape[-1]).gather(-1, x)[:, 0]
-        position = call["position"] + slot
-        u = noise.coins(call["seed"], position, torch.zeros_like(position), noise.COIN, slot)
-        h = method_options.get("draft_prob", 1.0)
-        threshold = p + method_options.get("epsilon", 0.0)
-        close |= (verdict.num_accepted >= slot) & ((u * h * q - threshold).abs() <= 1e-5 * threshold)
-    return close
 
 
 def assert_same_rejection(call, **options):
