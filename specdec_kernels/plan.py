@@ -68,10 +68,10 @@ def measure(args: argparse.Namespace) -> dict:
     prompts = args.prompt or ["ROMEO:\n", "JULIET:\n"]
     options = dict(max_new_tokens=args.tokens, temperature=args.temperature, seed=args.seed)
     k = max(1, min(args.max_k, 8))
-    plain = [generate([prompt], target, method="plain", **options)[0] for prompt in prompts]
-    drafted = [
-        generate([prompt], target, ModelDrafter(draft), method="rejection", k=k, **options)[0] for prompt in prompts
-    ]
+    plain, drafted = [], []
+    for prompt in prompts:  # in turn, so that both meet the same disturbances
+        plain += generate([prompt], target, method="plain", **options)
+        drafted += generate([prompt], target, ModelDrafter(draft), method="rejection", k=k, **options)
     return dict(
         source=f"{args.target} with {args.draft}",
         acceptance=acceptance_by_slot(drafted, k),

@@ -1,11 +1,12 @@
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from specdec_kernels import theory
 from specdec_kernels.cli import main
-from specdec_kernels.measure import acceptance_by_child
+from specdec_kernels.measure import acceptance_by_child, cost_ratio
 from specdec_kernels.plan import make_plan
 from tests.theory.enumeration import P, Q, random_laws
 
@@ -76,3 +77,13 @@ def test_bad_arguments_are_said_in_one_line(capsys, arguments, said):
     message = capsys.readouterr().err
     assert said in message
     assert message.count("\n") == 1
+
+
+def test_the_cost_of_a_draft_is_that_of_undisturbed_rounds():
+    """Three rounds of four wait for something else, most of all the first ones, which were plain."""
+
+    def run(seconds, delay):
+        times = [9.0] + [seconds + (delay if index % 4 else 0.0) for index in range(40)]
+        return SimpleNamespace(rounds=[SimpleNamespace(seconds={"draft": 0.0, "target": each}) for each in times])
+
+    assert cost_ratio([run(1.0, 5.0)], [run(1.8, 0.5)], k=4) == pytest.approx(0.2)
