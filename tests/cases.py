@@ -8,6 +8,7 @@ from specdec_kernels.backends.reference import laws, noise
 SIZES = (1, 2, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4097)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 UNTOUCHED = -77
+FAR_ELEMENTS = 2**31 + 2**14  # of the room that far_chain needs
 
 
 def seeds(count, first=0):
@@ -132,3 +133,17 @@ def close_calls(call, method_options, verdict):
         threshold = p + method_options.get("epsilon", 0.0)
         close |= (verdict.num_accepted >= slot) & ((u * h * q - threshold).abs() <= 1e-5 * threshold)
     return close
+
+
+def far_chain(room=None):
+    """One request of two drafts that are accepted; its bfloat16 rows spread over all of ``room``, if there is one."""
+    vocabulary, device = 1000, "cpu" if room is None else room.device
+    rows = torch.full((5, vocabulary), -20.0, dtype=torch.bfloat16)
+    rows[torch.arange(5), torch.tensor([5, 6, 7, 5, 6])] = 20.0
+    target, draft = rows[None, :3], rows[None, 3:]
+    if room is not None:
+        target = room.as_strided((1, 3, vocabulary), (0, 2**30 + 2**12, 1)).copy_(target)
+        draft = room.as_strided((1, 2, vocabulary), (0, 2**31, 1), 2048).copy_(draft)
+    one = torch.ones(1, dtype=torch.int64, device=device)
+    tokens = torch.tensor([[5, 6]], device=device)
+    return {"draft_tokens": tokens, "target": target, "draft": draft, "seed": one, "position": one}

@@ -8,18 +8,22 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import backends
+from specdec_kernels.backends import cuda
 
 if not torch.cuda.is_available():  # Triton looks when it is first imported, which other packages do
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The oracle, the backend that is fast on this machine, and those played on it, which take a thousand times longer.
 ORACLE, NATIVE, PLAYED = "reference", "cpu", ("cuda-host",)
+# The CUDA backend, where there is a device for it.
+ON_GPU = ("cuda-device",) if cuda.unavailable() is None else ()
 
 
 def pytest_configure():
     # Two workers share two cores; ops that take more threads are tested for that by name.
     torch.set_num_threads(1)
     backends.register("cuda-host", "tests.host_cuda.backend", ("cpu",))
+    backends.register("cuda-device", "tests.cuda_device", ("cpu",))
 
 
 @contextlib.contextmanager
@@ -39,10 +43,10 @@ def running(request):
         yield request.param
 
 
-backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED))
+backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU))
 # For what is compared with the oracle.
-other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED))
+other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))
 # For statistics over many thousands of requests.
-quick_backend = pytest.fixture(running, name="quick_backend", params=(ORACLE, NATIVE))
+quick_backend = pytest.fixture(running, name="quick_backend", params=(ORACLE, NATIVE, *ON_GPU))
 # For many wide rows: the oracle evaluates every token.
-fast_backend = pytest.fixture(running, name="fast_backend", params=(NATIVE,))
+fast_backend = pytest.fixture(running, name="fast_backend", params=(NATIVE, *ON_GPU))

@@ -5,12 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 import specdec_kernels
 from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
-from tests.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
+from tests.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 from tests.host_cuda.build import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
@@ -104,6 +105,16 @@ def test_a_draft_row_whose_only_weight_one_block_sees(machine):
         draft[..., 8000] = weight
         verdict = verify_chain(torch.tensor([[8000]]), target, draft, space="probs", seed=1, position=0)
         assert verdict.status.item() == status
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}], ids=["rejection", "race"])
+def test_rows_far_apart(machine, options):
+    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
+    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
+    far = verify_chain(**far_chain(room) | options)
+    assert far.num_accepted == 2
+    assert_same(far, on_cpu(verify_chain, **far_chain() | options))
+    assert_same(far, on_cpu(verify_chain, **far_chain(room) | options))
 
 
 def test_no_result_depends_on_how_rows_are_shared():

@@ -1,0 +1,56 @@
+"""The backend ``cuda-device`` of the tests: CPU tensors in and out, the CUDA backend on copies of them.
+
+So the tests of every op run on a GPU as they stand. Whole storages are copied, so that padding, strides and misaligned
+starts are the same there; and copied back, so that a write to the wrong place shows.
+"""
+
+import importlib
+
+import torch
+
+import specdec_kernels
+
+
+def unavailable():
+    """Why the tests cannot run on a GPU here, or None."""
+    return specdec_kernels.build_info()["backends"]["cuda"]
+
+
+class Copied:
+    """The ops of backend module ``kernels``, on copies of their arguments on ``device``."""
+
+    def __init__(self, kernels, device):
+        self._kernels = kernels
+        self._device = device
+
+    def unavailable(self):
+        return None
+
+    def __getattr__(self, op):
+        def run(*arguments):
+            storages = {}  # address -> the storage here and its copy, as bytes
+
+            def twin(x):
+                if isinstance(x, (tuple, list)):
+                    return type(x)(map(twin, x))
+                if not isinstance(x, torch.Tensor):
+                    return x
+                storage = x.untyped_storage()
+                if storage.data_ptr() not in storages:
+                    here = torch.empty(0, dtype=torch.uint8).set_(storage)
+                    storages[storage.data_ptr()] = here, here.to(self._device, copy=True)
+                copy = storages[storage.data_ptr()][1].untyped_storage()
+                whole = torch.empty(0, dtype=x.dtype, device=self._device)
+                return whole.set_(copy, x.storage_offset(), x.size(), x.stride())
+
+            getattr(self._kernels, op)(*map(twin, arguments))
+            for here, copy in storages.values():
+                here.copy_(copy)
+
+        return run
+
+
+def __getattr__(op):
+    if op.startswith("_"):
+        raise AttributeError(op)
+    return getattr(Copied(importlib.import_module("specdec_kernels.backends.cuda"), "cuda"), op)
