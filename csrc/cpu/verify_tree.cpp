@@ -61,14 +61,25 @@ struct TreeOps {
 
   bool tried(int32_t node, int32_t child, int64_t token) { return ChildTokens{*this, node, child}.has(token); }
 
-  Draw argmax(int32_t node) { return rows(node).argmax(); }
-  Draw race(int32_t node, int32_t depth, uint32_t stream) { return rows(node).race(tree_noise(r, depth, stream)); }
-  Draw residual(int32_t node, int32_t depth, float taken) {
-    return rows(node).residual(tree_noise(r, depth, kStreamResidual), taken, ChildTokens{*this, node, p.nodes});
+  bool argmax(int32_t node, Draw* draw) {
+    *draw = rows(node).argmax();
+    return true;
   }
-  int32_t laws(int32_t node, int32_t token, float* law_p, float* law_q) { return rows(node).laws(token, law_p, law_q); }
-  Masses masses(int32_t node, int32_t child, float taken) {
-    return rows(node).masses(taken, ChildTokens{*this, node, child});
+  bool race(int32_t node, int32_t depth, uint32_t stream, Draw* draw) {
+    *draw = rows(node).race(tree_noise(r, depth, stream));
+    return true;
+  }
+  bool residual(int32_t node, int32_t depth, float taken, Draw* draw) {
+    *draw = rows(node).residual(tree_noise(r, depth, kStreamResidual), taken, ChildTokens{*this, node, p.nodes});
+    return true;
+  }
+  bool laws(int32_t node, int32_t token, float* law_p, float* law_q, int32_t* bits) {
+    *bits |= rows(node).laws(token, law_p, law_q);
+    return true;
+  }
+  bool masses(int32_t node, int32_t child, float taken, Masses* sums) {
+    *sums = rows(node).masses(taken, ChildTokens{*this, node, child});
+    return true;
   }
 
   void emit(int32_t depth, int32_t node, int32_t token) { path[depth] = node, tokens[depth] = token; }
@@ -84,7 +95,9 @@ void verify_tree(const TreeParams& p, int threads) {
     for (int32_t i = 0; i <= p.max_depth; ++i) tokens[i] = path[i] = -1;
     int32_t status = r.status;
     TreeOps ops{p, r, tokens, path, crew, &status};
-    p.num_accepted[b] = walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &status);
+    TreeWalk walk = walk_from(0, 0);
+    walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &walk, &status);
+    p.num_accepted[b] = walk.depth;
     p.status[b] = status;
   });
 }

@@ -99,58 +99,81 @@ SPECDEC_HD bool has_children(int32_t node, int32_t nodes, Ops& ops) {
   return false;
 }
 
+// Where a walk stands: at a node, past some of its children.
+struct TreeWalk {
+  int32_t node, depth;
+  int32_t after;  // the child tried last; the node itself before the first
+  bool tried;     // any child yet
+  float taken, share;  // T_m and W_m / R_m; with one-hot drafts the share is the mass not yet tried
+};
+
+SPECDEC_HD TreeWalk walk_from(int32_t node, int32_t depth) { return {node, depth, node, false, 0.0f, 1.0f}; }
+
 // What came of a node: the child walked to (-1: none) and the token emitted.
 struct Step {
   int32_t child, token;
 };
 
 template <class Ops>
-SPECDEC_HD Step match_children(const TreeRequest& r, int32_t node, int32_t depth, int32_t nodes, int32_t vocab, Ops& ops,
-                               int32_t* status) {
-  const Draw draw = r.temperature.greedy ? ops.argmax(node) : ops.race(node, depth, kStreamRace);
+SPECDEC_HD bool match_children(const TreeRequest& r, const TreeWalk& at, int32_t nodes, int32_t vocab, Ops& ops,
+                               Step* step, int32_t* status) {
+  Draw draw;
+  if (!(r.temperature.greedy ? ops.argmax(at.node, &draw) : ops.race(at.node, at.depth, kStreamRace, &draw))) return false;
   *status |= draw.status;
-  for (int32_t child = ops.next_child(node, node); child < nodes; child = ops.next_child(node, child)) {
+  *step = {-1, draw.token};
+  for (int32_t child = ops.next_child(at.node, at.node); child < nodes; child = ops.next_child(at.node, child)) {
     const int64_t token = ops.draft_token(child);
-    if (token == draw.token) return {child, draw.token};
+    if (token == draw.token) {
+      step->child = child;
+      break;
+    }
     if (token < -1 || token >= vocab) *status |= kStatusTokenRange;
   }
-  return {-1, draw.token};
+  return true;
 }
 
 template <class Ops>
-SPECDEC_HD Step try_children(const TreeRequest& r, bool replacement, int32_t node, int32_t depth, int32_t nodes,
-                             int32_t vocab, Ops& ops, int32_t* status) {
+SPECDEC_HD bool try_children(const TreeRequest& r, bool replacement, int32_t nodes, int32_t vocab, Ops& ops, TreeWalk* at,
+                             Step* step, int32_t* status) {
   const bool has_draft = ops.has_draft(), repeats = has_draft && replacement;
-  float taken = 0.0f, share = 1.0f;  // T_m and W_m / R_m
-  bool tried = false;
-  for (int32_t child = ops.next_child(node, node); child < nodes; child = ops.next_child(node, child)) {
+  const int32_t node = at->node;
+  for (int32_t child = ops.next_child(node, at->after); child < nodes; child = ops.next_child(node, child)) {
     const int64_t token = ops.draft_token(child);
     if (token == -1) continue;
     const bool in_range = token >= 0 && token < vocab;
     if (!in_range) *status |= kStatusTokenRange;
     // A second child with a token is no draw from q^m, which has it no more: it must not be subtracted again.
-    if (tried && !repeats && in_range && ops.tried(node, child, token)) continue;
-    if (tried && has_draft) {
-      const Masses m = ops.masses(node, child, taken);
+    if (at->tried && !repeats && in_range && ops.tried(node, child, token)) continue;
+    float share = at->share;
+    if (at->tried && has_draft) {
+      Masses m;
+      if (!ops.masses(node, child, at->taken, &m)) return false;
       *status |= m.status;
       share = share_of(m.left, repeats ? 1.0f : m.untried);
     }
-    tried = true;
     float p = 0.0f, q;
     if (in_range) {
-      *status |= ops.laws(node, static_cast<int32_t>(token), &p, &q);
-      const float u = accept_coin(tree_noise(r, depth, 0), static_cast<uint32_t>(child - 1));
-      if (accepts(u, sub(p, mul(taken, q)), mul(share, q), 0.0f)) return {child, static_cast<int32_t>(token)};
+      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status)) return false;
+      const float u = accept_coin(tree_noise(r, at->depth, 0), static_cast<uint32_t>(child - 1));
+      if (accepts(u, sub(p, mul(at->taken, q)), mul(share, q), 0.0f)) {
+        *step = {child, static_cast<int32_t>(token)};
+        return true;
+      }
     }
+    at->after = child;
+    at->tried = true;
     if (has_draft) {
-      taken = min(add(taken, share), kLargest);
+      at->taken = min(add(at->taken, share), kLargest);
     } else {
-      share = max(sub(share, p), 0.0f);  // one-hot drafts: the mass not yet tried
+      at->share = max(sub(share, p), 0.0f);
     }
   }
-  const Draw draw = tried ? ops.residual(node, depth, taken) : ops.race(node, depth, kStreamResidual);
+  Draw draw;
+  if (!(at->tried ? ops.residual(node, at->depth, at->taken, &draw) : ops.race(node, at->depth, kStreamResidual, &draw)))
+    return false;
   *status |= draw.status;
-  return {-1, draw.token};
+  *step = {-1, draw.token};
+  return true;
 }
 
 // The walk. `Ops` gives, for the rows of this request,
@@ -158,29 +181,32 @@ SPECDEC_HD Step try_children(const TreeRequest& r, bool replacement, int32_t nod
 //   int64_t draft_token(node)                      its token, -1 if absent
 //   bool has_draft()                               whether there are draft laws
 //   bool tried(node, child, token)                 whether a child of `node` before `child` has this token
-//   Draw argmax(node)                              the greedy token
-//   Draw race(node, depth, stream)                 a token from p
-//   Draw residual(node, depth, taken)              a token from norm((p - taken q)^+); without draft laws from p without
+//   bool argmax(node, Draw*)                       the greedy token
+//   bool race(node, depth, stream, Draw*)          a token from p
+//   bool residual(node, depth, taken, Draw*)       a token from norm((p - taken q)^+); without draft laws from p without
 //                                                  the tokens of the node's children
-//   int32_t laws(node, token, float* p, float* q)  p(token), q(token) (1 without draft laws), status bits
-//   Masses masses(node, child, taken)              over the node's rows; tried are its children before `child`
+//   bool laws(node, token, float* p, float* q, int32_t* status)  p(token), q(token) (1 without draft laws), status bits
+//   bool masses(node, child, taken, Masses*)       over the node's rows; tried are its children before `child`
 //   void emit(depth, node, token)                  writes path[depth] and tokens[depth]
 // next_child adds the status bits of parent_of. The coin of child i has index i - 1, the draft slot where the tree is a
-// chain. Returns the number accepted; `status` gathers the bits.
+// chain. A backend that reads rows apart from the walk returns false where it does not know yet; so does the walk then,
+// and called again with the same `at` it asks the same again. Once it is through, at->depth were accepted; `status`
+// gathers the bits.
 template <class Ops>
-SPECDEC_HD int32_t walk_tree(const TreeRequest& r, Method method, bool replacement, int32_t nodes, int32_t max_depth,
-                             int32_t vocab, Ops& ops, int32_t* status) {
+SPECDEC_HD bool walk_tree(const TreeRequest& r, Method method, bool replacement, int32_t nodes, int32_t max_depth,
+                          int32_t vocab, Ops& ops, TreeWalk* at, int32_t* status) {
   const bool matches = r.temperature.greedy || method == Method::kRace;
-  int32_t node = 0;
-  for (int32_t depth = 0;; ++depth) {
-    const bool last = depth == max_depth;
-    if (last && has_children(node, nodes, ops)) *status |= kStatusParameter;
+  for (;;) {
+    const bool last = at->depth == max_depth;
+    if (last && has_children(at->node, nodes, ops)) *status |= kStatusParameter;
     const int32_t below = last ? 0 : nodes;
-    const Step step = matches ? match_children(r, node, depth, below, vocab, ops, status)
-                              : try_children(r, replacement, node, depth, below, vocab, ops, status);
-    ops.emit(depth, node, step.token);
-    if (step.child < 0) return depth;
-    node = step.child;
+    Step step;
+    const bool known = matches ? match_children(r, *at, below, vocab, ops, &step, status)
+                               : try_children(r, replacement, below, vocab, ops, at, &step, status);
+    if (!known) return false;
+    ops.emit(at->depth, at->node, step.token);
+    if (step.child < 0) return true;
+    *at = walk_from(step.child, at->depth + 1);
   }
 }
 
