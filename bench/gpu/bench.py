@@ -1,0 +1,361 @@
+"""The ops on a GPU: our backends and what others do, side by side, replayed from CUDA graphs.
+
+    python bench/gpu/bench.py --out DIRECTORY       measures; writes gpu.json and plots
+    python bench/gpu/bench.py --dry-run             small, on the CPU: the same path, no figure worth anything
+
+bfloat16 logits with a peaked head and a long tail, K = 4. *Cold*: a graph of calls on inputs that together overflow
+the L2 cache; *warm*: a graph of calls on one. A time is that of a replay over the number of its calls. Bytes are those
+of the rows that a verification cannot do without, up to and including the first rejection; the roof is the best of a
+large read and a large copy in the same run. A call is checked against the CPU backend before it is timed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import harness
+import torch
+from peers import available
+
+import specdec_kernels as sd
+
+K = 4
+ROWS = 32  # that all inputs are made of, each at another rotation
+CALLS, REPLAYS = 20, 25
+DRY = {"V": (512, 1000), "B": (1, 3), "cold_bytes": 1 << 16, "read_bytes": 1 << 20}
+FULL = {
+    "V": (32_000, 64_000, 128_256, 151_936, 262_144), "B": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "cold_bytes": 256 << 20, "read_bytes": 4 << 30,
+}  # fmt: skip
+
+
+@dataclass
+class Inputs:
+    tokens: torch.Tensor
+    target: torch.Tensor
+    draft: torch.Tensor
+    seed: torch.Tensor
+    position: torch.Tensor
+
+    @cached_property
+    def ones(self):
+        return torch.ones_like(self.seed, dtype=torch.float32)
+
+    @cached_property
+    def out(self):
+        requests, device = len(self.seed), self.seed.device
+        counts = torch.empty(2, requests, dtype=torch.int32, device=device)
+        return sd.Verdict(torch.empty(requests, K + 1, dtype=torch.int64, device=device), *counts)
+
+    @cached_property
+    def token(self):
+        return torch.empty_like(self.seed)
+
+    @cached_property
+    def vllm_place(self):
+        """Where vLLM's requests lie: row ``start + i`` verifies ``draft_sampled[start + i + 1]``."""
+        requests, device = len(self.seed), self.seed.device
+        request = torch.arange(requests, device=device, dtype=torch.int32)
+        step = torch.arange(K + 1, device=device)
+        return {
+            "draft_sampled": torch.nn.functional.pad(self.tokens, (1, 0)).flatten(),
+            "cu_num_logits": torch.arange(requests + 1, device=device, dtype=torch.int32) * (K + 1),
+            "pos": (self.position[:, None] + step).flatten(),
+            "idx_mapping": request,
+            "expanded_idx_mapping": request.repeat_interleave(K + 1),
+            "expanded_local_pos": step.int().repeat(requests),
+        }
+
+    def bytes(self):
+        return sum(x.numel() * x.element_size() for x in (self.target, self.draft))
+
+    def on(self, device):
+        return Inputs(*(x.to(device) for x in (self.tokens, self.target, self.draft, self.seed, self.position)))
+
+
+def race_sample(inputs):
+    return sd.race_sample(inputs.target[:, 0], seed=inputs.seed, position=inputs.position, out=inputs.token)
+
+
+def race(inputs):
+    return sd.verify_chain(
+        inputs.tokens, inputs.target, method="race", seed=inputs.seed, position=inputs.position, out=inputs.out
+    )
+
+
+def rejection(inputs):
+    return sd.verify_chain(
+        inputs.tokens, inputs.target, inputs.draft, seed=inputs.seed, position=inputs.position, out=inputs.out
+    )
+
+
+OURS = {"race_sample": race_sample, "race": race, "rejection": rejection}
+
+
+def make(op, requests, vocabulary, acceptance, number, device):
+    """The ``number``-th input: rows of a small pool, rotated, with drafts that are accepted so often."""
+    target_pool, draft_pool = pool(vocabulary, device)
+    places = [(number * requests + request) * (K + 1) + slot for request in range(requests) for slot in range(K + 1)]
+    rotated = lambda rows: torch.stack([rows[i % ROWS].roll(7919 * i) for i in places])  # noqa: E731
+    target = rotated(target_pool).view(requests, K + 1, vocabulary)
+    draft = rotated(target_pool if acceptance == 1 else draft_pool).view(requests, K + 1, vocabulary)[:, :K]
+    seed = harness.SEED + torch.arange(requests, device=device)
+    position = torch.full((requests,), 1000 * number, device=device)
+    steps = position[:, None] + torch.arange(K, device=device)
+    law = target[:, :K] if op == "race" else draft
+    tokens = sd.race_sample(law, seed=seed[:, None], position=steps)
+    if op == "race":
+        coins = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(number))
+        tokens = (tokens + (coins >= acceptance).to(device)) % vocabulary
+    elif acceptance == 0:
+        target[:, :K].scatter_(-1, tokens[..., None], -1e30)
+    return Inputs(tokens, target, draft.contiguous(), seed, position)
+
+
+_pools = {}
+
+
+def pool(vocabulary, device):
+    if vocabulary not in _pools:
+        target = harness.logits("realistic", (ROWS, vocabulary), harness.SEED)
+        draft = harness.draft_near(target, 0.7, harness.SEED + 1)
+        _pools[vocabulary] = [x.bfloat16().to(device) for x in (target, draft)]
+    return _pools[vocabulary]
+
+
+def inputs_of(op, requests, vocabulary, acceptance, cold, scale, device):
+    first = make(op, requests, vocabulary, acceptance, 0, device)
+    sets = scale["cold_bytes"] // first.bytes() + 2 if cold else 1
+    return [first, *(make(op, requests, vocabulary, acceptance, n, device) for n in range(1, sets))]
+
+
+def bytes_needed(op, inputs):
+    """Mean bytes of a call, by what the CPU backend decides."""
+    row = inputs[0].target.shape[-1] * 2
+    if op == "race_sample":
+        return len(inputs[0].seed) * row
+    with sd.backend("cpu"):
+        accepted = torch.cat([OURS[op](x.on("cpu")).num_accepted for x in inputs[:8]]).long()
+    rows = accepted + 1 if op == "race" else accepted + 1 + (accepted + 1).clamp(max=K)
+    return int(rows.sum() / len(inputs[:8])) * row
+
+
+def check(op, backend, inputs):
+    for x in inputs[:2]:
+        with sd.backend("cpu"):
+            expected = OURS[op](x.on("cpu"))
+        with sd.backend(backend):
+            found = OURS[op](x)
+        pairs = zip(expected, found, strict=True) if op != "race_sample" else [(expected, found)]
+        if not all(torch.equal(one, other.cpu()) for one, other in pairs):
+            raise SystemExit(f"{op}, {backend}: differs from the CPU backend; no figure is written")
+
+
+def facts(op, contender, call, inputs):
+    """Does a call wait for the device, what does it allocate?"""
+    torch.cuda.reset_peak_memory_stats()
+    before, held = torch.cuda.memory_stats(), torch.cuda.memory_allocated()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call(inputs[0])
+        waits = False
+    except RuntimeError:
+        waits = True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    count = torch.cuda.memory_stats()["allocation.all.allocated"] - before["allocation.all.allocated"]
+    size = torch.cuda.max_memory_allocated() - held
+    case = {"op": op, "contender": contender, "B": len(inputs[0].seed), "V": inputs[0].target.shape[-1]}
+    return {**case, "waits": waits, "allocations": count, "allocated_bytes": size}
+
+
+def replayed(call, inputs):
+    """Seconds a call, of each replay of a graph; None where the calls cannot be captured."""
+    turns = [inputs[i % len(inputs)] for i in range(max(CALLS, len(inputs)))]
+    for x in inputs[:2]:
+        call(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for x in turns:
+                call(x)
+    except RuntimeError:
+        return None
+    times = []
+    for _ in range(REPLAYS + 3):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / len(turns))
+    return times[3:]
+
+
+def called(call, inputs):
+    times = []
+    for x in inputs:
+        start = time.perf_counter()
+        call(x)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def read_roof(scale, device):
+    """Bytes per second: the best of a large read and a large copy (which reads and writes)."""
+    x = torch.zeros(scale["read_bytes"] // 4, device=device)
+    y = torch.empty_like(x)
+    timed = called if device == "cpu" else replayed
+    best = lambda call: min(timed(lambda _: call(), [None] * 3))  # noqa: E731
+    size = x.numel() * 4
+    return max(size / best(x.amax), 2 * size / best(lambda: y.copy_(x)))
+
+
+def cases(scale):
+    """(sweep, B, V, acceptance, cold)"""
+    middle, most = scale["V"][len(scale["V"]) // 2], scale["B"][-1]
+    yield from (("B", requests, middle, 0.7, True) for requests in scale["B"])
+    yield from (("V", min(8, most), vocabulary, 0.7, True) for vocabulary in scale["V"])
+    yield from (("V, many", min(64, most), vocabulary, 0.7, True) for vocabulary in scale["V"])
+    yield from (("acceptance", min(b, most), middle, a, True) for b in (1, 64) for a in (0, 1))
+    yield from (("warm", min(b, most), middle, 0.7, False) for b in (1, 8, 64))
+
+
+def measure(book, scale, device, backends):
+    """Fills the book; what was found besides, and what was left out and why."""
+    found, skipped = [], {}
+    timed = called if device == "cpu" else replayed
+    for op in OURS:
+        peers, missing = available(op)
+        skipped |= missing
+        for sweep, requests, vocabulary, acceptance, cold in cases(scale):
+            inputs = inputs_of(op, requests, vocabulary, acceptance, cold, scale, device)
+            case = {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold}
+            needed = bytes_needed(op, inputs)
+            for name, backend in backends.items():
+                check(op, backend, inputs)
+                with sd.backend(backend):
+                    book.add(op, name, case, timed(OURS[op], inputs), needed)
+                    if device != "cpu":
+                        found.append(facts(op, name, OURS[op], inputs))
+            for name, call in peers.items():
+                try:
+                    times = timed(call, inputs)
+                except Exception as error:  # another version's signature, say: told, and left out
+                    skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    continue
+                if times is None:
+                    skipped[name] = "cannot be captured in a graph"
+                    continue
+                book.add(op, name, case, times, needed)
+                if device != "cpu":
+                    found.append(facts(op, name, call, inputs))
+            if sweep in ("B", "V"):
+                book.add(op, "read roof", case, [needed / book.roof()], needed)
+    return found, skipped
+
+
+def goals():
+    def value(op, peer, **case):
+        return lambda book: book.ratio(op, peer, acceptance=0.7, **case)
+
+    def share(op):
+        def of(book):
+            rows = [r for r in book.records if (r.op, r.contender, r.case["sweep"]) == (op, harness.OURS, "B")]
+            return next((100 * r.bytes / r.median / book.roof() for r in rows if r.case["B"] == 64), None)
+
+        return of
+
+    def micros(op, cold):
+        return lambda book: (book.find(op, harness.OURS, B=1, sweep="B" if cold else "warm") or 0) * 1e6 or None
+
+    one = {"B": 1, "sweep": "B"}
+    chain = "softmax + flashinfer chain"
+    return [
+        harness.Goal("race, B = 64, cold: % of the read roof", 85, True, share("race")),
+        harness.Goal("rejection, B = 64, cold: % of the read roof", 70, True, share("rejection")),
+        *(
+            harness.Goal(f"{op}, B = 1, {'cold' if cold else 'warm'}: µs", 8, False, micros(op, cold))
+            for op in ("race", "rejection")
+            for cold in (True, False)
+        ),
+        harness.Goal(
+            "rejection, B = 1: times faster than softmax + FlashInfer", 4, True, value("rejection", chain, **one)
+        ),
+        harness.Goal("rejection, B = 1: times faster than vLLM V2", 3, True, value("rejection", "vllm v2", **one)),
+    ]
+
+
+def driver():
+    """The driver's version, or None."""
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip().splitlines()[0] if found.stdout.strip() else None
+
+
+def environment(device):
+    env = harness.environment()
+    names = ("triton", "flashinfer-python", "vllm")
+    env["versions"] |= {name: harness.package_version(name) for name in names}
+    if device == "cpu":
+        return env
+    properties = torch.cuda.get_device_properties(0)
+    return env | {
+        "device": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "driver": driver(),
+        "nvcc": sd.build_info()["cuda"],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="where gpu.json and the plots go (default: bench/results/<device>)")
+    parser.add_argument("--dry-run", action="store_true", help="small, on the CPU; writes only where --out says")
+    chosen = parser.parse_args()
+    device, scale = ("cpu", DRY) if chosen.dry_run else ("cuda", FULL)
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.exit(0, "skipped: no CUDA device\n")
+    wanted = {harness.OURS: "cpu"} if chosen.dry_run else {harness.OURS: "cuda", f"{harness.OURS} triton": "triton"}
+    reasons = sd.build_info()["backends"]
+    backends = {name: backend for name, backend in wanted.items() if reasons[backend] is None}
+    from rich.console import Console
+
+    book, env = harness.Book(), environment(device)
+    book.bytes_per_second = read_roof(scale, device)
+    found, skipped = measure(book, scale, device, backends)
+    skipped |= {name: reasons[backend] for name, backend in wanted.items() if reasons[backend]}
+    book.close()
+    met = [row for row in (goal.row(book) for goal in goals()) if row]
+    harness.print_table(book, met, env, Console(width=170))
+    for name, reason in skipped.items():
+        print(f"skipped {name}: {reason}")
+    if chosen.dry_run and not chosen.out:
+        return
+    out = chosen.out or harness.folder(env)
+    out.mkdir(parents=True, exist_ok=True)
+    content = {
+        "environment": env, "roof_bytes_per_second": book.roof(), "goals": met, "facts": found, "skipped": skipped,
+        "records": [asdict(r) for r in book.records],
+    }  # fmt: skip
+    (out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
+    for op in OURS:
+        harness.plot(book, out / f"{op}_batch.png", op, "B", "batch", sweep="B")
+        harness.plot(book, out / f"{op}_vocabulary.png", op, "V", "vocabulary", sweep="V")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""One small, odd call of every op on the CUDA backend, for compute-sanitizer: every launch shape, dtype and method."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+import specdec_kernels as sd
+from tests.cases import DTYPES, chain_call, poisoned, seeds
+
+
+def on_gpu(call):
+    return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in call.items()}
+
+
+def main():
+    # One request shared by a software cluster, a few by clusters, more than multiprocessors with a block each.
+    for requests, vocabulary in ((1, 20_001), (40, 9_001), (300, 700)):
+        for dtype in DTYPES if requests == 1 else DTYPES[1:2]:
+            for space in ("logits", "probs"):
+                with sd.backend("cpu"):
+                    call = on_gpu(chain_call(1, requests, slots=3, vocabulary=vocabulary, dtype=dtype, space=space))
+                sd.verify_chain(**call)
+                sd.verify_chain(**call | {"draft": None})
+                sd.verify_chain(**call | {"draft": None, "method": "race"})
+                rows = poisoned(call["target"][:, 0].cpu())
+                rows = rows.cuda() if requests == 1 else call["target"][:, 0]
+                noise = {"seed": seeds(requests).cuda(), "position": 3, "space": space}
+                sd.race_sample(rows, **noise)
+                sd.race_topk(rows, 40, **noise)
+                sd.residual(call["target"][:, :3], call["draft"], space=space)
+                sd.overlap(call["target"][:, :3], call["draft"], space=space)
+    torch.cuda.synchronize()
+    print("every op ran")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What others do instead, each as a function of the same arguments, or the reason why it does not run here.
+
+Nothing of theirs is in this project; what is installed is imported. Those that take probabilities pay for the softmax.
+"""
+
+import importlib
+
+import torch
+
+
+def softmax_multinomial(inputs):
+    return torch.multinomial(torch.softmax(inputs.target[:, 0].float(), -1), 1)
+
+
+def gumbel_argmax(inputs):
+    """Noise for every token of every row."""
+    x = inputs.target.float()
+    return (x - torch.empty_like(x).exponential_().log_()).argmax(-1)
+
+
+def flashinfer_sample(inputs):
+    from flashinfer.sampling import sampling_from_logits
+
+    return sampling_from_logits(inputs.target[:, 0].float())
+
+
+def flashinfer_chain(inputs):
+    from flashinfer.sampling import chain_speculative_sampling
+
+    target, draft = torch.softmax(inputs.target.float(), -1), torch.softmax(inputs.draft.float(), -1)
+    return chain_speculative_sampling(draft, inputs.tokens.int(), target)
+
+
+def vllm_rejection(inputs):
+    """The four kernels of vLLM's second model runner, on the float32 logits that it makes."""
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
+
+    return rejection_sample(
+        target_logits=inputs.target.float().flatten(0, 1), draft_logits=inputs.draft, temperature=inputs.ones,
+        seed=inputs.seed, num_speculative_steps=inputs.draft.shape[1], **inputs.vllm_place,
+    )  # fmt: skip
+
+
+def torch_rejection(inputs):
+    """Leviathan et al. over the whole batch in torch."""
+    target, draft = torch.softmax(inputs.target.float(), -1), torch.softmax(inputs.draft.float(), -1)
+    index = inputs.tokens.unsqueeze(-1)
+    p, q = target[:, :-1].gather(-1, index)[..., 0], draft.gather(-1, index)[..., 0]
+    accepted = (torch.rand_like(q) * q < p).long().cumprod(-1).sum(-1)
+    place = accepted[:, None, None].expand(-1, 1, target.shape[-1])
+    left = torch.nn.functional.pad(draft, (0, 0, 0, 1)).gather(1, place).neg_().add_(target.gather(1, place)).clamp_(0)
+    return accepted, torch.multinomial(left[:, 0], 1)
+
+
+# op -> name -> (the package it needs, the call)
+PEERS = {
+    "race_sample": {
+        "softmax + multinomial": ("torch", softmax_multinomial),
+        "flashinfer logits": ("flashinfer", flashinfer_sample),
+    },
+    "race": {"torch gumbel + argmax": ("torch", gumbel_argmax)},
+    "rejection": {
+        "torch": ("torch", torch_rejection),
+        "softmax + flashinfer chain": ("flashinfer", flashinfer_chain),
+        "vllm v2": ("vllm", vllm_rejection),
+    },
+}
+
+
+def available(op):
+    """(name -> call, name -> why not)"""
+    calls, missing = {}, {}
+    for name, (package, call) in PEERS[op].items():
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            missing[name] = f"{package} is not installed"
+        else:
+            calls[name] = call
+    return calls, missing

@@ -1,0 +1,24 @@
+#!/bin/sh
+# compute-sanitizer over a small call of every op: memory errors, races in shared memory, barriers.
+#   bench/gpu/sanitize.sh [LOG DIRECTORY]
+# Needs a GPU, compute-sanitizer and an installed build. PYTHON chooses the interpreter.
+set -eu
+cd "$(dirname "$0")/../.."
+PYTHON=${PYTHON:-python3}
+logs=${1:-build/sanitize}
+command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer"; exit 0; }
+mkdir -p "$logs"
+failed=0
+for tool in memcheck racecheck synccheck initcheck; do
+    options=
+    # What a workspace holds before its first use is zero on purpose; what else is read must have been written.
+    [ "$tool" = memcheck ] && options="--leak-check no --report-api-errors no"
+    echo "== $tool"
+    # shellcheck disable=SC2086
+    if ! compute-sanitizer --tool "$tool" $options --error-exitcode 9 --print-limit 20 \
+        "$PYTHON" bench/gpu/every_op.py >"$logs/$tool.log" 2>&1; then
+        failed=1
+    fi
+    tail -n 3 "$logs/$tool.log"
+done
+exit $failed
