@@ -3,7 +3,8 @@
 Environment:
 
 ``SPECDEC_CUDA``        ``auto`` (default: CUDA when nvcc and csrc/cuda/*.cu are there), ``0`` or ``1``.
-``SPECDEC_CUDA_ARCHS``  architectures separated by ``;``; default ``80;90a;100a;120`` as far as nvcc knows them.
+``SPECDEC_CUDA_ARCHS``  architectures separated by ``;``, ``+PTX`` for code that newer GPUs compile for themselves;
+                        default ``80;90+PTX;100;120`` as far as nvcc knows them.
 ``CXX``                 the C++ compiler (default ``g++``); ``MAX_JOBS`` compilations at once (default: all cores).
 
 Nothing of torch is needed. Metadata lives in pyproject.toml.
@@ -37,7 +38,8 @@ ISA_FLAGS = {
 COMPILED_ONCE = {"dispatch.cpp"}
 # --fmad=false is nvcc's -ffp-contract=off.
 NVCC_FLAGS = "-O3 -std=c++17 --fmad=false".split()
-DEFAULT_CUDA_ARCHS = ("80", "90a", "100a", "120")
+# csrc/cuda needs no instructions of one chip alone (90a, 100a): so these run on later ones of their kind, too.
+DEFAULT_CUDA_ARCHS = ("80", "90+PTX", "100", "120")
 
 
 def say(text):
@@ -77,7 +79,7 @@ def cuda_archs(nvcc):
         return [arch.strip() for arch in asked.split(";") if arch.strip()]
     listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
     known = {line.removeprefix("compute_") for line in listed.split()}
-    return [arch for arch in DEFAULT_CUDA_ARCHS if arch.rstrip("af") in known]
+    return [arch for arch in DEFAULT_CUDA_ARCHS if arch.removesuffix("+PTX") in known]
 
 
 def ninja_command():
@@ -201,7 +203,10 @@ class NinjaBuild(build_ext):
         ninja.rule("nvcc", f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
         flags = [*NVCC_FLAGS, *"-cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall".split()]
         for arch in archs:
-            flags += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+            number = arch.removesuffix("+PTX")
+            flags += ["-gencode", f"arch=compute_{number},code=sm_{number}"]
+            if arch != number:
+                flags += ["-gencode", f"arch=compute_{number},code=compute_{number}"]
         # nvcc hands a .cpp to the C++ compiler, and knows where the CUDA headers are.
         for source in (CSRC / "cuda" / "bindings.cpp", *sorted((CSRC / "cuda").glob("*.cu"))):
             ninja.compile("nvcc", source, [*flags, *include], variant=".cuda")

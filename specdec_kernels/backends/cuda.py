@@ -11,14 +11,31 @@ _WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets 
 _SPARES = 2
 
 
+def runs_on(capability, archs):
+    """Is there code for a device of this capability, (major, minor), in a build for these architectures?"""
+    for arch in archs:
+        number = arch.removesuffix("+PTX")
+        built = divmod(int(number.rstrip("af")), 10)
+        if capability == built:
+            return True
+        later = capability > built and (arch != number or capability[0] == built[0])
+        if later and not number.endswith("a"):
+            return True
+    return False
+
+
 def unavailable():
     """Why this backend cannot run here, or None."""
+    built = json.loads(_C.build_info())
     if not hasattr(_C, "cuda"):
-        return f"built without CUDA: {json.loads(_C.build_info()).get('cuda_reason')}"
+        return f"built without CUDA: {built['cuda_reason']}"
     if reason := _C.cuda.unavailable():
         return f"no CUDA device can be used: {reason}"
     if not torch.cuda.is_available():
         return "this torch cannot use CUDA"
+    major, minor = torch.cuda.get_device_capability()
+    if not runs_on((major, minor), built["cuda_archs"]):
+        return f"built for {', '.join(built['cuda_archs'])}; the device is of capability {major}.{minor}"
     return None
 
 

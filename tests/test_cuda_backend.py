@@ -1,0 +1,90 @@
+"""The CUDA backend says why it cannot run, where it cannot."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import _C, backends
+from specdec_kernels.backends import cuda
+
+
+def native(**parts):
+    """A native module with other parts than the one that was built."""
+    return SimpleNamespace(**{"build_info": _C.build_info, **parts})
+
+
+def of_build(**parts):
+    return lambda: json.dumps({**json.loads(_C.build_info()), **parts})
+
+
+@pytest.fixture
+def not_loaded(monkeypatch):
+    monkeypatch.delitem(backends._loaded, "cuda", raising=False)
+
+
+def reason():
+    """Told in two places: the build report, and the error of a call that asks for the backend."""
+    told = specdec_kernels.build_info()["backends"]["cuda"]
+    with pytest.raises(RuntimeError) as error, specdec_kernels.backend("cuda"):
+        pass
+    assert str(error.value) == told
+    return told.removeprefix("backend 'cuda' is not available: ")
+
+
+@pytest.mark.usefixtures("not_loaded")
+class TestReasons:
+    def test_nvcc_was_not_there(self, monkeypatch):
+        monkeypatch.setattr(cuda, "_C", native(build_info=of_build(cuda=None, cuda_reason="nvcc not found")))
+        assert reason() == "built without CUDA: nvcc not found"
+
+    def test_no_device(self, monkeypatch):
+        no_device = SimpleNamespace(unavailable=lambda: "no CUDA-capable device is detected")
+        monkeypatch.setattr(cuda, "_C", native(cuda=no_device))
+        assert reason() == "no CUDA device can be used: no CUDA-capable device is detected"
+
+    def test_torch_without_cuda(self, monkeypatch):
+        monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace(unavailable=str)))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        assert reason() == "this torch cannot use CUDA"
+
+    def test_built_for_others(self, monkeypatch):
+        built = of_build(cuda="nvcc", cuda_archs=["90a", "100"])
+        monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace(unavailable=str), build_info=built))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+        assert reason() == "built for 90a, 100; the device is of capability 8.0"
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_of_this_build(self):
+        assert reason().startswith(("built without CUDA: ", "no CUDA device can be used: "))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_call_names_the_reason():
+    call = "import torch, specdec_kernels; specdec_kernels.race_sample(torch.zeros(3), seed=1, position=0)"
+    environment = {**os.environ, "SPECDEC_BACKEND": "cuda"}
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, env=environment)
+    assert "RuntimeError: backend 'cuda' is not available: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "archs, runs",
+    [
+        (("80",), {(8, 0), (8, 6), (8, 9)}),
+        (("90a",), {(9, 0)}),
+        (("90",), {(9, 0)}),
+        (("86", "100"), {(8, 6), (8, 9), (10, 0), (10, 3)}),
+        (("80", "90+PTX", "100", "120"), {(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}),
+        ((), set()),
+    ],
+)
+def test_devices_a_build_runs_on(archs, runs):
+    """Code runs on the same chip and on later ones of its kind, PTX on all later ones, an "a" on its chip alone."""
+    known = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}
+    assert {capability for capability in known if cuda.runs_on(capability, archs)} == runs
