@@ -25,13 +25,15 @@ OPTIONS = {
     "over-accepting": {"epsilon": 0.05},
 }
 PLAY_SANITIZED = """
-from tests import conftest, test_cuda_ops as t
+from specdec_kernels import backend
+from tests import conftest, test_cuda_ops, test_cuda_trees
 conftest.pytest_configure()
-with t.specdec_kernels.backend("cuda-host"):
-    from tests.host_cuda import backend
-for machine in t.MACHINES:
-    backend.play(machine)
-    t.every_op()
+with backend("cuda-host"):
+    from tests.host_cuda.backend import play
+for machine in test_cuda_ops.MACHINES:
+    play(machine)
+    test_cuda_ops.every_op()
+    test_cuda_trees.every_op()
 """
 
 

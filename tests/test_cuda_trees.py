@@ -4,14 +4,20 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import compact_kv, tree_mask, tree_positions
+from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_tree
 from tests import test_cuda_ops
-from tests.cases import UNTOUCHED
-from tests.test_cuda_ops import assert_same, on_cpu
-from tests.trees import random_parents
+from tests.cases import DTYPES, UNTOUCHED
+from tests.test_cuda_ops import MACHINES, assert_same, on_cpu
+from tests.trees import random_parents, tree_call
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
 
+OPTIONS = {
+    "distinct": {},
+    "independent": {"replacement": True},
+    "race": {"method": "race", "draft": None},
+    "certain": {"draft": None},
+}
 LAYOUTS = (
     {"layout": "bool"},
     {"layout": "bits"},
@@ -96,6 +102,44 @@ def test_no_number_of_layers_is_too_large():
             assert backend.launches() - before == launches
 
 
+def made(seed, options, **changes):
+    return tree_call(seed, replacement=options.get("replacement", False), **changes) | options
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+class TestTheSameVerdict:
+    """No coin of these calls is within 1e-5, relatively, of its threshold: not even rejection may differ."""
+
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_of_a_tree_each(self, machine, options, space):
+        for (requests, vocabulary), dtype in zip(((5, 65), (2, 2500), (1, 4100)), DTYPES, strict=True):
+            call = made(1, options, requests=requests, vocabulary=vocabulary, dtype=dtype, space=space)
+            assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
+    def test_of_rows_too_wide_for_shared_memory(self, machine, options):
+        """What one block alone cannot hold it reads again, for each child; several blocks can."""
+        sizes = {"nodes": 8, "parents": [-1, 0, 0, 0, 0, 1, 1, 1], "vocabulary": 15_000, "draft_vocabulary": 9000}
+        for requests in (1, 4):
+            call = made(2, options, requests=requests, **sizes) | {"temperature": 2.0}
+            assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
+    def test_of_a_thousand_nodes(self, machine, options):
+        call = made(3, options, requests=1, nodes=1024, vocabulary=40) | {"temperature": 1.5}
+        assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
+    def test_in_every_order_of_threads(self, options):
+        call = made(4, options, requests=2, vocabulary=3000)
+        expected = on_cpu(verify_tree, **call)
+        with specdec_kernels.backend("cuda-host"):
+            from tests.host_cuda import backend
+
+            for name in MACHINES:
+                for schedule in (11, 12, 13):
+                    backend.play(name, schedule=schedule)
+                    assert_same(verify_tree(**call), expected)
+            backend.play(MACHINES[0])
+
+
 def every_op():
     """One call of each op, small and odd, against the CPU backend; gives how many calls that were."""
     parents, prefix_len = random_parents(2, 70, torch.Generator().manual_seed(1)), torch.tensor([0, 45])
@@ -104,7 +148,12 @@ def every_op():
         call = {"prefix_len": prefix_len, "columns": 1100, **options}
         assert_same(tree_mask(parents, **call), on_cpu(tree_mask, parents, **call))
     assert_compacts(*caches_of(5))
-    return 2 + len(LAYOUTS)
+    for dtype in DTYPES:
+        for options in OPTIONS.values():
+            for space in ("logits", "probs"):
+                call = made(5, options, requests=3, nodes=12, vocabulary=1500, dtype=dtype, space=space)
+                assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+    return 2 + len(LAYOUTS) + 2 * len(DTYPES) * len(OPTIONS)
 
 
 class TestTheLaunch:
@@ -112,3 +161,8 @@ class TestTheLaunch:
         before = machine.launches()
         calls = every_op()
         assert machine.launches() - before == calls
+
+    def test_tickets_are_zero_afterwards(self, machine):
+        every_op()
+        for workspace in machine.workspaces():
+            assert not workspace[: workspace.numel() // 8].any()

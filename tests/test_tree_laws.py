@@ -8,7 +8,7 @@ from tests.cases import seeds
 from tests.enumeration import Contexts, completed
 from tests.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
 from tests.tree_enumeration import acceptance_by_child, emitted_law, output_law
-from tests.trees import children, depths, has_trees, shapes  # noqa: F401
+from tests.trees import children, depths, shapes
 
 TRIALS = 200_000
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
@@ -154,7 +154,7 @@ def one_round(method, p, q, seed, width, replacement=False, **options):
     return tokens, verdict
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("quick_backend")
 class TestByFrequency:
     @pytest.mark.parametrize(
         "method, width, replacement, acceptance",
@@ -218,7 +218,7 @@ class TestByFrequency:
         assert_law(joint, law)
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("quick_backend")
 class TestBiasIsCaught:
     def test_residual_with_the_noise_of_the_draft(self):
         """After two rejected siblings the draft's own noise says too much."""

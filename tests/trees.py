@@ -2,20 +2,9 @@
 
 from itertools import product
 
-import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import backends
-
-
-@pytest.fixture(autouse=True)
-def has_trees(request):
-    """Skips backends that have no trees."""
-    for name in {"backend", "fast_backend"} & set(request.fixturenames):
-        chosen = request.getfixturevalue(name)
-        if not hasattr(backends.active("cpu"), "verify_tree"):
-            pytest.skip(f"{chosen} has no trees")
 
 
 def shapes(nodes):

@@ -47,6 +47,7 @@ void bind(pybind11::module_ m) {
   bind_op(m, "race_topk", python::race_params, race_topk);
   bind_op(m, "residual", python::residual_params, residual);
   bind_op(m, "overlap", python::overlap_params, overlap);
+  bind_op(m, "verify_tree", python::tree_params, verify_tree);
   bind_op(m, "tree_mask", python::mask_params, tree_mask);
   bind_op(m, "tree_positions", python::positions_params, tree_positions);
   bind_op(m, "compact_kv", python::compact_call, compact_kv);

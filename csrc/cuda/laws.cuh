@@ -18,6 +18,8 @@ struct Law {
   int32_t excluded;  // has no weight: the residual of a one-hot draft; kNoToken for none
   float inv_temperature, draft_prob;
   LogSumExp target_lse, draft_lse;
+  bool leaves_out;         // tokens marked in `tried`, a bit each, have no weight
+  Shared<unsigned> tried;
 
   // At least the log weight of every token whose element is at most `largest`. p bounds the residual.
   __device__ float log_bound(float largest) const {
@@ -31,6 +33,7 @@ struct Law {
     const float raw = element(row, token);
     const float bound = log_bound(raw);
     if (token == excluded || !(bound >= needed)) return -kInfinity;
+    if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     if (kind == kLogits) return bound;
     const float p = space == Space::kProbs ? clean_probability(raw) : exp_or_zero(log_probability(scaled(raw, inv_temperature), target_lse));
     return specdec::log_weight(kind == kProbs ? p : residual_weight(p, mul(draft_prob, draft_probability(token))));
@@ -56,6 +59,23 @@ __device__ __forceinline__ Law law_of_row(const Row& row, Space space, float inv
   law.excluded = excluded;
   law.inv_temperature = inv_temperature;
   return law;
+}
+
+// p(token) and q(token) of a pair of rows, q = 1 without a draft. stat(side) has the log-sum-exp of rows of logits. The
+// status is that of the two elements of rows of probabilities.
+template <class Stat>
+__device__ __forceinline__ int32_t laws_at(const Row& target, const Row& draft, bool has_draft, Space space,
+                                           float inv_temperature, int32_t token, Stat&& stat, float* p, float* q) {
+  const bool drafted = has_draft && token < draft.vocab;
+  const float x = element(target, token), y = drafted ? element(draft, token) : 0.0f;
+  if (space == Space::kProbs) {
+    *p = clean_probability(x);
+    *q = has_draft ? clean_probability(y) : 1.0f;
+    return x >= 0.0f && y >= 0.0f && x < kInfinity && y < kInfinity ? kStatusOk : kStatusNonFinite;
+  }
+  *p = probability(scaled(x, inv_temperature), stat(0).lse);
+  *q = !has_draft ? 1.0f : drafted ? probability(scaled(y, inv_temperature), stat(1).lse) : 0.0f;
+  return kStatusOk;
 }
 
 }  // namespace cuda

@@ -15,12 +15,13 @@ struct Workspace {
 };
 
 // Launches if the workspace is large enough; otherwise only says in *needed how many bytes it takes (0 when done).
-#define SPECDEC_CUDA_OPS(op)    \
+#define SPECDEC_CUDA_OPS(op)          \
   op(verify_chain, ChainParams)       \
   op(race_sample, RaceParams)         \
   op(race_topk, RaceParams)           \
   op(residual, ResidualParams)        \
   op(overlap, OverlapParams)          \
+  op(verify_tree, TreeParams)         \
   op(tree_mask, MaskParams)           \
   op(tree_positions, PositionsParams) \
   op(compact_kv, CompactParams)

@@ -64,7 +64,8 @@ cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStre
   OverlapArguments a = {p, {}};
   const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
   if (e != cudaSuccess || *needed) return e;
-  return launch_teams(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>, overlap_kernel<GridTeam>, plan, device, a, stream);
+  return launch_teams(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>, overlap_kernel<GridTeam>, plan, device, a,
+                      plan.shared_bytes(), stream);
 }
 
 }  // namespace cuda

@@ -12,7 +12,7 @@ constexpr int kSumTile = 1024;
 
 __host__ __device__ __forceinline__ int sum_tiles_of(int32_t vocab) { return (vocab + kSumTile - 1) / kSumTile; }
 
-struct Four {
+struct alignas(16) Four {
   float value[4];
 };
 

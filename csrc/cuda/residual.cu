@@ -80,7 +80,8 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
   ResidualArguments a = {p, {}};
   const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
   if (e != cudaSuccess || *needed) return e;
-  return launch_teams(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan, device, a, stream);
+  return launch_teams(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan, device, a,
+                      plan.shared_bytes(), stream);
 }
 
 }  // namespace cuda

@@ -152,6 +152,10 @@ struct TeamPlan {
   int64_t tickets, words;
   int64_t all_tickets() const { return tickets + (shape.grid ? requests : 0); }
   int64_t all_words() const { return words + (shape.grid ? requests * 2 * items : 0); }
+  // Of the teams' own shared memory.
+  size_t shared_bytes() const {
+    return shape.grid ? 0 : 2 * sizeof(WideKey) * own_slots(items, shape.size, shape.threads / 32);
+  }
   bool fits(const Room& room) const { return all_tickets() <= room.ticket_count && all_words() <= room.word_count; }
   int64_t bytes() const { return room_needed(all_tickets(), all_words()); }
   TeamRoom team(const Room& room) const { return {shape.size, items, room.tickets + tickets, room.words + words}; }
@@ -162,17 +166,19 @@ inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, i
   return {shape, requests, items > least ? items : least, tickets, words};
 }
 
+// `shared`: bytes of dynamic shared memory, plan.shared_bytes() and what the kernel keeps behind them.
 template <class Arguments>
 cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), void (*grid)(Arguments),
-                         const TeamPlan& plan, const Device& device, const Arguments& a, cudaStream_t stream) {
+                         const TeamPlan& plan, const Device& device, const Arguments& a, size_t shared,
+                         cudaStream_t stream) {
   Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
+  shape.dynamic_shared = shared;
+  if (shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   if (plan.shape.grid) {
     shape.cooperative = true;
     return launch(grid, shape, a, stream);
   }
   shape.cluster = plan.shape.size;
-  shape.dynamic_shared = 2 * sizeof(WideKey) * own_slots(plan.items, plan.shape.size, plan.shape.threads / 32);
-  if (shape.dynamic_shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   return launch(plan.shape.size > 1 ? cluster : local, shape, a, stream);
 }
 

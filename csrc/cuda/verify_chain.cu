@@ -157,18 +157,11 @@ struct OrderingOps {
   }
 
   __device__ int32_t laws(int32_t slot, int32_t token, float* p, float* q) {
-    const bool drafted = has_draft() && token < a.p.draft.vocab;
     *p = 1.0f, *q = 0.0f;  // what was accepted before is accepted again
     if (a.p.space == Space::kLogits && (slot < memory.stats_from || !known(slot))) return kStatusOk;
-    const float x = element(chain_target(a.p, r, slot), token), y = drafted ? element(draft(slot), token) : 0.0f;
-    if (a.p.space == Space::kProbs) {
-      *p = clean_probability(x);
-      *q = has_draft() ? clean_probability(y) : 1.0f;
-      return x >= 0.0f && y >= 0.0f && x < kInfinity && y < kInfinity ? kStatusOk : kStatusNonFinite;
-    }
-    *p = probability(scaled(x, r.temperature.inverse), stat(slot, 0).lse);
-    *q = !has_draft() ? 1.0f : drafted ? probability(scaled(y, r.temperature.inverse), stat(slot, 1).lse) : 0.0f;
-    return row_status(slot);
+    const int32_t status = laws_at(chain_target(a.p, r, slot), draft(slot), has_draft(), a.p.space, r.temperature.inverse,
+                                   token, [&](int side) { return stat(slot, side); }, p, q);
+    return a.p.space == Space::kLogits ? row_status(slot) : status;
   }
 
   __device__ RowStat stat(int32_t slot, int side) const { return stats[2 * (slot - memory.stats_from) + side]; }
@@ -348,7 +341,8 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   a.team = plan.team(room);
   a.tickets = room.tickets;
   a.partials = room.words;
-  return launch_teams(chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, plan, device, a, stream);
+  return launch_teams(chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, plan, device, a,
+                      plan.shared_bytes(), stream);
 }
 
 }  // namespace

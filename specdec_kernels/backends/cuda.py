@@ -104,6 +104,9 @@ class Kernels:
     def overlap(self, target, *rest):
         self._launch(self._native.overlap, target.device, arguments.overlap(target, *rest))
 
+    def verify_tree(self, draft_tokens, target, *rest):
+        self._launch(self._native.verify_tree, target.device, arguments.tree(draft_tokens, target, *rest))
+
     def tree_mask(self, parents, *rest):
         self._launch(self._native.tree_mask, parents.device, arguments.mask(parents, *rest))
 
@@ -134,6 +137,7 @@ if hasattr(_C, "cuda"):
     race_topk = _kernels.race_topk
     residual = _kernels.residual
     overlap = _kernels.overlap
+    verify_tree = _kernels.verify_tree
     tree_mask = _kernels.tree_mask
     tree_positions = _kernels.tree_positions
     compact_kv = _kernels.compact_kv

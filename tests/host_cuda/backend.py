@@ -67,16 +67,20 @@ class HostCuda(Kernels):
         """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
         requests, rows, _ = target.shape
         outputs = [torch.empty(requests, rows), torch.empty(requests), torch.empty(requests)]
+        parents = torch.arange(-1, rows - 1)
         noise = (torch.zeros(requests).long(), 0, 0)
         drafts = torch.zeros(requests, rows - 1).long()
         options = ("logits", 1.0, 1.0, 0.0, *noise, *outputs)
         race = arguments.chain(drafts, target, None, None, "race", *options)
         rejection = arguments.chain(drafts, target, target[:, 1:], None, "rejection", *options)
+        options = ("rejection", False, "logits", 1.0, *noise, outputs[0], *outputs)
+        tree = arguments.tree(outputs[0].long(), target, target, parents, *options)
         sample = arguments.race(target[:, :1], 1, "logits", 1.0, 0, 0, 0, outputs[0])
         calls = {
             "race": (self._native.verify_chain, race),
             "rejection": (self._native.verify_chain, rejection),
             "race_sample": (self._native.race_sample, sample),
+            "tree": (self._native.verify_tree, tree),
         }
         return {name: op(call, 0, 0, -(1 << 20)) for name, (op, call) in calls.items()}
 
@@ -88,6 +92,7 @@ race_sample = _kernels.race_sample
 race_topk = _kernels.race_topk
 residual = _kernels.residual
 overlap = _kernels.overlap
+verify_tree = _kernels.verify_tree
 tree_mask = _kernels.tree_mask
 tree_positions = _kernels.tree_positions
 compact_kv = _kernels.compact_kv
