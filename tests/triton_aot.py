@@ -97,11 +97,19 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     row_tokens = torch.zeros(requests, drafts, 4, dtype=torch.int64)
     figures = torch.zeros(4, requests, drafts)
     probs = torch.empty(requests, drafts, vocabulary)
+    parents, path = tokens.clone(), tokens.int()
+    whole_draft = torch.empty_like(target)
 
     def chain(method, draft, temperature):
         noise = seed, seed, seed
         triton_kernels.verify_chain(
             draft_tokens, target, draft, None, method, space, temperature, 1.0, 0.0, *noise, tokens, *counts
+        )
+
+    def tree(method, draft, temperature):
+        noise = seed, seed, seed
+        triton_kernels.verify_tree(
+            tokens, target, draft, parents, method, False, space, temperature, *noise, tokens, path, *counts
         )
 
     def race(op, tokens):
@@ -114,6 +122,15 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     yield "race_topk", lambda: race(triton_kernels.race_topk, row_tokens)
     yield "residual", lambda: triton_kernels.residual(head, draft, space, row_temperature, 1.0, 0.0, probs, figures[0])
     yield "overlap", lambda: triton_kernels.overlap(head, draft, space, row_temperature, *figures)
+    yield "verify_tree, race", lambda: tree("race", None, 1.0)
+    yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
+    yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
+    if dtype == torch.bfloat16:  # no rows of the vocabulary in these
+        mask = torch.zeros(requests, drafts + 1, 4 * (drafts + 1), dtype=torch.bool)
+        layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
+        yield "tree_mask", lambda: triton_kernels.tree_mask(parents, seed, mask.shape[-1], mask, counts[0])
+        yield "tree_positions", lambda: triton_kernels.tree_positions(parents, seed, tokens, counts[0])
+        yield "compact_kv", lambda: triton_kernels.compact_kv(layers, path, seed, counts[0])
 
 
 def kernels(*arguments, **options):

@@ -90,6 +90,22 @@ def number(name, value, *strides):
     }
 
 
+def rows(name, tensor, ragged=False):
+    """Arguments for rows [B, K, V], or ragged [D, V]."""
+    if tensor is None:
+        return {name: None, f"{name}_request": 0, f"{name}_row": 0}
+    return {name: tensor, f"{name}_request": 0 if ragged else tensor.stride(0), f"{name}_row": tensor.stride(-2)}
+
+
+def nodes(name, tensor):
+    """Arguments for a number a node: [B, N], or [N] for all requests."""
+    return {
+        name: tensor,
+        f"{name}_request": tensor.stride(0) if tensor.ndim == 2 else 0,
+        f"{name}_node": tensor.stride(-1),
+    }
+
+
 def workspace(tensor, counters, scratch):
     """(int32 counters, float32 scratch) for one call. Counters are zero, and every call leaves them so.
 

@@ -24,6 +24,11 @@ TOKEN_RANGE = tl.constexpr(4)
 PARAMETER = tl.constexpr(8)
 
 
+@triton.jit
+def any_of(condition):
+    return tl.max(condition.to(tl.int32), axis=0)
+
+
 # philox.h, noise.h
 
 

@@ -7,6 +7,7 @@ from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NO_TOKEN,
     SMALLEST,
+    any_of,
     clean_probability,
     exp_or_zero,
     first_arrival,
@@ -25,6 +26,7 @@ from specdec_kernels.triton_kernels._math import (
     slack,
     words,
 )
+from specdec_kernels.triton_kernels._trees import NODES, children_at
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
@@ -103,11 +105,6 @@ def unclean_groups(x, tops, KIND: tl.constexpr):
     if KIND == PROBS:
         unclean = unclean | (tl.min(x, axis=1) < 0.0)
     return unclean
-
-
-@triton.jit
-def any_of(condition):
-    return tl.max(condition.to(tl.int32), axis=0)
 
 
 @triton.jit
@@ -205,6 +202,21 @@ def argmax_tile(x, start, best, KIND: tl.constexpr):
 
 
 @triton.jit
+def without_children(x, start, nothing, children, TILE: tl.constexpr):
+    """A tile with ``nothing`` in place of the tokens of ``children``: those of a node of a tree before an index."""
+    tree, node, end = children
+    tokens = tile_tokens(start, TILE)
+    for base in range(node + 1, end, NODES):
+        index, token, mine = children_at(tree, base, node, end)
+        mine = mine & (token >= start) & (token < start + TILE)
+        while any_of(mine) > 0:
+            first = tl.min(tl.where(mine, index, end), axis=0)
+            mine = mine & (index != first)
+            x = tl.where(tokens == tl.sum(tl.where(index == first, token, 0), axis=0), nothing, x)
+    return x
+
+
+@triton.jit
 def race_tile(
     x, a, b, start, best, key, greedy, dense, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr
 ):  # fmt: skip
@@ -220,10 +232,10 @@ def race_tile(
 
 @triton.jit
 def race_tiles(
-    row, vocab, first, last, key, inverse, greedy, dense, seed, position, nonce, excluded,
+    row, vocab, first, last, key, inverse, greedy, dense, seed, position, nonce, excluded, children,
     STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` has no weight.
+    """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
 
     ``key`` points to the best key of all programs of the row. Most tiles cost a maximum of each group, half a Philox
     call a group and one compare.
@@ -237,6 +249,8 @@ def race_tiles(
         to_beat = key_score(exchange(key, best))
         if excluded is not None:
             x = tl.where(tile_tokens(start, TILE) == excluded, NOTHING, x)
+        if children is not None:
+            x = without_children(x, start, NOTHING, children, TILE)
         tops = group_tops(x)
         unclean = unclean_groups(x, tops, KIND)
         tops = clean(tops, inverse, KIND)
@@ -248,6 +262,24 @@ def race_tiles(
                 clean(x, inverse, KIND), a, b, start, best, key, greedy, dense, seed, position, nonce, STREAM, KIND
             )  # fmt: skip
         bad = bad | (found > 1)
+    return best, bad
+
+
+@triton.jit
+def race_row(
+    row, vocab, inverse, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """(best key, bad) of a row that one program races alone, every token scored: short code for what is rare."""
+    NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
+    best = tl.full([], 0, tl.uint64)
+    bad = vocab < 0
+    for tile in range(0, tl.cdiv(vocab, TILE)):
+        start = tl.cast(tile, tl.int32) * TILE
+        x = load_tile(row, start, vocab, NOTHING, TILE)
+        bad = bad | (any_of(unclean_groups(x, group_tops(x), KIND)) > 0)
+        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
+        scores = tile_scores(clean(x, inverse, KIND), a, b, start, seed, position, nonce, STREAM, KIND)
+        best = argmax_tile(scores, start, best, LOGITS)
     return best, bad
 
 
@@ -295,6 +327,25 @@ def residual_tiles(
             )  # fmt: skip
         bad = bad | (found > 1)
     return best, bad, drafted
+
+
+@triton.jit
+def laws_at(
+    token, there, target, draft, p_top, p_log_sum, q_top, q_log_sum, inverse, draft_vocab,
+    SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr,
+):  # fmt: skip
+    """(p, q, whether one of them is no probability) of a token of a pair of rows; q is 1 without draft laws."""
+    x = tl.load(target + token, mask=there, other=0.0).to(tl.float32)
+    p = clean_probability(x) if SPACE == "probs" else probability(scaled(x, inverse), p_top, p_log_sum)
+    bad = there & (((x >= 0.0) & (x < INFINITY)) == 0)
+    q = 1.0
+    if HAS_DRAFT:
+        known = there & (token < draft_vocab)
+        y = tl.load(draft + token, mask=known, other=0.0).to(tl.float32)
+        q = clean_probability(y) if SPACE == "probs" else probability(scaled(y, inverse), q_top, q_log_sum)
+        q = tl.where(known, q, 0.0)
+        bad = bad | (known & (((y >= 0.0) & (y < INFINITY)) == 0))
+    return p, q, bad
 
 
 @triton.jit

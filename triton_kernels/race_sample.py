@@ -33,7 +33,7 @@ def race_sample_kernel(
         number(seed, seed_value, i * seed_outer + j * seed_inner).to(tl.int64),
         number(position, position_value, i * position_outer + j * position_inner).to(tl.uint32),
         number(nonce, nonce_value, i * nonce_outer + j * nonce_inner).to(tl.uint32),
-        None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
+        None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
     )  # fmt: skip
     tl.atomic_max(key, best, sem="relaxed")
     if is_last(ticket, splits):

@@ -15,7 +15,6 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
-    INFINITY,
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
@@ -25,23 +24,22 @@ from specdec_kernels.triton_kernels._math import (
     TOKEN_RANGE,
     accept_coin,
     accepts,
-    clean_probability,
+    any_of,
     draft_prob_of,
     epsilon_of,
     inverse_temperature,
     key_token,
-    probability,
-    scaled,
 )
 from specdec_kernels.triton_kernels._rows import (
     LOGITS,
     PROBS,
-    any_of,
     finish_lse,
     is_last,
     key_at,
+    laws_at,
     lse_tiles,
     number,
+    race_row,
     race_tiles,
     residual_tiles,
     row_at,
@@ -86,16 +84,9 @@ def slot_accepts(
     nonce, draft_vocab, SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr,
 ):  # fmt: skip
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` point to."""
-    x = tl.load(target + token, mask=in_range, other=0.0).to(tl.float32)
-    p = clean_probability(x) if SPACE == "probs" else probability(scaled(x, inverse), p_top, p_log_sum)
-    bad = in_range & (((x >= 0.0) & (x < INFINITY)) == 0)
-    q = 1.0
-    if HAS_DRAFT:
-        known = in_range & (token < draft_vocab)
-        y = tl.load(draft + token, mask=known, other=0.0).to(tl.float32)
-        q = clean_probability(y) if SPACE == "probs" else probability(scaled(y, inverse), q_top, q_log_sum)
-        q = tl.where(known, q, 0.0)
-        bad = bad | (known & (((y >= 0.0) & (y < INFINITY)) == 0))
+    p, q, bad = laws_at(
+        token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, inverse, draft_vocab, SPACE, HAS_DRAFT
+    )
     coin = accept_coin(seed, slot, position + slot.to(tl.uint32), nonce)
     return in_range & accepts(coin, p, h * q, epsilon), bad
 
@@ -177,7 +168,7 @@ def scan_kernel(
             best, bad = race_tiles(
                 row_at(target, target_at + slot * target_row, ALIGNED), vocab, first, last,
                 key_at(record), inverse, greedy, dense,
-                key, place + slot.to(tl.uint32), round_, None,
+                key, place + slot.to(tl.uint32), round_, None, None,
                 STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
             )  # fmt: skip
             tl.atomic_max(key_at(record), best, sem="relaxed")
@@ -336,7 +327,7 @@ def emit_kernel(
             tl.atomic_or(request + 4, DRAFTED, sem="relaxed")
     else:
         best, bad = race_tiles(
-            row_n, vocab, first, last, key_at(request), inverse, False, dense, key, position_n, round_, excluded,
+            row_n, vocab, first, last, key_at(request), inverse, False, dense, key, position_n, round_, excluded, None,
             STREAM_RESIDUAL, KIND, TILE,
         )  # fmt: skip
     tl.atomic_max(key_at(request), best, sem="relaxed")
@@ -351,10 +342,7 @@ def emit_kernel(
             flags |= tl.where(from_residual & (met & DRAFTED == 0), NON_FINITE, 0)
         if (best == NOBODY) & from_residual:
             flags |= EMPTY_RESIDUAL
-            best, bad = race_tiles(
-                row_n, vocab, 0, tiles, key_at(request), inverse, False, 0, key, position_n, round_, None,
-                STREAM_RESIDUAL, KIND, TILE,
-            )  # fmt: skip
+            best, bad = race_row(row_n, vocab, inverse, key, position_n, round_, STREAM_RESIDUAL, KIND, TILE)
             flags |= tl.where(bad, NON_FINITE, 0)
         flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
         for base in range(0, max_drafts + 1, CHUNK):
@@ -395,7 +383,7 @@ def verify_chain(
         arguments = dict(
             draft_tokens=draft_tokens, draft_tokens_request=0 if ragged else draft_tokens.stride(0),
             draft_tokens_slot=draft_tokens.stride(-1),
-            **rows_of("target", target, ragged), **rows_of("draft", None if race else draft, ragged),
+            **_launch.rows("target", target, ragged), **_launch.rows("draft", None if race else draft, ragged),
             cu_drafts=cu_drafts, total_drafts=draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             dense=_launch.is_dense(rows * tiles, target.device),
             draft_vocab=vocab if race or draft is None else draft.shape[-1],
@@ -419,10 +407,3 @@ def verify_chain(
             )  # fmt: skip
         if not race:
             _launch.launch(emit_kernel, (requests, splits), warps, **arguments)
-
-
-def rows_of(name, tensor, ragged):
-    """Arguments for rows [B, K, V], or ragged [D, V]."""
-    if tensor is None:
-        return {name: None, f"{name}_request": 0, f"{name}_row": 0}
-    return {name: tensor, f"{name}_request": 0 if ragged else tensor.stride(0), f"{name}_row": tensor.stride(-2)}

@@ -2,10 +2,31 @@
 
 import torch
 
-from specdec_kernels.triton_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels.triton_kernels import (
+    compact_kv,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    tree_mask,
+    tree_positions,
+    verify_chain,
+    verify_tree,
+)
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
-__all__ = ["overlap", "race_sample", "race_topk", "residual", "unavailable", "verify_chain"]
+__all__ = [
+    "compact_kv",
+    "overlap",
+    "race_sample",
+    "race_topk",
+    "residual",
+    "tree_mask",
+    "tree_positions",
+    "unavailable",
+    "verify_chain",
+    "verify_tree",
+]
 
 
 def unavailable():

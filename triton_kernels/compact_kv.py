@@ -1,0 +1,97 @@
+"""Moving accepted cache entries together: one launch for all layers of one shape."""
+
+import math
+
+import triton
+import triton.language as tl
+from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._math import NO_TOKEN, PARAMETER
+from specdec_kernels.triton_kernels._rows import number
+
+WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64, 16: tl.int64}
+MOST_LAYERS = 256  # whose addresses a launch takes: kernel arguments have 4 KiB
+
+
+@triton.jit
+def moves_of(path, length, prefix, slots):
+    """(how many entries of a path can be moved together, status): as far as it rises and stays inside the cache."""
+    moves = length + 0
+    status = 0
+    base = length * 0
+    while base < moves:
+        d = base + tl.arange(0, 32)
+        node = tl.load(path + d, mask=d < length, other=-1)
+        before = tl.load(path + d - 1, mask=(d > 0) & (d < length), other=-1)
+        fits = (prefix >= 0) & (node > before) & (node < slots - prefix)
+        moves = tl.minimum(moves, tl.min(tl.where(fits, NO_TOKEN, d), axis=0))
+        status |= tl.max(tl.where((d == moves) & (node != -1), PARAMETER, 0), axis=0)
+        base += 32
+    return moves, status
+
+
+@_launch.kernel
+def compact_kv_kernel(
+    caches, heads: tl.int32, cache_request: tl.int64, cache_head: tl.int64, cache_slot: tl.int64, words: tl.int32,
+    slots: tl.int64, path, path_request: tl.int64, length: tl.int32,
+    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, status,
+    WORD: tl.constexpr, PAIRS: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    layer, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    path += b * path_request
+    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request).to(tl.int64)
+    moves, bad = moves_of(path, length, prefix, slots)
+    if tl.program_id(1) == 0:
+        tl.store(status + b, bad)
+    address = tl.full([], 0, tl.int64)
+    for i in tl.static_range(len(caches)):
+        address = tl.where(layer == i, caches[i], address)
+    root = address.to(tl.pointer_type(WORD)) + b * cache_request + head * cache_head + prefix * cache_slot
+    # In order: path[d] >= d, so what is written was read before or never is.
+    for base in range(0, moves, DEPTHS):
+        d = base + tl.arange(0, DEPTHS)
+        node = tl.load(path + d, mask=d < moves, other=0)
+        moved = (d < moves) & (node != d)
+        for begin in range(0, words, BLOCK):
+            word = begin + tl.arange(0, BLOCK)
+            here = moved[:, None] & (word < words)[None, :]
+            source, to = node * cache_slot, d * cache_slot
+            if PAIRS:  # tells the compiler that 16 bytes move at once
+                source, to = source // 2 * 2, to // 2 * 2
+            entries = tl.load(root + source[:, None] + word[None, :], mask=here)
+            tl.debug_barrier()  # all of this block has been read
+            tl.store(root + to[:, None] + word[None, :], entries, mask=here)
+
+
+def shape_of(cache):
+    """(bytes that move at once, heads, strides of request, head and slot, size of an entry), the last four in words."""
+    size = cache.element_size()
+    bytes_ = [size * stride for stride in cache.stride()[:3]] + [size * cache.shape[3]]
+    unit = math.gcd(cache.data_ptr(), *bytes_, 16)
+    return unit, cache.shape[1], *(count // min(unit, 8) for count in bytes_)
+
+
+def compact_kv(caches, path, prefix_len, status):
+    """Moves entry ``path[d]`` of each cache [B, H, S, E] to d, behind the prefix; ``status`` int32 [B]."""
+    requests, length = path.shape
+    if requests == 0:
+        return
+    slots = min((cache.shape[2] for cache in caches), default=2**63 - 1)
+    layers_of = {}
+    for cache in caches:
+        if cache.numel():
+            layers_of.setdefault(shape_of(cache), []).append(cache.data_ptr())
+    if not layers_of:
+        layers_of[1, 1, 0, 0, 0, 0] = [0]  # the paths are looked at nevertheless
+    with _launch.on_device(path):
+        for (unit, heads, request, head, slot, words), layers in layers_of.items():
+            block = min(256, triton.next_power_of_2(max(1, words)))
+            for first in range(0, len(layers), MOST_LAYERS):
+                some = tuple(layers[first : first + MOST_LAYERS])
+                _launch.launch(
+                    compact_kv_kernel, (requests, len(some) * heads), 4,
+                    caches=some, heads=heads, cache_request=request, cache_head=head, cache_slot=slot, words=words,
+                    slots=slots, path=path, path_request=path.stride(0), length=length,
+                    **_launch.number("prefix_len", prefix_len, "request"), status=status,
+                    WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
+                )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Attention masks of trees: one launch; a program writes a stretch of a node's row, and goes up to the root for it."""
+
+import torch
+import triton
+import triton.language as tl
+from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._math import INFINITY
+from specdec_kernels.triton_kernels._rows import number
+from specdec_kernels.triton_kernels._trees import parents_of, prefix_of, status_of
+
+BLOCK = 1024  # columns, or words of bits, of a program
+
+
+@_launch.kernel
+def tree_mask_kernel(
+    parents, parents_request: tl.int64, parents_node: tl.int64,
+    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64,
+    nodes: tl.int32, columns: tl.int64, width: tl.int64, mask, status,
+    LAYOUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    b, node = row // nodes, (row % nodes).to(tl.int32)
+    parents += b * parents_request
+    prefix, bad = prefix_of(
+        number(prefix_len, prefix_len_value, b * prefix_len_request).to(tl.int64), columns - nodes
+    )  # fmt: skip
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    if LAYOUT == "bits":
+        full = tl.minimum(tl.maximum(prefix - 32 * at, 0), 32)  # bits of the prefix in each word
+        seen = ((tl.full([BLOCK], 1, tl.int64) << full) - 1).to(tl.int32)
+    else:
+        seen = at < prefix
+    while node >= 0:
+        slot = prefix + node
+        if LAYOUT == "bits":
+            seen |= tl.where(at == slot // 32, 1 << (slot % 32).to(tl.int32), 0)
+        else:
+            seen |= at == slot
+        node = parents_of(parents, parents_node, node, node >= 0)[0]
+    if LAYOUT == "additive":
+        tl.store(mask + row * width + at, tl.where(seen, 0.0, -INFINITY), mask=at < width)
+    else:
+        tl.store(mask + row * width + at, seen, mask=at < width)
+    if (row % nodes == 0) & (block == 0):
+        tl.store(status + b, bad | status_of(parents, parents_node, nodes))
+
+
+def tree_mask(parents, prefix_len, columns, mask, status):
+    """Which slots each node attends to; ``mask`` [B, N, columns], or int32 words of 32; ``status`` int32 [B]."""
+    requests, nodes, width = mask.shape
+    if requests == 0:
+        return
+    layout = {torch.bool: "bool", torch.int32: "bits"}.get(mask.dtype, "additive")
+    with _launch.on_device(parents):
+        _launch.launch(
+            tree_mask_kernel, (requests * nodes, triton.cdiv(width, BLOCK)), 4,
+            **_launch.nodes("parents", parents), **_launch.number("prefix_len", prefix_len, "request"),
+            nodes=nodes, columns=columns, width=width, mask=mask, status=status, LAYOUT=layout, BLOCK=BLOCK,
+        )  # fmt: skip
