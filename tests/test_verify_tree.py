@@ -287,6 +287,16 @@ class TestMeaning:
             assert_same(verify_tree(**call | options), verify_tree(**call_once))
         assert_same(verify_tree(**call), once)
 
+    def test_a_sibling_repeated_far_behind_is_skipped(self):
+        """Half of the mass was tried at node 40; if node 51 tried it again, it would always be accepted."""
+        tokens = torch.tensor([-1, *range(50), 39]).expand(64, -1)
+        target = torch.full((200,), 0.5 / 199).index_fill(0, torch.tensor(39), 0.5).expand(64, 52, -1)
+        verdict = verify_tree(
+            tokens, target, parents=torch.tensor([-1] + 51 * [0]), space="probs", seed=seeds(64), position=0
+        )
+        assert (verdict.path[:, 1] == 40).any()
+        assert not (verdict.path[:, 1] == 51).any()
+
     def test_no_requests(self):
         for options in OPTIONS.values():
             call = made(19, options, requests=4)
@@ -415,6 +425,16 @@ class TestBadParents:
         verdict = verify_tree(**call | {"parents": torch.tensor(parents)}, max_depth=2)
         assert_same(verdict[:3], expected[:3])
         assert (verdict.status == expected.status | 8).all()
+
+    def test_one_among_many_nodes(self, monkeypatch):
+        call = made(35, nodes=60, requests=3, parents=[-1, 0] + 58 * [-1])
+        expected = verify_tree(**call)
+        parents = call["parents"].repeat(3, 1)
+        parents[1, 47] = 99
+        monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+        verdict = verify_tree(**call | {"parents": parents}, max_depth=1)
+        assert_same(verdict[:3], expected[:3])
+        assert (verdict.status == expected.status | torch.tensor([0, 8, 0])).all()
 
 
 @pytest.mark.usefixtures("backend")
