@@ -25,6 +25,6 @@ def test_kernels_compile(arch):
         assert row["spill_bytes"] == 0, row
         assert row["registers"] <= 128, row  # two blocks a multiprocessor
         if row["op"] not in NO_ROWS:
-            assert row["loads_together"] >= 7, row
+            assert row["loads_together"] >= 8, row
         if row["compiler"] == committed[name]["compiler"]:
             assert row == committed[name], "make the table anew: python -m tests.cuda_aot table"

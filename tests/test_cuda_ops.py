@@ -152,9 +152,22 @@ def every_op():
 
 class TestTheLaunch:
     def test_one_kernel_a_call(self, machine):
-        before = machine.launches()
-        every_op()
-        assert machine.launches() - before == len(DTYPES) * (4 + len(OPTIONS))
+        assert machine.counted(every_op)["launches"] == len(DTYPES) * (4 + len(OPTIONS))
+
+    @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
+    def test_no_block_comes_late(self, rows, vocabulary):
+        """Where a row can be split, its parts are as many as run at once: one block more would take twice the time."""
+        with specdec_kernels.backend("cuda-host"):
+            from tests.host_cuda import backend
+
+            backend.play("large", multiprocessors=132)
+            logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
+            found = backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))
+            assert found["blocks"] <= max(264, rows)
+            tokens = torch.zeros(1, rows - 1).long()
+            found = backend.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
+            assert found["blocks"] <= 264
+            backend.play(MACHINES[0])
 
     def test_tickets_are_zero_afterwards(self, machine):
         every_op()

@@ -73,9 +73,12 @@ inline int threads_of_block(int32_t vocab, DType dtype) {
   return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
 }
 
-// Blocks a row is split into when `rows` rows run at once: enough to fill the device, no more than have work.
+// Blocks that run at the same time. One more, and it would start when they end.
+inline int64_t blocks_at_once(const Device& device) { return int64_t{device.multiprocessors} * kBlocksAMultiprocessor; }
+
+// Blocks a row is split into when `rows` rows run at once: as fill the device, no more than have work.
 inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, DType dtype) {
-  const int64_t wanted = (int64_t{device.multiprocessors} * kBlocksAMultiprocessor + rows - 1) / rows;
+  const int64_t wanted = blocks_at_once(device) / rows;
   const int64_t block = int64_t{tokens_a_step(dtype)} * (kThreads / 32);
   const int64_t useful = (vocab + block - 1) / block;
   const int64_t splits = wanted < useful ? wanted : useful;

@@ -111,9 +111,15 @@ struct Batch {
     const bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
     if (aligned && row.vocab - first >= count * kPerStep) {
       constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
+      const Raw* mine = data + token(first, 0);  // one address; the steps are offsets in the instructions
+      if (count == kVectors) {
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u) vector[u] = load_stream(mine + u * kPerStep);
+        return;
+      }
 #pragma unroll
       for (int u = 0; u < kVectors; ++u)
-        vector[u] = u < count ? load_stream(data + token(first, u)) : uint4{kNothing, kNothing, kNothing, kNothing};
+        vector[u] = u < count ? load_stream(mine + u * kPerStep) : uint4{kNothing, kNothing, kNothing, kNothing};
       return;
     }
     // The end of a row, or a row that starts between 16-byte boundaries: in a loop, by way of local memory, because this

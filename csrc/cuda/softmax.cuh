@@ -61,9 +61,10 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, floa
     for (int u = 0; u < kVectors; ++u) {
 #pragma unroll
       for (int i = 0; i < T::kPerVector; ++i) {
-        // min: x may overflow where top was capped. The approximate exponential is within 2^-22 (and what its argument
-        // loses is as small beside a sum that holds exp(0)); a law needs 1e-5.
-        const float below = fminf(sub(mul(T::at(batch.vector[u], i), inv_temperature), top), 0.0f);
+        // min: x may overflow where top was capped, and is not rounded before top is taken away. The approximate
+        // exponential is within 2^-22 (and what its argument loses is as small beside a sum that holds exp(0)); a law
+        // needs 1e-5.
+        const float below = fminf(fma(T::at(batch.vector[u], i), inv_temperature, -top), 0.0f);
         sum = add(sum, exp2_approx(mul(below, 1.44269504f)));
       }
     }

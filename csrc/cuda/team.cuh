@@ -135,7 +135,7 @@ struct TeamShape {
 // where clusters are, else as many as run at the same time. A large cluster would leave multiprocessors idle: it must
 // fit into one of the chip's partitions.
 inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work) {
-  const int64_t share = int64_t{device.multiprocessors} * kBlocksAMultiprocessor / requests;
+  const int64_t share = blocks_at_once(device) / requests;
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
   const int size = static_cast<int>(share < useful ? share : useful);
   const int threads = threads_of_block(rows.vocab, rows.dtype);

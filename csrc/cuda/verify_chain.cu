@@ -1,7 +1,7 @@
 // verify_chain in one launch. Two shapes:
 //
-//   race_rows_kernel  method "race", few requests: all rows at once, rows x splits blocks; the last block of a request
-//                     (ticket) walks the chain over the winners.
+//   race_rows_kernel  method "race", while all rows fit at the same time: rows x splits blocks; the last block of a
+//                     request (ticket) walks the chain over the winners.
 //   chain_kernel      a team of blocks walks each request in order and stops: rows past the last one decided are not
 //                     read. One block a request in large batches; a cluster, or a software cluster, in smaller ones,
 //                     which for few requests takes the log-sum-exp of several slots between two barriers.
@@ -354,8 +354,8 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
   const Room room = room_in(workspace);
-  // With a block for every request there is no more to gain from reading rows ahead.
-  const bool few = p.batch < int64_t{device.multiprocessors} * kBlocksAMultiprocessor;
+  // Rows that fit at the same time cost one row's time. More would come in a second wave, half of them for nothing.
+  const bool few = p.batch * (p.max_drafts + 1) <= blocks_at_once(device);
   return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
                                           : launch_chain(p, device, room, stream, needed);
 }

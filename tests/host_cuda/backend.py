@@ -22,8 +22,8 @@ def machine(multiprocessors, capability, blocks_in_flight, schedule):
 MACHINES = {
     # Few multiprocessors, no clusters: most requests have one block, some a software cluster.
     "small": machine(2, capability=80, blocks_in_flight=3, schedule=1),
-    # Many: one request is shared by a cluster or by many blocks.
-    "large": machine(8, capability=90, blocks_in_flight=9, schedule=2),
+    # Many: one request is shared by a cluster or by many blocks, and all rows of some calls fit at once.
+    "large": machine(16, capability=90, blocks_in_flight=9, schedule=2),
     # One block at a time, as far as the launch allows: whoever waits for a block that has not started never ends.
     "lone": machine(1, capability=90, blocks_in_flight=1, schedule=3),
 }
@@ -56,9 +56,11 @@ class HostCuda(Kernels):
         """Play another machine from here on."""
         self._native.configure(**{**MACHINES[machine], **changes})
 
-    def launches(self):
-        """How many kernels were launched so far."""
-        return self._native.launches()
+    def counted(self, call):
+        """Kernels and blocks that a call launches, and bytes it streams from rows."""
+        before = self._native.counters()
+        call()
+        return {name: count - before[name] for name, count in self._native.counters().items()}
 
     def workspaces(self):
         return list(self._workspaces.held.values())
@@ -86,7 +88,7 @@ class HostCuda(Kernels):
 
 
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
-play, launches, workspaces, bytes_needed = _kernels.play, _kernels.launches, _kernels.workspaces, _kernels.bytes_needed
+play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
 verify_chain = _kernels.verify_chain
 race_sample = _kernels.race_sample
 race_topk = _kernels.race_topk

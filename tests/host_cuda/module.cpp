@@ -19,5 +19,8 @@ PYBIND11_MODULE(specdec_host_cuda, m) {
       },
       py::arg("multiprocessors"), py::arg("blocks_per_multiprocessor"), py::arg("capability"), py::arg("blocks_in_flight"),
       py::arg("schedule"));
-  m.def("launches", [] { return host_cuda::counters().launches; });
+  m.def("counters", [] {
+    const host_cuda::Counters& c = host_cuda::counters();
+    return py::dict(py::arg("launches") = c.launches, py::arg("blocks") = c.blocks, py::arg("bytes_read") = c.bytes_read);
+  });
 }

@@ -24,6 +24,7 @@ Shared<T> dynamic_shared(size_t byte_offset, size_t count, Site site = Site::her
 inline uint4 load_stream(const void* p, Site site = Site::here()) {
   if (reinterpret_cast<uintptr_t>(p) % 16) ::host_cuda::fault("a misaligned 16-byte load", site);
   uint4 v;
+  ::host_cuda::counters().bytes_read += sizeof v;
   return std::memcpy(&v, p, sizeof v), v;
 }
 inline void prefetch_line(const void* p) { static_cast<void>(*static_cast<const volatile char*>(p)); }
