@@ -126,7 +126,7 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
     if dtype == torch.bfloat16:  # no rows of the vocabulary in these
-        mask = torch.zeros(requests, drafts + 1, 4 * (drafts + 1), dtype=torch.bool)
+        mask = torch.zeros(requests, drafts + 1, 64, dtype=torch.bool)
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
         yield "tree_mask", lambda: triton_kernels.tree_mask(parents, seed, mask.shape[-1], mask, counts[0])
         yield "tree_positions", lambda: triton_kernels.tree_positions(parents, seed, tokens, counts[0])

@@ -17,7 +17,7 @@ _workspaces = threading.local()
 def kernel(function):
     """``triton.jit`` for a kernel that compiles once a vocabulary: other numbers leave no trace in the code."""
     parameters = inspect.signature(function).parameters.values()
-    fixed = {"target", "draft", "probs", "vocab", "draft_vocab"}
+    fixed = {"target", "draft", "probs", "mask", "vocab", "draft_vocab"}
     varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in fixed]
     return triton.jit(function, do_not_specialize=varying)
 

@@ -46,7 +46,10 @@ def compact_kv_kernel(
     address = tl.full([], 0, tl.int64)
     for i in tl.static_range(len(caches)):
         address = tl.where(layer == i, caches[i], address)
-    root = address.to(tl.pointer_type(WORD)) + b * cache_request + head * cache_head + prefix * cache_slot
+    cache = address.to(tl.pointer_type(WORD))
+    if PAIRS:  # what is divisible tells the compiler that 16 bytes move at once
+        cache, words = tl.multiple_of(cache, 16), words // 2 * 2
+    root = b * cache_request + head * cache_head + prefix * cache_slot
     # In order: path[d] >= d, so what is written was read before or never is.
     for base in range(0, moves, DEPTHS):
         d = base + tl.arange(0, DEPTHS)
@@ -55,12 +58,12 @@ def compact_kv_kernel(
         for begin in range(0, words, BLOCK):
             word = begin + tl.arange(0, BLOCK)
             here = moved[:, None] & (word < words)[None, :]
-            source, to = node * cache_slot, d * cache_slot
-            if PAIRS:  # tells the compiler that 16 bytes move at once
+            source, to = root + node * cache_slot, root + d * cache_slot
+            if PAIRS:
                 source, to = source // 2 * 2, to // 2 * 2
-            entries = tl.load(root + source[:, None] + word[None, :], mask=here)
+            entries = tl.load(cache + source[:, None] + word[None, :], mask=here)
             tl.debug_barrier()  # all of this block has been read
-            tl.store(root + to[:, None] + word[None, :], entries, mask=here)
+            tl.store(cache + to[:, None] + word[None, :], entries, mask=here)
 
 
 def shape_of(cache):

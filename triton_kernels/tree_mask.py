@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import INFINITY
-from specdec_kernels.triton_kernels._rows import number
+from specdec_kernels.triton_kernels._rows import number, row_at
 from specdec_kernels.triton_kernels._trees import parents_of, prefix_of, status_of
 
 BLOCK = 1024  # columns, or words of bits, of a program
@@ -16,7 +16,7 @@ def tree_mask_kernel(
     parents, parents_request: tl.int64, parents_node: tl.int64,
     prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64,
     nodes: tl.int32, columns: tl.int64, width: tl.int64, mask, status,
-    LAYOUT: tl.constexpr, BLOCK: tl.constexpr,
+    LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, node = row // nodes, (row % nodes).to(tl.int32)
@@ -37,10 +37,10 @@ def tree_mask_kernel(
         else:
             seen |= at == slot
         node = parents_of(parents, parents_node, node, node >= 0)[0]
-    if LAYOUT == "additive":
-        tl.store(mask + row * width + at, tl.where(seen, 0.0, -INFINITY), mask=at < width)
-    else:
-        tl.store(mask + row * width + at, seen, mask=at < width)
+    if ALIGNED:  # says that whole vectors are within or without
+        width = width // 16 * 16
+    to = row_at(mask, row * width, ALIGNED) + at
+    tl.store(to, tl.where(seen, 0.0, -INFINITY) if LAYOUT == "additive" else seen, mask=at < width)
     if (row % nodes == 0) & (block == 0):
         tl.store(status + b, bad | status_of(parents, parents_node, nodes))
 
@@ -55,5 +55,6 @@ def tree_mask(parents, prefix_len, columns, mask, status):
         _launch.launch(
             tree_mask_kernel, (requests * nodes, triton.cdiv(width, BLOCK)), 4,
             **_launch.nodes("parents", parents), **_launch.number("prefix_len", prefix_len, "request"),
-            nodes=nodes, columns=columns, width=width, mask=mask, status=status, LAYOUT=layout, BLOCK=BLOCK,
+            nodes=nodes, columns=columns, width=width, mask=mask, status=status, LAYOUT=layout,
+            ALIGNED=_launch.aligned(mask) and width % 16 == 0, BLOCK=BLOCK,
         )  # fmt: skip
