@@ -164,3 +164,23 @@ class TestTheLaunch:
         every_op()
         for workspace in machine.workspaces():
             assert not workspace[: workspace.numel() // 8].any()
+
+    def test_only_rows_on_the_path_are_streamed(self, machine):
+        call = made(6, OPTIONS["race"], requests=3, vocabulary=2048)
+        accepted = int(on_cpu(verify_tree, **call).num_accepted.sum())
+        found = machine.counted(lambda: verify_tree(**call))
+        assert found["bytes_read"] == (3 + accepted) * 2048 * 4
+
+    def test_later_children_are_summed_on_chip(self, machine):
+        """All rejected: after the second of them no row is read until the last draw."""
+        target, draft = torch.zeros(2, 1, 10, 4096)
+        target[..., :20], draft[..., :20] = -torch.inf, 8.0
+
+        def verify(children):
+            tokens, parents = torch.arange(children + 1)[None], torch.tensor([-1] + children * [0])
+            rows = slice(children + 1)
+            verify_tree(tokens, target[:, rows], draft[:, rows], parents=parents, seed=1, position=0)
+
+        for children in (2, 9):
+            found = machine.counted(lambda children=children: verify(children))
+            assert found["bytes_read"] == (2 + 2 + 1) * 4096 * 4
