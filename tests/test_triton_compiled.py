@@ -13,6 +13,10 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "bench" / "results" / "compiled" / "triton.json"
 FIGURES = ("registers", "spill_bytes", "shared_bytes")
+# Stored and loaded. ptxas gives up this much of its own accord where that lets a third program of 128 threads on a
+# multiprocessor; no kernel needs all 255 registers.
+MOST_SPILLED = 160
+NO_ROWS = {"tree_mask", "tree_positions"}  # of the vocabulary, nor of a cache
 
 
 def ahead_of_time(*arguments, cache):
@@ -39,9 +43,10 @@ def test_kernels_compile(arch, tmp_path):
         known = committed[key(row)]
         if row["compiler"] == known["compiler"]:
             assert [row[f] for f in FIGURES] == [known[f] for f in FIGURES], row["kernel"]
-        assert row["spill_bytes"] <= 64
+        assert row["spill_bytes"] <= MOST_SPILLED
         assert row["fused_by_name"] or not row["fused"], "a multiply and an add were contracted"
-        assert arch == "gfx942" or row["vector_loads"] >= 4, "rows are to load 16 bytes a lane"
+        loads_rows = arch != "gfx942" and row["kernel"] not in NO_ROWS
+        assert not loads_rows or row["vector_loads"] >= 4, "rows are to load 16 bytes a lane"
 
 
 def test_kernels_compile_for_a_small_vocabulary_of_no_round_size(tmp_path):

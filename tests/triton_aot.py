@@ -161,7 +161,7 @@ def report(arch, vocabulary):
         text = program.asm.get("ptx", "")
         found["fused"] = len(re.findall(r"\bfma\.\S*f32\b", text))
         found["fused_by_name"] = len(re.findall(r"math\.fma\b", program.asm["ttir"]))
-        found["vector_loads"] = len(re.findall(r"ld\.global\S*\.v4\.b32", text))
+        found["vector_loads"] = len(re.findall(r"ld\.global\S*\.(?:v4\.b32|v2\.b64)", text))
         yield found
 
 
