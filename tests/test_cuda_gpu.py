@@ -7,10 +7,21 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Verdict, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import (
+    Verdict,
+    compact_kv,
+    race_sample,
+    race_topk,
+    residual,
+    tree_mask,
+    tree_positions,
+    verify_chain,
+    verify_tree,
+)
 from specdec_kernels.backends import cpu
 from tests.cases import FAR_ELEMENTS, chain_call, close_calls, far_chain, poisoned, seeds
 from tests.cuda_device import Copied
+from tests.trees import tree_call
 
 SLOTS = 4
 METHODS = {"rejection": {}, "race": {"method": "race", "draft": None}}
@@ -177,6 +188,49 @@ class TestTheHost:
         token = race_sample(row, seed=1, position=0)
         assert token.device == row.device
         assert_same([token], [race_sample(row.to("cuda:0"), seed=1, position=0)])
+
+
+def tree_round(call, prefix_len, caches):
+    """What is done about one forward over a tree; the caches are moved in place."""
+    verdict = verify_tree(**call, max_depth=8)
+    parents = call["parents"]
+    compact_kv(caches, verdict.path, prefix_len=prefix_len)
+    return (
+        tree_mask(parents, prefix_len=prefix_len, columns=100),
+        tree_positions(parents, prefix_len=prefix_len),
+        *verdict,
+        *caches,
+    )
+
+
+class TestTrees:
+    @pytest.mark.parametrize("requests, vocabulary", [(1, 128_256), (7, 9_000), (300, 700)])
+    @pytest.mark.parametrize("replacement", [False, True], ids=["distinct", "independent"])
+    def test_a_round_in_a_graph(self, gpu, options, replacement, requests, vocabulary):
+        """Everything but the forward, captured at once; the CPU's results at every replay."""
+        prefix_len = torch.arange(requests) % 80
+        caches = list(torch.randn(3, requests, 2, 100, 64).to(torch.bfloat16))
+        rounds = []
+        for seed in (1, 2, 3):
+            sizes = {"requests": requests, "nodes": 9, "vocabulary": vocabulary, "dtype": torch.bfloat16}
+            rounds.append(tree_call(seed, replacement=replacement, **sizes) | options)
+        call, moved = on_gpu(rounds[0]), [x.cuda() for x in caches]
+        there = prefix_len.cuda()
+        tree_round(call, there, moved)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = tree_round(call, there, moved)
+        for fresh in rounds:
+            for name, value in fresh.items():
+                if isinstance(value, torch.Tensor):
+                    call[name].copy_(value)
+            for x, y in zip(moved, caches, strict=True):
+                x.copy_(y)
+            graph.replay()
+            with specdec_kernels.backend("cpu"):
+                expected = tree_round(fresh, prefix_len, [x.clone() for x in caches])
+            assert_same(found, expected)
 
 
 class TestTheCopies:

@@ -9,10 +9,25 @@ import torch
 
 import specdec_kernels as sd
 from tests.cases import DTYPES, chain_call, poisoned, seeds
+from tests.trees import tree_call
 
 
 def on_gpu(call):
     return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in call.items()}
+
+
+def trees(requests, vocabulary, dtype, space):
+    call = on_gpu(tree_call(1, requests, nodes=7, vocabulary=vocabulary, dtype=dtype, space=space))
+    verdict = sd.verify_tree(**call)
+    sd.verify_tree(**call | {"replacement": True})
+    sd.verify_tree(**call | {"draft": None})
+    sd.verify_tree(**call | {"draft": None, "method": "race"})
+    prefix_len = 3 * seeds(requests).cuda() % 200
+    sd.tree_positions(call["parents"], prefix_len=prefix_len)
+    for layout in ("bool", "additive", "bits"):
+        sd.tree_mask(call["parents"], prefix_len=prefix_len, columns=1203, layout=layout)
+    caches = [torch.zeros(requests, 2, 207, size, dtype=dtype, device="cuda") for size in (64, 7)]
+    sd.compact_kv(caches, verdict.path, prefix_len=prefix_len)
 
 
 def main():
@@ -32,6 +47,7 @@ def main():
                 sd.race_topk(rows, 40, **noise)
                 sd.residual(call["target"][:, :3], call["draft"], space=space)
                 sd.overlap(call["target"][:, :3], call["draft"], space=space)
+                trees(requests, vocabulary, dtype, space)
     torch.cuda.synchronize()
     print("every op ran")
 
