@@ -16,7 +16,7 @@ FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # Stored and loaded. ptxas gives up this much of its own accord where that lets a third program of 128 threads on a
 # multiprocessor; no kernel needs all 255 registers.
 MOST_SPILLED = 160
-NO_ROWS = {"tree_mask", "tree_positions"}  # of the vocabulary, nor of a cache
+NO_ROWS = {"tree_mask", "tree_positions", "compact_kv"}  # of the vocabulary
 
 
 def ahead_of_time(*arguments, cache):

@@ -13,6 +13,7 @@ import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_chain, verify_tree
 from specdec_kernels.backends.reference import noise
 from tests.cases import UNTOUCHED, chain_call, poisoned
+from tests.laws import P, Q
 from tests.test_compact_kv import DTYPES as CACHE_DTYPES
 from tests.test_compact_kv import path_of, random_cache, random_paths
 from tests.test_triton_ops import assert_same, both, on_device
@@ -66,6 +67,17 @@ def test_rows_of_several_tiles(options):
 def test_more_children_than_are_looked_at_together(options):
     call = made(32, options, requests=2, nodes=50, vocabulary=30, parents=[-1] + 40 * [0] + 9 * [3])
     assert_same_verdict(call | {"temperature": 1.3})
+
+
+@EACH
+def test_repeated_siblings(options):
+    """Skipped where siblings are distinct, each of them counted where they are independent."""
+    call = {
+        "draft_tokens": torch.tensor([-1, 3, 3, 3, 1]).expand(16, -1), "target": P.expand(16, 5, -1),
+        "draft": Q.expand(16, 5, -1), "parents": torch.tensor([-1, 0, 0, 0, 0]), "space": "probs",
+        "seed": torch.arange(16), "position": 1,
+    }  # fmt: skip
+    assert_same_verdict(call | options)
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])

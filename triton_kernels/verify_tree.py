@@ -18,6 +18,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
+    GROUP,
     INFINITY,
     LARGEST,
     NOBODY,
@@ -41,6 +42,7 @@ from specdec_kernels.triton_kernels._rows import (
     LOGITS,
     PROBS,
     finish_lse,
+    group_tops,
     is_last,
     key_at,
     laws_at,
@@ -51,6 +53,7 @@ from specdec_kernels.triton_kernels._rows import (
     race_tiles,
     residual_tiles,
     row_at,
+    unclean_groups,
     without_children,
 )
 from specdec_kernels.triton_kernels._trees import (
@@ -91,9 +94,10 @@ def masses(
     ``marks`` has the bits of the tiles, modulo 64, in which children have tokens.
     """
     NOTHING: tl.constexpr = -INFINITY if SPACE == "logits" else 0.0
-    left = tl.zeros([TILE // 64, 64], tl.float32)
-    untried = tl.zeros([TILE // 64, 64], tl.float32)
-    met = tl.zeros([TILE // 64, 64], tl.int32)
+    GROUPS: tl.constexpr = TILE // GROUP
+    left, untried = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
+    p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
+    bad = tl.zeros([GROUPS], tl.int1)
     for tile in range(0, tl.cdiv(vocab, TILE)):
         start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(target, start, vocab, NOTHING, TILE)
@@ -103,18 +107,18 @@ def masses(
             q = probability(scaled(y, inverse), q_top, q_log_sum)
         else:
             p, q = clean_probability(x), clean_probability(y)
-            good = (x >= 0.0) & (x < INFINITY) & (y >= 0.0) & (y < INFINITY)
-            met |= tl.where(good, 0, 1) | tl.where(p > 0.0, 2, 0) | tl.where(q > 0.0, 4, 0)
-        left += residual_weight(p, taken * q)
+            bad = bad | unclean_groups(x, group_tops(x), PROBS) | unclean_groups(y, group_tops(y), PROBS)
+            p_all += tl.sum(p, axis=1)
+            q_all += tl.sum(q, axis=1)
+        left += tl.sum(residual_weight(p, taken * q), axis=1)
         if (marks >> (start // TILE % 64).to(tl.uint64)) & 1 == 1:
             q = without_children(q, start, 0.0, children, TILE)
-        untried += q
+        untried += tl.sum(q, axis=1)
     flags = 0
     if SPACE == "probs":
-        bad = any_of(tl.max(met & 1, axis=1)) > 0
-        weights = any_of(tl.max(met & 2, axis=1)) + any_of(tl.max(met & 4, axis=1))
-        flags = tl.where(bad | (weights < 6), NON_FINITE, 0)
-    return tl.sum(tl.sum(left, axis=1), axis=0), tl.sum(tl.sum(untried, axis=1), axis=0), flags
+        weightless = (any_of(p_all > 0.0) == 0) | (any_of(q_all > 0.0) == 0)
+        flags = tl.where((any_of(bad) > 0) | weightless, NON_FINITE, 0)
+    return tl.sum(left, axis=0), tl.sum(untried, axis=0), flags
 
 
 @triton.jit
