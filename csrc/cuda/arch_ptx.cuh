@@ -83,7 +83,7 @@ __device__ __forceinline__ float log2_approx(float x) {
   return r;
 }
 
-// ---- clusters: sm_90 and newer ----------------------------------------------------------------------------------------
+// ---- clusters: sm_90 and newer --------------------------------------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ __forceinline__ unsigned block_rank() {

@@ -23,7 +23,8 @@ void bind_op(pybind11::module_& m, const char* name, Made (*make)(Args...),
     int64_t needed = 0;
     {
       pybind11::gil_scoped_release unlocked;
-      const cudaError_t e = op(python::params_of(made), {reinterpret_cast<void*>(workspace), bytes}, reinterpret_cast<cudaStream_t>(stream), &needed);
+      const Workspace room = {reinterpret_cast<void*>(workspace), bytes};
+      const cudaError_t e = op(python::params_of(made), room, reinterpret_cast<cudaStream_t>(stream), &needed);
       if (e != cudaSuccess) {
         pybind11::gil_scoped_acquire locked;
         check(e, name);
@@ -40,7 +41,7 @@ void bind(pybind11::module_ m) {
   m.def("unavailable", [] {
     int count = 0;
     const cudaError_t e = cudaGetDeviceCount(&count);
-    return e != cudaSuccess ? std::string(cudaGetErrorString(e)) : count == 0 ? std::string("no CUDA device") : std::string();
+    return std::string(e != cudaSuccess ? cudaGetErrorString(e) : count == 0 ? "no CUDA device" : "");
   });
   bind_op(m, "verify_chain", python::chain_params, verify_chain);
   bind_op(m, "race_sample", python::race_params, race_sample);

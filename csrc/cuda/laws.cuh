@@ -35,7 +35,9 @@ struct Law {
     if (token == excluded || !(bound >= needed)) return -kInfinity;
     if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     if (kind == kLogits) return bound;
-    const float p = space == Space::kProbs ? clean_probability(raw) : exp_or_zero(log_probability(scaled(raw, inv_temperature), target_lse));
+    const float p = space == Space::kProbs
+                        ? clean_probability(raw)
+                        : exp_or_zero(log_probability(scaled(raw, inv_temperature), target_lse));
     return specdec::log_weight(kind == kProbs ? p : residual_weight(p, mul(draft_prob, draft_probability(token))));
   }
 

@@ -20,15 +20,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
   const int64_t index = team.index(), i = index / p.inner, j = index % p.inner;
   int32_t status = kStatusOk;
   const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
-  LawRow sides[2] = {
-      {row_at(p.target, i * p.target.request_stride + j * p.target.row_stride), p.space, temperature, kNoMass, kNoToken},
-      {row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride), p.space, temperature, kNoMass, kNoToken}};
+  LawRow sides[2] = {law_row(p.target, i, j, p.space, temperature), law_row(p.draft, i, j, p.space, temperature)};
   law_rows(team, a.pair.tiles, p.space, temperature, sides);
 
   const int tiles = sum_tiles_of(p.target.vocab);
   OverlapSums<float> sums = {};
   over_sum_tiles(
-      team, p.target.vocab,
+      team, p.target.vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = sides[0].probabilities(token), draft = sides[1].probabilities(token);
 #pragma unroll

@@ -27,7 +27,8 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token, flo
     }
     const uint2 half = *reinterpret_cast<const uint2*>(at);
     const uint4 v = {half.x, half.y, 0, 0};
-    if (row.dtype == DType::kBFloat16) return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
+    if (row.dtype == DType::kBFloat16)
+      return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
     return {{Float16::at(v, 0), Float16::at(v, 1), Float16::at(v, 2), Float16::at(v, 3)}};
   }
   Four four;
@@ -61,6 +62,12 @@ struct LawRow {
   }
 };
 
+// Row (i, j) of one side.
+__device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, Space space,
+                                          const Temperature& temperature) {
+  return {row_at(rows, i * rows.request_stride + j * rows.row_stride), space, temperature, kNoMass, kNoToken};
+}
+
 struct PairArguments {
   TeamRoom team;
   int tiles;  // of the longer row of logits
@@ -74,7 +81,8 @@ __device__ __forceinline__ void law_rows(Team& team, int tiles, Space space, con
   if (temperature.greedy) {
 #pragma unroll 1
     for (int side = 0; side < 2; ++side) {
-      const Find find = team_find(team, argmax_part(side == 0 ? sides[0].row : sides[1].row, space, {team.rank(), team.size()}));
+      const Row row = side == 0 ? sides[0].row : sides[1].row;
+      const Find find = team_find(team, argmax_part(row, space, {team.rank(), team.size()}));
       const int32_t token = candidate_of_key(find.key).token;
       if (side == 0) sides[0].greedy = token;
       else sides[1].greedy = token;
@@ -89,13 +97,30 @@ __device__ __forceinline__ void law_rows(Team& team, int tiles, Space space, con
   }
 }
 
-// Calls f(tile, token) for this warp's tiles, four tokens of a lane at a time; end(tile) after each tile.
-template <class Team, class F, class End>
-__device__ __forceinline__ void over_sum_tiles(const Team& team, int32_t vocab, F&& f, End&& end) {
+// Brings a tile of a pair that is not greedy into the L2 cache.
+__device__ __forceinline__ void prefetch_tile(const LawRow (&sides)[2], int tile) {
+  constexpr int kSector = 32;  // bytes that memory gives at once
+  if (sides[0].temperature.greedy) return;
 #pragma unroll 1
-  for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(vocab); tile += team.size() * warps_in_block()) {
+  for (int side = 0; side < 2; ++side) {
+    const Row row = side == 0 ? sides[0].row : sides[1].row;
+    const int32_t step = kSector / (row.dtype == DType::kFloat32 ? 4 : 2), first = tile * kSumTile;
+    for (int32_t token = first + lane_id() * step; token < first + kSumTile && token < row.vocab; token += 32 * step)
+      prefetch_line(static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (kSector / step));
+  }
+}
+
+// Calls f(token) for this warp's tiles, four tokens of a lane at a time; before each tile ahead(the next one), because
+// four tokens a lane are little to have in flight, and after it end(tile).
+template <class Team, class Ahead, class F, class End>
+__device__ __forceinline__ void over_sum_tiles(const Team& team, int32_t vocab, Ahead&& ahead, F&& f, End&& end) {
+  const int warps = team.size() * warps_in_block();
 #pragma unroll 1
-    for (int32_t token = tile * kSumTile + lane_id() * 4; token < (tile + 1) * kSumTile && token < vocab; token += 128) f(token);
+  for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(vocab); tile += warps) {
+    ahead(tile + warps);
+#pragma unroll 1
+    for (int32_t token = tile * kSumTile + lane_id() * 4; token < (tile + 1) * kSumTile && token < vocab; token += 128)
+      f(token);
     end(tile);
   }
 }
@@ -105,7 +130,8 @@ __device__ __forceinline__ WideKey packed(float a, float b) { return static_cast
 __device__ __forceinline__ float first_of(WideKey word) { return from_bits(static_cast<uint32_t>(word >> 32)); }
 __device__ __forceinline__ float second_of(WideKey word) { return from_bits(static_cast<uint32_t>(word)); }
 
-// Where the second words of the tiles start: at a multiple of the team's warps, so that a tile's two words have one owner.
+// Where the second words of the tiles start: at a multiple of the team's warps, so that a tile's two words have one
+// owner.
 template <class Team>
 __device__ __forceinline__ int second_half(const Team& team, int tiles) {
   const int warps = team.size() * warps_in_block();

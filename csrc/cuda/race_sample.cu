@@ -35,7 +35,8 @@ cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStr
   if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
     return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
   *needed = 0;
-  return launch(race_sample_kernel, {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)}, {p, room, splits}, stream);
+  const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  return launch(race_sample_kernel, shape, {p, room, splits}, stream);
 }
 
 }  // namespace cuda

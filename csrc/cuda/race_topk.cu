@@ -1,5 +1,5 @@
-// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys over its lanes; where k is more, the
-// row is read again for the next 32. Blocks write the lists of their parts, and the last block of a row merges them.
+// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys over its lanes; where k is more,
+// the row is read again for the next 32. Blocks write the lists of their parts, the last block of a row merges them.
 #include "launch.cuh"
 #include "race_rows.cuh"
 
@@ -37,14 +37,16 @@ struct Podium {
 };
 
 // The key of one token, exactly; 0 if it cannot beat `to_beat`.
-__device__ __forceinline__ WideKey key_of(const RaceRow& r, const Law& law, const Group& group, int32_t token, float to_beat) {
+__device__ __forceinline__ WideKey key_of(const RaceRow& r, const Law& law, const Group& group, int32_t token,
+                                          float to_beat) {
   if (r.temperature.greedy) {
     const float x = scaled(element(r.row, token), 1.0f);
     return x == -kInfinity || (law.space == Space::kProbs && !(x >= kSmallest)) ? 0 : key_of_candidate({x, token});
   }
   const float log_weight = law.log_weight(token, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
-  return key_of_candidate({race_score(log_weight, arrival(opaque(r.noise), group, static_cast<uint32_t>(token))), token});
+  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(token));
+  return key_of_candidate({race_score(log_weight, arrives), token});
 }
 
 // The arrivals of this warp's chunks of a row.
@@ -169,8 +171,10 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   if (splits > kLists / (rows * p.k)) splits = kLists / (rows * p.k) > 1 ? kLists / (rows * p.k) : 1;
   const Room room = room_in(workspace);
   const int64_t words = rows * splits * p.k;
-  if (splits > 1 && (rows > room.ticket_count || words > room.word_count)) return *needed = room_needed(rows, words), cudaSuccess;
-  return launch(race_topk_kernel, {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)}, RaceTopkArguments{p, room, static_cast<int>(splits)}, stream);
+  if (splits > 1 && (rows > room.ticket_count || words > room.word_count))
+    return *needed = room_needed(rows, words), cudaSuccess;
+  const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  return launch(race_topk_kernel, shape, {p, room, static_cast<int>(splits)}, stream);
 }
 
 }  // namespace cuda

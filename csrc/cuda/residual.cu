@@ -11,10 +11,27 @@ struct ResidualArguments {
   PairArguments pair;
 };
 
+// Are tokens token .. token + 3 one vector in memory?
+__device__ __forceinline__ bool whole(const float* probs, int32_t token, int32_t vocab) {
+  return token + 4 <= vocab && reinterpret_cast<uintptr_t>(probs + token) % sizeof(Four) == 0;
+}
+
 __device__ __forceinline__ void store_four(float* probs, int32_t token, int32_t vocab, const Four& four) {
+  if (whole(probs, token, vocab)) {
+    *reinterpret_cast<Four*>(probs + token) = four;
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     if (token + i < vocab) probs[token + i] = four.value[i];
+}
+
+__device__ __forceinline__ Four load_four(const float* probs, int32_t token, int32_t vocab) {
+  if (whole(probs, token, vocab)) return *reinterpret_cast<const Four*>(probs + token);
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.value[i] = token + i < vocab ? probs[token + i] : 0.0f;
+  return four;
 }
 
 template <class Team>
@@ -25,16 +42,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   int32_t status = kStatusOk;
   const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
   const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
-  LawRow sides[2] = {
-      {row_at(p.target, i * p.target.request_stride + j * p.target.row_stride), p.space, temperature, kNoMass, kNoToken},
-      {row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride), p.space, temperature, kNoMass, kNoToken}};
+  LawRow sides[2] = {law_row(p.target, i, j, p.space, temperature), law_row(p.draft, i, j, p.space, temperature)};
   law_rows(team, a.pair.tiles, p.space, temperature, sides);
   const int32_t vocab = p.target.vocab;
   float* probs = p.probs + index * vocab;
 
   float weight = 0.0f, rejected = 0.0f;
   over_sum_tiles(
-      team, vocab,
+      team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = sides[0].probabilities(token), draft = sides[1].probabilities(token);
         Four left;
@@ -57,12 +72,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   const bool empty = !(sums.a > 0.0f);
   // Every thread meets its own tokens again.
   over_sum_tiles(
-      team, vocab,
+      team, vocab, [](int) {},
       [&](int32_t token) {
-        Four four = sides[0].probabilities(token);
+        Four four = empty ? sides[0].probabilities(token) : load_four(probs, token, vocab);
+        if (!empty) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (!empty && token + k < vocab) four.value[k] = probs[token + k] / sums.a;
+          for (int k = 0; k < 4; ++k) four.value[k] /= sums.a;
+        }
         store_four(probs, token, vocab, four);
       },
       [](int) {});
@@ -80,8 +96,8 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
   ResidualArguments a = {p, {}};
   const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
   if (e != cudaSuccess || *needed) return e;
-  return launch_teams(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan, device, a,
-                      plan.shared_bytes(), stream);
+  return launch_teams(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan, device,
+                      a, plan.shared_bytes(), stream);
 }
 
 }  // namespace cuda

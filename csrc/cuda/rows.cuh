@@ -122,8 +122,8 @@ struct Batch {
         vector[u] = u < count ? load_stream(mine + u * kPerStep) : uint4{kNothing, kNothing, kNothing, kNothing};
       return;
     }
-    // The end of a row, or a row that starts between 16-byte boundaries: in a loop, by way of local memory, because this
-    // text stands in every kernel several times.
+    // The end of a row, or a row that starts between 16-byte boundaries: in a loop, by way of local memory, because
+    // this text stands in every kernel several times.
     uint4 staged[kVectors];
 #pragma unroll 1
     for (int u = 0; u < kVectors; ++u) {

@@ -41,7 +41,8 @@ __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& s
 
 // Did the lane's tokens hold what no law has? `largest` is their maximum, NaN if one is.
 template <class T>
-__device__ __forceinline__ bool bad_elements(const Row& row, Space space, const Batch<T>& batch, float largest, int32_t first) {
+__device__ __forceinline__ bool bad_elements(const Row& row, Space space, const Batch<T>& batch, float largest,
+                                             int32_t first) {
   if (!(largest < kInfinity)) return true;
   if (space == Space::kLogits) return false;
   bool negative = false;
@@ -82,8 +83,8 @@ __device__ __forceinline__ void offer_first_arrival(const Law& law, int32_t firs
 }
 
 // Evaluates what of the lane's `count` tokens from `token` on could still win. Rare, so it may read them again.
-__device__ __forceinline__ void open_tokens(const Law& law, const Noise& visible, int32_t token, int count, float to_beat,
-                                            Candidate* mine) {
+__device__ __forceinline__ void open_tokens(const Law& law, const Noise& visible, int32_t token, int count,
+                                            float to_beat, Candidate* mine) {
   const Noise noise = opaque(visible);
   const Group group = group_at(noise, static_cast<uint32_t>(token) / kGroup);
   const int32_t end = token + count < law.row.vocab ? token + count : law.row.vocab;

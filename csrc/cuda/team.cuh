@@ -54,7 +54,8 @@ struct LocalTeam {
 struct ClusterTeam {
   int capacity;
   unsigned phase = 0;
-  __device__ explicit ClusterTeam(const TeamRoom& room) : capacity(own_slots(room.items, room.size, warps_in_block())) {}
+  __device__ explicit ClusterTeam(const TeamRoom& room)
+      : capacity(own_slots(room.items, room.size, warps_in_block())) {}
   __device__ int index() const { return static_cast<int>(blockIdx.x) / size(); }
   __device__ int rank() const { return static_cast<int>(block_rank()); }
   __device__ int size() const { return static_cast<int>(blocks_in_cluster()); }
@@ -101,7 +102,8 @@ struct GridTeam {
   }
   // The counter goes back to zero with the last to leave: nobody can be waiting then.
   __device__ void leave() const {
-    if (threadIdx.x == 0 && add_acquire_release(counter, 1u) == arrived + static_cast<unsigned>(team_size) - 1) *counter = 0;
+    const unsigned last = arrived + static_cast<unsigned>(team_size) - 1;
+    if (threadIdx.x == 0 && add_acquire_release(counter, 1u) == last) *counter = 0;
   }
 };
 
@@ -131,9 +133,9 @@ struct TeamShape {
   bool grid;  // a software cluster
 };
 
-// Blocks for each of `requests` that have `work` rows like `rows` to read at once: one in large batches, a small cluster
-// where clusters are, else as many as run at the same time. A large cluster would leave multiprocessors idle: it must
-// fit into one of the chip's partitions.
+// Blocks for each of `requests` that have `work` rows like `rows` to read at once: one in large batches, a small
+// cluster where clusters are, else as many as run at the same time. A large cluster would leave multiprocessors idle:
+// it must fit into one of the chip's partitions.
 inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work) {
   const int64_t share = blocks_at_once(device) / requests;
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);

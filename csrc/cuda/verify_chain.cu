@@ -159,8 +159,9 @@ struct OrderingOps {
   __device__ int32_t laws(int32_t slot, int32_t token, float* p, float* q) {
     *p = 1.0f, *q = 0.0f;  // what was accepted before is accepted again
     if (a.p.space == Space::kLogits && (slot < memory.stats_from || !known(slot))) return kStatusOk;
-    const int32_t status = laws_at(chain_target(a.p, r, slot), draft(slot), has_draft(), a.p.space, r.temperature.inverse,
-                                   token, [&](int side) { return stat(slot, side); }, p, q);
+    const int32_t status =
+        laws_at(chain_target(a.p, r, slot), draft(slot), has_draft(), a.p.space, r.temperature.inverse, token,
+                [&](int side) { return stat(slot, side); }, p, q);
     return a.p.space == Space::kLogits ? row_status(slot) : status;
   }
 
@@ -196,8 +197,9 @@ struct OrderingOps {
   }
 
   __device__ void place(Order::Kind kind, int32_t slot, uint32_t stream) {
-    order = {kind, slot, 1, r.target_row + slot * a.p.target.row_stride, draft_offset(slot), chain_noise(r, slot, stream),
-             r.temperature.inverse, r.temperature.greedy, false, kNoToken, 1.0f};
+    const int64_t target = r.target_row + slot * a.p.target.row_stride;
+    order = {kind, slot, 1, target, draft_offset(slot), chain_noise(r, slot, stream), r.temperature.inverse,
+             r.temperature.greedy, false, kNoToken, 1.0f};
   }
 
   // How many slots from `slot` on the walk could still ask for.
@@ -243,7 +245,8 @@ __device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, 
 // The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it.
 template <class Team>
 __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
-                                          const Shared<RowStat>& stats, int32_t stats_from, const Shared<Memory>& memory) {
+                                          const Shared<RowStat>& stats, int32_t stats_from,
+                                          const Shared<Memory>& memory) {
   const Row row = row_at(a.p.target, order.target);
   Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
   if (order.residual && a.p.draft.data) {
@@ -323,7 +326,8 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
   const int splits = splits_of_row(device, rows, p.target.vocab, p.target.dtype);
   const int64_t words = rows * splits * kWordsAPartial;
   if (p.batch > room.ticket_count || words > room.word_count) return *needed = room_needed(p.batch, words), cudaSuccess;
-  return launch(race_rows_kernel, {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)}, RaceRowsArguments{p, room, splits}, stream);
+  const Shape shape = {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)};
+  return launch(race_rows_kernel, shape, {p, room, splits}, stream);
 }
 
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
@@ -335,8 +339,8 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const TeamShape shape = team_shape(device, p.batch, p.target, in_order ? 1 : sides);
   if (shape.grid && !in_order)
     a.slots_at_once = p.max_drafts < 1 ? 1 : p.max_drafts < kSlotsAtOnce ? p.max_drafts : kSlotsAtOnce;
-  const int64_t partials = shape.size > 1 ? p.batch * shape.size * kWordsAPartial : 0;
-  const TeamPlan plan = team_plan(shape, p.batch, a.slots_at_once * sides * a.tiles, shape.size > 1 ? p.batch : 0, partials);
+  const int64_t tickets = shape.size > 1 ? p.batch : 0, partials = tickets * shape.size * kWordsAPartial;
+  const TeamPlan plan = team_plan(shape, p.batch, a.slots_at_once * sides * a.tiles, tickets, partials);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   a.team = plan.team(room);
   a.tickets = room.tickets;
