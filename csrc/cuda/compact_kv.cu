@@ -33,10 +33,11 @@ struct CompactArguments {
   Columns columns[kLayers];
 };
 
-// Entries [from, to) of a path. It rises from 0, so path[d] >= d: slot d is written when all reads still to come are from
-// slots path[d'] > path[d] >= d. That also holds for several slots read before the first of them is written.
+// Entries [from, to) of a path. It rises from 0, so path[d] >= d: slot d is written when all reads still to come are
+// from slots path[d'] > path[d] >= d. That also holds for several slots read before the first of them is written.
 template <class Vector>
-__device__ __forceinline__ void move_column(char* root, int64_t slot_stride, const int32_t* path, int32_t from, int32_t to) {
+__device__ __forceinline__ void move_column(char* root, int64_t slot_stride, const int32_t* path, int32_t from,
+                                            int32_t to) {
 #pragma unroll 1
   for (int32_t d = from; d < to; d += kMovesAhead) {
     Vector held[kMovesAhead];
@@ -52,8 +53,8 @@ __device__ __forceinline__ void move_column(char* root, int64_t slot_stride, con
 template <int kLayers>
 __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_constant__ CompactArguments<kLayers> a) {
   SPECDEC_SHARED(int32_t, moves, 2);
-  const int32_t block = static_cast<int32_t>(blockIdx.x) % a.layer_blocks, task = static_cast<int32_t>(blockIdx.x) / a.layer_blocks;
-  const int32_t index = task % a.layer_count;
+  const int32_t block = static_cast<int32_t>(blockIdx.x) % a.layer_blocks;
+  const int32_t task = static_cast<int32_t>(blockIdx.x) / a.layer_blocks, index = task % a.layer_count;
   const int64_t request = task / a.layer_count;
   const int32_t* path = a.path + request * a.path_stride;
   const int64_t prefix = a.prefix_len.at(request);

@@ -1,5 +1,5 @@
-// tree_mask: a warp takes 1,024 columns of a node's row. It walks up from the node, each lane noting what falls into its
-// own 32 columns, and writes 16 bytes a lane. The columns are counted from a 16-byte boundary, so a row may start anywhere.
+// tree_mask: a warp takes 1,024 columns of a node's row. It walks up from the node, each lane noting what falls into
+// its own 32 columns, and writes 16 bytes a lane. Columns are counted from a 16-byte boundary: a row may start anywhere.
 #include "launch.cuh"
 #include "specdec/tree.h"
 
@@ -66,13 +66,16 @@ __device__ __forceinline__ void store_columns(const MaskParams& p, Element* row,
 
 // Chunk `chunk` of a row of the mask.
 template <class Element>
-__device__ __forceinline__ void write_chunk(const MaskParams& p, int64_t request, int32_t node, int64_t prefix, int64_t chunk) {
+__device__ __forceinline__ void write_chunk(const MaskParams& p, int64_t request, int32_t node, int64_t prefix,
+                                            int64_t chunk) {
   Element* row = static_cast<Element*>(p.mask) + (request * p.nodes + node) * p.columns;
-  const int64_t first = chunk * kColumns - static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(Element));
+  const int64_t past_boundary = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(Element));
+  const int64_t first = chunk * kColumns - past_boundary;
   store_columns(p, row, first, attended(p, request * p.parents.request_stride, node, prefix, first));
 }
 
-__device__ __forceinline__ void write_bits(const MaskParams& p, int64_t request, int32_t node, int64_t prefix, int64_t chunk) {
+__device__ __forceinline__ void write_bits(const MaskParams& p, int64_t request, int32_t node, int64_t prefix,
+                                           int64_t chunk) {
   const int64_t words = (p.columns + 31) / 32, at = chunk * 32 + lane_id();
   const uint32_t word = attended(p, request * p.parents.request_stride, node, prefix, chunk * kColumns);
   if (at < words) static_cast<uint32_t*>(p.mask)[(request * p.nodes + node) * words + at] = word;

@@ -1,5 +1,5 @@
-// tree_positions: a block a request, a thread a node. Each walks up to its root; a parent lies before its child, so that
-// takes as many steps as the node is deep, whatever the entries hold.
+// tree_positions: a block a request, a thread a node. Each walks up to its root; a parent lies before its child, so
+// that takes as many steps as the node is deep, whatever the entries hold.
 #include "launch.cuh"
 #include "specdec/tree.h"
 

@@ -118,7 +118,9 @@ template <class Ops>
 SPECDEC_HD bool match_children(const TreeRequest& r, const TreeWalk& at, int32_t nodes, int32_t vocab, Ops& ops,
                                Step* step, int32_t* status) {
   Draw draw;
-  if (!(r.temperature.greedy ? ops.argmax(at.node, &draw) : ops.race(at.node, at.depth, kStreamRace, &draw))) return false;
+  const bool known =
+      r.temperature.greedy ? ops.argmax(at.node, &draw) : ops.race(at.node, at.depth, kStreamRace, &draw);
+  if (!known) return false;
   *status |= draw.status;
   *step = {-1, draw.token};
   for (int32_t child = ops.next_child(at.node, at.node); child < nodes; child = ops.next_child(at.node, child)) {
@@ -133,8 +135,8 @@ SPECDEC_HD bool match_children(const TreeRequest& r, const TreeWalk& at, int32_t
 }
 
 template <class Ops>
-SPECDEC_HD bool try_children(const TreeRequest& r, bool replacement, int32_t nodes, int32_t vocab, Ops& ops, TreeWalk* at,
-                             Step* step, int32_t* status) {
+SPECDEC_HD bool try_children(const TreeRequest& r, bool replacement, int32_t nodes, int32_t vocab, Ops& ops,
+                             TreeWalk* at, Step* step, int32_t* status) {
   const bool has_draft = ops.has_draft(), repeats = has_draft && replacement;
   const int32_t node = at->node;
   for (int32_t child = ops.next_child(node, at->after); child < nodes; child = ops.next_child(node, child)) {
@@ -169,8 +171,9 @@ SPECDEC_HD bool try_children(const TreeRequest& r, bool replacement, int32_t nod
     }
   }
   Draw draw;
-  if (!(at->tried ? ops.residual(node, at->depth, at->taken, &draw) : ops.race(node, at->depth, kStreamResidual, &draw)))
-    return false;
+  const bool known = at->tried ? ops.residual(node, at->depth, at->taken, &draw)
+                               : ops.race(node, at->depth, kStreamResidual, &draw);
+  if (!known) return false;
   *status |= draw.status;
   *step = {-1, draw.token};
   return true;
@@ -183,9 +186,9 @@ SPECDEC_HD bool try_children(const TreeRequest& r, bool replacement, int32_t nod
 //   bool tried(node, child, token)                 whether a child of `node` before `child` has this token
 //   bool argmax(node, Draw*)                       the greedy token
 //   bool race(node, depth, stream, Draw*)          a token from p
-//   bool residual(node, depth, taken, Draw*)       a token from norm((p - taken q)^+); without draft laws from p without
-//                                                  the tokens of the node's children
-//   bool laws(node, token, float* p, float* q, int32_t* status)  p(token), q(token) (1 without draft laws), status bits
+//   bool residual(node, depth, taken, Draw*)       a token from norm((p - taken q)^+); without draft laws from p
+//                                                  without the tokens of the node's children
+//   bool laws(node, token, p*, q*, status*)        p(token), q(token) (1 without draft laws), and adds status bits
 //   bool masses(node, child, taken, Masses*)       over the node's rows; tried are its children before `child`
 //   void emit(depth, node, token)                  writes path[depth] and tokens[depth]
 // next_child adds the status bits of parent_of. The coin of child i has index i - 1, the draft slot where the tree is a
