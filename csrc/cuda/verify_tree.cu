@@ -1,12 +1,13 @@
-// verify_tree in one launch: a team of blocks walks each request's tree and stops; rows off the accepted path are not read.
+// verify_tree in one launch: a team of blocks walks each request's tree and stops; rows off the accepted path are not
+// read.
 //
-// Rows are wide and their code is long, so it stands once, apart from the walk (specdec/tree.h). The first warp of every
+// Rows are wide and their code is long, so it stands once, apart from the walk (specdec/tree.h). The first warp of each
 // block walks, all members of a team alike. Where the walk asks for what is not there yet the warp leaves it with an
 // order; the block, with its team, fills the order; then the warp goes on from the same child.
 //
 // A node's rows come out of memory once, for their figures. What its second child and later ones ask of them, sums over
-// the whole pair, is taken from p and q as the members of the team hold them in shared memory; where a member's part does
-// not fit, from the L2 cache.
+// the whole pair, is taken from p and q as the members of the team hold them in shared memory; where a member's part
+// does not fit, from the L2 cache.
 #include "pair_rows.cuh"
 #include "specdec/tree.h"
 
@@ -103,8 +104,8 @@ struct AskingOps {
       *bits |= memory.figures_status;
     }
     *bits |= laws_at(row_at(p.target, target_offset(p, request, node)), row_at(p.draft, draft_offset(p, request, node)),
-                     has_draft(), p.space, r.temperature.inverse, token, [&](int side) -> RowStat { return stats[side]; },
-                     law_p, law_q);
+                     has_draft(), p.space, r.temperature.inverse, token,
+                     [&](int side) -> RowStat { return stats[side]; }, law_p, law_q);
     return true;
   }
 
@@ -191,7 +192,8 @@ __device__ void walk(const TreeParams& p, int64_t request, bool writes, const Sh
   Order order = {};
   int32_t status = memory.status | r.status;
   AskingOps ops{p, r, request, stats, writes, memory, order, &status};
-  const bool through = walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &memory.walk, &status);
+  const bool through =
+      walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   __syncwarp();  // every lane has read its memory
   if (lane_id() == 0) {
@@ -211,16 +213,16 @@ __device__ void walk(const TreeParams& p, int64_t request, bool writes, const Sh
 // Marks the tokens of the node's children before `end`, for the whole block.
 __device__ __forceinline__ void mark_tried(const TreeParams& p, int64_t request, int32_t node, int32_t end,
                                            const Shared<unsigned>& tried) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
 #pragma unroll 1
-  for (int word = static_cast<int>(threadIdx.x); word < (p.target.vocab + 31) / 32; word += static_cast<int>(blockDim.x))
-    tried[word] = 0;
+  for (int32_t word = thread; word < (p.target.vocab + 31) / 32; word += threads) tried[word] = 0;
   __syncthreads();
   int32_t known = kStatusOk;
 #pragma unroll 1
-  for (int32_t child = node + 1 + static_cast<int32_t>(threadIdx.x); child < end; child += static_cast<int32_t>(blockDim.x)) {
+  for (int32_t child = node + 1 + thread; child < end; child += threads) {
+    if (parent_of(p.parents, request * p.parents.request_stride, child, &known) != node) continue;
     const int64_t token = tree_draft_token(p, request, child);
-    if (parent_of(p.parents, request * p.parents.request_stride, child, &known) == node && token >= 0 && token < p.target.vocab)
-      atomicOr(&tried[token / 32], 1u << token % 32);
+    if (token >= 0 && token < p.target.vocab) atomicOr(&tried[token / 32], 1u << token % 32);
   }
   __syncthreads();
 }
@@ -268,7 +270,8 @@ __device__ __forceinline__ Masses take_masses(const TreeArguments& a, Team& team
 
 // The rows' log-sum-exp into shared memory, and their status.
 template <class Team>
-__device__ __forceinline__ Draw take_stats(const TreeArguments& a, Team& team, const Order& order, const Shared<RowStat>& stats) {
+__device__ __forceinline__ Draw take_stats(const TreeArguments& a, Team& team, const Order& order,
+                                           const Shared<RowStat>& stats) {
   stats_of_rows(
       team, order.rows, a.tiles, order.inv_temperature,
       [&](int side) { return side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft); },
@@ -314,7 +317,8 @@ __device__ __forceinline__ Draw take_race(const TreeArguments& a, Team& team, co
   for (;;) {
     const Find find = team_find(team, race_part(law, order.noise, {team.rank(), team.size()}));
     if (find.bad) status |= kStatusNonFinite;
-    if (find.key != 0 || !order.residual || status & kStatusEmptyResidual) return draw_of(candidate_of_key(find.key), status);
+    if (find.key != 0 || !order.residual || status & kStatusEmptyResidual)
+      return draw_of(candidate_of_key(find.key), status);
     status |= kStatusEmptyResidual;  // p and q equal to rounding: from p
     law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
   }
