@@ -118,6 +118,12 @@ def test_chains_by_rejection_over_several_tiles():
     assert_same_rejection(call)
 
 
+def test_chains_over_a_whole_vocabulary():
+    call = chain_call(21, requests=1, slots=1, vocabulary=WIDE, dtype=torch.bfloat16)
+    assert_same_rejection(call)
+    assert_same(verify_chain, **{**call, "draft": None}, method="race")
+
+
 def test_many_slots_are_walked_in_chunks():
     call = chain_call(3, requests=1, slots=40, vocabulary=7)
     call["draft_tokens"], call["temperature"] = call["draft_tokens"].clamp(0, 6), 1.0
