@@ -242,36 +242,42 @@ __device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, 
       [&](int row, const RowStat& stat) { stats[row / sides * 2 + row % sides] = stat; });
 }
 
+// The law of the draw ordered.
+__device__ __forceinline__ Law law_of_order(const ChainArguments& a, const Order& order, const Row& row,
+                                            const Shared<RowStat>& stats, int32_t stats_from) {
+  Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
+  if (!order.residual || !a.p.draft.data) return law;
+  law.kind = Law::kResidual;
+  law.draft = row_at(a.p.draft, order.draft);
+  law.draft_prob = order.draft_prob;
+  if (a.p.space == Space::kLogits) {
+    const int pair = 2 * (order.slot - stats_from);
+    const RowStat target = stats[pair], draft = stats[pair + 1];
+    law.target_lse = target.lse;
+    law.draft_lse = draft.lse;
+  }
+  return law;
+}
+
 // The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it.
 template <class Team>
 __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
                                           const Shared<RowStat>& stats, int32_t stats_from,
                                           const Shared<Memory>& memory) {
   const Row row = row_at(a.p.target, order.target);
-  Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
-  if (order.residual && a.p.draft.data) {
-    law.kind = Law::kResidual;
-    law.draft = row_at(a.p.draft, order.draft);
-    law.draft_prob = order.draft_prob;
-    if (a.p.space == Space::kLogits) {
-      const int pair = 2 * (order.slot - stats_from);
-      const RowStat target = stats[pair], draft = stats[pair + 1];
-      law.target_lse = target.lse;
-      law.draft_lse = draft.lse;
-    }
-  }
+  Law law = law_of_order(a, order, row, stats, stats_from);
   Part part = {team.rank(), team.size()};
   // A draft row of probabilities is looked through for what is none, and for any weight; nothing else reads it all.
   const bool look_at_draft = law.kind == Law::kResidual && a.p.space == Space::kProbs;
   Find find, looked = {0, false};
-  if (order.greedy || look_at_draft) looked = argmax_part(look_at_draft ? law.draft : row, a.p.space, part);
+  if (order.greedy || look_at_draft) looked = argmax_part(order.greedy ? row : law.draft, a.p.space, part);
   bool finisher = team.rank() == 0;
   int32_t status = kStatusOk;
   for (;;) {
     find = order.greedy ? looked : race_part(law, order.noise, part);
     find.bad |= looked.bad;
     find.draft_weighs = looked.key != 0 || looked.draft_weighs;
-    if (order.greedy || a.p.method == Method::kRace) {
+    if (order.greedy || a.p.method == Method::kRace) {  // the walk may go on: all must know
       find = team_find(team, find);
     } else if (part.size > 1) {
       const int64_t first = static_cast<int64_t>(team.index()) * part.size;
