@@ -78,11 +78,14 @@ class HostCuda(Kernels):
         options = ("rejection", False, "logits", 1.0, *noise, outputs[0], *outputs)
         tree = arguments.tree(outputs[0].long(), target, target, parents, *options)
         sample = arguments.race(target[:, :1], 1, "logits", 1.0, 0, 0, 0, outputs[0])
+        pair = target[:, :1], target[:, :1], "logits", 1.0
         calls = {
             "race": (self._native.verify_chain, race),
             "rejection": (self._native.verify_chain, rejection),
             "race_sample": (self._native.race_sample, sample),
             "tree": (self._native.verify_tree, tree),
+            "residual": (self._native.residual, arguments.residual(*pair, 1.0, 0.0, *outputs[:2])),
+            "overlap": (self._native.overlap, arguments.overlap(*pair, *outputs, outputs[0])),
         }
         return {name: op(call, 0, 0, -(1 << 20)) for name, (op, call) in calls.items()}
 
