@@ -21,7 +21,9 @@ def test_dry_run_goes_all_the_way(tmp_path):
     written = json.loads((tmp_path / "gpu.json").read_text())
     contenders = {(record["op"], record["contender"]) for record in written["records"]}
     assert {
-        (op, name) for op in ("race_sample", "race", "rejection") for name in ("specdec", "read roof")
+        (op, name)
+        for op in ("race_sample", "race", "rejection", "tree race", "tree rejection")
+        for name in ("specdec", "read roof")
     } <= contenders
     assert ("race_sample", "softmax + multinomial") in contenders
     assert all(record["median"] > 0 for record in written["records"])

@@ -3,10 +3,11 @@
     python bench/gpu/bench.py --out DIRECTORY       measures; writes gpu.json and plots
     python bench/gpu/bench.py --dry-run             small, on the CPU: the same path, no figure worth anything
 
-bfloat16 logits with a peaked head and a long tail, K = 4. *Cold*: a graph of calls on inputs that together overflow
-the L2 cache; *warm*: a graph of calls on one. A time is that of a replay over the number of its calls. Bytes are those
-of the rows that a verification cannot do without, up to and including the first rejection; the roof is the best of a
-large read and a large copy in the same run. A call is checked against the CPU backend before it is timed.
+bfloat16 logits with a peaked head and a long tail, K = 4: a chain, or a tree of two children, the first of which has
+two. *Cold*: a graph of calls on inputs that together overflow the L2 cache; *warm*: a graph of calls on one. A time is
+that of a replay over the number of its calls. Bytes are those of the rows that a verification cannot do without, up to
+and including the first rejection, or on the accepted path; the roof is the best of a large read and a large copy in the
+same run. A call is checked against the CPU backend before it is timed.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from peers import available
 import specdec_kernels as sd
 
 K = 4
+PARENTS = (-1, 0, 0, 1, 1)
+DEPTH = 2
 ROWS = 32  # that all inputs are made of, each at another rotation
 CALLS, REPLAYS = 20, 25
 DRY = {"V": (512, 1000), "B": (1, 3), "cold_bytes": 1 << 16, "read_bytes": 1 << 20}
@@ -53,6 +56,17 @@ class Inputs:
         requests, device = len(self.seed), self.seed.device
         counts = torch.empty(2, requests, dtype=torch.int32, device=device)
         return sd.Verdict(torch.empty(requests, K + 1, dtype=torch.int64, device=device), *counts)
+
+    @cached_property
+    def tree_out(self):
+        requests, device = len(self.seed), self.seed.device
+        tokens = torch.empty(requests, DEPTH + 1, dtype=torch.int64, device=device)
+        counts = torch.empty(2, requests, dtype=torch.int32, device=device)
+        return sd.TreeVerdict(tokens, tokens.int(), *counts)
+
+    @cached_property
+    def parents(self):
+        return torch.tensor(PARENTS, device=self.seed.device)
 
     @cached_property
     def token(self):
@@ -96,7 +110,23 @@ def rejection(inputs):
     )
 
 
-OURS = {"race_sample": race_sample, "race": race, "rejection": rejection}
+def tree_race(inputs):
+    return sd.verify_tree(
+        inputs.tokens, inputs.target, parents=inputs.parents, method="race", seed=inputs.seed,
+        position=inputs.position, out=inputs.tree_out,
+    )  # fmt: skip
+
+
+def tree_rejection(inputs):
+    return sd.verify_tree(
+        inputs.tokens, inputs.target, inputs.draft, parents=inputs.parents, seed=inputs.seed,
+        position=inputs.position, out=inputs.tree_out,
+    )  # fmt: skip
+
+
+CHAINS = {"race_sample": race_sample, "race": race, "rejection": rejection}
+TREES = {"tree race": tree_race, "tree rejection": tree_rejection}
+OURS = CHAINS | TREES
 
 
 def make(op, requests, vocabulary, acceptance, number, device):
@@ -105,10 +135,13 @@ def make(op, requests, vocabulary, acceptance, number, device):
     places = [(number * requests + request) * (K + 1) + slot for request in range(requests) for slot in range(K + 1)]
     rotated = lambda rows: torch.stack([rows[i % ROWS].roll(7919 * i) for i in places])  # noqa: E731
     target = rotated(target_pool).view(requests, K + 1, vocabulary)
-    draft = rotated(target_pool if acceptance == 1 else draft_pool).view(requests, K + 1, vocabulary)[:, :K]
+    draft = rotated(target_pool if acceptance == 1 else draft_pool).view(requests, K + 1, vocabulary)
+    draft = draft if op in TREES else draft[:, :K]
     seed = harness.SEED + torch.arange(requests, device=device)
     position = torch.full((requests,), 1000 * number, device=device)
     steps = position[:, None] + torch.arange(K, device=device)
+    if op in TREES:
+        return Inputs(children(target if op == "tree race" else draft, seed, position), target, draft, seed, position)
     law = target[:, :K] if op == "race" else draft
     tokens = sd.race_sample(law, seed=seed[:, None], position=steps)
     if op == "race":
@@ -117,6 +150,12 @@ def make(op, requests, vocabulary, acceptance, number, device):
     elif acceptance == 0:
         target[:, :K].scatter_(-1, tokens[..., None], -1e30)
     return Inputs(tokens, target, draft.contiguous(), seed, position)
+
+
+def children(law, seed, position):
+    """The draft tokens of the tree: of its first two nodes' rows the first two arrivals each."""
+    arrivals = [sd.race_topk(law[:, node], 2, seed=seed, position=position + node) for node in (0, 1)]
+    return torch.cat([torch.zeros_like(seed)[:, None], *arrivals], dim=1)
 
 
 _pools = {}
@@ -142,8 +181,14 @@ def bytes_needed(op, inputs):
     if op == "race_sample":
         return len(inputs[0].seed) * row
     with sd.backend("cpu"):
-        accepted = torch.cat([OURS[op](x.on("cpu")).num_accepted for x in inputs[:8]]).long()
-    rows = accepted + 1 if op == "race" else accepted + 1 + (accepted + 1).clamp(max=K)
+        verdicts = [OURS[op](x.on("cpu")) for x in inputs[:8]]
+    accepted = torch.cat([verdict.num_accepted for verdict in verdicts]).long()
+    rows = accepted + 1
+    if op == "rejection":
+        rows = rows + rows.clamp(max=K)
+    elif op == "tree rejection":
+        path = torch.cat([verdict.path for verdict in verdicts])
+        rows = rows + torch.isin(path, torch.tensor(PARENTS[1:])).sum(-1)
     return int(rows.sum() / len(inputs[:8])) * row
 
 
@@ -237,6 +282,8 @@ def measure(book, scale, device, backends):
         peers, missing = available(op)
         skipped |= missing
         for sweep, requests, vocabulary, acceptance, cold in cases(scale):
+            if op in TREES and acceptance != 0.7:
+                continue
             inputs = inputs_of(op, requests, vocabulary, acceptance, cold, scale, device)
             case = {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold}
             needed = bytes_needed(op, inputs)
@@ -353,8 +400,8 @@ def main():
     }  # fmt: skip
     (out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
     for op in OURS:
-        harness.plot(book, out / f"{op}_batch.png", op, "B", "batch", sweep="B")
-        harness.plot(book, out / f"{op}_vocabulary.png", op, "V", "vocabulary", sweep="V")
+        harness.plot(book, out / f"{op.replace(' ', '_')}_batch.png", op, "B", "batch", sweep="B")
+        harness.plot(book, out / f"{op.replace(' ', '_')}_vocabulary.png", op, "V", "vocabulary", sweep="V")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ PEERS = {
         "flashinfer logits": ("flashinfer", flashinfer_sample),
     },
     "race": {"torch gumbel + argmax": ("torch", gumbel_argmax)},
+    "tree race": {"torch gumbel + argmax": ("torch", gumbel_argmax)},
+    "tree rejection": {},
     "rejection": {
         "torch": ("torch", torch_rejection),
         "softmax + flashinfer chain": ("flashinfer", flashinfer_chain),
