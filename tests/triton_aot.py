@@ -9,17 +9,15 @@ Run without TRITON_INTERPRET, which leaves nothing to compile.
 
 import argparse
 import contextlib
+import io
 import json
 import re
-import subprocess
-import tempfile
 from pathlib import Path
 
 import torch
 import triton
 from specdec_kernels.triton_kernels import _launch
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
@@ -33,6 +31,9 @@ ARCHS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 VOCABULARY = 128_256
+
+triton.knobs.nvidia.dump_ptxas_log = True
+triton.knobs.compilation.always_compile = True  # what is found in a cache has no log
 
 
 def recorded(call):
@@ -61,25 +62,23 @@ def specialised(kernel, num_warps, arguments, target):
 
 
 def compiled(kernel, num_warps, arguments, target):
+    """(program, what ptxas said of it)."""
     options, signature, constants, attributes = specialised(kernel, num_warps, arguments, target)
-    return triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options.__dict__)
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        program = triton.compile(
+            ASTSource(kernel, signature, constants, attributes), target=target, options=options.__dict__
+        )  # fmt: skip
+    return program, log.getvalue()
 
 
-def figures(program, target):
+def figures(program, log, target):
     """(registers a thread, spilled bytes a thread, shared bytes a block)."""
-    shared = program.metadata.shared
     if target.backend == "hip":
         text = program.asm["amdgcn"]
         registers, spilled = (int(re.search(rf"\.vgpr_{name}:\s+(\d+)", text)[1]) for name in ("count", "spill_count"))
-        return registers, 4 * spilled, shared
-    name = f"sm_{target.arch}{'a' if target.arch >= 90 else ''}"
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(program.asm["ptx"])
-        command = [get_ptxas(target.arch).path, "-v", "--fmad=false", f"--gpu-name={name}", source, "-o", f"{source}.o"]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    spilled = sum(int(found) for found in re.findall(r"(\d+) bytes spill", text))
-    return int(re.search(r"Used (\d+) registers", text)[1]), spilled, shared
+        return registers, 4 * spilled, program.metadata.shared
+    spilled = sum(int(found) for found in re.findall(r"(\d+) bytes spill", log))
+    return int(re.search(r"Used (\d+) registers", log)[1]), spilled, program.metadata.shared
 
 
 def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
@@ -144,8 +143,8 @@ def kernels(*arguments, **options):
 
 
 def row(name, launch, dtype, space, arch):
-    program = compiled(*launch, ARCHS[arch])
-    registers, spilled, shared = figures(program, ARCHS[arch])
+    program, log = compiled(*launch, ARCHS[arch])
+    registers, spilled, shared = figures(program, log, ARCHS[arch])
     return program, {
         "kernel": name, "dtype": str(dtype).removeprefix("torch."), "space": space, "arch": arch,
         "registers": registers, "spill_bytes": spilled, "shared_bytes": shared,
