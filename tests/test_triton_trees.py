@@ -52,9 +52,9 @@ def assert_same_verdict(call, **options):
 
 @SPACES
 @EACH
-@pytest.mark.parametrize("vocabulary", [1, 7, 65])
+@pytest.mark.parametrize("vocabulary", [1, 65])
 def test_verdicts(vocabulary, options, space):
-    assert_same_verdict(made(vocabulary, options, requests=4, nodes=9, vocabulary=vocabulary, space=space))
+    assert_same_verdict(made(vocabulary, options, requests=4, nodes=7, vocabulary=vocabulary, space=space))
 
 
 @EACH
@@ -166,12 +166,11 @@ def test_trees_deeper_than_there_is_room_for(options):
         assert_same(verify_tree, **call, max_depth=depth)
 
 
-@SPACES
 @EACH
-def test_rows_off_the_path_decide_nothing(options, space):
-    call = made(40, options, requests=4, space=space, vocabulary=7)
+def test_rows_off_the_path_decide_nothing(options):
+    call = made(40, options, requests=4, nodes=7, vocabulary=7)
     clean = verify_tree(**call)
-    on_path = torch.zeros(4, 10, dtype=torch.bool).scatter_(1, clean.path.long() % 10, True)[:, :9]
+    on_path = torch.zeros(4, 8, dtype=torch.bool).scatter_(1, clean.path.long() % 8, True)[:, :7]
     call["target"] = torch.where(on_path.unsqueeze(-1), call["target"], torch.nan)
     if call["draft"] is not None:
         call["draft"] = torch.where(on_path.unsqueeze(-1), call["draft"], torch.nan)
@@ -289,7 +288,7 @@ def with_status(op, requests):
     return call
 
 
-@pytest.mark.parametrize("nodes", [1, 9, 40])
+@pytest.mark.parametrize("nodes", [1, 40])
 def test_masks_and_positions(nodes):
     generator = torch.Generator().manual_seed(nodes)
     parents, lens = random_parents(3, nodes, generator), torch.tensor([0, 37, 5])
