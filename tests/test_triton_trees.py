@@ -152,10 +152,10 @@ def test_empty_residuals_and_parameters_out_of_range():
     call = made(38, requests=4, nodes=3, parents=[-1, 0, 0], vocabulary=5)
     call["temperature"] = torch.tensor([torch.nan, -1.0, torch.inf, 2.0**-130])
     assert_same(verify_tree, **call)
-    law = torch.tensor([0.5, 0.5, 0.0]).expand(2, 3, -1)
-    tokens, parents = torch.tensor([[-1, 2, 2], [-1, 9, 2**40]]), torch.tensor([-1, 0, 0])
-    for draft in (law, None):
-        options = {"parents": parents, "space": "probs", "seed": torch.arange(2), "position": 0, "replacement": True}
+    law = torch.tensor([0.5, 0.5, 0.0]).expand(3, 3, -1)
+    tokens, parents = torch.tensor([[-1, 2, 2], [-1, 9, 2**40], [-1, 2, 0]]), torch.tensor([-1, 0, 0])
+    for draft in (law, torch.zeros_like(law), None):
+        options = {"parents": parents, "space": "probs", "seed": torch.arange(3), "position": 0, "replacement": True}
         assert_same(verify_tree, tokens, law, draft, **options)
 
 
