@@ -19,10 +19,10 @@ struct Rows {
   float draft_prob(int) const { return 1.0f; }
   void emit(int, int token) { emitted.push_back(token); }
 
-  int32_t laws(int slot, int token, float* p, float* q) const {
+  bool laws(int slot, int token, float* p, float* q, int32_t*) const {
     *p = target[slot][token];
     *q = draft[slot][token];
-    return specdec::kStatusOk;
+    return true;  // this is known; a walk that meets false is left, and can be gone on with
   }
 
   template <class Weight>
@@ -36,14 +36,17 @@ struct Rows {
     return specdec::draw_of(winner, specdec::kStatusOk);
   }
 
-  specdec::Draw race(int slot, uint32_t stream) const {
-    return race_over(slot, stream, [&](int token) { return target[slot][token]; });
+  bool race(int slot, uint32_t stream, specdec::Draw* draw) const {
+    *draw = race_over(slot, stream, [&](int token) { return target[slot][token]; });
+    return true;
   }
-  specdec::Draw residual(int slot, int, float h) const {
-    return race_over(slot, specdec::kStreamResidual,
-                     [&](int token) { return specdec::residual_weight(target[slot][token], h * draft[slot][token]); });
+  bool residual(int slot, int, float h, specdec::Draw* draw) const {
+    *draw = race_over(slot, specdec::kStreamResidual, [&](int token) {
+      return specdec::residual_weight(target[slot][token], h * draft[slot][token]);
+    });
+    return true;
   }
-  specdec::Draw argmax(int slot) const { return race(slot, specdec::kStreamRace); }  // not used: temperature 1
+  bool argmax(int slot, specdec::Draw* draw) const { return race(slot, specdec::kStreamRace, draw); }  // temperature 1
 };
 
 int main() {
@@ -58,11 +61,13 @@ int main() {
     request.temperature = {1.0f, false};
     Rows rows = {request, {p, p, p}, {q, q}, {}, {}};
     for (int slot = 0; slot < request.slots; ++slot) {  // the draft model samples by the race of stream 0
-      Rows draft = {request, {q, q}, {}, {}, {}};
-      rows.drafts.push_back(draft.race(slot, specdec::kStreamRace).token);
+      specdec::Draw drafted;
+      Rows{request, {q, q}, {}, {}, {}}.race(slot, specdec::kStreamRace, &drafted);
+      rows.drafts.push_back(drafted.token);
     }
-    int32_t status = specdec::kStatusOk;
-    accepted += specdec::walk_chain(request, specdec::Method::kRejection, 4, rows, &status);
+    int32_t slot = 0, status = specdec::kStatusOk;
+    specdec::walk_chain(request, specdec::Method::kRejection, 4, rows, &slot, &status);
+    accepted += slot;
     ++first[rows.emitted[0]];
   }
   std::printf("accepted %.4f of 0.9600 drafts a round; first token", accepted / static_cast<double>(rounds));

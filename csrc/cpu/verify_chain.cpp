@@ -40,12 +40,22 @@ struct ChainOps {
     bool has(int32_t other) const { return other == token; }
   };
 
-  Draw argmax(int32_t slot) { return rows(slot).argmax(); }
-  Draw race(int32_t slot, uint32_t stream) { return rows(slot).race(chain_noise(r, slot, stream)); }
-  Draw residual(int32_t slot, int32_t token, float h) {
-    return rows(slot).residual(chain_noise(r, slot, kStreamResidual), h, OneToken{token});
+  bool argmax(int32_t slot, Draw* draw) {
+    *draw = rows(slot).argmax();
+    return true;
   }
-  int32_t laws(int32_t slot, int32_t token, float* law_p, float* law_q) { return rows(slot).laws(token, law_p, law_q); }
+  bool race(int32_t slot, uint32_t stream, Draw* draw) {
+    *draw = rows(slot).race(chain_noise(r, slot, stream));
+    return true;
+  }
+  bool residual(int32_t slot, int32_t token, float h, Draw* draw) {
+    *draw = rows(slot).residual(chain_noise(r, slot, kStreamResidual), h, OneToken{token});
+    return true;
+  }
+  bool laws(int32_t slot, int32_t token, float* law_p, float* law_q, int32_t* bits) {
+    *bits |= rows(slot).laws(token, law_p, law_q);
+    return true;
+  }
 
   void emit(int32_t slot, int32_t token) { tokens[slot] = token; }
 };
@@ -60,7 +70,7 @@ void verify_chain(const ChainParams& p, int threads) {
     int32_t accepted = 0, status = r.status;
     if (r.readable) {
       ChainOps ops{p, r, tokens, crew};
-      accepted = walk_chain(r, p.method, p.target.vocab, ops, &status);
+      walk_chain(r, p.method, p.target.vocab, ops, &accepted, &status);
     } else {
       tokens[0] = 0;
     }

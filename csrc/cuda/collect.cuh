@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rows.cuh"
+#include "specdec/chain.h"
 
 namespace specdec {
 namespace cuda {
@@ -50,6 +51,10 @@ struct Find {
   bool bad;                   // something that no law has
   bool draft_weighs = false;  // a draft row, where one was looked through, has weight
 };
+
+__device__ __forceinline__ Draw draw_of(const Find& find, int32_t status) {
+  return draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
+}
 
 // The block's; every thread gets it. Holds two barriers, so it can be called again at once.
 __device__ __forceinline__ Find block_find(Find mine) {

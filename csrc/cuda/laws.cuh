@@ -63,6 +63,21 @@ __device__ __forceinline__ Law law_of_row(const Row& row, Space space, float inv
   return law;
 }
 
+// That of (p - h q)^+. stat(side) has the log-sum-exp of rows of logits.
+template <class Stat>
+__device__ __forceinline__ Law law_of_residual(const Row& target, const Row& draft, Space space, float inv_temperature,
+                                               float h, Stat&& stat) {
+  Law law = law_of_row(target, space, inv_temperature, kNoToken);
+  law.kind = Law::kResidual;
+  law.draft = draft;
+  law.draft_prob = h;
+  if (space == Space::kLogits) {
+    law.target_lse = stat(0).lse;
+    law.draft_lse = stat(1).lse;
+  }
+  return law;
+}
+
 // p(token) and q(token) of a pair of rows, q = 1 without a draft. stat(side) has the log-sum-exp of rows of logits. The
 // status is that of the two elements of rows of probabilities.
 template <class Stat>

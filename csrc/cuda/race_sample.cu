@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
     if (!last_to_come(a.room.tickets + index, a.splits)) return;
     find = gather_partials(a.room.words, index * a.splits, a.splits);
   }
-  if (threadIdx.x == 0) a.p.tokens[index] = draw_of(candidate_of_key(find.key), kStatusOk).token;
+  if (threadIdx.x == 0) a.p.tokens[index] = draw_of(find, kStatusOk).token;
 }
 
 cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {

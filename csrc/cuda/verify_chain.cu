@@ -5,6 +5,10 @@
 //   chain_kernel      a team of blocks walks each request in order and stops: rows past the last one decided are not
 //                     read. One block a request in large batches; a cluster, or a software cluster, in smaller ones,
 //                     which for few requests takes the log-sum-exp of several slots between two barriers.
+//
+// Rows are wide and their code is long, so it stands once, apart from the walk (specdec/chain.h). In chain_kernel one
+// thread of each block walks, all members of a team alike. Where the walk asks for what is not there yet the thread
+// leaves it with an order; the block, with its team, fills the order; then the thread goes on from the same slot.
 #include "race_rows.cuh"
 #include "specdec/chain.h"
 #include "team_rows.cuh"
@@ -52,15 +56,15 @@ struct WinnerOps {
   int32_t last_token = 0;
 
   __device__ int64_t draft_token(int32_t slot) const { return chain_draft_token(p, r, slot); }
-  __device__ Draw race(int32_t slot, uint32_t) const {
-    const Find find = gather_partials(partials, first + static_cast<int64_t>(slot) * splits, splits);
-    return draw_of(candidate_of_key(find.key), find.bad ? kStatusNonFinite : kStatusOk);
+  __device__ bool race(int32_t slot, uint32_t, Draw* draw) const {
+    *draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(slot) * splits, splits), kStatusOk);
+    return true;
   }
-  __device__ Draw argmax(int32_t slot) const { return race(slot, kStreamRace); }
+  __device__ bool argmax(int32_t slot, Draw* draw) const { return race(slot, kStreamRace, draw); }
   __device__ void emit(int32_t, int32_t token) { last_token = token; }
   // The race needs none of these.
-  __device__ Draw residual(int32_t, int32_t, float) const { return {0, kStatusOk}; }
-  __device__ int32_t laws(int32_t, int32_t, float*, float*) const { return kStatusOk; }
+  __device__ bool residual(int32_t, int32_t, float, Draw*) const { return false; }
+  __device__ bool laws(int32_t, int32_t, float*, float*, int32_t*) const { return false; }
   __device__ float draft_prob(int32_t) const { return 1.0f; }
 };
 
@@ -88,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
   WinnerOps ops{p, r, a.room.words, request * rows * a.splits, a.splits};
-  int32_t status = r.status;
-  const int32_t accepted = r.readable ? walk_chain(r, Method::kRace, p.target.vocab, ops, &status) : 0;
+  int32_t accepted = 0, status = r.status;
+  if (r.readable) walk_chain(r, Method::kRace, p.target.vocab, ops, &accepted, &status);
   if (threadIdx.x == 0) write_verdict(p, r, request, accepted, ops.last_token, status);
 }
 
@@ -104,44 +108,40 @@ struct ChainArguments {
   int tiles;           // of the longest row
 };
 
-// Rows are wide and their code is long, so it stands once, apart from the walk: one thread walks, and where it meets
-// rows that are not read yet it leaves an order and the walk is thrown away; the block, with its team, fills the order;
-// then the thread walks again. What it passes again it knows: those slots were accepted. Every member of a team walks
-// alike; only the token drawn last is known to one alone, the finisher.
 struct Order {
   enum Kind : int32_t { kDone, kStats, kDraw };
   Kind kind;
-  int32_t slot, slots;     // kStats: how many from `slot` on
-  int64_t target, draft;   // where the rows of `slot` start, in elements
-  Noise noise;
+  int32_t slots;          // kStats: how many from this one on
+  int64_t target, draft;  // where the slot's rows start, in elements
   float inv_temperature;
   // kDraw
-  int32_t greedy, residual;
+  bool greedy, residual;
   int32_t excluded;
   float draft_prob;
+  int32_t first_stat;  // residual: where the figures of its rows of logits are
+  Noise noise;
 };
 
-// What the walking thread remembers between two walks.
+// What the walking thread remembers while it waits.
 struct Memory {
-  int32_t stats_from, stats_to;  // the slots whose figures are there
-  int32_t stats_status;          // of the slots before them
-  int32_t drawn_slot;            // whose draw is there; slots before it were accepted
-  int32_t drawn_token, drawn_status;
-  int32_t finisher;
+  int32_t at, status;            // the walk's
+  int32_t stats_from, stats_to;  // the slots whose figures were asked for last
+  int32_t drawn_slot;            // whose draw was asked for last
+  Draw drawn;
+  bool finisher;  // knows the verdict and writes it, alone in its team
 };
 
 // The row operations of walk_chain, by the walking thread.
-struct OrderingOps {
+struct AskingOps {
   const ChainArguments& a;
   const ChainRequest& r;
   const Shared<RowStat>& stats;
-  Memory memory;
-  Order order;
-  int32_t last_token;
+  Memory& memory;
+  Order& order;
+  int32_t last_token = 0;
 
   __device__ bool has_draft() const { return a.p.draft.data != nullptr; }
   __device__ int64_t draft_offset(int32_t slot) const { return r.draft_row + slot * a.p.draft.row_stride; }
-  __device__ Row draft(int32_t slot) const { return row_at(a.p.draft, draft_offset(slot)); }
 
   __device__ int64_t draft_token(int32_t slot) const { return chain_draft_token(a.p, r, slot); }
   __device__ float draft_prob(int32_t slot) const {
@@ -149,57 +149,64 @@ struct OrderingOps {
   }
   __device__ void emit(int32_t, int32_t token) { last_token = token; }
 
-  __device__ Draw argmax(int32_t slot) { return drawn(slot, false, kStreamRace, kNoToken, 1.0f); }
-  __device__ Draw race(int32_t slot, uint32_t stream) { return drawn(slot, false, stream, kNoToken, 1.0f); }
-  __device__ Draw residual(int32_t slot, int32_t token, float h) {
-    if (has_draft() && a.p.space == Space::kLogits && !known(slot)) return {0, kStatusOk};
-    return drawn(slot, true, kStreamResidual, has_draft() || token < 0 ? kNoToken : token, h);
+  __device__ bool argmax(int32_t slot, Draw* draw) { return race(slot, kStreamRace, draw); }
+  __device__ bool race(int32_t slot, uint32_t stream, Draw* draw) {
+    return drawn(slot, stream, false, kNoToken, 1.0f, draw);
+  }
+  __device__ bool residual(int32_t slot, int32_t token, float h, Draw* draw) {
+    const bool of_logits = has_draft() && a.p.space == Space::kLogits;
+    if (of_logits && !figures(slot)) return false;
+    const int32_t excluded = has_draft() || token < 0 ? kNoToken : token;
+    if (!drawn(slot, kStreamResidual, true, excluded, h, draw)) return false;
+    if (of_logits) draw->status |= row_status(slot);
+    return true;
   }
 
-  __device__ int32_t laws(int32_t slot, int32_t token, float* p, float* q) {
-    *p = 1.0f, *q = 0.0f;  // what was accepted before is accepted again
-    if (a.p.space == Space::kLogits && (slot < memory.stats_from || !known(slot))) return kStatusOk;
-    const int32_t status =
-        laws_at(chain_target(a.p, r, slot), draft(slot), has_draft(), a.p.space, r.temperature.inverse, token,
-                [&](int side) { return stat(slot, side); }, p, q);
-    return a.p.space == Space::kLogits ? row_status(slot) : status;
-  }
-
-  __device__ RowStat stat(int32_t slot, int side) const { return stats[2 * (slot - memory.stats_from) + side]; }
-  __device__ int32_t row_status(int32_t slot) const {
-    const bool bad = stat(slot, 0).bad || (has_draft() && stat(slot, 1).bad);
-    return memory.stats_status | (bad ? kStatusNonFinite : kStatusOk);
+  __device__ bool laws(int32_t slot, int32_t token, float* p, float* q, int32_t* bits) {
+    if (a.p.space == Space::kLogits) {
+      if (!figures(slot)) return false;
+      *bits |= row_status(slot);
+    }
+    *bits |= laws_at(chain_target(a.p, r, slot), row_at(a.p.draft, draft_offset(slot)), has_draft(), a.p.space,
+                     r.temperature.inverse, token, [&](int side) { return stat(slot, side); }, p, q);
+    return true;
   }
 
  private:
-  __device__ bool known(int32_t slot) {
-    if (order.kind != Order::kDone) return false;  // this walk is void
-    if (slot >= memory.stats_from && slot < memory.stats_to) return true;
-    for (int32_t past = memory.stats_from; past < memory.stats_to; ++past) memory.stats_status |= row_status(past);
-    place(Order::kStats, slot, kStreamAccept);
+  __device__ int32_t first_stat(int32_t slot) const { return 2 * (slot - memory.stats_from); }
+  __device__ RowStat stat(int32_t slot, int side) const { return stats[first_stat(slot) + side]; }
+  __device__ int32_t row_status(int32_t slot) const {
+    return stat(slot, 0).bad || (has_draft() && stat(slot, 1).bad) ? kStatusNonFinite : kStatusOk;
+  }
+
+  __device__ bool figures(int32_t slot) {
+    if (slot < memory.stats_to) return true;
+    place(Order::kStats, slot);
     order.slots = slots_ahead(slot);
     memory.stats_from = slot;
     memory.stats_to = slot + order.slots;
     return false;
   }
 
-  __device__ Draw drawn(int32_t slot, bool residual, uint32_t stream, int32_t excluded, float h) {
-    if (order.kind != Order::kDone) return {0, kStatusOk};
-    if (slot == memory.drawn_slot) return {memory.drawn_token, memory.drawn_status};
-    if (slot < memory.drawn_slot) return {static_cast<int32_t>(draft_token(slot)), kStatusOk};
-    place(Order::kDraw, slot, stream);
+  __device__ bool drawn(int32_t slot, uint32_t stream, bool residual, int32_t excluded, float h, Draw* draw) {
+    *draw = memory.drawn;
+    if (memory.drawn_slot == slot) return true;
+    place(Order::kDraw, slot);
+    order.greedy = r.temperature.greedy;
     order.residual = residual;
     order.excluded = excluded;
     order.draft_prob = h;
+    order.first_stat = first_stat(slot);
+    order.noise = chain_noise(r, slot, stream);
     memory.drawn_slot = slot;
-    if (residual && has_draft() && a.p.space == Space::kLogits) memory.drawn_status |= row_status(slot);
-    return {kNoToken, kStatusOk};
+    return false;
   }
 
-  __device__ void place(Order::Kind kind, int32_t slot, uint32_t stream) {
-    const int64_t target = r.target_row + slot * a.p.target.row_stride;
-    order = {kind, slot, 1, target, draft_offset(slot), chain_noise(r, slot, stream), r.temperature.inverse,
-             r.temperature.greedy, false, kNoToken, 1.0f};
+  __device__ void place(Order::Kind kind, int32_t slot) {
+    order.kind = kind;
+    order.target = r.target_row + slot * a.p.target.row_stride;
+    order.draft = draft_offset(slot);
+    order.inv_temperature = r.temperature.inverse;
   }
 
   // How many slots from `slot` on the walk could still ask for.
@@ -213,18 +220,18 @@ struct OrderingOps {
   }
 };
 
-// Walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
+// A thread walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
 __device__ void walk(const ChainArguments& a, int64_t request, const Shared<RowStat>& stats,
-                     const Shared<Memory>& memory, const Shared<Order>& order) {
+                     const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
   const ChainRequest r = chain_request(a.p, request);
-  OrderingOps ops{a, r, stats, memory[0], {}, 0};
-  ops.order.kind = Order::kDone;
-  int32_t status = r.status;
-  const int32_t accepted = r.readable ? walk_chain(r, a.p.method, a.p.target.vocab, ops, &status) : 0;
-  if (ops.order.kind == Order::kDone && ops.memory.finisher)
-    write_verdict(a.p, r, request, accepted, ops.last_token, status);
-  memory[0] = ops.memory;
-  order[0] = ops.order;
+  Memory memory = shared_memory[0];
+  Order order = {};
+  memory.status |= r.status;
+  AskingOps ops{a, r, stats, memory, order};
+  const bool through = !r.readable || walk_chain(r, a.p.method, a.p.target.vocab, ops, &memory.at, &memory.status);
+  if (through && memory.finisher) write_verdict(a.p, r, request, memory.at, ops.last_token, memory.status);
+  shared_memory[0] = memory;
+  shared_order[0] = order;
 }
 
 // The log-sum-exp of the rows of the slots ordered.
@@ -242,30 +249,15 @@ __device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, 
       [&](int row, const RowStat& stat) { stats[row / sides * 2 + row % sides] = stat; });
 }
 
-// The law of the draw ordered.
-__device__ __forceinline__ Law law_of_order(const ChainArguments& a, const Order& order, const Row& row,
-                                            const Shared<RowStat>& stats, int32_t stats_from) {
-  Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
-  if (!order.residual || !a.p.draft.data) return law;
-  law.kind = Law::kResidual;
-  law.draft = row_at(a.p.draft, order.draft);
-  law.draft_prob = order.draft_prob;
-  if (a.p.space == Space::kLogits) {
-    const int pair = 2 * (order.slot - stats_from);
-    const RowStat target = stats[pair], draft = stats[pair + 1];
-    law.target_lse = target.lse;
-    law.draft_lse = draft.lse;
-  }
-  return law;
-}
-
 // The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it.
 template <class Team>
 __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
-                                          const Shared<RowStat>& stats, int32_t stats_from,
-                                          const Shared<Memory>& memory) {
+                                          const Shared<RowStat>& stats, const Shared<Memory>& memory) {
   const Row row = row_at(a.p.target, order.target);
-  Law law = law_of_order(a, order, row, stats, stats_from);
+  Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
+  if (order.residual && a.p.draft.data)
+    law = law_of_residual(row, row_at(a.p.draft, order.draft), a.p.space, order.inv_temperature, order.draft_prob,
+                          [&](int side) -> RowStat { return stats[order.first_stat + side]; });
   Part part = {team.rank(), team.size()};
   // A draft row of probabilities is looked through for what is none, and for any weight; nothing else reads it all.
   const bool look_at_draft = law.kind == Law::kResidual && a.p.space == Space::kProbs;
@@ -295,12 +287,10 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
   }
   if (look_at_draft && !find.draft_weighs) find.bad = true;
   if (threadIdx.x == 0) {
-    const Draw draw = draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
-    Memory m = memory[0];
-    m.drawn_token = draw.token;
-    m.drawn_status |= draw.status;
-    m.finisher = finisher;
-    memory[0] = m;
+    Memory known = memory[0];
+    known.drawn = draw_of(find, status);
+    known.finisher = finisher;
+    memory[0] = known;
   }
 }
 
@@ -310,15 +300,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Team team(a.team);
-  if (threadIdx.x == 0) memory[0] = Memory{0, 0, kStatusOk, -1, 0, kStatusOk, team.rank() == 0};
+  if (threadIdx.x == 0) memory[0] = Memory{0, kStatusOk, 0, 0, -1, {0, kStatusOk}, team.rank() == 0};
   for (;;) {
     if (threadIdx.x == 0) walk(a, team.index(), stats, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
-    const Memory known = memory[0];
     if (order.kind == Order::kDone) break;
     if (order.kind == Order::kStats) take_stats(a, team, order, stats);
-    else take_draw(a, team, order, stats, known.stats_from, memory);
+    else take_draw(a, team, order, stats, memory);
     __syncthreads();
   }
   team.leave();

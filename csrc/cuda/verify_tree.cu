@@ -290,7 +290,7 @@ __device__ __forceinline__ Draw take_look(const TreeArguments& a, Team& team, co
   for (int side = order.rows - 1; side >= 0; --side) {
     const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
     const Find find = team_find(team, argmax_part(row, a.p.space, {team.rank(), team.size()}));
-    look = draw_of(candidate_of_key(find.key), look.status | (find.bad ? kStatusNonFinite : kStatusOk));
+    look = draw_of(find, look.status);
   }
   return look;
 }
@@ -304,21 +304,14 @@ __device__ __forceinline__ Draw take_race(const TreeArguments& a, Team& team, co
     law.tried = tried;
     law.leaves_out = true;
   } else if (order.residual) {
-    law.kind = Law::kResidual;
-    law.draft = row_at(a.p.draft, order.draft);
-    law.draft_prob = order.taken;
-    if (a.p.space == Space::kLogits) {
-      const RowStat target = stats[0], draft = stats[1];
-      law.target_lse = target.lse;
-      law.draft_lse = draft.lse;
-    }
+    law = law_of_residual(row, row_at(a.p.draft, order.draft), a.p.space, order.inv_temperature, order.taken,
+                          [&](int side) -> RowStat { return stats[side]; });
   }
   int32_t status = kStatusOk;
   for (;;) {
     const Find find = team_find(team, race_part(law, order.noise, {team.rank(), team.size()}));
     if (find.bad) status |= kStatusNonFinite;
-    if (find.key != 0 || !order.residual || status & kStatusEmptyResidual)
-      return draw_of(candidate_of_key(find.key), status);
+    if (find.key != 0 || !order.residual || status & kStatusEmptyResidual) return draw_of(find, status);
     status |= kStatusEmptyResidual;  // p and q equal to rounding: from p
     law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
   }

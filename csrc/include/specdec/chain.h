@@ -1,6 +1,6 @@
 // The chain walk: which rows a request reads and what it decides of them. The walk is sequential and cheap; the rows
 // are wide. So a backend hands in `Ops`, the row operations as it does them (a thread, a block, a cluster), and the
-// rule has one home.
+// rule has one home. An operation may say that it does not know yet: the walk is left there, and gone on with later.
 #pragma once
 
 #include "accept.h"
@@ -92,16 +92,20 @@ SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
 
 // The walk. `Ops` gives, for target row `slot` of this request,
 //   int64_t draft_token(slot)                      the draft token, -1 at the end
-//   Draw argmax(slot)                              the greedy token
-//   Draw race(slot, stream)                        a token from p_slot
-//   Draw residual(slot, token, h)                  a token from norm((p - h q)^+), q one-hot at `token` without a draft
-//   int32_t laws(slot, token, float* p, float* q)  p(token), q(token), status bits of what was read
 //   float draft_prob(slot)                         h, 1 where there is no draft law
+//   bool argmax(slot, Draw*)                       the greedy token
+//   bool race(slot, stream, Draw*)                 a token from p_slot
+//   bool residual(slot, token, h, Draw*)           a token from norm((p - h q)^+), q one-hot at `token` without a draft
+//   bool laws(slot, token, p*, q*, status*)        p(token), q(token), and adds status bits of what was read
 //   void emit(slot, token)                         writes one output token
-// Returns the number accepted; `status` gathers the bits.
+// `at` is the slot where the walk stands, 0 at first. A backend that reads rows apart from the walk returns false where
+// it does not know yet; so does the walk then, and called again with the same `at` it asks the same again. Once it is
+// through, *at were accepted; `status` gathers the bits.
 template <class Ops>
-SPECDEC_HD int32_t walk_chain(const ChainRequest& r, Method method, int32_t vocab, Ops& ops, int32_t* status) {
-  for (int32_t slot = 0;; ++slot) {
+SPECDEC_HD bool walk_chain(const ChainRequest& r, Method method, int32_t vocab, Ops& ops, int32_t* at,
+                           int32_t* status) {
+  for (;; ++*at) {
+    const int32_t slot = *at;
     const int64_t token = slot < r.slots ? ops.draft_token(slot) : -1;
     const bool drafted = token != -1;
     const bool in_range = token >= 0 && token < vocab;
@@ -110,26 +114,28 @@ SPECDEC_HD int32_t walk_chain(const ChainRequest& r, Method method, int32_t voca
     Draw draw;
     bool accepted = false;
     if (r.temperature.greedy || method == Method::kRace) {
-      draw = r.temperature.greedy ? ops.argmax(slot) : ops.race(slot, kStreamRace);
+      const bool known = r.temperature.greedy ? ops.argmax(slot, &draw) : ops.race(slot, kStreamRace, &draw);
+      if (!known) return false;
       accepted = drafted && draw.token == token;
     } else {
       const float h = slot < r.slots ? draft_prob_of(ops.draft_prob(slot), status) : 1.0f;
       if (in_range) {
         float p, q;
-        *status |= ops.laws(slot, static_cast<int32_t>(token), &p, &q);
+        if (!ops.laws(slot, static_cast<int32_t>(token), &p, &q, status)) return false;
         accepted = accepts(accept_coin(chain_noise(r, slot, 0), slot), p, mul(h, q), r.epsilon);
       }
       if (accepted) {
         draw = {static_cast<int32_t>(token), kStatusOk};
-      } else if (drafted || h < 1.0f) {
-        draw = ops.residual(slot, in_range ? static_cast<int32_t>(token) : -1, h);
       } else {
-        draw = ops.race(slot, kStreamResidual);
+        const bool known = drafted || h < 1.0f
+                               ? ops.residual(slot, in_range ? static_cast<int32_t>(token) : -1, h, &draw)
+                               : ops.race(slot, kStreamResidual, &draw);
+        if (!known) return false;
       }
     }
     *status |= draw.status;
     ops.emit(slot, draw.token);
-    if (!accepted) return slot;
+    if (!accepted) return true;
   }
 }
 
