@@ -265,9 +265,10 @@ class TestStatus:
         assert verdict.tokens[0, 0] == 1 if bad == torch.inf else verdict.tokens[0, 0] in (0, 2)
 
     @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-    def test_non_finite_draft_logits(self, bad):
-        verdict = self.verdict(0, [0.0, 0.0, 0.0], [0.0, bad, 0.0])
-        assert verdict.status.item() == 1
+    @pytest.mark.parametrize("x, options, status", [(0, {}, 1), (-1, {"draft_prob": 0.5}, 1), (3, {}, 1 | 4)])
+    def test_non_finite_draft_logits(self, bad, x, options, status):
+        verdict = self.verdict(x, [0.0, 0.0, 0.0], [0.0, bad, 0.0], **options)
+        assert verdict.status.item() == status
 
     @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -0.5])
     def test_probabilities_that_are_none(self, bad):
