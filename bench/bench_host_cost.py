@@ -1,4 +1,4 @@
-"""What a call costs before any work: one request, eight tokens, outputs preallocated."""
+"""What a call costs before any work: one request, eight tokens, outputs preallocated; beside it two calls of torch."""
 
 import pytest
 import torch
@@ -7,15 +7,20 @@ from harness import OURS, SEED
 import specdec_kernels as sd
 
 TARGET, DRAFT = torch.randn(1, 2, 8), torch.randn(1, 1, 8)
+ROW = TARGET[0, :1]
 TOKENS = torch.tensor([[3]])
 OUT = sd.Verdict(torch.empty(1, 2, dtype=torch.int64), *(torch.empty(1, dtype=torch.int32) for _ in range(2)))
 SAMPLED = torch.empty(1, dtype=torch.int64)
 
 CALLS = {
-    "race_sample": lambda: sd.race_sample(TARGET[0, :1], seed=SEED, position=7, out=SAMPLED),
+    "race_sample": lambda: sd.race_sample(ROW, seed=SEED, position=7, out=SAMPLED),
     "verify_chain(race)": lambda: sd.verify_chain(TOKENS, TARGET, method="race", seed=SEED, position=7, out=OUT),
     "verify_chain(rejection)": lambda: sd.verify_chain(TOKENS, TARGET, DRAFT, seed=SEED, position=7, out=OUT),
 }
+
+
+def softmax_multinomial():
+    return torch.multinomial(torch.softmax(ROW, -1), 1)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -28,3 +33,8 @@ def bench_call(measure, name, threads):
         assert all(map(torch.equal, call() if name != "race_sample" else [call()], expected))
 
     measure("host_cost", OURS, {"call": name, "threads": threads}, call, [()] * 3, check)
+
+
+def bench_torch(measure, threads):
+    case = {"call": "softmax+multinomial", "threads": threads}
+    measure("host_cost", "torch", case, softmax_multinomial, [()] * 3)

@@ -53,14 +53,14 @@ def run(measure, contender, kind, vocabulary, threads, sweep):
     measure("race_sample", contender, case, CONTENDERS[contender], inputs, check, bytes=4 * vocabulary)
 
 
+@pytest.mark.parametrize("contender", CONTENDERS)
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("contender", CONTENDERS)
 def bench_peers(measure, contender, kind, threads):
     run(measure, contender, kind, VOCABULARY, threads, "peers")
 
 
-@pytest.mark.parametrize("vocabulary", [32_000, 64_000, 128_256, 151_936, 262_144])
 @pytest.mark.parametrize("contender", CONTENDERS)
+@pytest.mark.parametrize("vocabulary", [32_000, 64_000, 128_256, 151_936, 262_144])
 def bench_vocabulary(measure, contender, vocabulary, threads):
     run(measure, contender, "normal", vocabulary, threads, "V")

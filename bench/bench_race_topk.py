@@ -13,9 +13,9 @@ CONTENDERS = {
 }
 
 
+@pytest.mark.parametrize("contender", CONTENDERS)
 @pytest.mark.parametrize("k", [2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("contender", CONTENDERS)
 def bench_peers(measure, contender, kind, k, threads):
     rows = logits(kind, (8, 1, VOCABULARY), SEED)
     inputs = [(rows[i % 8], k, 1000 + i) for i in range(64)]

@@ -26,8 +26,8 @@ def assert_right(call, target, draft):
 CONTENDERS = {OURS: sd.residual, "torch": torch_residual}
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("contender", CONTENDERS)
+@pytest.mark.parametrize("kind", KINDS)
 def bench_peers(measure, contender, kind, threads):
     target = logits(kind, (4, 1, VOCABULARY), SEED)
     inputs = list(zip(target, draft_near(target, 0.7, SEED + 1), strict=True))

@@ -100,10 +100,10 @@ def run(measure, contender, kind, method, batch, acceptance, threads, sweep):
     measure("verify_chain", contender, case, timed, inputs, check, bytes=bytes_read(call, inputs, method))
 
 
+@pytest.mark.parametrize("contender", [OURS, "transformers"])
 @pytest.mark.parametrize("acceptance", [0, 0.7, 1])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", OUR_CALLS)
-@pytest.mark.parametrize("contender", [OURS, "transformers"])
 def bench_peers(measure, contender, method, kind, acceptance, threads):
     run(measure, contender, kind, method, 1, acceptance, threads, "peers")
 
@@ -114,8 +114,8 @@ def bench_threads(measure, method, threads):
     run(measure, OURS, "normal", method, 8, 0.7, threads, "threads")
 
 
+@pytest.mark.parametrize("contender", [OURS, "transformers"])
 @pytest.mark.parametrize("batch", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("method", OUR_CALLS)
-@pytest.mark.parametrize("contender", [OURS, "transformers"])
 def bench_batch(measure, contender, method, batch, threads):
     run(measure, contender, "normal", method, batch, 0.7, threads, "B")

@@ -34,9 +34,9 @@ PEERS = {
 }
 
 
+@pytest.mark.parametrize("contender", [OURS, *PEERS])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", CONTENDERS)
-@pytest.mark.parametrize("contender", [OURS, *PEERS])
 def bench_peers(measure, contender, method, kind, threads):
     inputs = inputs_of(kind)
     call = CONTENDERS[method]

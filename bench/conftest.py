@@ -9,7 +9,15 @@ from goals import GOALS
 from harness import OURS, Book, environment, print_table, write
 
 BOOK = Book()
-SECONDS_PER_CASE = 0.6
+# A machine that others use, too, is slow for seconds at a time: so all cases take turns, and the contenders of a case
+# come one after the other.
+TURNS = 4
+SECONDS_A_TURN = 0.15
+
+
+def pytest_generate_tests(metafunc):
+    metafunc.fixturenames.append("turn")
+    metafunc.parametrize("turn", range(TURNS), scope="session")
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def measure(benchmark):
         for arguments in inputs[:3]:
             call(*arguments)
         once = (time.perf_counter() - start) / len(inputs[:3])
-        rounds = max(15, min(1000, int(SECONDS_PER_CASE / once)))
+        rounds = max(5, min(1000, int(SECONDS_A_TURN / once)))
         turn = itertools.cycle(inputs)
         benchmark.pedantic(call, setup=lambda: (next(turn), {}), rounds=rounds, warmup_rounds=max(3, rounds // 10))
         BOOK.add(op, contender, case, benchmark.stats.stats.data, bytes)

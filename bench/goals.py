@@ -28,7 +28,7 @@ def scaling(method):
 
 
 def host_cost(book):
-    times = [r.median for r in book.records if r.op == "host_cost"]
+    times = [r.median for r in book.records if r.op == "host_cost" and r.contender == OURS]
     return max(times) * 1e6 if times else None
 
 

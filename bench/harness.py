@@ -80,12 +80,21 @@ class Goal:
 @dataclass
 class Book:
     records: list = field(default_factory=list)
+    times: dict = field(default_factory=dict)  # all seconds of a case
     bytes_per_second: float | None = None  # a roof measured by other means
 
     def add(self, op, contender, case, times, bytes=0):
-        times = sorted(times)
+        """Write down the seconds of some calls, together with those of the same case before."""
+        seen = self.times.setdefault((op, contender, *case.items()), [])
+        seen += times
+        times = sorted(seen)
         at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
-        self.records.append(Record(op, contender, case, statistics.median(times), at(0.2), at(0.8), len(times), bytes))
+        record = Record(op, contender, case, statistics.median(times), at(0.2), at(0.8), len(times), bytes)
+        same = [i for i, r in enumerate(self.records) if (r.op, r.contender, r.case) == (op, contender, case)]
+        if same:
+            self.records[same[0]] = record
+        else:
+            self.records.append(record)
 
     def find(self, op, contender, **case):
         """The median of the one record that has these values, or None."""
