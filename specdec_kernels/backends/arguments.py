@@ -1,19 +1,23 @@
-"""What a call of the public ops is to the C++ backends: addresses, strides in elements and sizes (csrc/bindings.h)."""
+"""What a call of the public ops is to the C++ backends: addresses, strides in elements and sizes (csrc/bindings.h).
+
+What is no number is a tensor; asking numbers whether they are tensors takes torch 0.1 µs each.
+"""
 
 import torch
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _METHODS = {"rejection": 0, "race": 1}
 _SPACES = {"logits": 0, "probs": 1}
+_NUMBERS = (float, int)
 _NO_ROWS = (0, 0, 0, 0, 0)
 
 
 def _per_request(x):
-    return (x.data_ptr(), x.stride(0), 0) if isinstance(x, torch.Tensor) else (0, 0, x)
+    return (0, 0, x) if type(x) in _NUMBERS else (x.data_ptr(), x.stride(0), 0)
 
 
 def _per_slot(x, ragged):
-    if not isinstance(x, torch.Tensor):
+    if type(x) in _NUMBERS:
         return 0, 0, 0, x
     if ragged:
         return x.data_ptr(), 0, x.stride(0), 0.0
@@ -21,7 +25,7 @@ def _per_slot(x, ragged):
 
 
 def _per_row(x):
-    return (x.data_ptr(), x.stride(0), x.stride(1), 0) if isinstance(x, torch.Tensor) else (0, 0, 0, x)
+    return (0, 0, 0, x) if type(x) in _NUMBERS else (x.data_ptr(), *x.stride(), 0)
 
 
 def _rows(x):

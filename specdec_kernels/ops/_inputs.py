@@ -65,13 +65,15 @@ def check_space(space, temperature):
 
 
 def is_int(x):
-    return isinstance(x, (int, torch.SymInt)) and not isinstance(x, bool)
+    return type(x) is int or (isinstance(x, (int, torch.SymInt)) and not isinstance(x, bool))
 
 
 def int64(name, x):
     """An int as the signed 64-bit number of the same bits; seeds may be unsigned."""
-    if not isinstance(x, int) or -(2**63) <= x < 2**63:
+    if isinstance(x, torch.SymInt):
         return x
+    if -(2**63) <= x < 2**63:
+        return int(x)
     if x < 2**64 and x > 0:
         return x - 2**64
     raise ValueError(f"{name}: expected 64 bits at most; got {x}")
@@ -91,7 +93,7 @@ def number(name, x, shape, device, least=0.0, most=float("inf")):
 
     A tensor's values are the kernels' to check: they set status bit 8.
     """
-    if isinstance(x, (int, float)) and not isinstance(x, bool):
+    if type(x) is float or (isinstance(x, (int, float)) and not isinstance(x, bool)):
         if not least <= x <= most or x == float("inf"):
             span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
             raise ValueError(f"{name}: expected a number {span}; got {x}")
