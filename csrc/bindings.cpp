@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings.h"
+#include "recall.h"
 #include "cpu/check_parents.h"
 #include "cpu/dispatch.h"
 #include "specdec/chain.h"
@@ -24,25 +25,51 @@ void bind(py::module_ m);  // csrc/cuda/bindings.cpp
 
 namespace {
 
-// op(call, threads), without the GIL while it runs.
+// Python's function that says how many threads an op may take.
+PyObject* threads_function = nullptr;
+
+void use_threads(py::object function) { threads_function = function.release().ptr(); }
+
+int threads() {
+  if (!threads_function) return 1;
+  const py::object count = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(threads_function));
+  const long number = count ? PyLong_AsLong(count.ptr()) : -1;
+  if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return static_cast<int>(number);
+}
+
+// op(params) without Python's lock.
 template <class Params>
-PyObject* run(void (*op)(const Params&, int), PyObject* const* arguments, Py_ssize_t count) {
-  return called(arguments, count, 2, [op](PyObject* const* argument) {
-    const Call<Params> call(argument[0]);
-    const long threads = PyLong_AsLong(argument[1]);
-    if (threads == -1 && PyErr_Occurred()) throw py::error_already_set();
-    {
-      const Unlocked unlocked;
-      op(call.params, static_cast<int>(threads));
-    }
-    Py_RETURN_NONE;
-  });
+void run(void (*op)(const Params&, int), const Params& params) {
+  const int count = threads();
+  const Unlocked unlocked;
+  op(params, count);
+}
+
+// Never destroyed: its tensors would outlive Python.
+template <auto op, class Params>
+Calls<Params>& calls_of() {
+  static auto& calls = *new Calls<Params>;
+  return calls;
 }
 
 void bind_ops(py::module_& m) {
-#define SPECDEC_METHOD(op, Params)                                            \
-  method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {  \
-    return run<Params>(cpu::op, arguments, count);                           \
+#define SPECDEC_METHOD(op, Params)                                                          \
+  method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
+    return called(arguments, count, 1, [](PyObject* const* argument) {                     \
+      run<Params>(cpu::op, Call<Params>(argument[0]).params);                              \
+      Py_RETURN_NONE;                                                                      \
+    });                                                                                    \
+  }),                                                                                      \
+  method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
+    return recalled(calls_of<&cpu::op, Params>(), arguments, count, 1,                       \
+                    [](const Params& params, PyObject* const*) {                           \
+                      run<Params>(cpu::op, params);                                        \
+                      return true;                                                         \
+                    });                                                                    \
+  }),                                                                                      \
+  method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
+    return remembered(calls_of<&cpu::op, Params>(), arguments, count);                       \
   }),
   static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
 #undef SPECDEC_METHOD
@@ -111,6 +138,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("isas", &cpu::isas);
   m.def("isa", &cpu::isa);
   m.def("set_isa", &cpu::set_isa);
+  m.def("use_threads", use_threads);
+  m.def("use_functions", use_functions);
   m.def("use_tensors", use_tensors);
   bind_ops(m);
   bind_trees(m);

@@ -25,6 +25,9 @@ class Call {
 
   Params params = {};
 
+  // What params.layers points to, for who outlives the call.
+  std::vector<CacheLayer> take_layers() { return std::move(layers_); }
+
  private:
   // A struct from a tuple: field by field.
   template <class Struct>
