@@ -90,6 +90,20 @@ def number(name, value, *strides):
     }
 
 
+def noise(noise, *strides):
+    """Arguments for whose random numbers, and which."""
+    return {key: x for name, value in noise._asdict().items() for key, x in number(name, value, *strides).items()}
+
+
+def may_be_greedy(law):
+    """Whether some request may be at temperature 0; ``all_greedy``: whether all are."""
+    return isinstance(law.temperature, torch.Tensor) or all_greedy(law)
+
+
+def all_greedy(law):
+    return not isinstance(law.temperature, torch.Tensor) and not law.temperature >= 2.0**-126
+
+
 def rows(name, tensor, ragged=False):
     """Arguments for rows [B, K, V], or ragged [D, V]."""
     if tensor is None:

@@ -1,6 +1,5 @@
 """Pairs of rows as laws, for residual and overlap: what one launch learns of each row, and tiles of probabilities."""
 
-import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
@@ -107,16 +106,16 @@ def law_tile(row, start, vocab, figures, inverse, greedy, SPACE: tl.constexpr, T
     return tl.where(greedy, (tile_tokens(start, TILE) == top).to(tl.float32), p)
 
 
-def launch_laws(target, draft, space, temperature, counters, figures, partials, rows, tile, tiles, warps):
+def launch_laws(target, draft, law, counters, figures, partials, rows, tile, tiles, warps):
     """The launch of ``laws_kernel`` where it is needed; returns the arguments that the next kernel shares with it."""
     arguments = dict(
         target=target, target_outer=target.stride(0), target_inner=target.stride(1),
         draft=draft, draft_outer=draft.stride(0), draft_inner=draft.stride(1),
         inner=target.shape[1], vocab=target.shape[-1], draft_vocab=draft.shape[-1],
-        **_launch.number("temperature", temperature, "outer", "inner"),
-        counters=counters, figures=figures, partials=partials, SPACE=space, TILE=tile,
+        **_launch.number("temperature", law.temperature, "outer", "inner"),
+        counters=counters, figures=figures, partials=partials, SPACE=law.space, TILE=tile,
         TILES=triton.next_power_of_2(tiles), ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip
-    if space == "logits" or isinstance(temperature, torch.Tensor) or not temperature >= 2.0**-126:
+    if law.space == "logits" or _launch.may_be_greedy(law):
         _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **arguments)
     return arguments

@@ -74,8 +74,9 @@ def shape_of(cache):
     return unit, cache.shape[1], *(count // min(unit, 8) for count in bytes_)
 
 
-def compact_kv(caches, path, prefix_len, status):
+def compact_kv(call):
     """Moves entry ``path[d]`` of each cache [B, H, S, E] to d, behind the prefix; ``status`` int32 [B]."""
+    caches, path, prefix_len, status = call
     requests, length = path.shape
     if requests == 0:
         return

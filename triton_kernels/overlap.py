@@ -50,8 +50,9 @@ def overlap_kernel(
         tl.store(ticket, 0)
 
 
-def overlap(target, draft, space, temperature, accept, tv, kl, harmonic):
-    """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q), each [A, R], of row pairs [A, R, V]."""
+def overlap(call):
+    """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q), each [rows], of row pairs [A, R, V]."""
+    target, draft = call.target, call.draft
     outer, inner, vocab = target.shape
     rows = outer * inner
     if rows == 0:
@@ -60,9 +61,9 @@ def overlap(target, draft, space, temperature, accept, tv, kl, harmonic):
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
         shared = launch_laws(
-            target, draft, space, temperature, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
+            target, draft, call.target_law, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
         )
         _launch.launch(
             overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
-            accept=accept, tv=tv, kl=kl, harmonic=harmonic,
+            accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic,
         )  # fmt: skip

@@ -41,8 +41,9 @@ def race_sample_kernel(
         tl.store(ticket, 0)
 
 
-def race_sample(target, space, temperature, seed, position, nonce, tokens):
-    """argmin over tokens of arrival / p, for each row of ``target`` [A, R, V]; ``tokens`` int64 [A, R]."""
+def race_sample(call):
+    """argmin over tokens of arrival / p, for each row of ``rows`` [A, R, V]; ``tokens`` int64 [rows]."""
+    target = call.rows
     outer, inner, vocab = target.shape
     rows = outer * inner
     if rows == 0:
@@ -54,10 +55,8 @@ def race_sample(target, space, temperature, seed, position, nonce, tokens):
             race_sample_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps,
             target=target, target_outer=target.stride(0), target_inner=target.stride(1),
             inner=inner, dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
-            **_launch.number("temperature", temperature, "outer", "inner"),
-            **_launch.number("seed", seed, "outer", "inner"),
-            **_launch.number("position", position, "outer", "inner"),
-            **_launch.number("nonce", nonce, "outer", "inner"),
-            tokens=tokens, counters=counters,
-            SPACE=space, ALIGNED=_launch.aligned(target), TILE=tile,
+            **_launch.number("temperature", call.law.temperature, "outer", "inner"),
+            **_launch.noise(call.noise, "outer", "inner"),
+            tokens=call.tokens, counters=counters,
+            SPACE=call.law.space, ALIGNED=_launch.aligned(target), TILE=tile,
         )  # fmt: skip

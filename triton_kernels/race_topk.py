@@ -77,10 +77,11 @@ def race_topk_kernel(
         tl.store(counters + row, 0)
 
 
-def race_topk(draft, space, temperature, seed, position, nonce, tokens):
-    """The k smallest arrivals / q in order, for each row of ``draft`` [A, R, V]; ``tokens`` int64 [A, R, k]."""
+def race_topk(call):
+    """The k smallest arrivals / q in order, for each row of ``rows`` [A, R, V]; ``tokens`` int64 [rows, k]."""
+    draft = call.rows
     outer, inner, vocab = draft.shape
-    rows, k = outer * inner, tokens.shape[-1]
+    rows, k = outer * inner, call.tokens.shape[-1]
     if rows * k == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
@@ -89,10 +90,8 @@ def race_topk(draft, space, temperature, seed, position, nonce, tokens):
         _launch.launch(
             race_topk_kernel, (rows, tiles), warps,
             draft=draft, draft_outer=draft.stride(0), draft_inner=draft.stride(1), inner=inner, vocab=vocab, k=k,
-            **_launch.number("temperature", temperature, "outer", "inner"),
-            **_launch.number("seed", seed, "outer", "inner"),
-            **_launch.number("position", position, "outer", "inner"),
-            **_launch.number("nonce", nonce, "outer", "inner"),
-            tokens=tokens, counters=counters, scratch=scratch,
-            SPACE=space, ALIGNED=_launch.aligned(draft), TILE=tile,
+            **_launch.number("temperature", call.law.temperature, "outer", "inner"),
+            **_launch.noise(call.noise, "outer", "inner"),
+            tokens=call.tokens, counters=counters, scratch=scratch,
+            SPACE=call.law.space, ALIGNED=_launch.aligned(draft), TILE=tile,
         )  # fmt: skip

@@ -61,8 +61,9 @@ def residual_kernel(
         tl.store(ticket, 0)
 
 
-def residual(target, draft, space, temperature, draft_prob, epsilon, probs, mass):
-    """norm((p - a q)^+) [A, R, V] and the probability [A, R] that a token is drawn from it; p and 0 if it is empty."""
+def residual(call):
+    """norm((p - a q)^+) [rows, V] and the probability [rows] that a token is drawn from it; p and 0 if it is empty."""
+    target, draft = call.target, call.draft
     outer, inner, vocab = target.shape
     rows = outer * inner
     if rows == 0:
@@ -71,12 +72,12 @@ def residual(target, draft, space, temperature, draft_prob, epsilon, probs, mass
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
         shared = launch_laws(
-            target, draft, space, temperature, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
+            target, draft, call.target_law, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
         )
-        shared["ALIGNED"] = _launch.aligned(target, draft, probs)
+        shared["ALIGNED"] = _launch.aligned(target, draft, call.probs)
         _launch.launch(
             residual_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
-            **_launch.number("draft_prob", draft_prob, "outer", "inner"),
-            **_launch.number("epsilon", epsilon, "outer", "inner"),
-            probs=probs, mass=mass,
+            **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
+            **_launch.number("epsilon", call.epsilon, "outer", "inner"),
+            probs=call.probs, mass=call.mass,
         )  # fmt: skip

@@ -45,8 +45,9 @@ def tree_mask_kernel(
         tl.store(status + b, bad | status_of(parents, parents_node, nodes))
 
 
-def tree_mask(parents, prefix_len, columns, mask, status):
+def tree_mask(call):
     """Which slots each node attends to; ``mask`` [B, N, columns], or int32 words of 32; ``status`` int32 [B]."""
+    parents, prefix_len, columns, mask, status = call
     requests, nodes, width = mask.shape
     if requests == 0:
         return

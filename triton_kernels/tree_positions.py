@@ -32,8 +32,9 @@ def tree_positions_kernel(
         tl.store(status + b, bad | status_of(parents, parents_node, nodes))
 
 
-def tree_positions(parents, prefix_len, positions, status):
+def tree_positions(call):
     """prefix_len + depth of each node; ``positions`` int64 [B, N], ``status`` int32 [B]."""
+    parents, prefix_len, positions, status = call
     requests, nodes = positions.shape
     if requests == 0:
         return

@@ -9,7 +9,6 @@ int32 counters, zero before and after a call. Of row r, from 4 r: the best key (
 request b, from 4 rows + 8 b: the best key, programs done, where the walk ends, status.
 """
 
-import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
@@ -73,7 +72,7 @@ def request_of(
         drafts = tl.where(readable, end - begin, 0)
         return (
             readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin + b, begin * draft_tokens_slot,
-            begin * draft_prob_slot, (begin + b) * target_row, begin * draft_row,
+            b * draft_prob_request + begin * draft_prob_slot, (begin + b) * target_row, begin * draft_row,
             tl.where(readable & (drafts <= max_drafts), 0, PARAMETER),
         )  # fmt: skip
 
@@ -361,43 +360,38 @@ def emit_kernel(
             tl.store(request + i, 0)
 
 
-def verify_chain(
-    draft_tokens, target, draft, cu_drafts, method, space, temperature, draft_prob, epsilon, seed, position, nonce,
-    tokens, num_accepted, status,
-):  # fmt: skip
+def verify_chain(call):
     """The verdict of each request, as ``specdec_kernels.verify_chain`` has it."""
+    draft_tokens, target, tokens, law = call.draft_tokens, call.target, call.tokens, call.target_law
     requests, width = tokens.shape
     if requests == 0:
         return
-    ragged = cu_drafts is not None
+    ragged = call.cu_drafts is not None
     vocab = target.shape[-1]
     rows = target.shape[0] if ragged else requests * width
     tile, tiles, warps = _launch.tile_of(vocab)
     # Where all requests are greedy the race's kernel is the whole of rejection.
-    number = not isinstance(temperature, torch.Tensor)
-    race = method == "race" or (number and not temperature >= 2.0**-126)
-    scans = race or space == "logits" or not number
-    lse = not race and space == "logits"
+    race = call.method == "race" or _launch.all_greedy(law)
+    scans = race or law.space == "logits" or _launch.may_be_greedy(law)
+    lse = not race and law.space == "logits"
+    draft = None if race else call.draft
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, (4 + 4 * tiles) * rows if lse else 0)
         arguments = dict(
             draft_tokens=draft_tokens, draft_tokens_request=0 if ragged else draft_tokens.stride(0),
             draft_tokens_slot=draft_tokens.stride(-1),
-            **_launch.rows("target", target, ragged), **_launch.rows("draft", None if race else draft, ragged),
-            cu_drafts=cu_drafts, total_drafts=draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
+            cu_drafts=call.cu_drafts, total_drafts=draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             dense=_launch.is_dense(rows * tiles, target.device),
-            draft_vocab=vocab if race or draft is None else draft.shape[-1],
-            **_launch.number("temperature", temperature, "request"),
-            **_launch.number("draft_prob", draft_prob, *(("slot",) if ragged else ("request", "slot"))),
-            **_launch.number("epsilon", epsilon, "request"),
-            **_launch.number("seed", seed, "request"),
-            **_launch.number("position", position, "request"),
-            **_launch.number("nonce", nonce, "request"),
-            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=num_accepted, status=status,
-            counters=counters, figures=scratch, SPACE=space, TILE=tile,
-            ALIGNED=_launch.aligned(target, None if race else draft),
+            draft_vocab=vocab if draft is None else draft.shape[-1],
+            **_launch.number("temperature", law.temperature, "request"),
+            **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
+            **_launch.number("epsilon", call.epsilon, "request"),
+            **_launch.noise(call.noise, "request"),
+            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=call.num_accepted, status=call.status,
+            counters=counters, figures=scratch, SPACE=law.space, TILE=tile,
+            ALIGNED=_launch.aligned(target, draft),
         )  # fmt: skip
-        arguments.setdefault("draft_prob_request", 0)
         splits = _launch.splits_of(requests, tiles, target.device)
         if scans:
             chunks = _launch.chunks_of(requests, splits, width, target.device)

@@ -12,7 +12,6 @@ child walked to plus 2 (1: none, 0: not yet known), T_m of tree.h as the bits of
 8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front.
 """
 
-import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
@@ -397,42 +396,37 @@ def emit_kernel(
             tl.store(request + i, 0)
 
 
-def verify_tree(
-    draft_tokens, target, draft, parents, method, replacement, space, temperature, seed, position, nonce,
-    tokens, path, num_accepted, status,
-):  # fmt: skip
+def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
+    draft_tokens, target, tokens, law = call.draft_tokens, call.target, call.tokens, call.target_law
     requests, nodes, vocab = target.shape
     if requests == 0:
         return
     rows = requests * nodes
     tile, tiles, warps = _launch.tile_of(vocab)
     # Where all requests are greedy the race's kernel is the whole of rejection.
-    number = not isinstance(temperature, torch.Tensor)
-    race = method == "race" or (number and not temperature >= 2.0**-126)
-    draft = None if race else draft
-    lse = not race and space == "logits"
+    race = call.method == "race" or _launch.all_greedy(law)
+    draft = None if race else call.draft
+    lse = not race and law.space == "logits"
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, (4 + 4 * tiles) * rows if lse else 0)
         arguments = dict(
-            **_launch.nodes("draft_tokens", draft_tokens), **_launch.nodes("parents", parents),
+            **_launch.nodes("draft_tokens", draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft), nodes=nodes,
             dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
-            **_launch.number("temperature", temperature, "request"),
-            **_launch.number("seed", seed, "request"),
-            **_launch.number("position", position, "request"),
-            **_launch.number("nonce", nonce, "request"),
-            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=num_accepted, status=status,
-            counters=counters, figures=scratch, SPACE=space, TILE=tile, ALIGNED=_launch.aligned(target, draft),
+            **_launch.number("temperature", law.temperature, "request"),
+            **_launch.noise(call.noise, "request"),
+            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=call.num_accepted, status=call.status,
+            counters=counters, figures=scratch, SPACE=law.space, TILE=tile, ALIGNED=_launch.aligned(target, draft),
         )  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
-        scan_splits = splits if race or lse or not number else 1
+        scan_splits = splits if race or lse or _launch.may_be_greedy(law) else 1
         _launch.launch(
             scan_kernel, (requests, _launch.chunks_of(requests, scan_splits, nodes, target.device), scan_splits), warps,
-            **arguments, path=path, path_request=path.stride(0), max_depth=tokens.shape[1] - 1,
+            **arguments, path=call.path, path_request=call.path.stride(0), max_depth=tokens.shape[1] - 1,
             partials=scratch[4 * rows :], METHOD="race" if race else "rejection",
-            REPLACEMENT=replacement and draft is not None, TILES=triton.next_power_of_2(tiles),
+            REPLACEMENT=call.replacement and draft is not None, TILES=triton.next_power_of_2(tiles),
         )  # fmt: skip
         if not race:
             _launch.launch(emit_kernel, (requests, splits), warps, **arguments)

@@ -2,31 +2,14 @@
 
 import torch
 
-from specdec_kernels.triton_kernels import (
-    compact_kv,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    tree_mask,
-    tree_positions,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import triton_kernels
+from specdec_kernels.backends._missing import unsupported
+from specdec_kernels.ops import OPS
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
-__all__ = [
-    "compact_kv",
-    "overlap",
-    "race_sample",
-    "race_topk",
-    "residual",
-    "tree_mask",
-    "tree_positions",
-    "unavailable",
-    "verify_chain",
-    "verify_tree",
-]
+__all__ = [*OPS, "unavailable", "unsupported"]
+
+globals().update({name: getattr(triton_kernels, name) for name in OPS})
 
 
 def unavailable():
