@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+import specdec_kernels
 from specdec_kernels import DraftTree, cli
+from specdec_kernels.cli.main import COMMANDS
 from specdec_kernels.generate import ModelDrafter, generate, load_model
 from specdec_kernels.generate.train import byte_tokenizer, new_model, save
 
@@ -159,6 +161,32 @@ def test_stop_strings(run):
     stopped = json.loads(run("generate", "--json", "--max-new-tokens", 40, "--stop", whole[20:23])[1])
     assert stopped["text"] == whole[: whole.index(whole[20:23])]
     assert stopped["finish"] == "stop"
+
+
+def test_version(run):
+    assert run("--version") == (0, f"specdec-kernels {specdec_kernels.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(run, command):
+    status, out, err = run(command, "--help")
+    assert (status, err) == (0, "")
+    assert COMMANDS[command] in " ".join(out.split())
+
+
+def test_commands_are_imported_when_asked_for():
+    code = """
+import sys
+from specdec_kernels.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    late = ("generate", "studies", "theory", *(f"cli.{name}" for name in sys.argv[1:]))
+    print([name for name in late if f"specdec_kernels.{name}" in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True, check=True)
+    assert all(text in " ".join(done.stdout.split()) for text in COMMANDS.values())
+    assert done.stdout.endswith("[]\n")
 
 
 def test_info(run):

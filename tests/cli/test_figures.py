@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import figures, simulate, theory
+from specdec_kernels import theory
 from specdec_kernels.cli import main
+from specdec_kernels.studies import figures, simulate
 from tests.support.laws import assert_law, assert_rate
 from tests.theory.enumeration import P, Q, drafts_with_replacement
 
@@ -69,8 +70,14 @@ def test_one_token_of_several_drafts_has_the_targets_law():
 
 def test_the_command_writes_json_and_png(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    assert main(["figures", "--out", str(tmp_path), "--only", "pareto", "--runs", "100"]) == 0
+    assert main(["figures", "--out", str(tmp_path), "pareto", "--runs", "100"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "pareto.json")
     assert json.loads((tmp_path / "pareto.json").read_text())["panels"]
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
     assert main(["figures", "--runs", "1"]) == 2
+
+
+def test_an_unknown_figure_is_named(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["figures", "flowers"])
+    assert "argument FIGURE: expected rejections-50, " in capsys.readouterr().err

@@ -6,8 +6,8 @@ import pytest
 
 from specdec_kernels import theory
 from specdec_kernels.cli import main
-from specdec_kernels.measure import acceptance_by_child, cost_ratio
-from specdec_kernels.plan import make_plan
+from specdec_kernels.studies.measure import acceptance_by_child, cost_ratio
+from specdec_kernels.studies.plan import make_plan
 from tests.theory.enumeration import P, Q, random_laws
 
 

@@ -1,17 +1,18 @@
-"""The report on a pair: one row per method, with the races that differ from plain sampling counted."""
+"""`specdec-kernels compare`: one row per method, with the races that differ from plain sampling counted."""
 
 import json
 
-from specdec_kernels.generate import report
+from specdec_kernels.cli import main
 from specdec_kernels.generate.loop import Generation, Round
+from specdec_kernels.studies.compare import record
 
 
-def test_report_prints_a_table_and_json(capsys):
+def test_the_command_prints_a_table_and_json(capsys):
     options = ["--tokens", "6", "--texts", "3", "--repeats", "2", "--dtype", "float64"]
-    assert report.main(options) == 0
+    assert main(["compare", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| plain", "| rejection", "| race", "| race, n-gram"]
-    assert report.main([*options, "--json"]) == 0
+    assert main(["compare", *options, "--json"]) == 0
     plain, rejection, race, ngram = json.loads(capsys.readouterr().out)
     assert (plain["acceptance"], plain["tokens_per_call"], plain["tokens"]) == (None, 1.0, 18)
     assert (race["texts_unlike_plain"], ngram["texts_unlike_plain"], rejection["texts_unlike_plain"]) == (0, 0, None)
@@ -22,10 +23,10 @@ def test_texts_unlike_plain_are_counted():
     def text(tokens):
         return Generation([1], [Round(0, tokens, [], 0, 0, "length", {})])
 
-    record = report.record("race", [text([1, 2]), text([1, 3])], [text([1, 2]), text([1, 2])], seconds=[1.0, 1.0])
-    assert (record["texts_unlike_plain"], record["tokens_per_second"]) == (1, 2.0)
+    row = record("race", [text([1, 2]), text([1, 3])], [text([1, 2]), text([1, 2])], seconds=[1.0, 1.0])
+    assert (row["texts_unlike_plain"], row["tokens_per_second"]) == (1, 2.0)
 
 
 def test_a_bad_pair_is_named(capsys):
-    assert report.main(["--draft", "/no/model"]) == 2
-    assert capsys.readouterr().err.startswith("report: error: /no/model: expected a Hugging Face")
+    assert main(["compare", "--draft", "/no/model"]) == 2
+    assert capsys.readouterr().err.startswith("specdec-kernels compare: error: /no/model: expected a Hugging Face")

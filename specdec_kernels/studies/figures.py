@@ -1,60 +1,15 @@
-"""`specdec-kernels figures`: the papers' figures, theory as lines and the kernels' simulation as points.
-
-A figure is first a dictionary (written as JSON), then a picture of it: panels of curves, each with x, y and, where it
-was simulated, the standard error of y.
-"""
+"""The papers' figures, theory as lines and the kernels' simulation as points."""
 
 from __future__ import annotations
-
-import argparse
-import json
-from pathlib import Path
 
 import numpy as np
 
 from specdec_kernels import theory
+from specdec_kernels.studies import simulate
+from specdec_kernels.studies.drawing import curve, means, panel
 
 PAIR = ("embedded:target", "embedded:draft")
 PROMPTS = ["ROMEO:\n", "JULIET:\n", "First Citizen:\n", "KING RICHARD III:\n"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `specdec-kernels figures`."""
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder (default: docs/figures)")
-    parser.add_argument("--only", action="append", choices=FIGURES, help="this figure only; may be repeated")
-    parser.add_argument("--runs", type=int, default=5000, help="simulated runs per point (default: 5000)")
-    parser.add_argument("--no-png", action="store_true", help="write the JSON only, which needs no matplotlib")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Make the figures; 0."""
-    if args.runs < 100:
-        raise ValueError(f"argument --runs: expected at least 100, got {args.runs}")
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.only or FIGURES:
-        figure = FIGURES[name](args.runs)
-        (args.out / f"{name}.json").write_text(json.dumps(figure, indent=1) + "\n")
-        if not args.no_png:
-            draw(figure, args.out / f"{name}.png")
-        print(args.out / f"{name}.json")
-    return 0
-
-
-def curve(label, x, y, *, error=None, points=False, colour=None) -> dict:
-    """A theory's line or, with `points`, a simulation with the standard error of its means."""
-    data = dict(label=label, x=np.asarray(x, float).tolist(), y=np.asarray(y, float).tolist(), points=points)
-    data |= {} if error is None else dict(error=np.asarray(error, float).tolist())
-    return data if colour is None else data | dict(colour=colour)
-
-
-def panel(title, x, y, *curves) -> dict:
-    return dict(title=title, x=x, y=y, curves=list(curves))
-
-
-def means(samples) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and its standard error of each row of samples."""
-    samples = [np.asarray(row, float) for row in samples]
-    return np.array([s.mean() for s in samples]), np.array([s.std(ddof=1) / np.sqrt(len(s)) for s in samples])
 
 
 def markov_chains(steps):
@@ -68,8 +23,6 @@ def rejections(steps, batches):
     """Yin et al., Figures 2 (T = 50) and 5 (T = 100): expected rejections, running averages, and by batch size."""
 
     def figure(runs):
-        from specdec_kernels import simulate
-
         chains = markov_chains(steps)
         counts = {m: simulate.rejections(*chains, drafts=m, runs=runs) for m in sorted({1, *batches, 8, 16})}
         sizes = np.arange(1, 21)
@@ -107,8 +60,6 @@ def averages(title, chains, counts) -> dict:
 
 def pareto(runs):
     """Yin et al., Figure 4: rejection against bias, and both against the over-acceptance."""
-    from specdec_kernels import simulate
-
     target, draft, _ = markov_chains(1)
     p, q = target[0, 0], draft[0, 0]
     front, runs = theory.total_variation(p, q), 20 * runs
@@ -170,8 +121,6 @@ def speedup(runs):
 
 def simulated_tokens(alpha, lengths, runs):
     """Mean tokens of a round, and its error, where every slot is accepted with probability alpha."""
-    from specdec_kernels import simulate
-
     p, q = slot_laws(alpha)
     return means(1 + simulate.rounds(p, q, k, runs=runs).num_accepted.double().numpy() for k in lengths)
 
@@ -184,8 +133,6 @@ def slot_laws(alpha):
 
 def order(runs):
     """Expected accepted tokens of one set of acceptances in two orders."""
-    from specdec_kernels import simulate
-
     for betas in ([0.88, 0.96, 0.65], [0.65, 0.96, 0.88]):
         p, q = slot_laws(np.array([*betas, 1.0]))
         y, error = means(simulate.rounds(p[: n + 1], q[:n], n, runs).num_accepted.double().numpy() for n in (1, 2, 3))
@@ -197,7 +144,7 @@ def order(runs):
 def pair_laws():
     """Laws of the embedded pair at every token of texts the target wrote: (p, q), each [N, V]."""
     from specdec_kernels.generate import load_model
-    from specdec_kernels.measure import workload
+    from specdec_kernels.studies.measure import workload
 
     return workload(*map(load_model, PAIR), PROMPTS, tokens=100)
 
@@ -220,8 +167,6 @@ def drafting(runs):
 
 def drafting_acceptance(p, q, runs) -> dict:
     """Acceptance of a drafted token at one place."""
-    from specdec_kernels import simulate
-
     grid, tried = np.linspace(0, 1, 101), np.linspace(0.1, 1, 10)
     y, error = means(simulate.rounds(p, q, runs=runs, draft_prob=float(a)).num_accepted.double().numpy() for a in tried)
     return panel(
@@ -233,8 +178,6 @@ def drafting_acceptance(p, q, runs) -> dict:
 
 def drafting_rates(p, q, lam, runs) -> dict:
     """Tokens per time of the target, over the whole workload, both ways to count, and the kernels' long-run rate."""
-    from specdec_kernels import simulate
-
     grid, tried, rng = np.linspace(0, 1, 101), np.linspace(0, 1, 6), np.random.default_rng(0)
     kinds = {
         f"{kind}: a* = {theory.best_draft_prob(p, q, lam, kind):.3f}": [
@@ -321,36 +264,3 @@ FIGURES = {
     "drafting": drafting,
     "control": control,
 }
-
-
-def draw(figure, path) -> None:
-    """Draw a figure's panels side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = figure["panels"]
-    picture = Figure(figsize=(5.2 * len(panels), 4.8), layout="constrained")
-    FigureCanvasAgg(picture)
-    picture.suptitle(figure["title"])
-    for axes, part in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        lines, marks = ([data for data in part["curves"] if data["points"] is kind] for kind in (False, True))
-        for index, data in enumerate(lines):
-            axes.plot(data["x"], data["y"], label=data["label"], color=data.get("colour", f"C{index}"))
-        for index, data in enumerate(marks):
-            mark(axes, data, data.get("colour", f"C{index}" if len(marks) == len(lines) else "black"))
-        axes.set(title=part["title"], xlabel=part["x"], ylabel=part["y"])
-        axes.grid(alpha=0.3)
-        named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for a repeated label
-        axes.legend(named.values(), named.keys(), fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
-    picture.savefig(path, dpi=110, metadata={"Software": None})
-
-
-def mark(axes, data, colour) -> None:
-    """Simulated points with their errors; as a band where they lie close."""
-    x, y, error = (np.array(data.get(key, np.zeros(len(data["x"])))) for key in ("x", "y", "error"))
-    if len(x) > 30:
-        axes.plot(x, y, "--", color=colour, linewidth=1, label=data["label"])
-        axes.fill_between(x, y - error, y + error, color=colour, alpha=0.2)
-    else:
-        style = dict(fmt="o", markersize=3.5, capsize=2, color=colour, markerfacecolor="white")
-        axes.errorbar(x, y, error, label=data["label"], **style)

@@ -1,15 +1,12 @@
-"""`specdec-kernels bench`: what draft trees bring on a pair of models, beside what theory says."""
+"""What draft trees bring on a pair of models, beside what theory says."""
 
 from __future__ import annotations
-
-import argparse
-import json
-from pathlib import Path
 
 import numpy as np
 
 from specdec_kernels import theory
-from specdec_kernels.figures import PAIR, PROMPTS, curve, draw, means, panel
+from specdec_kernels.studies.drawing import curve, means, panel
+from specdec_kernels.studies.figures import PROMPTS
 from specdec_kernels.trees import DraftTree
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -24,32 +21,7 @@ SHAPES = {
 METHODS = ("rejection", "race")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `specdec-kernels bench`."""
-    parser.add_argument("what", choices=["trees"], help="trees: tokens a round by number of drafted tokens, by shape")
-    parser.add_argument("--target", default=PAIR[0], help="model directory (default: the embedded target)")
-    parser.add_argument("--draft", default=PAIR[1], help="model directory (default: the embedded draft)")
-    parser.add_argument("--tokens", type=int, default=250, help="tokens written per point and prompt (default: 250)")
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder (default: docs/figures)")
-    parser.add_argument("--no-png", action="store_true", help="write the JSON only, which needs no matplotlib")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure and write `trees.json` and `trees.png`; 0."""
-    from specdec_kernels.generate import load_model
-
-    if args.tokens < 50:
-        raise ValueError(f"argument --tokens: expected at least 50, got {args.tokens}")
-    figure = trees(load_model(args.target), load_model(args.draft), args.tokens)
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "trees.json").write_text(json.dumps(figure, indent=1) + "\n")
-    if not args.no_png:
-        draw(figure, args.out / "trees.png")
-    print(args.out / "trees.json")
-    return 0
-
-
-def trees(target, draft, tokens, sizes=SIZES) -> dict:
+def figure(target, draft, tokens, sizes=SIZES) -> dict:
     """Kobus, Gündüz 2025, Figures 3 and 4: tokens a round by shape and size, and acceptance by child."""
     batch = DraftTree.alternatives(CHILDREN)
     accepted = {method: by_child(play(target, draft, method, batch, tokens, turns=8)) for method in METHODS}
