@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import os
-import re
 
 import pytest
 import torch
@@ -17,30 +16,21 @@ if not torch.cuda.is_available():  # Triton looks when it is first imported, whi
 
 # The oracle, the backend that is fast on this machine, and those played on it, which take a thousand times longer.
 ORACLE, NATIVE, PLAYED = "reference", "cpu", ("cuda-host",)
-# The GPU backends, where there is a device for them. Without one Triton interprets, 0.1 s a tile: tests of a few calls.
+# The GPU backends, where there is a device for them. Without one Triton interprets, 0.1 s a tile: tests of a few calls,
+# which say so by the marker `interpreted`.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
-QUICK_TO_INTERPRET = re.compile(
-    r"test_(compact_kv|bad_input)\.py::"
-    r"|test_tree_mask\.py::(?!TestMask::test_bits)"
-    r"|test_(residual|overlap)\.py::(?!test_equals_the_oracle|test_accepted_and_replaced)"
-    r"|test_race_topk\.py::test_(temperature|rows)"
-    r"|test_race_sample\.py::test_(temperature|seeds|one_row|out_is)"
-    r"|test_peer_bugs\.py::test_(a_|padding|ragged|the_seeds)"
-    r"|test_verify_chain\.py::Test(Race|Status::(?!test_parameters))"
-    r"|test_verify_tree\.py::TestStatus::(?!test_trees_deeper)"
-)
 
 
 def pytest_configure():
     # Two workers share two cores; ops that take more threads are tested for that by name.
     torch.set_num_threads(1)
-    backends.register("cuda-host", "tests.host_cuda.backend", ("cpu",))
-    backends.register("cuda-device", "tests.cuda_device", ("cpu",))
-    backends.register("triton-device", "tests.triton_on_device", ("cpu",))
+    backends.register("cuda-host", "tests.backends.host_cuda.backend", ("cpu",))
+    backends.register("cuda-device", "tests.support.cuda_device", ("cpu",))
+    backends.register("triton-device", "tests.support.triton_on_device", ("cpu",))
 
 
 def pytest_collection_modifyitems(items):
@@ -48,7 +38,8 @@ def pytest_collection_modifyitems(items):
         if not hasattr(item, "callspec") or item.callspec.params.get("backend") not in INTERPRETED:
             return True
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))  # NumPy's, of what GPUs do in silence
-        return QUICK_TO_INTERPRET.search(item.nodeid)
+        marker = item.get_closest_marker("interpreted")
+        return marker is not None and marker.args != (False,)
 
     items[:] = [item for item in items if kept(item)]
 
@@ -67,7 +58,7 @@ def poisoned_memory():
 def running(request):
     """Runs a test under the backend that its parameter names."""
     if request.param in INTERPRETED:
-        from tests import triton_device  # noqa: F401  makes the interpreter quicker, and exact
+        from tests.support import triton_device  # noqa: F401  makes the interpreter quicker, and exact
     with specdec_kernels.backend(request.param), poisoned_memory():
         yield request.param
 

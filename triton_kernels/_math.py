@@ -1,7 +1,7 @@
 """The maths of csrc/include/specdec once more, in Triton, in the same order of roundings.
 
 Launches pass ``enable_fp_fusion=False``: every multiply and add then rounds on its own, and the functions here give
-the bits of ``specdec_kernels._C`` (tests/test_triton_math.py). They work on scalars and on blocks.
+the bits of ``specdec_kernels._C`` (tests/backends/test_triton_math.py). They work on scalars and on blocks.
 """
 
 import triton

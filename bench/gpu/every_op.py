@@ -8,8 +8,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 import specdec_kernels as sd
-from tests.cases import DTYPES, chain_call, poisoned, seeds
-from tests.trees import tree_call
+from tests.support.cases import DTYPES, chain_call, poisoned, seeds
+from tests.support.trees import tree_call
 
 
 def on_gpu(call):

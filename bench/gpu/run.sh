@@ -21,7 +21,8 @@ print(f"{major}{minor}{chr(97) if major in (9, 10) else str()}")') || return 1
 }
 
 run_test() {
-    "$PYTHON" -m pytest -q -rs tests/test_cuda_gpu.py && "$PYTHON" -m pytest -q tests -k "cuda-device or triton-device"
+    "$PYTHON" -m pytest -q -rs tests/backends/test_cuda_gpu.py &&
+        "$PYTHON" -m pytest -q tests -k "cuda-device or triton-device"
 }
 
 run_sanitize() {

@@ -1,5 +1,5 @@
 // What differs between machines, in one place: shared memory, loads, a few instructions, barriers across blocks, bulk
-// copies. Nothing above this file contains PTX. tests/host_cuda gives the same names for the CPU.
+// copies. Nothing above this file contains PTX. tests/backends/host_cuda gives the same names for the CPU.
 #pragma once
 
 #include <cuda_fp16.h>

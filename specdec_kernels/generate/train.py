@@ -1,6 +1,6 @@
 """Train a byte-level target and distil a draft from it: how the embedded pair was made, and how to make another.
 
-    python -m specdec_kernels.generate.train TEXTFILE --out DIRECTORY
+    specdec-kernels train TEXTFILE --out DIRECTORY
 
 The target learns the next byte of the text; the draft then learns the target's laws on the same text, by minimising a
 mixture of TV(p, q), which is one minus the acceptance probability of a draft token, and KL(p || q). Both are written
@@ -13,10 +13,8 @@ machine and thread count repeat exactly.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 import time
 from pathlib import Path
 
@@ -169,45 +167,20 @@ def load(directory: Path) -> LlamaForCausalLM:
         return LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m specdec_kernels.generate.train", description=__doc__.split("\n")[0])
-    parser.add_argument("textfile", type=Path, help="the text to learn, any encoding: it is read as bytes")
-    parser.add_argument("--out", type=Path, required=True, help="where target/ and draft/ are written")
-    parser.add_argument("--only", choices=["target", "draft"], help="train one of the two; the draft needs OUT/target")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target-steps", type=int, default=2700)
-    parser.add_argument("--draft-steps", type=int, default=2000)
-    parser.add_argument("--batch", type=int, default=6, help="windows a step")
-    parser.add_argument("--context", type=int, default=512, help="bytes a window, and the models' longest text")
-    parser.add_argument("--held-out", type=float, default=0.05, help="fraction at the end that is never trained on")
-    parser.add_argument("--threads", type=int, default=1)
-    return parser
-
-
-def train(args: argparse.Namespace) -> None:
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    text = Text(args.textfile, args.held_out, args.context, args.seed)
-    held_out = text.held_out_windows()
-    if args.only != "draft":
-        fit("target", next_byte_loss, text, args.out, steps=args.target_steps, batch=args.batch, peak=2.5e-3,
-            report=lambda model: evaluate(model, held_out))  # fmt: skip
-    if args.only != "target":
-        target = load(args.out / "target")
-        fit("draft", lambda draft, tokens: distillation_loss(draft, target, tokens), text, args.out,
-            steps=args.draft_steps, batch=args.batch, peak=4e-3,
-            report=lambda draft: evaluate(draft, held_out, target))  # fmt: skip
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Train as the arguments say; 0 is success, 2 a file that cannot be learnt from."""
-    try:
-        train(parser().parse_args(arguments))
-    except (OSError, ValueError) as error:
-        print(f"train: error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def train(
+    textfile: Path, out: Path, *, only=None, seed=0, target_steps=2700, draft_steps=2000, batch=6, context=512,
+    held_out=0.05, threads=1,
+) -> None:  # fmt: skip
+    """Train the pair on a text; `specdec-kernels train --help` has the meaning of each argument."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    text = Text(textfile, held_out, context, seed)
+    windows = text.held_out_windows()
+    if only != "draft":
+        fit("target", next_byte_loss, text, out, steps=target_steps, batch=batch, peak=2.5e-3,
+            report=lambda model: evaluate(model, windows))  # fmt: skip
+    if only != "target":
+        target = load(out / "target")
+        fit("draft", lambda draft, tokens: distillation_loss(draft, target, tokens), text, out,
+            steps=draft_steps, batch=batch, peak=4e-3,
+            report=lambda draft: evaluate(draft, windows, target))  # fmt: skip

@@ -10,7 +10,7 @@ import specdec_kernels as specdec
 from specdec_kernels import theory
 from specdec_kernels.generate.control import NO_DRAFT, Acceptance, ChildAcceptance, Controller, Times, TreeController
 from specdec_kernels.theory.trees import optimal_nodes
-from tests.laws import assert_law
+from tests.support.laws import assert_law
 
 MAX_K = 12
 ROUNDS = 1000

@@ -9,7 +9,7 @@ import torch
 from specdec_kernels.generate import FixedLength, ModelDrafter, NgramDrafter, RandomLength, generate, load_model, stream
 from specdec_kernels.generate.drafting import DraftPlan
 from tests.generate.small import llama
-from tests.laws import follows_law
+from tests.support.laws import follows_law
 
 # Forwards of different shapes round differently. In float64 the differences vanish in the float32 logits that the ops
 # get, so that equality of whole generations can be asked for.

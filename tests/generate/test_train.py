@@ -1,4 +1,4 @@
-"""The training script, on a text and for steps too few to learn much."""
+"""`specdec-kernels train`, on a text and for steps too few to learn much."""
 
 import json
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specdec_kernels.cli import main
 from specdec_kernels.generate import load_model
-from specdec_kernels.generate.train import Text, learning_rate, main
+from specdec_kernels.generate.train import Text, learning_rate
 
 OPTIONS = ["--target-steps", "3", "--draft-steps", "3", "--batch", "2", "--context", "48", "--held-out", "0.2"]
 
@@ -21,7 +22,7 @@ def textfile(tmp_path_factory):
 
 def test_a_run_writes_a_pair_that_loads_and_repeats(textfile, tmp_path, capsys):
     for out in ("first", "second"):
-        assert main([str(textfile), "--out", str(tmp_path / out), *OPTIONS]) == 0
+        assert main(["train", str(textfile), "--out", str(tmp_path / out), *OPTIONS]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["model"] for line in lines[:6]] == ["target"] * 3 + ["draft"] * 3
     assert lines[2]["loss"] < lines[0]["loss"] < 6
@@ -57,7 +58,7 @@ def test_a_file_that_cannot_be_learnt_from_is_named(tmp_path, capsys, content, m
     path = tmp_path / "text.txt"
     if content:
         path.write_text(content)
-    assert main([str(path), "--out", str(tmp_path), *OPTIONS]) == 2
+    assert main(["train", str(path), "--out", str(tmp_path), *OPTIONS]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

@@ -14,7 +14,7 @@ from specdec_kernels.generate.trees import DraftedTree, cut
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
 from tests.generate.test_models import CONFIGS, whole
-from tests.laws import follows_law
+from tests.support.laws import follows_law
 
 SHAPES = {
     "root alone": DraftTree.chain(0),

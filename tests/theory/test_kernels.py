@@ -8,7 +8,7 @@ import specdec_kernels as specdec
 from specdec_kernels import theory
 from specdec_kernels.generate.policy import POLICIES
 from specdec_kernels.theory.trees import optimal_nodes
-from tests.laws import assert_law, assert_rate, has_rate
+from tests.support.laws import assert_law, assert_rate, has_rate
 from tests.theory.enumeration import P, Q, random_laws
 
 DRAWS = 100_000

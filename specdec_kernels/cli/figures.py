@@ -1,0 +1,54 @@
+"""`specdec-kernels figures`: the figures of the documentation, each as JSON and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from specdec_kernels.studies import drawing, trees
+from specdec_kernels.studies.figures import FIGURES, PAIR
+
+NAMES = (*FIGURES, "trees")
+
+
+def figure_name(word: str) -> str:
+    """A checked name of a figure."""
+    if word not in NAMES:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(NAMES)}, got {word!r}")
+    return word
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `specdec-kernels figures`."""
+    parser.add_argument("names", nargs="*", type=figure_name, metavar="FIGURE",
+                        help=f"what to draw: {', '.join(NAMES)} (default: all)")  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder (default: docs/figures)")
+    parser.add_argument("--runs", type=int, default=5000, help="simulated runs per point (default: 5000)")
+    parser.add_argument("--no-png", action="store_true", help="write the JSON only, which needs no matplotlib")
+    played = parser.add_argument_group("trees: tokens a round by number of drafted tokens, by shape")
+    played.add_argument("--target", default=PAIR[0], help="model directory (default: the embedded target)")
+    played.add_argument("--draft", default=PAIR[1], help="model directory (default: the embedded draft)")
+    played.add_argument("--tokens", type=int, default=250, help="tokens written per point and prompt (default: 250)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the figures; 0."""
+    for option, least in (("runs", 100), ("tokens", 50)):
+        if getattr(args, option) < least:
+            raise ValueError(f"argument --{option}: expected at least {least}, got {getattr(args, option)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.names or NAMES:
+        figure = figure_of_trees(args) if name == "trees" else FIGURES[name](args.runs)
+        (args.out / f"{name}.json").write_text(json.dumps(figure, indent=1) + "\n")
+        if not args.no_png:
+            drawing.draw(figure, args.out / f"{name}.png")
+        print(args.out / f"{name}.json")
+    return 0
+
+
+def figure_of_trees(args: argparse.Namespace) -> dict:
+    """The figure that plays a pair of models of the user's choice."""
+    from specdec_kernels.generate import load_model
+
+    return trees.figure(load_model(args.target), load_model(args.draft), args.tokens)

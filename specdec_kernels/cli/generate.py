@@ -1,0 +1,239 @@
+"""`specdec-kernels generate`: write text by speculative decoding."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import operator
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from specdec_kernels.cli.printing import report, show, summary
+
+MOST_NODES = 1023  # drafted tokens of a tree
+TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
+
+
+def number(kind, expected, allowed):
+    """An argparse type: `kind` of the word, if `allowed`."""
+
+    def parse(word):
+        try:
+            value = kind(word)
+        except ValueError:
+            value = None
+        if value is None or not allowed(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {word!r}")
+        return value
+
+    return parse
+
+
+def draft_length(word: str) -> int | str:
+    return word if word == "auto" else int(word)
+
+
+class TreeChoice(NamedTuple):
+    """A `--tree`: what was written, its kind and its numbers."""
+
+    word: str
+    kind: str
+    numbers: list[int]
+
+
+def draft_tree(word: str) -> TreeChoice:
+    """A checked `--tree`: no huge tree will be built."""
+    kind, _, rest = word.partition(":")
+    try:
+        numbers = [int(part) for part in rest.split(",")] if rest else []
+    except ValueError:
+        numbers = []
+    nodes = {
+        "chain": lambda: numbers[0] if len(numbers) == 1 else -1,
+        "specinfer": lambda: sum(itertools.accumulate(numbers, operator.mul)) if min(numbers, default=0) > 0 else -1,
+        "parents": lambda: len(numbers) - 1,
+        "auto": lambda: -1 if rest else 0,
+    }
+    nodes["alternatives"] = nodes["optimal"] = nodes["chain"]
+    if kind not in nodes or not 0 <= nodes[kind]() <= MOST_NODES:
+        raise argparse.ArgumentTypeError(f"expected {TREES}, of at most {MOST_NODES} tokens, got {word!r}")
+    return TreeChoice(word, kind, numbers)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `specdec-kernels generate`."""
+    parser.add_argument("--prompt", action="append", help="text to continue; repeat it for a batch")
+    parser.add_argument(
+        "--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated"
+    )
+    parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
+    parser.add_argument("--draft", help="model directory, 'ngram' or 'none' (default: the embedded draft, or ngram)")
+    parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
+    length = number(draft_length, "a whole number >= 0 or 'auto'", lambda value: value == "auto" or value >= 0)
+    parser.add_argument("--k", type=length,
+                        help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with "
+                        "--draft-policy chain the probability of drafting too")  # fmt: skip
+    parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
+                        type=number(float, "a number in [0, 1]", lambda value: 0 <= value <= 1))  # fmt: skip
+    parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
+                        help="what --draft-prob is spent on: a coin a round, a coin a token, a length")  # fmt: skip
+    parser.add_argument("--tree", type=draft_tree, metavar="SHAPE",
+                        help=f"draft a tree a round: {TREES}, which learns size and shape while it runs")  # fmt: skip
+    parser.add_argument("--calibrate", action="store_true",
+                        help="measure acceptance by child index on the prompts before --tree optimal:K is shaped "
+                        "(default: 0.5, 0.2, 0.12, 0.08, 0.06, 0.04)")  # fmt: skip
+    parser.add_argument("--replacement", action="store_true",
+                        help="draw the children of a node independently, with --method rejection")  # fmt: skip
+    parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
+                        type=number(float, "a finite number >= 0", lambda value: 0 <= value < math.inf))  # fmt: skip
+    parser.add_argument("--seed", type=number(int, "a whole number", lambda value: True), default=0,
+                        help="of the first prompt; the next has one more")  # fmt: skip
+    parser.add_argument("--max-new-tokens", default=200,
+                        type=number(int, "a whole number >= 1", lambda value: value >= 1))  # fmt: skip
+    parser.add_argument("--stop", action="append", default=[], help="end the text before this string; may be repeated")
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the text; 0."""
+    from specdec_kernels.generate import stream
+
+    check_tree_arguments(args)
+    prompts = prompts_of(args)
+    target, drafter = models_of(args)
+    options = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
+                   max_new_tokens=args.max_new_tokens)  # fmt: skip
+    args.acceptance = acceptance_of(args, target, drafter, prompts, options)
+    policy = tree_policy_of(args) if args.tree else policy_of(args, drafter)
+    begun = time.perf_counter()
+    rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **options)
+    generations = watch(rounds, prompts, target, args)
+    elapsed = time.perf_counter() - begun
+    if args.json:
+        for generation in generations:
+            print(json.dumps(report(generation, args, elapsed)))
+    else:
+        print(summary(generations, elapsed), file=sys.stdout if args.show else sys.stderr)
+    return 0
+
+
+def check_tree_arguments(args: argparse.Namespace) -> None:
+    """Name what does not go with a tree, or without; and give --k its default."""
+    if args.tree is None:
+        for option in ("calibrate", "replacement"):
+            if getattr(args, option):
+                raise ValueError(f"argument --{option}: expected --tree with it, got none")
+        args.k = 4 if args.k is None else args.k
+        return
+    if args.k is not None or args.draft_policy is not None or args.draft_prob != 1:
+        raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it, got one")
+    if args.calibrate and args.tree.kind != "optimal":
+        raise ValueError(f"argument --calibrate: expected --tree optimal:K, got {args.tree.word}")
+
+
+def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None:
+    """Acceptance by child index for `--tree optimal:K`, None with other trees."""
+    from specdec_kernels.generate.trees import DEFAULT_ACCEPTANCE
+
+    if args.tree is None or args.tree.kind != "optimal":
+        return None
+    if not args.calibrate:
+        return list(DEFAULT_ACCEPTANCE)
+    from specdec_kernels.studies.measure import calibrate
+
+    acceptance = calibrate(target, drafter, prompts, seed=args.seed, **options)
+    print("acceptance by child", *(f"{rate:.3f}" for rate in acceptance), file=sys.stderr)
+    return acceptance
+
+
+def tree_policy_of(args):
+    """The tree policy that the arguments name."""
+    from specdec_kernels import DraftTree
+    from specdec_kernels.generate.control import TreeController
+    from specdec_kernels.generate.trees import FixedTree
+
+    _, kind, numbers = args.tree
+    if kind == "auto":
+        return TreeController()
+    if kind == "optimal":
+        return FixedTree(DraftTree.optimal(args.acceptance, *numbers))
+    try:
+        make = {"specinfer": DraftTree.specinfer, "parents": DraftTree.from_parents}.get(kind)
+        return FixedTree(make(numbers) if make else getattr(DraftTree, kind)(*numbers))
+    except ValueError as error:
+        raise ValueError(f"argument --tree: {error}") from error
+
+
+def prompts_of(args: argparse.Namespace) -> list[str]:
+    prompts = list(args.prompt or [])
+    for path in args.prompt_file or []:
+        try:
+            prompts.append(path.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"argument --prompt-file: expected a text file, got {path} ({error})") from error
+    if not prompts and args.target == "embedded:target":
+        prompts = ["ROMEO:\n"]
+    if not prompts:
+        raise ValueError("argument --prompt: expected a prompt or --prompt-file with a target of your own")
+    return prompts
+
+
+def models_of(args: argparse.Namespace):
+    """The target and the drafter that the arguments name."""
+    from specdec_kernels.generate import ModelDrafter, NgramDrafter, check_vocabularies, load_model
+
+    def load(option, name):
+        try:
+            return load_model(name, dtype=args.dtype, device=args.device)
+        except ValueError as error:
+            raise ValueError(f"argument --{option}: {error}") from error
+
+    target = load("target", args.target)
+    source = args.draft or ("embedded:draft" if args.target == "embedded:target" else "ngram")
+    if args.method == "plain" or source == "none":
+        return target, None
+    if source == "ngram":
+        return target, NgramDrafter()
+    draft = load("draft", source)
+    check_vocabularies(target, draft)
+    return target, ModelDrafter(draft)
+
+
+def policy_of(args: argparse.Namespace, drafter):
+    """The draft policy that the arguments name."""
+    from specdec_kernels.generate import FixedLength, RandomLength
+
+    if drafter is None:
+        return FixedLength(0)
+    randomised = args.draft_policy is not None or args.draft_prob != 1
+    if args.k != "auto":
+        return (
+            RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
+        )
+    if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
+        raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy, got 'auto'")
+    from specdec_kernels.generate.control import Controller
+
+    return Controller(randomised=args.draft_policy == "chain")
+
+
+def watch(rounds, prompts, target, args):
+    """Print the rounds as the arguments ask, and collect them."""
+    from specdec_kernels.generate import Generation
+
+    generations = [Generation(target.encode(prompt)) for prompt in prompts]
+    printer = None if args.json else show(prompts, args.show, target.tokenizer)
+    for entry in rounds:
+        generations[entry.request].rounds.append(entry)
+        if printer:
+            printer(entry)
+    return generations

@@ -1,0 +1,59 @@
+"""`specdec-kernels`: which commands there are, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+import specdec_kernels
+
+COMMANDS = {
+    "generate": "write text by speculative decoding",
+    "info": "versions, devices, backends and build",
+    "plan": "the best draft length, drafting probability and tree",
+    "compare": "every method on a pair of models: acceptance, tokens a call, tokens a second",
+    "figures": "draw the figures of the documentation",
+    "train": "train a byte-level target and distil a draft from it",
+}
+"""What each command does. Its module here has its name, `add_arguments(parser)` and `run(args)` -> exit status."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser; only the module of the chosen command is imported."""
+    parser = Parser(prog="specdec-kernels", description="Exact verification kernels for speculative decoding.")
+    parser.add_argument("--version", action="version", version=f"specdec-kernels {specdec_kernels.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name == chosen:
+            module = importlib.import_module(f"specdec_kernels.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; 0 is success, 2 a bad argument, said in one line on stderr."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+    try:
+        return args.run(args)
+    except BrokenPipeError:
+        # The reader of our output left; nothing more can be said, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ModuleNotFoundError as error:
+        wrong = f"{error}; pip install specdec-kernels[generate]"
+    except (OSError, ValueError) as error:
+        wrong = str(error).replace("\n", " ")
+    print(f"specdec-kernels {args.command}: error: {wrong}", file=sys.stderr)
+    return 2

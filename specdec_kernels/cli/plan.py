@@ -1,0 +1,141 @@
+"""`specdec-kernels plan`: from acceptance and cost, what to choose and what to expect of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from specdec_kernels.studies.plan import make_plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `specdec-kernels plan`."""
+    given = parser.add_argument_group("given figures (otherwise a pair of models is measured)")
+    given.add_argument("--acceptance", help="of a draft token: one number, or one per slot as 0.9,0.8,0.7")
+    given.add_argument(
+        "--children", help="acceptance by child index of a tree, as 0.5,0.2,0.1 (default: from the laws)"
+    )
+    given.add_argument("--cost", type=float, help="c: seconds of a draft token over seconds of a verification")
+    given.add_argument("--laws", type=Path, help=".npz file with arrays p and q [N, V]: target and draft laws")
+    measured = parser.add_argument_group("measured figures")
+    measured.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
+    measured.add_argument("--draft", default="embedded:draft", help="model directory (default: the embedded draft)")
+    measured.add_argument("--prompt", action="append", help="text to measure on; may be repeated")
+    measured.add_argument("--tokens", type=int, default=128, help="tokens to write per prompt (default: 128)")
+    measured.add_argument("--temperature", type=float, default=1.0, help="above 0 (default: 1)")
+    measured.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-k", type=int, default=16, help="longest draft considered (default: 16)")
+    parser.add_argument("--nodes", type=int, default=12, help="nodes of the tree (default: 12)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; 0."""
+    plan = make_plan(**figures(args), max_k=args.max_k, nodes=args.nodes)
+    print(json.dumps(plan) if args.json else table(plan))
+    return 0
+
+
+def figures(args: argparse.Namespace) -> dict:
+    """Acceptance by slot, cost, acceptance by child and laws, as given or measured."""
+    children = None if args.children is None else numbers(args.children, "--children")
+    if args.acceptance is None and args.laws is None:
+        return measure(args) | ({} if children is None else {"children": children})
+    if args.cost is None:
+        raise ValueError("argument --cost: expected with --acceptance or --laws, which do not tell it")
+    if args.laws is None:
+        return dict(
+            source="given", acceptance=numbers(args.acceptance, "--acceptance"), cost=args.cost, children=children
+        )
+    laws = read_laws(args.laws)
+    acceptance = None if args.acceptance is None else numbers(args.acceptance, "--acceptance")
+    return dict(source=str(args.laws), acceptance=acceptance, cost=args.cost, children=children, laws=laws)
+
+
+def measure(args: argparse.Namespace) -> dict:
+    """The same, from what the pair of models does."""
+    from specdec_kernels.generate import ModelDrafter, check_vocabularies, generate, load_model
+    from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
+
+    if not args.temperature > 0:
+        raise ValueError(f"argument --temperature: expected a number above 0, got {args.temperature}")
+    target, draft = load_model(args.target), load_model(args.draft)
+    check_vocabularies(target, draft)
+    prompts = args.prompt or ["ROMEO:\n", "JULIET:\n"]
+    options = dict(max_new_tokens=args.tokens, temperature=args.temperature, seed=args.seed)
+    k = max(1, min(args.max_k, 8))
+    plain, drafted = [], []
+    for prompt in prompts:  # in turn, so that both meet the same disturbances
+        plain += generate([prompt], target, method="plain", **options)
+        drafted += generate([prompt], target, ModelDrafter(draft), method="rejection", k=k, **options)
+    return dict(
+        source=f"{args.target} with {args.draft}",
+        acceptance=acceptance_by_slot(drafted, k),
+        cost=cost_ratio(plain, drafted, k) if args.cost is None else args.cost,
+        laws=workload(target, draft, prompts, tokens=args.tokens, temperature=args.temperature, seed=args.seed),
+    )
+
+
+def table(plan) -> str:
+    """The plan for people."""
+    best, shape = plan["best"], plan["tree"]
+    rows = [
+        ("figures", plan["source"]),
+        ("acceptance", f"{spaced(plan['acceptance'])}   (by slot; the last for later ones)"),
+        ("cost ratio c", f"{plan['cost_ratio']:.4f}"),
+        (),
+        (
+            "draft length",
+            f"k = {best['k']}: {best['tokens']:.3f} tokens a round, {best['speedup']:.3f} x plain decoding",
+        ),
+        *(("", f"k = {at['k']:<3d} {at['tokens']:.3f} tokens   {at['speedup']:.3f} x") for at in plan["lengths"]),
+    ]
+    if "race" in plan:
+        race, lower = plan["race"], max(plan["race"]["lower"].values())
+        rows += [
+            (),
+            ("race", f"acceptance {race['acceptance']:.4f}, bounds {lower:.4f} to {race['upper']:.4f}"),
+            ("", f"entropy of the accepted child: at most {race['entropy_bound_bits']:.3f} bits (Equation 8)"),
+            (),
+        ]
+        for kind, one in plan["randomised"].items():
+            gain = f"a* = {one['draft_prob']:.4f}: {one['rate']:.4f} x, {one['rate_always']:.4f} x at a = 1"
+            rows.append(("one token", f"{gain}; drafting less pays above c = {one['threshold']:.4f} ({kind})"))
+    rows += [
+        (),
+        (
+            "tree",
+            f"{len(shape['parents']) - 1} nodes: {shape['tokens']:.4f} tokens a round, bound {shape['bound']:.4f}",
+        ),
+        ("", f"acceptance by child {spaced(shape['children'])}"),
+        ("", f"parents {' '.join(map(str, shape['parents']))}"),
+    ]
+    return "\n".join(f"{row[0]:15s}{row[1]}" if row else "" for row in rows)
+
+
+def spaced(values):
+    """Probabilities for reading."""
+    return " ".join(f"{value:.3f}" for value in values)
+
+
+def numbers(text, option) -> list[float]:
+    """Probabilities separated by commas."""
+    try:
+        values = [float(word) for word in text.split(",")]
+    except ValueError:
+        values = [-1.0]
+    if not all(0 <= value <= 1 for value in values):
+        raise ValueError(f"argument {option}: expected numbers in [0, 1] separated by commas, got {text!r}")
+    return values
+
+
+def read_laws(path) -> tuple[np.ndarray, np.ndarray]:
+    """Arrays p and q of an .npz file, one law per row."""
+    try:
+        with np.load(path) as file:
+            return tuple(np.atleast_2d(np.asarray(file[name], dtype=np.float64)) for name in ("p", "q"))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"argument --laws: expected an .npz file with p and q, got {path} ({error})") from error

@@ -1,0 +1,116 @@
+"""How `specdec-kernels generate` shows what it does: running text, trees, a line of statistics, JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+COLOURS = {"accepted": "green", "replaced": "bold red", "bonus": "bold cyan"}
+MARKS = {"accepted": "{}", "replaced": "‹{}›", "bonus": "«{}»"}
+
+
+def show(prompts, colour, tokenizer):
+    """A function that prints rounds: a running text for one prompt, a line per round for a batch, with colour trees."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    batch = len(prompts) > 1
+    coloured = colour and console.is_terminal and console.color_system is not None
+    if colour:
+        legend = [Text(kind if coloured else MARKS[kind].format(kind), COLOURS[kind]) for kind in COLOURS]
+        console.print(Text(" ").join(legend))
+
+    trees = defaultdict(int)
+
+    def printer(entry):
+        if colour and entry.tree is not None:
+            trees[entry.request] += 1
+            title = Text(f"\nround {trees[entry.request]}" + (f" of [{entry.request}]" if batch else ""))
+            console.print(title, drawing(entry, tokenizer, coloured), sep="\n")
+        text = Text(f"[{entry.request}] " if batch else "")
+        for kind, piece in entry.pieces:
+            plain = piece if coloured or not colour or not piece else MARKS[kind].format(piece)
+            text.append(plain, COLOURS[kind] if colour else "")
+        console.print(text, end="\n" if batch or entry.finish or (colour and entry.tree is not None) else "")
+        console.file.flush()
+
+    for index, prompt in enumerate(prompts):
+        console.print(Text(f"[{index}] {prompt}\n" if batch else prompt), end="")
+    return printer
+
+
+def drawing(entry, tokenizer, coloured):
+    """A round's tree, accepted nodes marked, with the token that the verifier added after them."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def label(token, kind):
+        piece = repr(tokenizer.decode([token]) if tokenizer else token)
+        if kind is None:
+            return Text(piece, "dim" if coloured else "")
+        return Text(piece, COLOURS[kind]) if coloured else Text((MARKS | {"accepted": "{} ✓"})[kind].format(piece))
+
+    shape, tokens, path = entry.tree.shape, entry.tree.tokens, entry.tree.path
+    branches = {0: Tree(label(tokens[0], None))}
+    for node, parent in enumerate(shape.parents[1:], start=1):
+        if tokens[node] >= 0:
+            branches[node] = branches[parent].add(label(tokens[node], "accepted" if node in path else None))
+    if len(entry.tokens) > entry.accepted:
+        branches[path[-1]].add(label(entry.tokens[-1], entry.pieces[-1][0]))
+    return branches[0]
+
+
+def report(generation, args, elapsed) -> dict:
+    """What `--json` prints of one prompt."""
+    return tree_report(generation, args) | {
+        "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
+        "tokens": generation.tokens, "text": generation.text, "finish": generation.finish,
+        "target_calls": generation.target_calls, "drafted": generation.drafted, "accepted": generation.accepted,
+        "acceptance": generation.acceptance, "tokens_per_call": generation.tokens_per_call, "status": generation.status,
+        "timings": generation.seconds | {"total": elapsed, "tokens_per_second": len(generation.tokens) / elapsed},
+    }  # fmt: skip
+
+
+def tree_report(generation, args) -> dict:
+    """What `--json` adds with a tree: acceptance by child index, and every round's tree."""
+    if args.tree is None:
+        return {}
+    from specdec_kernels.studies.measure import child_acceptance
+
+    shapes = [entry.tree.shape for entry in generation.rounds]
+    most = max(len(children) for shape in shapes for children in shape.children)
+    seen = child_acceptance([generation], most)
+    return {
+        "tree": args.tree.word, "assumed_acceptance": args.acceptance,
+        "children": {"offered": seen.tried.astype(int).tolist(), "accepted": seen.passed.astype(int).tolist()},
+        "rounds": [
+            {"parents": entry.tree.shape.parents, "draft_tokens": entry.tree.tokens, "path": entry.tree.path,
+             "tokens": entry.tokens} for entry in generation.rounds
+        ],
+    }  # fmt: skip
+
+
+def summary(generations, elapsed) -> str:
+    """One line of statistics over all prompts."""
+    tokens = sum(len(generation.tokens) for generation in generations)
+    calls = sum(generation.target_calls for generation in generations)
+    tested = sum(entry.tested for generation in generations for entry in generation.rounds)
+    accepted = sum(generation.accepted for generation in generations)
+    status = {entry.status for generation in generations for entry in generation.rounds} - {0}
+    warning = f"; verifier status {', '.join(map(str, sorted(status)))}" if status else ""
+    drafting = f", {accepted} of {tested} tested drafts accepted ({accepted / tested:.2f})" if tested else ""
+    if any(entry.tree for generation in generations for entry in generation.rounds):
+        drafting += f", by child {children(generations)}"
+    return (
+        f"{tokens} tokens, {calls} target calls ({tokens / calls:.2f} tokens a call){drafting}, "
+        f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s){warning}"
+    )
+
+
+def children(generations, most=8) -> str:
+    """Shares of the nodes reached at which the first child was accepted, the second, and so on."""
+    from specdec_kernels.studies.measure import child_acceptance
+
+    seen = child_acceptance(generations, most)
+    counts = zip(seen.passed, seen.tried, strict=True)
+    return " ".join(f"{passed / tried:.2f}" for passed, tried in counts if tried) or "none"

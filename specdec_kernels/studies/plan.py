@@ -1,0 +1,82 @@
+"""The best draft length, drafting probability and tree, by acceptance and cost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specdec_kernels import theory
+from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
+
+
+def make_plan(source, acceptance, cost, children=None, laws=None, *, max_k=16, nodes=12) -> dict:
+    """The plan as one dictionary; `specdec-kernels plan` prints it.
+
+    Parameters
+    ----------
+    source : str
+        Where the figures come from.
+    acceptance : list of float, or None
+        By slot; the last stands for later slots too. None: the mean overlap of the laws.
+    cost : float
+        c.
+    children : list of float, optional
+        Acceptance by child index; from the laws, or of a chain, if not given.
+    laws : (p, q), optional
+        float64 [N, V] each: for a* and the race.
+    """
+    if laws is not None:
+        overlap = float(np.minimum(*laws).sum() / len(laws[0]))
+        acceptance = [overlap] if acceptance is None else acceptance
+        if children is None:
+            from specdec_kernels.studies.measure import acceptance_by_child
+
+            children = acceptance_by_child(*laws)
+    betas = list(acceptance[:max_k]) + [acceptance[-1]] * (max_k - len(acceptance))
+    best = theory.best_draft_length(betas, cost, max_k)
+    lengths = [
+        dict(k=k, tokens=theory.expected_tokens(betas, k), speedup=theory.speedup(betas, k, cost))
+        for k in range(max_k + 1)
+    ]
+    plan = dict(source=source, acceptance=list(acceptance), cost_ratio=cost, best=lengths[best], lengths=lengths)
+    if laws is not None:
+        plan |= dict(race=race(*laws), randomised=randomised(*laws, cost))
+    return plan | dict(tree=tree([betas[0]] if children is None else children, nodes))
+
+
+def race(p, q) -> dict:
+    """Means over the workload of the race's acceptance, its bounds and those on the entropy of the accepted child."""
+    bounds = np.mean([theory.race_bounds(*row) for row in zip(p, q, strict=True)], axis=0)
+    entropy = np.mean([entropy_bounds(*row) for row in zip(p, q, strict=True)], axis=0)
+    return dict(
+        acceptance=float(np.mean([theory.race_acceptance(*row) for row in zip(p, q, strict=True)])),
+        lower=dict(zip(("harmonic", "joint", "variation"), bounds.tolist())),  # noqa: B905 the last is the upper one
+        upper=float(bounds[3]),
+        kl_bits=float(entropy[0]),
+        entropy_bound_bits=float(entropy[2]),
+    )
+
+
+def randomised(p, q, cost) -> dict:
+    """One drafted token: a*, its rate and where drafting less begins to pay, by both ways to count."""
+    return {
+        kind: dict(
+            draft_prob=(a := theory.best_draft_prob(p, q, cost, kind)),
+            rate=theory.drafting_rate(p, q, a, cost, kind),
+            rate_always=theory.drafting_rate(p, q, 1, cost, kind),
+            threshold=theory.drafting_gain_condition(p, q, kind),
+        )
+        for kind in ("renewal", "paper")
+    }
+
+
+def tree(children, nodes) -> dict:
+    """The best tree of `nodes` drafted tokens, in `DraftTree`'s layout, and what bounds it."""
+    best = optimal_nodes(children, nodes)
+    rest = 1 - sum(children)
+    return dict(
+        children=list(children),
+        parents=best.parents,
+        tokens=float(1 + best.values.sum()),
+        bound=theory.tree_bound(children, nodes) if nodes else 1.0,
+        tunstall_bound=theory.tunstall_bound(children, nodes) if abs(rest) < 1e-6 else None,
+    )

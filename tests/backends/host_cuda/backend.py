@@ -1,0 +1,109 @@
+"""The backend ``cuda-host``: csrc/cuda on the played machine, for CPU tensors."""
+
+import importlib.util
+import os
+import shutil
+
+import torch
+
+from specdec_kernels.backends._missing import unsupported
+from specdec_kernels.backends._native import use_tensors
+from specdec_kernels.backends.cuda import Kernels
+from specdec_kernels.ops import OPS, Law, Noise
+from tests.backends.host_cuda.build import HERE, ROOT, build
+
+__all__ = [*OPS, "bytes_needed", "counted", "play", "unavailable", "unsupported", "workspaces"]
+
+
+def machine(multiprocessors, capability, blocks_in_flight, schedule):
+    """Which device is played, what runs beside what, and the seed of the order threads run in."""
+    return {
+        "multiprocessors": multiprocessors, "blocks_per_multiprocessor": 2, "capability": capability,
+        "blocks_in_flight": blocks_in_flight, "schedule": schedule,
+    }  # fmt: skip
+
+
+MACHINES = {
+    # Few multiprocessors, no clusters: most requests have one block, some a software cluster.
+    "small": machine(2, capability=80, blocks_in_flight=3, schedule=1),
+    # Many: one request is shared by a cluster or by many blocks, and all rows of some calls fit at once.
+    "large": machine(16, capability=90, blocks_in_flight=9, schedule=2),
+    # One block at a time, as far as the launch allows: whoever waits for a block that has not started never ends.
+    "lone": machine(1, capability=90, blocks_in_flight=1, schedule=3),
+}
+
+
+def unavailable():
+    """Why the machine cannot be played here, or None."""
+    return None if shutil.which(os.environ.get("CXX", "g++")) else "no C++ compiler"
+
+
+def load(sanitize=False):
+    """The native module, built when it is not there yet."""
+    cuda = ROOT / "csrc" / "cuda"
+    sources = [HERE / "module.cpp", cuda / "bindings.cpp", *sorted(cuda.glob("*.cu"))]
+    path = build("specdec_host_cuda", sources, sanitize=sanitize, module=True)
+    spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    use_tensors(module)
+    return module
+
+
+class HostCuda(Kernels):
+    """The CUDA ops on the played machine."""
+
+    def __init__(self, machine="small", sanitize=False, **changes):
+        super().__init__(load(sanitize), lambda device: 0)
+        self.play(machine, **changes)
+
+    def play(self, machine, **changes):
+        """Play another machine from here on."""
+        self._native.configure(**{**MACHINES[machine], **changes})
+
+    def counted(self, call):
+        """Kernels and blocks that a call launches, and bytes it streams from rows."""
+        before = self._native.counters()
+        call()
+        return {name: count - before[name] for name, count in self._native.counters().items()}
+
+    def workspaces(self):
+        return list(self._workspaces.held.values())
+
+    def bytes_needed(self, target):
+        """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
+        requests, rows, _ = target.shape
+        head = target[:, :1]
+        law = Law("logits", 1.0)
+        noise = Noise(torch.zeros(requests).long(), 0, 0)
+        verdict = torch.empty(requests, rows).long(), *torch.empty(2, requests).int()
+        tree_verdict = verdict[0], verdict[0].int(), *verdict[1:]
+        figures = torch.empty(4, requests)
+        drafts = verdict[0][:, 1:]
+        parents = torch.arange(-1, rows - 1)
+
+        def chain(draft, method):
+            return drafts, target, draft, None, None, None, method, law, law, 1.0, 0.0, noise, *verdict
+
+        calls = {
+            "race": ("verify_chain", *chain(None, "race")),
+            "rejection": ("verify_chain", *chain(target[:, 1:], "rejection")),
+            "race_sample": ("race_sample", head, None, None, law, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None),
+            "tree": (
+                "verify_tree", verdict[0], parents, target, target, None, None, "rejection", False, law, law, noise,
+                *tree_verdict,
+            ),
+            "residual": (
+                "residual", head, head, None, None, law, law, 1.0, 0.0, target[:, 0].float(), figures[0], None,
+            ),
+            "overlap": ("overlap", head, head, None, None, law, law, *figures, None),
+        }  # fmt: skip
+        return {
+            name: getattr(self._native, op)(OPS[op].Call(*call), 0, 0, -(1 << 20))
+            for name, (op, *call) in calls.items()
+        }
+
+
+_kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
+play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
+globals().update({name: getattr(_kernels, name) for name in OPS})

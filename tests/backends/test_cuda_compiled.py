@@ -1,0 +1,30 @@
+"""Every CUDA kernel compiles for every architecture, without spills, and streams its rows by 16 bytes."""
+
+import json
+
+import pytest
+
+from tests.support import cuda_aot
+
+pytestmark = pytest.mark.skipif(cuda_aot.unavailable() is not None, reason=f"{cuda_aot.unavailable()}")
+
+# Read no rows of a vocabulary.
+NO_ROWS = {"tree_mask", "tree_positions"}
+
+
+def key(row):
+    return row["op"], row["kernel"], row["arch"]
+
+
+@pytest.mark.parametrize("arch", cuda_aot.ARCHS)
+def test_kernels_compile(arch):
+    committed = {key(row): row for row in json.loads(cuda_aot.TABLE.read_text()) if row["arch"] == arch}
+    found = {key(row): row for row in cuda_aot.report(arch)}
+    assert set(found) == set(committed), "make the table anew: python -m tests.support.cuda_aot table"
+    for name, row in found.items():
+        assert row["spill_bytes"] == 0, row
+        assert row["registers"] <= 128, row  # two blocks a multiprocessor
+        if row["op"] not in NO_ROWS:
+            assert row["loads_together"] >= 8, row
+        if row["compiler"] == committed[name]["compiler"]:
+            assert row == committed[name], "make the table anew: python -m tests.support.cuda_aot table"

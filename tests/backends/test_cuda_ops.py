@@ -1,0 +1,213 @@
+"""The CUDA kernels on the played machine: the CPU backend's bits, on every machine and in every order of threads."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from tests.backends.host_cuda.build import ROOT
+from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
+
+pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+
+MACHINES = ("small", "large", "lone")
+OPTIONS = {
+    "rejection": {},
+    "race": {"method": "race", "draft": None},
+    "one-hot": {"draft": None},
+    "randomised": {"draft_prob": 0.7},
+    "over-accepting": {"epsilon": 0.05},
+}
+PLAY_SANITIZED = """
+from specdec_kernels import backend
+from tests import conftest
+from tests.backends import test_cuda_ops, test_cuda_trees
+conftest.pytest_configure()
+with backend("cuda-host"):
+    from tests.backends.host_cuda.backend import play
+for machine in test_cuda_ops.MACHINES:
+    play(machine)
+    test_cuda_ops.every_op()
+    test_cuda_trees.every_op()
+"""
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request):
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        backend.play(request.param)
+        yield backend
+        backend.play(MACHINES[0])
+
+
+def on_cpu(op, *arguments, **options):
+    with specdec_kernels.backend("cpu"):
+        return op(*arguments, **options)
+
+
+def assert_same(found, expected):
+    found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def rows_of(size, dtype, space="logits"):
+    rows = torch.stack(list(adversarial_rows(size).values()))
+    if space == "probs":
+        rows = rows.nan_to_num(0, 0, 0).clamp(-50, 50).softmax(-1)
+    return poisoned(rows.to(dtype))
+
+
+def noise_of(rows):
+    """Every other row is greedy."""
+    return {"seed": seeds(len(rows)), "position": 3, "temperature": torch.arange(len(rows)) % 2 * 1.0}
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("size", [1, 65, 2049, 6000])
+class TestTheSameBits:
+    def test_race_sample(self, machine, size, space):
+        for dtype in DTYPES:
+            rows = rows_of(size, dtype, space)
+            call = {**noise_of(rows), "space": space}
+            assert_same(race_sample(rows, **call), on_cpu(race_sample, rows, **call))
+
+    def test_race_topk(self, machine, size, space):
+        rows = rows_of(size, torch.bfloat16, space)
+        call = {**noise_of(rows), "space": space}
+        for k in {1, min(size, 5), min(size, 40)}:
+            assert_same(race_topk(rows, k, **call), on_cpu(race_topk, rows, k, **call))
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+class TestTheSameVerdict:
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_of_padded_drafts(self, machine, options, space):
+        """No coin of these calls is within 1e-5, relatively, of its threshold: not even rejection may differ."""
+        for vocabulary, dtype in ((65, torch.float32), (2500, torch.bfloat16), (2500, torch.float16)):
+            call = {**chain_call(1, requests=6, slots=3, vocabulary=vocabulary, dtype=dtype, space=space), **options}
+            assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+
+    def test_of_ragged_drafts(self, machine, options):
+        call = {**ragged(chain_call(2, requests=4, slots=3, vocabulary=300), torch.tensor([0, 3, 1, 2])), **options}
+        assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+
+
+def test_a_draft_row_whose_only_weight_one_block_sees(machine):
+    target, draft = torch.full((1, 2, 9000), 1 / 9000), torch.zeros(1, 1, 9000)
+    target[..., 8000] = 0.0
+    for weight, status in ((1.0, 0), (0.0, 1)):
+        draft[..., 8000] = weight
+        verdict = verify_chain(torch.tensor([[8000]]), target, draft, space="probs", seed=1, position=0)
+        assert verdict.status.item() == status
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}], ids=["rejection", "race"])
+def test_rows_far_apart(machine, options):
+    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
+    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
+    far = verify_chain(**far_chain(room) | options)
+    assert far.num_accepted == 2
+    assert_same(far, on_cpu(verify_chain, **far_chain() | options))
+    assert_same(far, on_cpu(verify_chain, **far_chain(room) | options))
+
+
+def test_no_result_depends_on_how_rows_are_shared():
+    """The log-sum-exp is combined in one order, so all machines give the same bits."""
+    rows = 3 * torch.randn(2, 1, 9000, generator=torch.Generator().manual_seed(0))
+    found = []
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        for name in MACHINES:
+            for schedule in (1, 2):
+                backend.play(name, schedule=schedule)
+                found.append((*residual(rows, rows.roll(1, -1)), *overlap(rows, rows.roll(1, -1))))
+        backend.play(MACHINES[0])
+    for other in found[1:]:
+        assert_same(other, found[0])
+
+
+def every_op():
+    """One call of each op, small and odd, against the CPU backend."""
+    with specdec_kernels.backend("cuda-host"):
+        for dtype in DTYPES:
+            rows = rows_of(777, dtype)
+            noise = {"seed": seeds(len(rows)), "position": 3}
+            assert_same(race_sample(rows, **noise), on_cpu(race_sample, rows, **noise))
+            assert_same(race_topk(rows, 3, **noise), on_cpu(race_topk, rows, 3, **noise))
+            for options in OPTIONS.values():
+                call = {**chain_call(3, requests=3, slots=2, vocabulary=1500, dtype=dtype), **options}
+                assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+            residual(rows, rows.roll(1, 0))
+            overlap(rows, rows.roll(1, 0))
+
+
+class TestTheLaunch:
+    def test_one_kernel_a_call(self, machine):
+        assert machine.counted(every_op)["launches"] == len(DTYPES) * (4 + len(OPTIONS))
+
+    @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
+    def test_no_block_comes_late(self, rows, vocabulary):
+        """Where a row can be split, its parts are as many as run at once: one block more would take twice the time."""
+        with specdec_kernels.backend("cuda-host"):
+            from tests.backends.host_cuda import backend
+
+            backend.play("large", multiprocessors=132)
+            logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
+            found = backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))
+            assert found["blocks"] <= max(264, rows)
+            tokens = torch.zeros(1, rows - 1).long()
+            found = backend.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
+            assert found["blocks"] <= 264
+            backend.play(MACHINES[0])
+
+    def test_tickets_are_zero_afterwards(self, machine):
+        every_op()
+        for workspace in machine.workspaces():
+            assert not workspace[: workspace.numel() // 8].any()
+
+    @pytest.mark.parametrize("vocabulary", [128_256, 262_144])
+    def test_workspace_below_1_mib(self, vocabulary):
+        """At 256 requests and fewer, on a device of 132 multiprocessors: asked for, not launched."""
+        with specdec_kernels.backend("cuda-host"):
+            from tests.backends.host_cuda import backend
+
+            backend.play("large", multiprocessors=132)
+            for requests in (1, 2, 8, 16, 32, 64, 128, 256):
+                target = torch.zeros(1, 1, 1, dtype=torch.bfloat16).expand(requests, 5, vocabulary)
+                needed = backend.bytes_needed(target)
+                assert all(0 <= size < 1 << 20 for size in needed.values()), (requests, needed)
+            backend.play(MACHINES[0])
+
+
+def library_of(name):
+    found = subprocess.run([os.environ.get("CXX", "g++"), f"-print-file-name={name}"], capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def test_sanitized():
+    """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine."""
+    address = library_of("libasan.so")
+    if not os.path.isabs(address):
+        pytest.skip("the C++ compiler has no AddressSanitizer")
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": f"{address} {library_of('libubsan.so')} {library_of('libstdc++.so.6')}",
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "SPECDEC_HOST_CUDA_SANITIZE": "1",
+    }
+    command = [sys.executable, "-c", PLAY_SANITIZED]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "runtime error" not in done.stderr, done.stderr[-3000:]
+    assert "AddressSanitizer" not in done.stderr, done.stderr[-3000:]

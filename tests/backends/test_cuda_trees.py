@@ -1,0 +1,186 @@
+"""The CUDA tree ops on the played machine: the CPU backend's bits, on every machine and in every order of threads."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_tree
+from tests.backends import test_cuda_ops
+from tests.backends.test_cuda_ops import MACHINES, assert_same, on_cpu
+from tests.support.cases import DTYPES, UNTOUCHED
+from tests.support.trees import random_parents, tree_call
+
+machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
+
+OPTIONS = {
+    "distinct": {},
+    "independent": {"replacement": True},
+    "race": {"method": "race", "draft": None},
+    "certain": {"draft": None},
+}
+LAYOUTS = (
+    {"layout": "bool"},
+    {"layout": "bits"},
+    *({"layout": "additive", "dtype": dtype} for dtype in (torch.float32, torch.bfloat16, torch.float16)),
+)
+
+
+def trees_of(nodes, requests=3):
+    """Parents, int32 and one of them no tree, and prefixes of which one is out of range."""
+    generator = torch.Generator().manual_seed(nodes)
+    parents = random_parents(requests, nodes, generator).int()
+    if nodes > 2:
+        parents[0, nodes // 2] = nodes
+    prefix_len = torch.randint(0, 2000, (requests,), generator=generator)
+    prefix_len[-1] = -5
+    return parents, prefix_len
+
+
+def statuses():
+    return [torch.full((3,), UNTOUCHED, dtype=torch.int32) for _ in range(2)]
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    """As on a device: the host does not look into a tensor."""
+    monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+
+
+@pytest.mark.usefixtures("unseen")
+class TestTheSameBits:
+    @pytest.mark.parametrize("nodes", [1, 5, 40, 300])
+    def test_tree_positions(self, machine, nodes):
+        parents, prefix_len = trees_of(nodes)
+        mine, theirs = statuses()
+        found = tree_positions(parents, prefix_len=prefix_len, status=mine)
+        assert_same(found, on_cpu(tree_positions, parents, prefix_len=prefix_len, status=theirs))
+        assert_same(mine, theirs)
+
+    @pytest.mark.parametrize("nodes, columns", [(1, 1), (5, 1023), (40, 1024), (40, 2047)])
+    def test_tree_mask(self, machine, nodes, columns):
+        parents, prefix_len = trees_of(nodes)
+        for options in LAYOUTS:
+            mine, theirs = statuses()
+            call = {"prefix_len": prefix_len, "columns": columns, **options}
+            assert_same(tree_mask(parents, status=mine, **call), on_cpu(tree_mask, parents, status=theirs, **call))
+            assert_same(mine, theirs)
+
+
+def caches_of(count, heads=2):
+    """Tensors of several types and sizes, so that columns of every width are moved, and paths of which one falls."""
+    generator = torch.Generator().manual_seed(count)
+    dtypes = (torch.float32, torch.bfloat16, torch.int8, torch.float16)
+    sizes = (64, 36, 7, 1, 12)
+    shapes = [(3, 1 + i % heads, 40, sizes[i % len(sizes)]) for i in range(count)]
+    caches = [(100 * torch.randn(shape, generator=generator)).to(dtypes[i % 4]) for i, shape in enumerate(shapes)]
+    path = torch.tensor([[0, *range(2, 20)], [0, 1, 2, 5, 9, *[-1] * 14], [0, 3, 2, *[-1] * 16]], dtype=torch.int32)
+    return caches, path, torch.tensor([3, 30, 0])
+
+
+def assert_compacts(caches, path, prefix_len):
+    """In place, so on two copies."""
+    mine, theirs = ([x.clone() for x in caches] for _ in range(2))
+    my_status, their_status = statuses()
+    compact_kv(mine, path, prefix_len=prefix_len, status=my_status)
+    on_cpu(compact_kv, theirs, path, prefix_len=prefix_len, status=their_status)
+    assert_same((*mine, my_status), (*theirs, their_status))
+
+
+def test_compact_kv(machine):
+    assert_compacts(*caches_of(7, heads=40))
+    assert_compacts([], *caches_of(0)[1:])
+
+
+def test_no_number_of_layers_is_too_large():
+    """Up to 512 tensors travel with one launch."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        for count, launches in ((64, 1), (65, 1), (515, 2)):
+            found = backend.counted(lambda count=count: assert_compacts(*caches_of(count)))
+            assert found["launches"] == launches
+
+
+def made(seed, options, **changes):
+    return tree_call(seed, replacement=options.get("replacement", False), **changes) | options
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+class TestTheSameVerdict:
+    """No coin of these calls is within 1e-5, relatively, of its threshold: not even rejection may differ."""
+
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_of_a_tree_each(self, machine, options, space):
+        for (requests, vocabulary), dtype in zip(((5, 65), (2, 2500), (1, 4100)), DTYPES, strict=True):
+            call = made(1, options, requests=requests, vocabulary=vocabulary, dtype=dtype, space=space)
+            assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
+    def test_of_rows_too_wide_for_shared_memory(self, machine, options):
+        """What one block alone cannot hold it reads again, for each child; several blocks can."""
+        sizes = {"nodes": 8, "parents": [-1, 0, 0, 0, 0, 1, 1, 1], "vocabulary": 15_000, "draft_vocabulary": 9000}
+        for requests in (1, 4):
+            call = made(2, options, requests=requests, **sizes) | {"temperature": 2.0}
+            assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
+    def test_of_a_thousand_nodes(self, machine, options):
+        call = made(3, options, requests=1, nodes=1024, vocabulary=40) | {"temperature": 1.5}
+        assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
+    def test_in_every_order_of_threads(self, options):
+        call = made(4, options, requests=2, vocabulary=3000)
+        expected = on_cpu(verify_tree, **call)
+        with specdec_kernels.backend("cuda-host"):
+            from tests.backends.host_cuda import backend
+
+            for name in MACHINES:
+                for schedule in (11, 12, 13):
+                    backend.play(name, schedule=schedule)
+                    assert_same(verify_tree(**call), expected)
+            backend.play(MACHINES[0])
+
+
+def every_op():
+    """One call of each op, small and odd, against the CPU backend; gives how many calls that were."""
+    parents, prefix_len = random_parents(2, 70, torch.Generator().manual_seed(1)), torch.tensor([0, 45])
+    assert_same(tree_positions(parents, prefix_len=prefix_len), on_cpu(tree_positions, parents, prefix_len=prefix_len))
+    for options in LAYOUTS:
+        call = {"prefix_len": prefix_len, "columns": 1100, **options}
+        assert_same(tree_mask(parents, **call), on_cpu(tree_mask, parents, **call))
+    assert_compacts(*caches_of(5))
+    for dtype in DTYPES:
+        for options in OPTIONS.values():
+            for space in ("logits", "probs"):
+                call = made(5, options, requests=3, nodes=12, vocabulary=1500, dtype=dtype, space=space)
+                assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+    return 2 + len(LAYOUTS) + 2 * len(DTYPES) * len(OPTIONS)
+
+
+class TestTheLaunch:
+    def test_one_kernel_a_call(self, machine):
+        calls = []
+        assert machine.counted(lambda: calls.append(every_op()))["launches"] == calls[0]
+
+    def test_tickets_are_zero_afterwards(self, machine):
+        every_op()
+        for workspace in machine.workspaces():
+            assert not workspace[: workspace.numel() // 8].any()
+
+    def test_only_rows_on_the_path_are_streamed(self, machine):
+        call = made(6, OPTIONS["race"], requests=3, vocabulary=2048)
+        accepted = int(on_cpu(verify_tree, **call).num_accepted.sum())
+        found = machine.counted(lambda: verify_tree(**call))
+        assert found["bytes_read"] == (3 + accepted) * 2048 * 4
+
+    def test_later_children_are_summed_on_chip(self, machine):
+        """All rejected: after the second of them no row is read until the last draw."""
+        target, draft = torch.zeros(2, 1, 10, 4096)
+        target[..., :20], draft[..., :20] = -torch.inf, 8.0
+
+        def verify(children):
+            tokens, parents = torch.arange(children + 1)[None], torch.tensor([-1] + children * [0])
+            rows = slice(children + 1)
+            verify_tree(tokens, target[:, rows], draft[:, rows], parents=parents, seed=1, position=0)
+
+        for children in (2, 9):
+            found = machine.counted(lambda children=children: verify(children))
+            assert found["bytes_read"] == (2 + 2 + 1) * 4096 * 4

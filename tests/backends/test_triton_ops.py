@@ -1,0 +1,312 @@
+"""The Triton backend against the CPU's, over sizes that its interpreter can take."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.triton_device import DEVICE, INTERPRETED
+
+pytest.importorskip("triton")
+
+from specdec_kernels.triton_kernels import _launch
+
+import specdec_kernels
+from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from tests.support.cases import DTYPES, adversarial_rows, chain_call, close_calls, poisoned, ragged, seeds
+
+# Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+ROOT = str(Path(__file__).parents[2])
+SIZES = (1, 2, 7, 63, 64, 65, 128, 129, 4095, 4096, 4097)
+WIDE = 128_256
+
+
+def on_device(value):
+    return value.to(DEVICE) if isinstance(value, torch.Tensor) else value
+
+
+def both(op, *arguments, **options):
+    """What the CPU backend and Triton return, as tuples of CPU tensors; counters must end at zero."""
+    with specdec_kernels.backend("cpu"):
+        expected = op(*arguments, **options)
+    with specdec_kernels.backend("triton"):
+        found = op(*map(on_device, arguments), **{name: on_device(value) for name, value in options.items()})
+    for counters, _ in _launch._workspaces.__dict__.values():
+        assert not counters.any()
+    if isinstance(expected, torch.Tensor):
+        expected, found = (expected,), (found,)
+    return tuple(expected), tuple(x.cpu() for x in found)
+
+
+def assert_same(op, *arguments, **options):
+    for expected, found in zip(*both(op, *arguments, **options), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def assert_same_rejection(call, **options):
+    expected, found = both(verify_chain, **call, method="rejection", **options)
+    same = torch.stack([(e == f).reshape(len(e), -1).all(-1) for e, f in zip(expected, found, strict=True)]).all(0)
+    assert (same | close_calls(call, options, specdec_kernels.Verdict(*expected))).all()
+    assert same.float().mean() > 0.9
+
+
+@pytest.mark.parametrize("size, space", [*((size, "logits") for size in SIZES), (65, "probs"), (4097, "probs")])
+def test_race_of_rows_made_to_fail(size, space):
+    rows = torch.stack(list(adversarial_rows(size).values())[:: 2 if size == 4095 else 1])
+    if space == "probs":
+        rows = torch.where(rows.isnan(), rows, rows.exp())
+    temperature = torch.tensor([1.0, 0.3, 0.0])[torch.arange(len(rows)) % 3]
+    options = {"seed": seeds(len(rows), 5), "position": 2**31 - 1, "nonce": 7, "space": space}
+    assert_same(race_sample, rows, temperature=1.0, **options)
+    assert_same(
+        race_topk, rows[::4], min(3, size), temperature=temperature[::4], **{**options, "seed": seeds(len(rows[::4]))}
+    )
+
+
+def test_race_in_which_every_tile_is_scored_whole(monkeypatch):
+    monkeypatch.setattr(_launch, "multiprocessors", lambda device: 1000)
+    rows = torch.stack(list(adversarial_rows(4097).values()))
+    assert_same(race_sample, rows, seed=seeds(len(rows)), position=4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_race_of_padded_and_misaligned_rows(dtype):
+    rows = poisoned((3 * torch.randn(2, 3, 700, generator=torch.Generator().manual_seed(1))).to(dtype))
+    assert_same(race_sample, rows, seed=seeds(6).view(2, 3), position=3)
+    assert_same(race_topk, rows, 4, seed=seeds(6).view(2, 3), position=3)
+
+
+def test_race_of_a_whole_vocabulary():
+    row = 3 * torch.randn(1, WIDE, generator=torch.Generator().manual_seed(2))
+    for temperature in (1.0, 0.0):
+        assert_same(race_sample, row.bfloat16(), seed=11, position=2**40, temperature=temperature)
+
+
+def test_race_topk_can_ask_for_more_than_there_is():
+    row = torch.tensor([[0.0, 0.5, -1.0, 0.5]]).exp() * torch.tensor([1, 0, 1, 1])
+    for temperature in (1.0, 0.0):
+        assert_same(race_topk, row, 4, seed=3, position=1, space="probs", temperature=temperature)
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("vocabulary", [1, 7, 65, 4097])
+def test_chains_by_race(vocabulary, space):
+    requests = 6 if vocabulary < 4097 else 3
+    call = chain_call(vocabulary, requests=requests, slots=2, vocabulary=vocabulary, space=space)
+    call.pop("draft")
+    assert_same(verify_chain, **call, method="race")
+    if vocabulary < 4097:
+        counts = torch.tensor([2, 0, 1, 2, 1, 0])
+        assert_same(verify_chain, **ragged({**call, "draft": None}, counts), method="race")
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("vocabulary", [1, 7, 65, 300])
+def test_chains_by_rejection(vocabulary, space, drafted):
+    call = chain_call(vocabulary, requests=12, slots=3, vocabulary=vocabulary, space=space)
+    if not drafted:
+        call["draft"] = None
+    assert_same_rejection(call, **({"draft_prob": 0.7, "epsilon": 0.02} if vocabulary == 7 and drafted else {}))
+
+
+def test_chains_by_rejection_over_several_tiles():
+    call = chain_call(9, requests=4, slots=2, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
+    assert_same_rejection(call)
+
+
+def test_chains_over_a_whole_vocabulary():
+    call = chain_call(21, requests=1, slots=1, vocabulary=WIDE, dtype=torch.bfloat16)
+    assert_same_rejection(call)
+    assert_same(verify_chain, **{**call, "draft": None}, method="race")
+
+
+def test_many_slots_are_walked_in_chunks():
+    call = chain_call(3, requests=1, slots=40, vocabulary=7)
+    call["draft_tokens"], call["temperature"] = call["draft_tokens"].clamp(0, 6), 1.0
+    assert_same(verify_chain, **call, method="rejection", epsilon=1.0)
+    call["draft"] = None
+    greedy = {**call, "draft_tokens": call["target"][:, :-1].argmax(-1), "temperature": 0.0}
+    assert_same(verify_chain, **greedy, method="rejection")
+
+
+def test_ragged_chains_and_their_bad_bounds():
+    call = chain_call(5, requests=6, slots=4, vocabulary=40)
+    packed = ragged(call, torch.tensor([4, 0, 1, 3, 0, 2]))
+    assert_same(verify_chain, **packed, method="rejection")
+    slot_share = torch.linspace(0.2, 1.0, len(packed["draft_tokens"]))
+    assert_same(verify_chain, **packed, method="rejection", draft_prob=slot_share)
+    packed["cu_drafts"][-1] = 99
+    for method, draft in (("rejection", packed["draft"]), ("race", None)):
+        assert_same(verify_chain, **{**packed, "draft": draft}, method=method)
+
+
+def test_parameters_out_of_range_are_reported():
+    call = chain_call(6, requests=5, slots=2, vocabulary=20)
+    call["temperature"] = torch.tensor([1.0, torch.nan, -1.0, torch.inf, 2.0**-130])
+    share = torch.tensor([[1.0, 0.5], [0.5, 2.0], [-1.0, 0.5], [torch.nan, 1.0], [1.0, 1.0]])
+    epsilon = torch.tensor([0.0, -1.0, torch.nan, 5.0, 0.0])
+    assert_same(verify_chain, **call, method="rejection", draft_prob=share, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+def test_bad_rows_count_only_where_they_decide(space):
+    call = chain_call(8, requests=12, slots=3, vocabulary=70, space=space)
+    call["temperature"] = 1.0
+    for b, bad in enumerate((torch.nan, torch.inf, -torch.inf, -1.0)):
+        call["target"][b, :, 5] = bad
+        call["draft"][b + 4, :, 6] = bad
+        call["target"][b + 8, 1] = bad
+    call["draft"][3] = -torch.inf if space == "logits" else 0.0
+    assert_same(verify_chain, **call, method="rejection")
+    assert_same(verify_chain, **{**call, "draft": None}, method="rejection")
+    assert_same(verify_chain, **{**call, "draft": None}, method="race")
+
+
+def test_an_empty_residual_draws_from_the_target():
+    target = torch.tensor([[[0.5, 0.5, 0.0]] * 2] * 6)
+    draft_tokens = torch.full((6, 1), 2)
+    options = {"seed": seeds(6), "position": 0, "space": "probs", "method": "rejection"}
+    expected, found = both(verify_chain, draft_tokens, target, target[:, :1].contiguous(), **options)
+    assert (found[2] == 2).all()
+    assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True))
+
+
+def test_requests_without_drafts_and_calls_without_requests():
+    target = torch.randn(3, 1, 30, generator=torch.Generator().manual_seed(4))
+    none = torch.zeros(3, 0, dtype=torch.int64)
+    for draft in (None, target[:, :0]):
+        assert_same(verify_chain, none, target, draft, seed=seeds(3), position=1)
+    assert_same(verify_chain, none[:0], target[:0], None, seed=seeds(0), position=1)
+    assert_same(race_sample, target[:0], seed=seeds(0)[:, None], position=1)
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("sizes", [(1, 1), (70, 65), (4097, 4000)])
+def test_residual_and_overlap(sizes, space):
+    generator = torch.Generator().manual_seed(sizes[0])
+    target, draft = (3 * torch.randn(2, 2, size, generator=generator) for size in sizes)
+    if space == "probs":
+        target, draft = target.softmax(-1), draft.softmax(-1)
+    temperature = torch.tensor([[1.0, 0.0], [0.6, 2.0]])
+    options = {"space": space, "temperature": temperature}
+    for extra in ({}, {"draft_prob": 0.5, "epsilon": 0.01}):
+        for expected, found in zip(*both(residual, target, draft, **options, **extra), strict=True):
+            torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-8)
+    for expected, found in zip(*both(overlap, target, draft, **options), strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-7)
+
+
+def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
+    call = {k: on_device(v) for k, v in chain_call(12, requests=2, slots=1, vocabulary=8200).items()}
+    rows, options = call["target"][:, 0], {"seed": call["seed"], "position": 0}
+
+    def results():
+        yield from verify_chain(**call, method="rejection")
+        yield from verify_chain(**{**call, "draft": None}, method="race")
+        yield race_sample(rows, **options)
+        yield from overlap(rows, call["draft"][:, 0])
+
+    with specdec_kernels.backend("triton"):
+        expected = list(results())
+        for machine in (0, 10_000):
+            monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
+            for one, other in zip(expected, results(), strict=True):
+                assert torch.equal(one, other)
+
+
+def test_a_request_does_not_depend_on_its_neighbours():
+    call = {k: on_device(v) for k, v in chain_call(13, requests=5, slots=3, vocabulary=300).items()}
+    with specdec_kernels.backend("triton"):
+        together = verify_chain(**call, method="rejection")
+        for b in range(5):
+            alone = {k: v[b : b + 1] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
+            for one, all_ in zip(verify_chain(**alone, method="rejection"), together, strict=True):
+                assert torch.equal(one[0], all_[b])
+
+
+def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
+    call = {k: on_device(v) for k, v in chain_call(14, requests=3, slots=2, vocabulary=65).items()}
+    launch = _launch.launch
+
+    def only_the_first(kernel, *arguments, **keywords):
+        if "emit" in kernel.__name__:
+            raise KeyboardInterrupt
+        launch(kernel, *arguments, **keywords)
+
+    with specdec_kernels.backend("triton"):
+        expected = verify_chain(**call, method="rejection")
+        with monkeypatch.context() as patch:
+            patch.setattr(_launch, "launch", only_the_first)
+            with pytest.raises(KeyboardInterrupt):
+                verify_chain(**call, method="rejection")
+        for one, other in zip(verify_chain(**call, method="rejection"), expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_one_launch_for_the_race_and_two_at_most(monkeypatch):
+    call = {k: on_device(v) for k, v in chain_call(15, requests=2, slots=2, vocabulary=65).items()}
+    probs = {**call, "target": call["target"].softmax(-1), "draft": call["draft"].softmax(-1), "space": "probs"}
+    row, other = call["target"][:, 0], call["draft"][:, 0]
+    launch, names = _launch.launch, []
+    monkeypatch.setattr(
+        _launch, "launch", lambda kernel, *a, **k: (names.append(kernel.__name__), launch(kernel, *a, **k))
+    )
+
+    def launches(op, *arguments, **options):
+        names.clear()
+        op(*arguments, **options)
+        return len(names)
+
+    with specdec_kernels.backend("triton"):
+        assert launches(verify_chain, **{**call, "draft": None}, method="race") == 1
+        assert launches(verify_chain, **call, method="rejection") == 2
+        assert launches(verify_chain, **{**call, "temperature": 0.0}, method="rejection") == 1
+        assert launches(verify_chain, **{**probs, "temperature": 1.0}, method="rejection") == 1
+        assert launches(race_sample, row, seed=call["seed"], position=0) == 1
+        assert launches(race_topk, row, 2, seed=call["seed"], position=0) == 1
+        assert launches(residual, row, other) == 2
+        assert launches(overlap, row, other) == 2
+
+
+def test_generated_noise_is_the_whole_of_the_difference_between_seeds():
+    row = torch.zeros(64, 65, device=DEVICE)
+    with specdec_kernels.backend("triton"):
+        found = race_sample(row, seed=on_device(seeds(64)), position=0)
+    assert len(set(found.tolist())) > 32
+
+
+def test_an_older_triton_is_refused_by_name(monkeypatch):
+    from specdec_kernels.triton_kernels import _versions
+
+    monkeypatch.setattr(_versions.triton, "__version__", "3.5.1")
+    with pytest.raises(ImportError, match=r"expected 3\.6 or newer, got 3\.5\.1"):
+        importlib.reload(_versions)
+
+
+def in_a_fresh_process(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU is here")
+def test_without_gpu_and_interpreter_the_reason_is_given():
+    code = "import specdec_kernels\nwith specdec_kernels.backend('triton'): pass"
+    found = in_a_fresh_process(code, TRITON_INTERPRET="0")
+    assert "TRITON_INTERPRET=1 before" in found.stderr
+
+
+def test_the_bare_name_is_left_to_its_owner():
+    found = in_a_fresh_process("import triton_kernels", PYTHONPATH=ROOT)
+    assert "import specdec_kernels.triton_kernels, not triton_kernels" in found.stderr
+
+
+@pytest.mark.parametrize("vocabulary, expected", [(1, (128, 1, 1)), (4096, (4096, 1, 4)), (WIDE, (4096, 32, 4))])
+def test_tiles_depend_on_the_vocabulary_alone(vocabulary, expected):
+    assert _launch.tile_of(vocabulary) == expected

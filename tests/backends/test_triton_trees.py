@@ -1,0 +1,361 @@
+"""Triton's tree ops against the CPU's, over sizes that its interpreter can take."""
+
+import importlib
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from specdec_kernels.triton_kernels import _launch
+
+import specdec_kernels
+from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_chain, verify_tree
+from specdec_kernels.backends.reference import noise
+from tests.backends.test_triton_ops import assert_same, both, on_device
+from tests.ops.test_compact_kv import DTYPES as CACHE_DTYPES
+from tests.ops.test_compact_kv import path_of, random_cache, random_paths
+from tests.ops.test_verify_tree import OPTIONS, made
+from tests.support.cases import UNTOUCHED, chain_call, poisoned
+from tests.support.laws import P, Q
+from tests.support.trees import random_parents
+from tests.support.triton_device import INTERPRETED
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
+BAD = torch.tensor([[-1, 1, 0], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [-1, -5, 2**31 - 1], [-1, 0, 1]])
+
+
+def close_calls(call, options):
+    """Requests in which a coin is within 1e-5, relatively, of its threshold: the oracle walks elsewhere with others."""
+    coins, paths = noise.coins, []
+    try:
+        for factor in (1 - 1e-5, 1 + 1e-5):
+            noise.coins = lambda *arguments, factor=factor: coins(*arguments) * factor
+            with specdec_kernels.backend("reference"):
+                paths.append(verify_tree(**call, **options).path)
+    finally:
+        noise.coins = coins
+    return (paths[0] != paths[1]).any(dim=-1)
+
+
+def assert_same_verdict(call, **options):
+    """Bit for bit; under rejection but for close calls."""
+    if call.get("method") == "race":
+        assert_same(verify_tree, **call, **options)
+        return
+    expected, found = both(verify_tree, **call, **options)
+    same = torch.stack([(e == f).reshape(len(e), -1).all(-1) for e, f in zip(expected, found, strict=True)]).all(0)
+    assert (same | close_calls(call, options)).all()
+
+
+@SPACES
+@EACH
+@pytest.mark.parametrize("vocabulary", [1, 65])
+def test_verdicts(vocabulary, options, space):
+    assert_same_verdict(made(vocabulary, options, requests=4, nodes=7, vocabulary=vocabulary, space=space))
+
+
+@EACH
+def test_rows_of_several_tiles(options):
+    call = made(31, options, requests=4, nodes=5, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
+    assert_same_verdict(call)
+
+
+@EACH
+def test_more_children_than_are_looked_at_together(options):
+    call = made(32, options, requests=2, nodes=50, vocabulary=30, parents=[-1] + 40 * [0] + 9 * [3])
+    assert_same_verdict(call | {"temperature": 1.3})
+
+
+@EACH
+def test_repeated_siblings(options):
+    """Skipped where siblings are distinct, each of them counted where they are independent."""
+    call = {
+        "draft_tokens": torch.tensor([-1, 3, 3, 3, 1]).expand(16, -1), "target": P.expand(16, 5, -1),
+        "draft": Q.expand(16, 5, -1), "parents": torch.tensor([-1, 0, 0, 0, 0]), "space": "probs",
+        "seed": torch.arange(16), "position": 1,
+    }  # fmt: skip
+    assert_same_verdict(call | options)
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+def test_siblings_of_several_tiles_have_their_mass_taken_away(space):
+    """A draft in which the first siblings hold nearly all of q: what is left of it decides the next ones."""
+    generator = torch.Generator().manual_seed(33)
+    draft = torch.randn(8, 1, 4200, generator=generator).expand(-1, 5, -1).clone()
+    tokens = torch.tensor([-1, 7, 4150, 80, 9]).expand(8, -1)
+    draft[..., tokens[0, 1:]] += torch.tensor([16.0, 13.0, 11.0, 9.0])
+    target = torch.randn(8, 5, 4200, generator=generator)
+    target[..., tokens[0, 3:]] += 12.0
+    if space == "probs":
+        target, draft = target.softmax(-1), draft.softmax(-1)
+    call = {
+        "draft_tokens": tokens, "target": target, "draft": draft, "parents": torch.tensor([-1, 0, 0, 0, 0]),
+        "seed": torch.arange(8), "position": 5, "space": space,
+    }  # fmt: skip
+    assert_same_verdict(call)
+    assert set(verify_tree(**call).path[:, 1].tolist()) & {3, 4}
+
+
+def test_a_thousand_nodes():
+    generator = torch.Generator().manual_seed(34)
+    call = {
+        "draft_tokens": torch.randint(0, 3, (1, 1024), generator=generator),
+        "target": torch.randn(1, 1024, 3, generator=generator), "seed": 1, "position": 0,
+        "parents": (torch.arange(1024) - 1).div(3, rounding_mode="floor"),
+    }  # fmt: skip
+    assert_same_verdict(call | OPTIONS["race"])
+
+
+@SPACES
+@EACH
+def test_a_chain_is_a_tree(options, space):
+    chain = chain_call(35, requests=6, slots=3, vocabulary=65, space=space)
+    method = {k: v for k, v in options.items() if k != "replacement"}
+    tree = chain | {
+        "draft_tokens": torch.nn.functional.pad(chain["draft_tokens"], (1, 0), value=-77),
+        "draft": torch.nn.functional.pad(chain["draft"], (0, 0, 0, 1), value=torch.nan),
+        "parents": torch.arange(-1, 3),
+    }  # fmt: skip
+    with specdec_kernels.backend("triton"):
+        expected = verify_chain(**{k: on_device(v) for k, v in (chain | method).items()})
+        verdict = verify_tree(**{k: on_device(v) for k, v in (tree | options).items()})
+    for got, wanted in zip((verdict.tokens, verdict.num_accepted, verdict.status), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+@EACH
+def test_bad_parents_are_absent_where_the_host_does_not_look(options, monkeypatch):
+    call = made(36, options, requests=len(BAD), nodes=3, parents=[-1, 0, 1], vocabulary=7)
+    monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+    assert_same(verify_tree, **call | {"parents": BAD}, max_depth=2)
+
+
+@SPACES
+def test_rows_that_are_no_laws(space):
+    generator = torch.Generator().manual_seed(37)
+    call = made(37, requests=8, nodes=5, space=space)
+    strange = torch.tensor([torch.nan, torch.inf, -torch.inf, -1.0, 0.0])
+    for name in ("target", "draft"):
+        where = torch.rand(call[name].shape, generator=generator) < 0.02
+        call[name] = torch.where(where, strange[torch.randint(0, 5, where.shape, generator=generator)], call[name])
+        nothing = -torch.inf if space == "logits" else 0.0
+        call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.15] = nothing
+    for name, options in OPTIONS.items():
+        if space == "logits" or name != "certain":  # a row of infinite mass has no share not yet tried
+            assert_same(verify_tree, **call | options)
+
+
+def test_empty_residuals_and_parameters_out_of_range():
+    call = made(38, requests=4, nodes=3, parents=[-1, 0, 0], vocabulary=5)
+    call["temperature"] = torch.tensor([torch.nan, -1.0, torch.inf, 2.0**-130])
+    assert_same(verify_tree, **call)
+    law = torch.tensor([0.5, 0.5, 0.0]).expand(3, 3, -1)
+    tokens, parents = torch.tensor([[-1, 2, 2], [-1, 9, 2**40], [-1, 2, 0]]), torch.tensor([-1, 0, 0])
+    for draft in (law, torch.zeros_like(law), None):
+        options = {"parents": parents, "space": "probs", "seed": torch.arange(3), "position": 0, "replacement": True}
+        assert_same(verify_tree, tokens, law, draft, **options)
+
+
+@EACH
+def test_trees_deeper_than_there_is_room_for(options):
+    call = made(39, options, requests=4, nodes=4, parents=[-1, 0, 1, 2], vocabulary=7)
+    for depth in (0, 1):
+        assert_same(verify_tree, **call, max_depth=depth)
+
+
+@EACH
+def test_rows_off_the_path_decide_nothing(options):
+    call = made(40, options, requests=4, nodes=7, vocabulary=7)
+    clean = verify_tree(**call)
+    on_path = torch.zeros(4, 8, dtype=torch.bool).scatter_(1, clean.path.long() % 8, True)[:, :7]
+    call["target"] = torch.where(on_path.unsqueeze(-1), call["target"], torch.nan)
+    if call["draft"] is not None:
+        call["draft"] = torch.where(on_path.unsqueeze(-1), call["draft"], torch.nan)
+    assert_same(verify_tree, **call)
+
+
+def test_rows_anywhere_in_memory():
+    call = made(41, requests=4, nodes=5, vocabulary=70, dtype=torch.bfloat16)
+    call["target"], call["draft"] = poisoned(call["target"]), poisoned(call["draft"], pad=1, start=1)
+    for name in ("draft_tokens", "parents"):
+        call[name] = call[name].int().T.contiguous().T
+    out = (
+        torch.full((4, 9), UNTOUCHED)[:, 2:7], torch.full((4, 9), UNTOUCHED, dtype=torch.int32)[:, 3:8],
+        *torch.full((2, 4), UNTOUCHED, dtype=torch.int32),
+    )  # fmt: skip
+    with specdec_kernels.backend("cpu"):
+        expected = verify_tree(**call, max_depth=4)
+    with specdec_kernels.backend("triton"):
+        out = tuple(map(on_device, out))
+        found = verify_tree(**{k: on_device(v) for k, v in call.items()}, out=out)
+    for got, wanted in zip(found, expected, strict=True):
+        assert torch.equal(got.cpu(), wanted)
+
+
+def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
+    calls = [made(42, options, requests=2, nodes=3, vocabulary=4200) for options in OPTIONS.values()]
+    calls = [{k: on_device(v) for k, v in call.items()} for call in calls]
+    with specdec_kernels.backend("triton"):
+        expected = [verify_tree(**call) for call in calls]
+        for machine in (0, 10_000):
+            monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
+            for call, wanted in zip(calls, expected, strict=True):
+                for one, other in zip(verify_tree(**call), wanted, strict=True):
+                    assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="counts what the interpreter calls")
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
+    """Two branches of three nodes below the root: those of the one not taken are passed over, and so is the third."""
+    module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
+    name, read = ("race_tiles", []) if method == "race" else ("lse_tiles", [])
+    function = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *arguments: (read.append(1), function(*arguments))[1])
+    monkeypatch.setattr(_launch, "multiprocessors", lambda device: 0)  # all rows of a request by one program
+    target = torch.zeros(1, 7, 5)
+    target[..., 2] = 50.0
+    tokens, parents = torch.tensor([[-1, 2, 1, 1, 0, 0, 4]]), torch.tensor([-1, 0, 0, 1, 2, 2, 4])
+    with specdec_kernels.backend("triton"):
+        verdict = verify_tree(tokens, target, parents=parents, method=method, seed=1, position=0)
+    assert verdict.path.tolist() == [[0, 1, -1, -1]]
+    assert len(read) == 2
+
+
+def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
+    call = {k: on_device(v) for k, v in made(43, requests=3, nodes=4, vocabulary=7).items()}
+    launch = _launch.launch
+
+    def only_the_first(kernel, *arguments, **keywords):
+        if "emit" in kernel.__name__:
+            raise KeyboardInterrupt
+        launch(kernel, *arguments, **keywords)
+
+    with specdec_kernels.backend("triton"):
+        expected = verify_tree(**call)
+        with monkeypatch.context() as patch:
+            patch.setattr(_launch, "launch", only_the_first)
+            with pytest.raises(KeyboardInterrupt):
+                verify_tree(**call)
+        for one, other in zip(verify_tree(**call), expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_launches(monkeypatch):
+    """One for the race, for masks, positions and a cache of any number of layers; two for rejection."""
+    call = {k: on_device(v) for k, v in made(44, requests=2, nodes=3, vocabulary=7).items()}
+    launch, names = _launch.launch, []
+    monkeypatch.setattr(
+        _launch, "launch", lambda kernel, *a, **k: (names.append(kernel.__name__), launch(kernel, *a, **k))
+    )
+
+    def launches(op, *arguments, **options):
+        names.clear()
+        op(*arguments, **options)
+        return len(names)
+
+    layers = [(torch.zeros(2, 2, 8, 4), torch.zeros(2, 2, 8, 4)) for _ in range(5)]
+    path = path_of([0, 2], [0, 1])
+    with specdec_kernels.backend("triton"):
+        assert launches(verify_tree, **call) == 2
+        assert launches(verify_tree, **call | OPTIONS["certain"]) == 2
+        assert launches(verify_tree, **call | OPTIONS["race"]) == 1
+        assert launches(verify_tree, **call | {"temperature": 0.0}) == 1
+        assert launches(tree_mask, call["parents"], prefix_len=3) == 1
+        assert launches(tree_positions, call["parents"], prefix_len=3) == 1
+        assert (
+            launches(compact_kv, [tuple(map(on_device, layer)) for layer in layers], on_device(path), prefix_len=1) == 1
+        )
+
+
+def test_no_requests():
+    for options in OPTIONS.values():
+        call = made(45, options, requests=4, nodes=3)
+        assert_same(verify_tree, **{k: v[:0] if isinstance(v, torch.Tensor) else v for k, v in call.items()})
+    assert_same(tree_mask, torch.empty(0, 3, dtype=torch.int64))
+    assert_same(tree_positions, torch.empty(0, 3, dtype=torch.int64), prefix_len=0)
+
+
+def with_status(op, requests):
+    def call(*arguments, **options):
+        device = next(x.device for x in (*arguments, *options.values()) if isinstance(x, torch.Tensor))
+        status = torch.full((requests,), UNTOUCHED, dtype=torch.int32, device=device)
+        return op(*arguments, **options, status=status), status
+
+    return call
+
+
+@pytest.mark.parametrize("nodes", [1, 40])
+def test_masks_and_positions(nodes):
+    generator = torch.Generator().manual_seed(nodes)
+    parents, lens = random_parents(3, nodes, generator), torch.tensor([0, 37, 5])
+    for layout, dtype in (
+        ("bool", None), ("bits", None), ("additive", None), ("additive", torch.bfloat16), ("additive", torch.float16)
+    ):  # fmt: skip
+        options = {"layout": layout, "dtype": dtype}
+        assert_same(with_status(tree_mask, 3), parents, prefix_len=lens, **options, columns=nodes + 37)
+        assert_same(with_status(tree_mask, 1), parents[0].int(), **options)
+    assert_same(with_status(tree_positions, 3), parents.T.contiguous().T, prefix_len=lens)
+    assert_same(with_status(tree_positions, 3), parents[0], prefix_len=2**40 + lens)
+
+
+def test_masks_of_several_programs_a_row():
+    for layout in ("bool", "bits"):
+        columns = 1100 if layout == "bool" else 33_000
+        assert_same(tree_mask, torch.tensor([-1, 0, 1]), prefix_len=1022, layout=layout, columns=columns)
+
+
+@pytest.mark.parametrize("layout", ["bool", "additive", "bits"])
+def test_bad_parents_and_prefixes(layout, monkeypatch):
+    monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+    lens = torch.tensor([3, -4, 2**50, 0, 17, 18])
+    assert_same(with_status(tree_mask, 6), BAD, prefix_len=lens, layout=layout, columns=20)
+    assert_same(with_status(tree_positions, 6), BAD, prefix_len=lens)
+
+
+def moved(caches, path, **options):
+    """compact_kv on a copy of the caches, strides and all, and its status."""
+    status = torch.full((len(path),), UNTOUCHED, dtype=torch.int32, device=path.device)
+    copies = [x.clone() for x in caches]
+    compact_kv(copies, path, **options, status=status)
+    return (*copies, status)
+
+
+def assert_moves_the_same(caches, path, prefix_len):
+    with specdec_kernels.backend("cpu"):
+        expected = moved(caches, path, prefix_len=prefix_len)
+    with specdec_kernels.backend("triton"):
+        found = moved([on_device(x) for x in caches], on_device(path), prefix_len=on_device(prefix_len))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.cpu(), other)
+
+
+def test_caches_of_every_type_size_and_shape():
+    generator = torch.Generator().manual_seed(46)
+    caches = [
+        random_cache(3, 2, 40, size, dtype=dtype, generator=generator)
+        for size, dtype in zip((1, 3, 8, 64, 65, 300), CACHE_DTYPES, strict=True)
+    ]
+    caches.append(random_cache(3, 40, 2, 11, generator=generator).transpose(1, 2)[..., 2:9])
+    caches.append(torch.zeros(3, 0, 50, 4))
+    path, lens = random_paths(3, 12, generator), torch.tensor([0, 28, 7])
+    assert_moves_the_same(caches, path, lens)
+    assert_moves_the_same(caches, path, 9)
+
+
+def test_long_paths_that_overlap_themselves():
+    cache = torch.arange(3 * 64.0 * 4).reshape(1, 3, 64, 4)
+    assert_moves_the_same([cache, cache + 1], path_of([0, *range(2, 60)]), 3)
+    assert_moves_the_same([cache.double().repeat(1, 1, 1, 64)], path_of([0, *range(3, 60)]), 3)
+
+
+@pytest.mark.parametrize(
+    "path, prefix", [([0, 3, 2], 2), ([0, 2, 9], 2), ([0, 2, -7, 4], 2), ([0, 2], 2**62), ([0], -1)]
+)
+def test_bad_paths_stop_where_they_go_wrong(path, prefix):
+    cache = torch.arange(20.0).reshape(2, 1, 10, 1)
+    assert_moves_the_same([cache], path_of(path, [0, 4]), torch.tensor([prefix, 3]))
+    assert_moves_the_same([], path_of(path, [0, 4]), torch.tensor([prefix, 3]))

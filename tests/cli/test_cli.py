@@ -1,0 +1,266 @@
+"""The command line, in process: what it prints, and one line with exit status 2 for what is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import specdec_kernels
+from specdec_kernels import DraftTree, cli
+from specdec_kernels.cli.main import COMMANDS
+from specdec_kernels.generate import ModelDrafter, generate, load_model
+from specdec_kernels.generate.train import byte_tokenizer, new_model, save
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command line; gives exit status, stdout and stderr."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def run(*arguments):
+        try:
+            status = cli.main([str(argument) for argument in arguments])
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_generate_prints_the_text_and_a_line_of_statistics(run):
+    status, out, err = run("generate", "--prompt", "JULIET:\n", "--max-new-tokens", 30, "--seed", 4)
+    text = generate(
+        ["JULIET:\n"],
+        load_model("embedded:target"),
+        ModelDrafter(load_model("embedded:draft")),
+        seed=4,
+        max_new_tokens=30,
+    )[0].text
+    assert (status, out) == (0, f"JULIET:\n{text}\n")
+    assert err.startswith("30 tokens, ")
+    assert "target calls" in err
+    assert "tokens/s" in err
+
+
+def test_json(run):
+    options = ["generate", "--max-new-tokens", 24, "--json"]
+    status, out, err = run(*options, "--method", "race", "--k", 3)
+    report = json.loads(out)
+    assert (status, err) == (0, "")
+    assert bytes(report["tokens"]).decode() == report["text"]
+    assert len(report["tokens"]) == 24 > report["target_calls"]
+    assert 0 < report["acceptance"] <= 1
+    assert report["tokens_per_call"] == 24 / report["target_calls"]
+    assert set(report["timings"]) == {"draft", "target", "verify", "total", "tokens_per_second"}
+    plain = json.loads(run(*options, "--method", "plain")[1])
+    assert plain["tokens"] == report["tokens"]
+    assert (plain["target_calls"], plain["acceptance"]) == (24, None)
+
+
+def test_a_batch_of_prompts_gives_a_line_each(run, tmp_path):
+    (tmp_path / "prompt.txt").write_text("The ")
+    options = ["--max-new-tokens", 12, "--seed", 7, "--json"]
+    _, out, _ = run("generate", "--prompt", "First", "--prompt-file", tmp_path / "prompt.txt", *options)
+    first, second = map(json.loads, out.splitlines())
+    assert second["tokens"] == json.loads(run("generate", "--prompt", "The ", *options, "--seed", 8)[1])["tokens"]
+    assert first["tokens"] == json.loads(run("generate", "--prompt", "First", *options)[1])["tokens"]
+
+
+def test_show_marks_every_token_without_colour(run):
+    status, out, _ = run("generate", "--show", "--prompt", "A", "--max-new-tokens", 40, "--method", "rejection")
+    legend, rest = out.split("\n", 1)
+    assert (status, legend) == (0, "accepted ‹replaced› «bonus»")
+    report = json.loads(run("generate", "--json", "--prompt", "A", "--max-new-tokens", 40, "--method", "rejection")[1])
+    shown = rest.rsplit("\n", 2)[0]
+    assert "A" + report["text"] == shown.translate(str.maketrans("", "", "‹›«»"))
+    assert shown.count("‹") + shown.count("«") in (report["target_calls"], report["target_calls"] - 1)
+
+
+def test_show_colours_on_a_terminal(run, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    _, out, _ = run("generate", "--show", "--max-new-tokens", 20)
+    assert out.startswith("\x1b[32maccepted\x1b[0m \x1b[1;31mreplaced\x1b[0m \x1b[1;36mbonus\x1b[0m\n")
+    assert "‹" not in out
+
+
+def test_show_of_a_batch_gives_a_line_per_round(run):
+    _, out, _ = run("generate", "--show", "--prompt", "A", "--prompt", "B", "--max-new-tokens", 6, "--draft", "none")
+    lines = out.splitlines()
+    assert lines[1:3] == ["[0] A", "[1] B"]
+    assert {line[:4] for line in lines[3:-1] if line.startswith("[")} == {"[0] ", "[1] "}
+
+
+def test_trees_race_to_the_same_text(run):
+    options = ["generate", "--max-new-tokens", 24, "--json", "--dtype", "float64"]
+    report = json.loads(run(*options, "--tree", "optimal:6")[1])
+    assert report["tokens"] == json.loads(run(*options, "--method", "plain")[1])["tokens"]
+    assert [token for entry in report["rounds"] for token in entry["tokens"]] == report["tokens"]
+    assert (report["tree"], report["assumed_acceptance"][0]) == ("optimal:6", 0.5)
+    first = report["rounds"][0]
+    assert len(first["parents"]) == len(first["draft_tokens"]) == 7
+    assert [first["draft_tokens"][node] for node in first["path"][1:]] == first["tokens"][: len(first["path"]) - 1]
+    assert sum(report["children"]["accepted"]) == report["accepted"]
+
+
+def test_calibration_shapes_the_tree(run):
+    options = ["generate", "--max-new-tokens", 40, "--tree", "optimal:12", "--calibrate"]
+    status, out, err = run(*options, "--json")
+    report = json.loads(out)
+    assert err == f"acceptance by child {' '.join(f'{rate:.3f}' for rate in report['assumed_acceptance'])}\n"
+    assert status == 0
+    assert len(report["assumed_acceptance"]) == 8
+    tree = DraftTree.optimal(report["assumed_acceptance"], 12)
+    assert tuple(report["rounds"][0]["parents"]) == tree.parents
+    assert ", by child 0." in run(*options)[2]
+
+
+def test_show_draws_trees(run):
+    options = ["generate", "--max-new-tokens", 20, "--tree", "specinfer:3,2"]
+    rounds = json.loads(run(*options, "--json")[1])["rounds"]
+    drawn = run(*options, "--show")[1].split("\nround ")[1:]
+    assert len(drawn) == len(rounds)
+    for entry, text in zip(rounds, drawn, strict=True):
+        assert text.count("✓") == len(entry["path"]) - 1
+        assert text.count("├── ") + text.count("└── ") in (len(entry["draft_tokens"]) - 1 + extra for extra in (0, 1))
+    batch = run(*options, "--show", "--prompt", "A", "--prompt", "B")[1]
+    assert "\nround 1 of [0]\n'A'\n├── " in batch
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--tree", "chain:3"],
+        ["--tree", "alternatives:3", "--method", "rejection"],
+        ["--tree", "specinfer:2,2", "--method", "rejection", "--replacement"],
+        ["--tree", "parents:-1,0,0,1", "--temperature", 0],
+        ["--tree", "auto"],
+        ["--draft", "ngram"],
+        ["--draft", "none"],
+        ["--k", "auto"],
+        ["--k", "auto", "--method", "rejection", "--draft-policy", "chain"],
+        ["--k", 0],
+        ["--temperature", 0],
+        ["--method", "rejection", "--draft-prob", 0.5],
+        ["--method", "rejection", "--draft-policy", "uniform"],
+        ["--method", "rejection", "--draft-policy", "token", "--draft-prob", 0.8, "--k", 2],
+        ["--dtype", "bfloat16"],
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_options(run, options):
+    status, out, err = run("generate", "--max-new-tokens", 16, "--json", *options)
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["tokens"]) == 16
+
+
+def test_stop_strings(run):
+    whole = json.loads(run("generate", "--json", "--max-new-tokens", 40)[1])["text"]
+    stopped = json.loads(run("generate", "--json", "--max-new-tokens", 40, "--stop", whole[20:23])[1])
+    assert stopped["text"] == whole[: whole.index(whole[20:23])]
+    assert stopped["finish"] == "stop"
+
+
+def test_version(run):
+    assert run("--version") == (0, f"specdec-kernels {specdec_kernels.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(run, command):
+    status, out, err = run(command, "--help")
+    assert (status, err) == (0, "")
+    assert COMMANDS[command] in " ".join(out.split())
+
+
+def test_commands_are_imported_when_asked_for():
+    code = """
+import sys
+from specdec_kernels.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    late = ("generate", "studies", "theory", *(f"cli.{name}" for name in sys.argv[1:]))
+    print([name for name in late if f"specdec_kernels.{name}" in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True, check=True)
+    assert all(text in " ".join(done.stdout.split()) for text in COMMANDS.values())
+    assert done.stdout.endswith("[]\n")
+
+
+def test_info(run):
+    status, out, _ = run("info")
+    assert status == 0
+    for name in ("specdec-kernels:", "torch:", "devices: cpu", "backends:", "build:"):
+        assert name in out
+    assert {"versions", "devices", "backends", "build"} == set(json.loads(run("info", "--json")[1]))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["generate", "--tree", "bush:3"], "argument --tree: expected chain:K, alternatives:K"),
+        (["generate", "--tree", "chain"], "got 'chain'"),
+        (["generate", "--tree", "specinfer:9,x"], "got 'specinfer:9,x'"),
+        (["generate", "--tree", "specinfer:99,99,99"], "of at most 1023 tokens, got 'specinfer:99,99,99'"),
+        (["generate", "--tree", "parents:-1,2,0"], "argument --tree: parents[1]: expected a node before it, 0 to 0"),
+        (["generate", "--tree", "chain:3", "--k", "3"], "argument --tree: expected no --k, --draft-prob or"),
+        (["generate", "--tree", "chain:3", "--draft", "ngram"], "tree: expected a model as drafter"),
+        (["generate", "--tree", "chain:3", "--method", "plain"], "tree: expected method rejection or race, got plain"),
+        (["generate", "--tree", "chain:3", "--replacement"], "replacement: expected method rejection, got race"),
+        (["generate", "--tree", "chain:3", "--calibrate"], "--calibrate: expected --tree optimal:K, got chain:3"),
+        (["generate", "--replacement"], "argument --replacement: expected --tree with it, got none"),
+        (["generate", "--k", "-1"], "argument --k: expected a whole number >= 0 or 'auto', got '-1'"),
+        (["generate", "--k", "many"], "argument --k: expected a whole number >= 0 or 'auto', got 'many'"),
+        (["generate", "--temperature", "nan"], "argument --temperature: expected a finite number >= 0, got 'nan'"),
+        (["generate", "--draft-prob", "1.5"], "argument --draft-prob: expected a number in [0, 1], got '1.5'"),
+        (["generate", "--max-new-tokens", "0"], "argument --max-new-tokens: expected a whole number >= 1, got '0'"),
+        (["generate", "--max-new-tokens", "600"], "max_new_tokens: expected at most 504 after a prompt of 8 tokens"),
+        (["generate", "--seed", "x"], "argument --seed: expected a whole number, got 'x'"),
+        (["generate", "--method", "block"], "argument --method: invalid choice: 'block'"),
+        (
+            ["generate", "--target", "/no/model", "--prompt", "x"],
+            "argument --target: /no/model: expected a Hugging Face",
+        ),
+        (["generate", "--draft", "/no/model"], "argument --draft: /no/model: expected a Hugging Face"),
+        (["generate", "--target", "/no/model"], "argument --prompt: expected a prompt or --prompt-file with a target"),
+        (["generate", "--prompt-file", "/no/file"], "argument --prompt-file: expected a text file, got /no/file"),
+        (["generate", "--draft-prob", "0.5"], "draft_prob: expected method rejection and a model as drafter"),
+        (["generate", "--k", "auto", "--draft-prob", "0.5"], "argument --k: expected a number with --draft-prob"),
+        (["generate", "--k", "auto", "--draft-policy", "token"], "argument --k: expected a number with --draft-prob"),
+        (["write"], "argument COMMAND: invalid choice: 'write'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_one_line(run, arguments, message):
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert message in err
+    assert err.startswith("specdec-kernels")
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_draft_with_another_vocabulary_is_named(run, tmp_path):
+    save(new_model("draft", 64), tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<extra>"])
+    tokenizer.save_pretrained(tmp_path)
+    status, _, err = run("generate", "--draft", tmp_path)
+    assert status == 2
+    assert f"draft {tmp_path}: expected the vocabulary of target embedded:target, got 1 tokens" in err
+    assert err.count("\n") == 1
+
+
+def test_as_a_program():
+    """No traceback, and no noise of others, outside pytest."""
+    command = [sys.executable, "-m", "specdec_kernels.cli", "generate"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    wrong = subprocess.run([*command, "--draft", "/no/model"], capture_output=True, text=True, env=environment)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    right = subprocess.run([*command, "--max-new-tokens", "8"], capture_output=True, text=True, env=environment)
+    assert right.returncode == 0
+    assert right.stdout.startswith("ROMEO:\n")
+    assert right.stderr.count("\n") == 1

@@ -1,0 +1,32 @@
+"""`specdec-kernels compare`: one row per method, with the races that differ from plain sampling counted."""
+
+import json
+
+from specdec_kernels.cli import main
+from specdec_kernels.generate.loop import Generation, Round
+from specdec_kernels.studies.compare import record
+
+
+def test_the_command_prints_a_table_and_json(capsys):
+    options = ["--tokens", "6", "--texts", "3", "--repeats", "2", "--dtype", "float64"]
+    assert main(["compare", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| plain", "| rejection", "| race", "| race, n-gram"]
+    assert main(["compare", *options, "--json"]) == 0
+    plain, rejection, race, ngram = json.loads(capsys.readouterr().out)
+    assert (plain["acceptance"], plain["tokens_per_call"], plain["tokens"]) == (None, 1.0, 18)
+    assert (race["texts_unlike_plain"], ngram["texts_unlike_plain"], rejection["texts_unlike_plain"]) == (0, 0, None)
+    assert 0 < rejection["acceptance"] < 1 < rejection["tokens_per_call"]
+
+
+def test_texts_unlike_plain_are_counted():
+    def text(tokens):
+        return Generation([1], [Round(0, tokens, [], 0, 0, "length", {})])
+
+    row = record("race", [text([1, 2]), text([1, 3])], [text([1, 2]), text([1, 2])], seconds=[1.0, 1.0])
+    assert (row["texts_unlike_plain"], row["tokens_per_second"]) == (1, 2.0)
+
+
+def test_a_bad_pair_is_named(capsys):
+    assert main(["compare", "--draft", "/no/model"]) == 2
+    assert capsys.readouterr().err.startswith("specdec-kernels compare: error: /no/model: expected a Hugging Face")

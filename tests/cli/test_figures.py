@@ -1,0 +1,83 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_kernels import theory
+from specdec_kernels.cli import main
+from specdec_kernels.studies import figures, simulate
+from tests.support.laws import assert_law, assert_rate
+from tests.theory.enumeration import P, Q, drafts_with_replacement
+
+
+def lines_and_points(panel):
+    """Theory and simulation of a panel, paired in order."""
+    kinds = [[data for data in panel["curves"] if data["points"] is points] for points in (False, True)]
+    return list(zip(*kinds, strict=True))
+
+
+def assert_near(line, points):
+    """Simulated points within 5 standard errors of the line (each a false alarm of 6e-7)."""
+    expected = np.interp(points["x"], line["x"], line["y"])
+    error = np.maximum(points["error"], 1e-12)
+    assert (np.abs(np.array(points["y"]) - expected) < 5 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["rejections-50", "rejections-100", "speedup"])
+def test_simulation_lies_on_the_theory(name):
+    for panel in figures.FIGURES[name](1000)["panels"]:
+        for line, points in lines_and_points(panel):
+            assert_near(line, points)
+
+
+def test_pareto_points_lie_on_the_front():
+    front, over, by_epsilon = figures.pareto(1000)["panels"]
+    tv = front["curves"][0]["x"][0]
+    points = over["curves"][2]
+    assert np.add(points["x"], points["y"]) == pytest.approx(tv, abs=0.03)
+    baseline = over["curves"][1]
+    assert (np.add(baseline["x"], baseline["y"]) >= tv - 1e-12).all()
+    assert_near(by_epsilon["curves"][0], by_epsilon["curves"][2])
+
+
+def test_drafting_on_given_laws(monkeypatch):
+    monkeypatch.setattr(figures, "pair_laws", lambda: (np.stack([P, Q, P]), np.stack([Q, Q, Q])))
+    prompt, *rates = figures.drafting(2000)["panels"]
+    assert_near(*lines_and_points(prompt)[0])
+    for panel in rates:
+        renewal, paper, points = panel["curves"]
+        assert_near(renewal, points)
+        assert renewal["y"][-1] == pytest.approx(paper["y"][-1])
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3])
+def test_simulated_rejections_with_several_drafts(drafts):
+    rng = np.random.default_rng(drafts)
+    chains = rng.dirichlet(np.ones(4), (6, 4)), rng.dirichlet(np.ones(4), (6, 4)), np.full(4, 0.25)
+    counts = simulate.rejections(*chains, drafts=drafts, runs=20_000)
+    expected = theory.expected_rejections(*chains, drafts=drafts)
+    assert abs(counts.mean() - expected) < 5 * counts.std() / len(counts) ** 0.5
+
+
+def test_one_token_of_several_drafts_has_the_targets_law():
+    seeds = torch.arange(50_000)
+    p, q = (simulate.rows(law).expand(len(seeds), -1) for law in (P, Q))
+    tokens, accepted = simulate.one_token(p, q, seeds, 0, 3)
+    assert_law(tokens, P)
+    assert_rate(accepted, drafts_with_replacement(P, Q, 3)[0])
+
+
+def test_the_command_writes_json_and_png(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["figures", "--out", str(tmp_path), "pareto", "--runs", "100"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "pareto.json")
+    assert json.loads((tmp_path / "pareto.json").read_text())["panels"]
+    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["figures", "--runs", "1"]) == 2
+
+
+def test_an_unknown_figure_is_named(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["figures", "flowers"])
+    assert "argument FIGURE: expected rejections-50, " in capsys.readouterr().err

@@ -1,0 +1,185 @@
+"""Wrong calls fail on the host, by an error that names the argument, what was expected and what came."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
+
+ROWS = torch.zeros(3, 10)
+
+
+def chain(**changes):
+    return verify_chain(**chain_call(1, requests=3, slots=2, vocabulary=10) | changes)
+
+
+def ragged_chain(**changes):
+    call = chain_call(1, requests=3, slots=2, vocabulary=10) | {"temperature": 1.0}
+    return verify_chain(**ragged(call, torch.tensor([2, 0, 1])) | changes)
+
+
+def sample(**changes):
+    return race_sample(**{"target": ROWS, "seed": seeds(3), "position": 0} | changes)
+
+
+def topk(**changes):
+    return race_topk(**{"draft": ROWS, "k": 2, "seed": seeds(3), "position": 0} | changes)
+
+
+def pair(op):
+    return lambda **changes: op(**{"target": ROWS, "draft": ROWS} | changes)
+
+
+CASES = [
+    # what is checked, how it is wrong, the error and what it says
+    (chain, {"draft_tokens": torch.zeros(3, 2)}, TypeError, r"draft_tokens: expected .*int64.*; got float32 \[3, 2\]"),
+    (chain, {"draft_tokens": [[1, 2]]}, TypeError, "draft_tokens: expected a tensor.*; got list"),
+    (chain, {"draft_tokens": torch.zeros(3, dtype=torch.int64)}, ValueError, r"draft_tokens: expected 2 dim.*\[3\]"),
+    (chain, {"draft_tokens": torch.zeros(3, 3, dtype=torch.int64)}, ValueError, r"target: expected shape \[3, 4, V\]"),
+    (chain, {"target": torch.zeros(3, 3, 10, dtype=torch.float64)}, TypeError, "target: expected .*; got float64"),
+    (chain, {"target": torch.zeros(3, 10, 3).transpose(1, 2)}, ValueError, "target: expected unit stride"),
+    (chain, {"target": torch.zeros(3, 3, 0)}, ValueError, "target: expected rows of at least one token"),
+    (chain, {"target": torch.zeros(4, 3, 10)}, ValueError, r"target: expected shape \[3, 3, V\]; got .*\[4, 3, 10\]"),
+    (chain, {"target": torch.zeros(3, 3, 10, device="meta")}, ValueError, "draft_tokens: expected a tensor on meta"),
+    (chain, {"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 2, 'V'\]; got .*\[3, 3, 10\]"),
+    (chain, {"draft": torch.zeros(3, 2, 11)}, ValueError, "draft: expected a vocabulary no larger .* 10; got 11"),
+    (chain, {"draft": torch.zeros(3, 2, 10, dtype=torch.int32)}, TypeError, "draft: expected .*; got int32"),
+    (chain, {"method": "race"}, ValueError, "draft: expected None with method='race'"),
+    (chain, {"method": "gumbel"}, ValueError, "method: expected one of 'rejection', 'race'; got 'gumbel'"),
+    (chain, {"space": "log"}, ValueError, "space: expected one of 'logits', 'probs'; got 'log'"),
+    (chain, {"temperature": -1.0}, ValueError, r"temperature: expected a number at least 0 and finite; got -1.0"),
+    (chain, {"temperature": float("nan")}, ValueError, "temperature: expected .*; got nan"),
+    (chain, {"temperature": float("inf")}, ValueError, "temperature: expected .*; got inf"),
+    (chain, {"temperature": 0.7, "space": "probs"}, ValueError, "temperature: expected 0 or 1 with space='probs'"),
+    (chain, {"temperature": "1"}, TypeError, "temperature: expected a float or a float32 tensor; got '1'"),
+    (
+        chain,
+        {"temperature": torch.ones(3, dtype=torch.float64)},
+        TypeError,
+        "temperature: expected float32; got float64",
+    ),
+    (chain, {"temperature": torch.ones(4)}, ValueError, r"temperature: expected shape \[3\]; got float32 \[4\]"),
+    (chain, {"draft_prob": 1.5}, ValueError, r"draft_prob: expected a number \[0, 1\]; got 1.5"),
+    (chain, {"draft_prob": torch.ones(3, 3)}, ValueError, r"draft_prob: expected shape \[3, 2\]"),
+    (chain, {"draft_prob": 0.5, "draft": None}, ValueError, "draft_prob: expected 1 without draft laws"),
+    (chain, {"draft_prob": 0.5, "draft": None, "method": "race"}, ValueError, "expected 1 and 0 with method='race'"),
+    (chain, {"epsilon": -0.1}, ValueError, "epsilon: expected .*; got -0.1"),
+    (chain, {"epsilon": 0.1, "draft": None, "method": "race"}, ValueError, "epsilon: expected 1 and 0"),
+    (chain, {"epsilon": torch.ones(2)}, ValueError, r"epsilon: expected shape \[3\]; got float32 \[2\]"),
+    (chain, {"seed": 1, "position": 2}, ValueError, r"seed: expected one seed per request \(int64 \[3\]\)"),
+    (chain, {"seed": 1.0}, TypeError, "seed: expected an int or an int64 tensor; got 1.0"),
+    (chain, {"seed": True}, TypeError, "seed: expected an int"),
+    (chain, {"seed": torch.zeros(3, dtype=torch.int16)}, TypeError, "seed: expected int64; got int16"),
+    (chain, {"seed": 2**64}, ValueError, "seed: expected 64 bits"),
+    (chain, {"position": torch.zeros(2, dtype=torch.int64)}, ValueError, r"position: expected shape \[3\]"),
+    (chain, {"nonce": None}, TypeError, "nonce: expected an int"),
+    (chain, {"max_drafts": 2}, ValueError, "max_drafts: expected None without cu_drafts; got 2"),
+    (chain, {"out": torch.zeros(3)}, TypeError, "out: expected"),
+    (chain, {"out": untouched_verdict(3, 4)}, ValueError, r"out.tokens: expected shape \[3, 3\]; got int64 \[3, 4\]"),
+    (chain, {"out": [t.long() for t in untouched_verdict(3, 3)]}, TypeError, "out.num_accepted: expected .*int32"),
+    (ragged_chain, {"cu_drafts": torch.tensor([0, 2, 2, 3])}, TypeError, "cu_drafts: expected .*int32; got int64"),
+    (ragged_chain, {"cu_drafts": torch.tensor([0, 3], dtype=torch.int32)}, ValueError, r"target: expected 4 rows"),
+    (ragged_chain, {"cu_drafts": torch.tensor([], dtype=torch.int32)}, ValueError, r"cu_drafts: expected contiguous"),
+    (ragged_chain, {"draft_tokens": torch.zeros(3, 1, dtype=torch.int64)}, ValueError, "draft_tokens: expected 1 dim"),
+    (
+        ragged_chain,
+        {"draft": torch.zeros(4, 10)},
+        ValueError,
+        r"draft: expected shape \[3, 'V'\]; got float32 \[4, 10\]",
+    ),
+    (ragged_chain, {"max_drafts": -1}, ValueError, "max_drafts: expected an int of 0 or more; got -1"),
+    (sample, {"target": ROWS.long()}, TypeError, "target: expected .*; got int64"),
+    (sample, {"target": torch.zeros(())}, ValueError, "target: expected rows"),
+    (sample, {"target": ROWS.T}, ValueError, "target: expected unit stride"),
+    (sample, {"seed": 1}, ValueError, "seed: expected one seed per request"),
+    (sample, {"seed": seeds(4)}, ValueError, r"seed: expected shape \[3\]; got int64 \[4\]"),
+    (sample, {"temperature": torch.ones(2)}, ValueError, "temperature: expected shape"),
+    (sample, {"space": "weights"}, ValueError, "space: expected one of"),
+    (sample, {"out": torch.zeros(3)}, TypeError, "out: expected a tensor of int64; got float32"),
+    (sample, {"out": torch.zeros(4, dtype=torch.int64)}, ValueError, r"out: expected shape \[3\]"),
+    (topk, {"k": 0}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 0"),
+    (topk, {"k": 11}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 11"),
+    (topk, {"k": 2.0}, ValueError, "k: expected an int"),
+    (topk, {"draft": ROWS.double()}, TypeError, "draft: expected .*; got float64"),
+    *(
+        (pair(op), changes, error, message)
+        for op in (residual, overlap)
+        for changes, error, message in (
+            ({"draft": torch.zeros(2, 10)}, ValueError, r"draft: expected shape \[3, 'V'\]; got float32 \[2, 10\]"),
+            ({"draft": torch.zeros(3, 11)}, ValueError, "draft: expected a vocabulary no larger"),
+            ({"target": ROWS.int()}, TypeError, "target: expected .*; got int32"),
+            ({"temperature": -1.0}, ValueError, "temperature: expected"),
+            ({"space": None}, ValueError, "space: expected one of"),
+        )
+    ),
+    (pair(residual), {"draft_prob": 2.0}, ValueError, r"draft_prob: expected a number \[0, 1\]; got 2.0"),
+    (pair(residual), {"epsilon": torch.ones(5)}, ValueError, "epsilon: expected shape"),
+]
+
+
+@pytest.mark.parametrize("call, changes, error, message", CASES)
+def test_refused(call, changes, error, message):
+    call()
+    with pytest.raises(error, match=message):
+        call(**changes)
+
+
+def test_backends_are_named():
+    with (
+        pytest.raises(ValueError, match=r"backend: expected one of .*cpu.*; got 'cpuu'"),
+        specdec_kernels.backend("cpuu"),
+    ):
+        pass
+
+
+def test_seeds_may_be_unsigned():
+    assert race_sample(ROWS[0], seed=2**64 - 1, position=0) == race_sample(ROWS[0], seed=-1, position=0)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestCheck:
+    def test_passes_what_is_well(self):
+        chain(check=True, temperature=1.0)
+
+    @pytest.mark.parametrize(
+        "changes, message",
+        [
+            ({"target": torch.full((3, 3, 10), torch.nan)}, "request 0: .*NaN"),
+            ({"draft_tokens": torch.tensor([[1, 1], [10, 1], [1, 1]])}, "request 1: a draft token out of range"),
+            ({"temperature": torch.tensor([1.0, 1.0, -1.0])}, "request 2: .*temperature"),
+        ],
+    )
+    def test_raises_for_a_status(self, changes, message):
+        with pytest.raises(RuntimeError, match=f"verify_chain: .*{message}"):
+            chain(check=True, **changes)
+
+    def test_raises_for_an_empty_residual(self):
+        law = torch.tensor([[[0.5, 0.5, 0.0]]])
+        with pytest.raises(RuntimeError, match="request 0: the residual was empty"):
+            verify_chain(torch.tensor([[2]]), law.repeat(1, 2, 1), law, space="probs", seed=1, position=0, check=True)
+
+
+@pytest.mark.parametrize(
+    "cu_drafts", [[0, 3, 2, 3], [0, -1, 2, 3], [0, 2, 2, 9], [5, 5, 5, 5], [0, 2**31 - 1, -(2**31), 3]]
+)
+def test_bounds_that_point_outside_are_reported_not_followed(cu_drafts):
+    """A tensor's values are not looked at on the host: requests with bad bounds get token 0 and a status."""
+    with specdec_kernels.backend("cpu"):
+        good = ragged_chain(max_drafts=2)
+        verdict = ragged_chain(cu_drafts=torch.tensor(cu_drafts, dtype=torch.int32), max_drafts=2)
+    right = [0, 2, 2, 3]
+    for b in range(3):
+        low, high = cu_drafts[b : b + 2]
+        if [low, high] == right[b : b + 2]:
+            assert all(torch.equal(got[b], expected[b]) for got, expected in zip(verdict, good, strict=True))
+        elif not 0 <= low <= high <= 3:
+            assert verdict.status[b] & 8
+            assert verdict.tokens[b].tolist() == [0, -1, -1]
+
+
+def test_more_drafts_than_the_width_are_cut_off():
+    verdict = ragged_chain(max_drafts=1)
+    assert verdict.tokens.shape == (3, 2)
+    assert (verdict.status & 8).tolist() == [8, 0, 0]

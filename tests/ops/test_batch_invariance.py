@@ -1,0 +1,147 @@
+"""A request's result is its own, bit for bit: whoever shares the batch, however it is laid out, split or computed."""
+
+import pytest
+import torch
+
+from specdec_kernels import _C, backend, overlap, race_sample, race_topk, residual, verify_chain
+from tests.support.cases import SIZES, adversarial_rows, chain_call, ragged, seeds
+
+OPTIONS = {
+    "rejection": {},
+    "race": {"method": "race", "draft": None},
+    "one-hot": {"draft": None},
+    "randomised": {"draft_prob": 0.7},
+}
+
+
+def assert_same(results, expected):
+    for got, wanted in zip(results, expected, strict=True):
+        assert torch.equal(got.nan_to_num(-1), wanted.nan_to_num(-1))
+
+
+def rows_of(call, which):
+    return {name: value[which] if isinstance(value, torch.Tensor) else value for name, value in call.items()}
+
+
+@pytest.fixture
+def threads():
+    """Sets the number of threads for a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def isa():
+    """Sets the CPU backend's instruction set for a test."""
+    before = _C.isa()
+    yield _C.set_isa
+    _C.set_isa(before)
+
+
+def every_op(vocabulary, seed=0):
+    """Results of all ops on rows that are hard to get right, as a flat list of tensors."""
+    logits = torch.stack(list(adversarial_rows(vocabulary, seed).values()))
+    drafts = logits.roll(1, dims=0)
+    seed = seeds(len(logits))
+    laws = {"logits": (logits, drafts), "probs": (logits.nan_to_num().softmax(-1), drafts.nan_to_num().softmax(-1))}
+    results = []
+    for space, (target, draft) in laws.items():
+        results.append(race_sample(target, seed=seed, position=1, space=space))
+        results.append(race_topk(target, min(5, vocabulary), seed=seed, position=1, space=space))
+        results += [*residual(target, draft, space=space, draft_prob=0.8), *overlap(target, draft, space=space)]
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for space in ("logits", "probs"):
+            call = chain_call(seed=3, requests=24, vocabulary=vocabulary, dtype=dtype, space=space)
+            results += [result for options in OPTIONS.values() for result in verify_chain(**call | options)]
+    return results
+
+
+@pytest.mark.usefixtures("backend")
+class TestNeighbours:
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_alone_as_in_a_batch(self, options, space):
+        call = chain_call(1, vocabulary=2049, space=space) | options
+        together = verify_chain(**call)
+        for b in range(32):
+            assert_same(verify_chain(**rows_of(call, slice(b, b + 1))), [part[b : b + 1] for part in together])
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_in_any_order(self, options):
+        call = chain_call(2, vocabulary=300) | options
+        order = torch.randperm(32, generator=torch.Generator().manual_seed(2))
+        assert_same(verify_chain(**rows_of(call, order)), [part[order] for part in verify_chain(**call)])
+
+    def test_in_ragged_company(self):
+        call = chain_call(4)
+        together = verify_chain(**ragged(call, torch.full((32,), 4)))
+        assert_same(verify_chain(**call), together)
+
+    def test_rows_of_one_result_do_not_know_each_other(self):
+        logits = torch.stack(list(adversarial_rows(2049).values()))
+        draft, seed = logits.roll(1, dims=0), seeds(len(logits))
+        together = [
+            race_sample(logits, seed=seed, position=0), race_topk(logits, 3, seed=seed, position=0),
+            *residual(logits, draft), *overlap(logits, draft),
+        ]  # fmt: skip
+        for i in range(len(logits)):
+            alone = [
+                race_sample(logits[i], seed=i, position=0), race_topk(logits[i], 3, seed=i, position=0),
+                *residual(logits[i], draft[i]), *overlap(logits[i], draft[i]),
+            ]  # fmt: skip
+            assert_same(alone, [part[i] for part in together])
+
+    def test_chunks_of_drafts(self):
+        """A race may be cut into rounds anywhere: two drafts, then the rest from where they ended."""
+        call = chain_call(5) | {"method": "race", "draft": None}
+        whole = verify_chain(**call)
+        head = verify_chain(**call | {"draft_tokens": call["draft_tokens"][:, :1], "target": call["target"][:, :2]})
+        went_on = head.num_accepted == 1
+        tail = verify_chain(
+            **rows_of(call, went_on) | {
+                "draft_tokens": call["draft_tokens"][went_on, 1:], "target": call["target"][went_on, 1:],
+                "position": call["position"][went_on] + 1,
+            }
+        )  # fmt: skip
+        assert (tail.tokens == whole.tokens[went_on, 1:]).all()
+        assert (head.tokens[:, 0] == whole.tokens[:, 0]).all()
+
+
+@pytest.mark.parametrize("vocabulary", [300, 128_256])
+def test_threads(threads, vocabulary):
+    """More threads take other requests, or other parts of a row; 128,256 tokens are 63 tiles."""
+    with backend("cpu"):
+        threads(1)
+        call = chain_call(6, requests=5, vocabulary=vocabulary)
+        row = {"target": call["target"][0], "draft": call["target"][1]}
+        results = []
+        for count in (1, 2, 3, 7):
+            threads(count)
+            parts = [result for options in OPTIONS.values() for result in verify_chain(**call | options)]
+            for b in range(2):
+                parts += verify_chain(**rows_of(call, slice(b, b + 1)))
+            parts += [
+                race_sample(row["target"][:1], seed=1, position=0),
+                race_topk(row["target"][0], 9, seed=1, position=0),
+            ]
+            parts += [*residual(**row), *overlap(**row)]
+            results.append(parts)
+    for parts in results[1:]:
+        assert_same(parts, results[0])
+
+
+@pytest.mark.parametrize("vocabulary", SIZES)
+def test_instruction_sets(isa, vocabulary):
+    """The scalar path, AVX2 and AVX-512 agree to the last bit."""
+    with backend("cpu"):
+        isa("scalar")
+        expected = every_op(vocabulary)
+        for name in _C.isas()[1:]:
+            isa(name)
+            assert_same(every_op(vocabulary), expected)
+
+
+def test_an_unknown_instruction_set_is_refused():
+    with pytest.raises(ValueError, match="scalar"):
+        _C.set_isa("mmx")

@@ -1,0 +1,211 @@
+"""What verify_chain emits follows the target's law: exactly for the oracle, by chi-squared for every backend."""
+
+import pytest
+import torch
+
+from specdec_kernels import race_sample, residual, verify_chain
+from tests.support.cases import seeds
+from tests.support.enumeration import Contexts, completed, output_law
+from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
+
+TRIALS = 200_000
+
+
+def accepted_and_total_variation(draft_length, draft_prob=1.0, epsilon=0.0):
+    """(P(a token is drafted and accepted), TV between what is emitted first and p) for the laws P and Q, exact."""
+    contexts = Contexts(4, 1)
+    contexts.p = dict.fromkeys(contexts.p, P.double())
+    contexts.q = dict.fromkeys(contexts.q, Q.double())
+    law = output_law(contexts, draft_length, draft_prob, epsilon)
+    first = torch.zeros(4, dtype=torch.float64)
+    for emitted, probability in law.items():
+        first[emitted[0]] += probability
+    accepted = sum(probability for emitted, probability in law.items() if len(emitted) == 2)
+    return accepted, float((first - P.double()).abs().sum() / 2)
+
+
+class TestExactly:
+    """Every coin and every draw of the oracle, enumerated."""
+
+    @pytest.mark.parametrize("vocabulary, slots", [(2, 3), (3, 2), (5, 1)])
+    def test_lossless(self, vocabulary, slots):
+        contexts = Contexts(vocabulary, slots)
+        law = completed(contexts, output_law(contexts, [0.0] * slots + [1.0]), slots + 1)
+        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-12)
+
+    @pytest.mark.parametrize(
+        "draft_length, draft_prob",
+        [
+            pytest.param([0.25, 0.1875, 0.5625], [0.75, 0.75], id="a coin per token"),
+            pytest.param([0.25, 0.0, 0.75], [0.75, 1.0], id="one coin for the chain"),
+            pytest.param([0.25, 0.25, 0.5], [0.75, 2 / 3], id="a random length"),
+            pytest.param([0.25, 0.25, 0.5], [1.0, 1.0], id="drafts that end early"),
+        ],
+    )
+    def test_randomised_drafting_is_lossless(self, draft_length, draft_prob):
+        contexts = Contexts(3, 2)
+        draft_prob = torch.tensor(draft_prob)
+        law = completed(contexts, output_law(contexts, draft_length, draft_prob), 3)
+        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-7)
+
+    @pytest.mark.parametrize(
+        "draft_length, draft_prob",
+        [
+            pytest.param([0.25, 0.1875, 0.5625], [0.75, 0.5625], id="powers of a"),
+            pytest.param([0.25, 0.0, 0.75], [0.75, 0.75], id="one coin, a everywhere"),
+        ],
+    )
+    def test_biased_randomised_drafting_is_caught(self, draft_length, draft_prob):
+        contexts = Contexts(3, 2)
+        law = completed(contexts, output_law(contexts, draft_length, torch.tensor(draft_prob)), 3)
+        assert law != pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-3)
+
+    def test_acceptance(self):
+        assert accepted_and_total_variation([0.0, 1.0]) == pytest.approx((3 / 5, 0), abs=1e-7)
+
+    @pytest.mark.parametrize("a, acceptance", [(4 / 5, 27 / 40), (1 / 2, 4 / 5), (1 / 5, 1)])
+    def test_randomised_acceptance(self, a, acceptance):
+        accepted, distance = accepted_and_total_variation([1 - a, a], draft_prob=a)
+        assert (accepted / a, distance) == pytest.approx((acceptance, 0), abs=1e-6)
+
+    def test_over_acceptance_loses_what_it_does_not_reject(self):
+        accepted, loss = accepted_and_total_variation([0.0, 1.0], epsilon=0.1)
+        assert (1 - accepted, loss) == pytest.approx((0.2, 0.2), abs=1e-6)
+
+
+def drafted(laws, seed, **options):
+    """One draft token per request, sampled as a draft model does: by the shared race."""
+    return race_sample(laws.expand(len(seed), -1), seed=seed, position=0, space="probs", **options)
+
+
+def one_round(method, p, q, seed, draft_tokens=None, **options):
+    """A round with one draft slot per request, both target rows p."""
+    x = drafted(q, seed) if draft_tokens is None else draft_tokens
+    draft = None if method == "race" else q.expand(len(seed), 1, -1)
+    target = p.expand(len(seed), 2, -1)
+    return x, verify_chain(x[:, None], target, draft, method=method, space="probs", seed=seed, position=0, **options)
+
+
+@pytest.mark.usefixtures("quick_backend")
+class TestByFrequency:
+    @pytest.mark.parametrize("method, acceptance", [("rejection", 3 / 5), ("race", 19 / 35)])
+    def test_table(self, method, acceptance):
+        x, verdict = one_round(method, P, Q, seeds(TRIALS))
+        accepted = verdict.num_accepted == 1
+        assert_rate(accepted, acceptance)
+        assert_law(verdict.tokens[:, 0], P)
+        assert_law(verdict.tokens[accepted, 1], P)
+        assert (verdict.tokens[~accepted, 1] == -1).all()
+        assert (verdict.tokens[accepted, 0] == x[accepted]).all()
+
+    def test_race_acceptance_by_token(self):
+        x, verdict = one_round("race", P, Q, seeds(TRIALS))
+        for token, rate in enumerate((1 / 10, 6 / 35, 6 / 35, 1 / 10)):
+            assert_rate((verdict.num_accepted == 1) & (x == token), rate)
+
+    @pytest.mark.parametrize("a, acceptance", [(4 / 5, 27 / 40), (1 / 2, 4 / 5), (1 / 5, 1)])
+    def test_randomised_drafting(self, a, acceptance):
+        seed = seeds(TRIALS)
+        drafts = torch.rand(TRIALS, generator=torch.Generator().manual_seed(1)) < a
+        x = torch.where(drafts, drafted(Q, seed), -1)
+        _, verdict = one_round("rejection", P, Q, seed, x, draft_prob=a)
+        assert_law(verdict.tokens[:, 0], P)
+        assert_rate(verdict.num_accepted[drafts] == 1, acceptance)
+        assert (verdict.num_accepted[~drafts] == 0).all()
+
+    def test_over_acceptance(self):
+        _, verdict = one_round("rejection", P, Q, seeds(TRIALS), epsilon=0.1)
+        assert_rate(verdict.num_accepted == 0, 0.2)
+        assert_law(verdict.tokens[:, 0], [0.25, 0.25, 0.3, 0.2])
+
+    def test_one_hot_draft(self):
+        """A greedy draft: accepted with probability p(x), otherwise p without x."""
+        x = torch.full((TRIALS,), 1)
+        verdict = verify_chain(x[:, None], P.expand(TRIALS, 2, -1), space="probs", seed=seeds(TRIALS), position=0)
+        assert_rate(verdict.num_accepted == 1, 0.3)
+        assert_law(verdict.tokens[:, 0], P)
+
+    @pytest.mark.parametrize("method", ["rejection", "race"])
+    @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+    def test_temperature_scales_both_laws(self, method, temperature):
+        generator = torch.Generator().manual_seed(3)
+        target, draft = torch.randn(2, 8, generator=generator)
+        seed = seeds(TRIALS // 2)
+        x = race_sample(draft.expand(len(seed), -1), seed=seed, position=0, temperature=temperature)
+        verdict = verify_chain(
+            x[:, None], target.expand(len(seed), 2, -1), None if method == "race" else draft.expand(len(seed), 1, -1),
+            method=method, temperature=temperature, seed=seed, position=0,
+        )  # fmt: skip
+        assert_law(verdict.tokens[:, 0], (target / temperature).softmax(-1))
+
+    @pytest.mark.parametrize("method", ["rejection", "race"])
+    def test_several_rounds(self, method):
+        """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
+        generator = torch.Generator().manual_seed(4)
+        p, q = random_laws(generator, 2, 3, 3)
+        count, slots, length = TRIALS // 2, 2, 4
+        seed, said = seeds(count), torch.zeros(count, length + slots + 1, dtype=torch.int64)
+        done = torch.zeros(count, dtype=torch.int64)
+        while (done < length).any():
+            last = torch.where(done > 0, said.gather(1, (done - 1).clamp(min=0)[:, None])[:, 0], 0)
+            contexts, drafts = [last], []
+            for slot in range(slots):
+                drafts.append(race_sample(q[contexts[-1]], seed=seed, position=done + slot, space="probs"))
+                contexts.append(drafts[-1])
+            contexts = torch.stack(contexts, dim=1)
+            verdict = verify_chain(
+                torch.stack(drafts, dim=1), p[contexts], None if method == "race" else q[contexts[:, :-1]],
+                method=method, space="probs", seed=seed, position=done,
+            )  # fmt: skip
+            for slot in range(slots + 1):
+                emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
+                said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
+            done = (done + verdict.num_accepted + 1).clamp(max=length)
+        law = p[0]
+        for _ in range(length - 1):
+            law = (law.unsqueeze(-1) * p[torch.arange(law.numel()) % 3].reshape(*law.shape, 3)).flatten().reshape(-1)
+        joint = (said[:, :length] * 3 ** torch.arange(length - 1, -1, -1)).sum(dim=1)
+        assert_law(joint, law)
+
+
+@pytest.mark.usefixtures("quick_backend")
+class TestBiasIsCaught:
+    """Rules known to be wrong fail the checks above."""
+
+    def test_residual_with_the_noise_of_the_draft(self):
+        seed = seeds(TRIALS)
+        x, verdict = one_round("rejection", P, Q, seed)
+        probs, _ = residual(P, Q, space="probs")
+        wrong = torch.where(verdict.num_accepted == 1, x, drafted(probs, seed))
+        assert not follows_law(wrong, P)
+        assert_law(wrong, [13 / 30, 8 / 30, 0.2, 0.1])
+
+    def test_residual_with_the_noise_of_the_draft_over_more_tokens(self):
+        """Sixteen tokens still show it; over a wide vocabulary the same bias is lost in the noise of the counts."""
+        generator = torch.Generator().manual_seed(5)
+        p, q = random_laws(generator, 2, 16)
+        seed = seeds(TRIALS)
+        x, verdict = one_round("rejection", p, q, seed)
+        probs, _ = residual(p, q, space="probs")
+        assert_law(verdict.tokens[:, 0], p)
+        assert not follows_law(torch.where(verdict.num_accepted == 1, x, drafted(probs, seed)), p)
+
+    def test_a_draft_sampled_at_another_temperature(self):
+        generator = torch.Generator().manual_seed(6)
+        target, draft = torch.randn(2, 4, generator=generator)
+        seed = seeds(TRIALS)
+        x = race_sample(draft.expand(TRIALS, -1), seed=seed, position=0, temperature=0.7)
+        for claimed, lossless in ((draft, True), (0.7 * draft, False)):
+            verdict = verify_chain(
+                x[:, None], target.expand(TRIALS, 2, -1), claimed.expand(TRIALS, 1, -1),
+                temperature=0.7, seed=seed, position=0,
+            )  # fmt: skip
+            assert follows_law(verdict.tokens[:, 0], (target / 0.7).softmax(-1)) == lossless
+
+    def test_the_target_where_nothing_was_drafted(self):
+        seed = seeds(TRIALS)
+        drafts = torch.rand(TRIALS, generator=torch.Generator().manual_seed(1)) < 0.5
+        x = torch.where(drafts, drafted(Q, seed), -1)
+        _, verdict = one_round("rejection", P, Q, seed, x, draft_prob=0.5)
+        plain = race_sample(P.expand(TRIALS, -1), seed=seed, position=0, nonce=1, space="probs")
+        assert not follows_law(torch.where(drafts, verdict.tokens[:, 0], plain), P)

@@ -1,0 +1,97 @@
+"""race_topk: the first k arrivals, in order."""
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_kernels import race_sample, race_topk
+from tests.support.cases import DTYPES, SIZES, adversarial_rows, poisoned, seeds
+from tests.support.laws import P, Q, assert_law, assert_rate
+from tests.support.races import log_arrivals, race_scores
+
+TRIALS = 100_000
+
+
+def in_order(scores, k):
+    """The k best tokens, lower ones first on ties, -1 for those without weight."""
+    order = np.argsort(-scores, kind="stable")[:k]
+    order = np.where(scores[order] > -np.inf, order, -1)
+    return np.pad(order, (0, k - len(order)), constant_values=-1)
+
+
+def assert_order(tokens, scores, backend):
+    expected = in_order(scores, len(tokens))
+    if backend != "reference":
+        assert tokens == expected.tolist()
+        return
+    # In float64 two tokens may change places whose float32 scores are a rounding apart.
+    assert sorted(t for t in tokens if t >= 0) == sorted(set(tokens) - {-1})
+    assert [t >= 0 for t in tokens] == (expected >= 0).tolist()
+    taken, wanted = scores[[t for t in tokens if t >= 0]], scores[expected[expected >= 0]]
+    np.testing.assert_allclose(taken, wanted, rtol=2.0**-21, atol=1e-5)
+
+
+@pytest.mark.parametrize("size, k", [(size, k) for size in SIZES for k in (1, 2, 5, 64) if k <= size] + [(300, 200)])
+def test_order_of_the_full_race(backend, size, k):
+    logits = torch.stack(list(adversarial_rows(size).values()))
+    seed = torch.full((len(logits),), 3)
+    noise = log_arrivals(size, 3, position=5, nonce=1)
+    for temperature in (1.0, 0.3, 0.0):
+        tokens = race_topk(logits, k, seed=seed, position=5, nonce=1, temperature=temperature)
+        for row, drawn in zip(logits, tokens.tolist(), strict=True):
+            assert_order(drawn, race_scores(row, noise, temperature=temperature), backend)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_first_is_the_sample(backend, dtype):
+    logits = torch.randn(50, 333, generator=torch.Generator().manual_seed(1)).to(dtype)
+    tokens = race_topk(logits, 4, seed=seeds(50), position=2)
+    assert (tokens[:, 0] == race_sample(logits, seed=seeds(50), position=2)).all()
+
+
+def test_draws_without_replacement(quick_backend):
+    """The law of the first two: p(i) p(j) / (1 - p(i))."""
+    pairs = race_topk(Q.expand(TRIALS, -1), 2, seed=seeds(TRIALS), position=0, space="probs")
+    law = Q[:, None] * Q / (1 - Q[:, None])
+    assert_law(4 * pairs[:, 0] + pairs[:, 1], law.fill_diagonal_(0).flatten())
+
+
+def test_first_two_arrivals_contain_the_winner(quick_backend):
+    pairs = race_topk(Q.expand(TRIALS, -1), 2, seed=seeds(TRIALS), position=0, space="probs")
+    winner = race_sample(P.expand(TRIALS, -1), seed=seeds(TRIALS), position=0, space="probs")
+    assert_rate((pairs == winner[:, None]).any(dim=1), 163 / 210)
+
+
+def test_no_token_twice_and_none_without_weight(backend):
+    row = torch.full((130,), -torch.inf)
+    row[[3, 64, 129]] = torch.tensor([0.0, 1.0, 2.0])
+    tokens = race_topk(row.expand(100, -1), 5, seed=seeds(100), position=0)
+    assert (tokens[:, :3].sort(dim=1).values == torch.tensor([3, 64, 129])).all()
+    assert (tokens[:, 3:] == -1).all()
+
+
+def test_the_whole_vocabulary(backend):
+    tokens = race_topk(torch.zeros(50, 70), 70, seed=seeds(50), position=0)
+    assert (tokens.sort(dim=1).values == torch.arange(70)).all()
+
+
+@pytest.mark.interpreted
+def test_temperature_zero_orders_by_logit(backend):
+    row = torch.tensor([1.0, 3.0, torch.nan, 3.0, -torch.inf, 2.0])
+    assert race_topk(row, 6, seed=0, position=0, temperature=0.0).tolist() == [1, 3, 5, 0, -1, -1]
+
+
+@pytest.mark.interpreted
+def test_rows_without_weight_and_no_rows(backend):
+    assert race_topk(torch.full((2, 70), -torch.inf), 3, seed=seeds(2), position=0).tolist() == [[-1] * 3] * 2
+    assert race_topk(torch.zeros(0, 9), 3, seed=seeds(0), position=0).shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.interpreted
+def test_rows_anywhere_in_memory(backend, dtype):
+    logits = torch.randn(3, 2, 130, generator=torch.Generator().manual_seed(6)).to(dtype)
+    seed = seeds(6).view(3, 2)
+    expected = race_topk(logits, 5, seed=seed, position=0)
+    for elsewhere in (poisoned(logits), poisoned(logits.transpose(0, 1)).transpose(0, 1)):
+        assert (race_topk(elsewhere, 5, seed=seed, position=0) == expected).all()

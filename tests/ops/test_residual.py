@@ -1,0 +1,114 @@
+"""residual: the law of a replacement and how often one is needed."""
+
+import pytest
+import torch
+
+from specdec_kernels import backend as running
+from specdec_kernels import overlap, residual
+from tests.support.cases import DTYPES, SIZES, adversarial_pairs, poisoned
+from tests.support.laws import P, Q, random_laws
+
+pytestmark = [pytest.mark.usefixtures("backend"), pytest.mark.interpreted]
+
+
+def close(actual, expected):
+    """Equal but for float32 sums of probabilities, which pairwise lose less than this."""
+    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-7)
+
+
+def test_table():
+    probs, mass = residual(P, Q, space="probs")
+    close(probs, torch.tensor([0.75, 0.25, 0, 0]))
+    close(mass, torch.tensor(0.4))
+
+
+@pytest.mark.parametrize("a, acceptance", [(4 / 5, 27 / 40), (1 / 2, 4 / 5), (1 / 5, 1.0)])
+def test_randomised_drafting(a, acceptance):
+    probs, mass = residual(P, Q, space="probs", draft_prob=a)
+    close(mass, torch.tensor(1 - a * acceptance))
+    close(probs, (P - a * Q).clamp(min=0) / (P - a * Q).clamp(min=0).sum())
+
+
+def test_over_acceptance_keeps_the_law_and_draws_less():
+    probs, mass = residual(P, Q, space="probs", epsilon=0.1)
+    close(probs, torch.tensor([0.75, 0.25, 0, 0]))
+    close(mass, torch.tensor(0.2))
+
+
+@pytest.mark.parametrize("draft_prob", [1.0, 0.6])
+@pytest.mark.interpreted(False)
+def test_accepted_and_replaced_make_the_target(draft_prob):
+    """min(p, a q) + mass * probs = p, to rounding: no sampling needed to see that nothing is lost."""
+    generator = torch.Generator().manual_seed(0)
+    p, q = random_laws(generator, 2, 20, 500)
+    probs, mass = residual(p, q, space="probs", draft_prob=draft_prob)
+    close(torch.minimum(p, draft_prob * q) + mass.unsqueeze(-1) * probs, p)
+    close(residual(p, q, space="probs")[1], overlap(p, q, space="probs").tv)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
+@pytest.mark.interpreted(False)
+def test_equals_the_oracle(size, temperature):
+    target, draft = adversarial_pairs(size)
+    for options in ({}, {"draft_prob": 0.7, "epsilon": 0.01}):
+        probs, mass = residual(target, draft, temperature=temperature, **options)
+        with running("reference"):
+            expected_probs, expected_mass = residual(target, draft, temperature=temperature, **options)
+        torch.testing.assert_close(mass, expected_mass, rtol=1e-5, atol=2e-6)
+        # Normalising by a small mass magnifies the rounding of p - a q.
+        error = (probs - expected_probs).abs().amax(dim=-1) * expected_mass
+        assert error.max() < 2e-6
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+def test_no_residual_gives_the_target(space):
+    row = random_laws(torch.Generator().manual_seed(1), 300)
+    values = row if space == "probs" else row.log()
+    probs, mass = residual(values, values, space=space)
+    close(probs, row)
+    assert mass == 0
+
+
+def test_temperature_zero():
+    target, draft = torch.tensor([[1.0, 2.0, 2.0], [0, 0, 5]]), torch.tensor([[0.0, 3.0, 1.0], [1, 0, 0]])
+    probs, mass = residual(target, draft, temperature=0.0)
+    assert probs.tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert mass.tolist() == [0, 1]
+
+
+def test_smaller_draft_vocabulary():
+    generator = torch.Generator().manual_seed(2)
+    target, draft = torch.randn(4, 200, generator=generator), torch.randn(4, 70, generator=generator)
+    whole = torch.nn.functional.pad(draft, (0, 130), value=-torch.inf)
+    for got, expected in zip(residual(target, draft), residual(target, whole), strict=True):
+        close(got, expected)
+
+
+def test_parameters_per_row():
+    generator = torch.Generator().manual_seed(3)
+    target, draft = torch.randn(2, 3, 50, generator=generator)
+    temperature, draft_prob = torch.tensor([0.0, 0.5, 2.0]), torch.tensor([1.0, 0.3, 0.9])
+    epsilon = torch.tensor([0.0, 0.01, 0.02])
+    together = residual(target, draft, temperature=temperature, draft_prob=draft_prob, epsilon=epsilon)
+    for i in range(3):
+        alone = residual(
+            target[i], draft[i],
+            temperature=float(temperature[i]), draft_prob=float(draft_prob[i]), epsilon=float(epsilon[i]),
+        )  # fmt: skip
+        assert (together[0][i] == alone[0]).all()
+        assert together[1][i] == alone[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_anywhere_in_memory(dtype):
+    generator = torch.Generator().manual_seed(4)
+    target, draft = torch.randn(2, 3, 2, 130, generator=generator).to(dtype)
+    for got, expected in zip(residual(poisoned(target), poisoned(draft)), residual(target, draft), strict=True):
+        assert (got == expected).all()
+
+
+def test_no_rows():
+    probs, mass = residual(torch.zeros(0, 9), torch.zeros(0, 9))
+    assert probs.shape == (0, 9)
+    assert mass.shape == (0,)

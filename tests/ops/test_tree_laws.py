@@ -1,0 +1,243 @@
+"""What verify_tree emits follows the target's law: exactly for the oracle, by chi-squared for every backend."""
+
+import pytest
+import torch
+
+from specdec_kernels import race_sample, race_topk, verify_tree
+from tests.support.cases import seeds
+from tests.support.enumeration import Contexts, completed
+from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
+from tests.support.tree_enumeration import acceptance_by_child, emitted_law, output_law
+from tests.support.trees import children, depths, shapes
+
+TRIALS = 200_000
+SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
+
+
+def named(parents):
+    return "".join(map(str, parents[1:])) or "root"
+
+
+def one_law(p=P, q=Q, depth=1):
+    """The same two laws after whatever was said."""
+    contexts = Contexts(len(p), depth)
+    contexts.p = dict.fromkeys(contexts.p, p.double() / p.double().sum())
+    contexts.q = dict.fromkeys(contexts.q, q.double() / q.double().sum())
+    return contexts
+
+
+def assert_lossless(contexts, law, length):
+    full = completed(contexts, emitted_law(law), length)
+    assert full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=1e-12)
+
+
+def is_lossless(contexts, law, length):
+    full = completed(contexts, emitted_law(law), length)
+    return full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=1e-3)
+
+
+class TestExactly:
+    """Every draft, every coin and every draw of the oracle, enumerated."""
+
+    @pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
+    @pytest.mark.parametrize("parents", SMALL_SHAPES, ids=named)
+    def test_lossless(self, parents, with_replacement):
+        depth = max(depths(parents))
+        contexts = Contexts(3, depth, seed=len(parents))
+        law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert_lossless(contexts, law, depth + 1)
+
+    @pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
+    @pytest.mark.parametrize("parents", shapes(4), ids=named)
+    def test_children_that_are_certain(self, parents, with_replacement):
+        """Without draft laws: however the children were chosen, repeated or not."""
+        depth = max(depths(parents))
+        contexts = Contexts(3, depth, seed=7)
+        law = output_law(contexts, parents, drawn_with_replacement=with_replacement, certain=True)
+        assert_lossless(contexts, law, depth + 1)
+
+    def test_certain_children_are_accepted_with_their_share_of_what_is_left(self):
+        law = output_law(one_law(), (-1, 0, 0), certain=True)
+        p, q = P.double(), Q.double()
+        first = (q * p).sum()
+        assert acceptance_by_child(law)[0] == pytest.approx(float(first))
+
+    @pytest.mark.parametrize("parents", [(-1, 0, 0), (-1, 0, 0, 0), (-1, 0, 0, 1, 1)], ids=named)
+    def test_independent_siblings_may_be_verified_as_distinct_ones(self, parents):
+        """A repeated token is skipped, and what then is tried was drawn without replacement."""
+        contexts = Contexts(3, max(depths(parents)), seed=8)
+        law = output_law(contexts, parents, drawn_with_replacement=True, replacement=False)
+        assert_lossless(contexts, law, max(depths(parents)) + 1)
+
+    def test_a_draft_that_cannot_say_everything(self):
+        """Its support is used up by two children; what it never says is left."""
+        contexts = one_law(torch.tensor([0.5, 0.2, 0.2, 0.1]), torch.tensor([0.6, 0.4, 0.0, 0.0]))
+        assert_lossless(contexts, output_law(contexts, (-1, 0, 0, 0)), 2)
+
+    @pytest.mark.parametrize(
+        "count, with_replacement, acceptance",
+        [
+            (1, False, 3 / 5), (2, False, 107 / 140), (3, False, 14117 / 16800),
+            (1, True, 3 / 5), (2, True, 18 / 25), (3, True, 96 / 125),
+        ],
+    )  # fmt: skip
+    def test_acceptance(self, count, with_replacement, acceptance):
+        parents = (-1,) + (0,) * count
+        contexts = one_law()
+        law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
+        assert sum(acceptance_by_child(law)) == pytest.approx(acceptance, abs=1e-7)
+        assert_lossless(contexts, law, 2)
+
+    def test_acceptance_by_child(self):
+        """What every child adds is what the next larger tree accepts more: 3/5, then 107/140, then 14117/16800."""
+        by_child = acceptance_by_child(output_law(one_law(), (-1, 0, 0, 0)))
+        assert by_child == pytest.approx([3 / 5, 107 / 140 - 3 / 5, 14117 / 16800 - 107 / 140], abs=1e-7)
+
+
+class TestBiasIsCaughtExactly:
+    """Rules known to be wrong fail the check above."""
+
+    STAR = (-1, 0, 0)
+
+    def test_sibling_mass_not_removed(self):
+        """Distinct siblings, verified as if each were drawn from the whole of q."""
+        contexts = one_law()
+        assert not is_lossless(contexts, output_law(contexts, self.STAR, replacement=True), 2)
+
+    def test_duplicate_siblings_dropped(self):
+        """Independent siblings, verified as such, but a repeated one thrown away first."""
+        contexts = one_law()
+        law = output_law(contexts, self.STAR, drawn_with_replacement=True, repeats=False)
+        assert not is_lossless(contexts, law, 2)
+
+    def test_one_coin_for_all_siblings(self):
+        contexts = one_law()
+        assert not is_lossless(contexts, output_law(contexts, self.STAR, shared_coins=True), 2)
+
+    def test_duplicate_siblings_subtracted_twice(self):
+        """The elder sibling's token again is no draw from what is left of q: had it counted as one, p would suffer."""
+        p, q = P.double(), Q.double()
+        emitted = torch.zeros(4, dtype=torch.float64)
+        for x in range(4):
+            emitted[x] += q[x] * (p[x] / q[x]).clamp(max=1)
+            left = (p - q).clamp(min=0) / (p - q).clamp(min=0).sum()
+            rest = q.index_fill(0, torch.tensor([x]), 0.0) / (1 - q[x])
+            twice = (left - rest).clamp(min=0)
+            chance = q[x] * (1 - (p[x] / q[x]).clamp(max=1))
+            emitted += chance * twice / twice.sum()
+        assert not torch.allclose(emitted, p, atol=1e-3)
+        contexts = one_law()
+        repeated = output_law(contexts, (-1, 0, 0), drawn_with_replacement=True, replacement=False)
+        assert_lossless(contexts, repeated, 2)
+
+
+def star(width, seed, q=Q, replacement=False):
+    """One level of ``width`` children drawn from q, per seed: tokens [B, width + 1], parents."""
+    rows, noise = q.expand(len(seed), -1), {"seed": seed, "position": 0, "space": "probs"}
+    if replacement:
+        drawn = torch.stack([race_sample(rows, nonce=m + 1, **noise) for m in range(width)], dim=1)
+    else:
+        drawn = race_topk(rows, width, **noise)
+    tokens, parents = torch.nn.functional.pad(drawn, (1, 0), value=-1), torch.tensor([-1] + [0] * width)
+    return tokens, parents
+
+
+def one_round(method, p, q, seed, width, replacement=False, **options):
+    tokens, parents = star(width, seed, q, replacement)
+    draft = None if method == "race" else q.expand(len(seed), width + 1, -1)
+    target = p.expand(len(seed), width + 1, -1)
+    verdict = verify_tree(
+        tokens, target, draft, parents=parents, method=method, replacement=replacement, space="probs", seed=seed,
+        position=0, **options,
+    )  # fmt: skip
+    return tokens, verdict
+
+
+@pytest.mark.usefixtures("quick_backend")
+class TestByFrequency:
+    @pytest.mark.parametrize(
+        "method, width, replacement, acceptance",
+        [
+            ("rejection", 2, False, 107 / 140), ("rejection", 3, False, 14117 / 16800),
+            ("rejection", 2, True, 18 / 25), ("rejection", 3, True, 96 / 125),
+            ("race", 1, False, 19 / 35), ("race", 2, False, 163 / 210),
+        ],
+    )  # fmt: skip
+    def test_table(self, method, width, replacement, acceptance):
+        _, verdict = one_round(method, P, Q, seeds(TRIALS // 4), width, replacement)
+        accepted = verdict.num_accepted == 1
+        assert_rate(accepted, acceptance)
+        assert_law(verdict.tokens[:, 0], P)
+        assert_law(verdict.tokens[accepted, 1], P)
+        assert (verdict.status == 0).all()
+
+    @pytest.mark.parametrize("temperature", [0.5, 2.0])
+    def test_temperature_scales_both_laws(self, temperature):
+        generator = torch.Generator().manual_seed(3)
+        target, draft = torch.randn(2, 8, generator=generator)
+        seed, parents = seeds(TRIALS // 4), torch.tensor([-1, 0, 0, 0])
+        noise = {"seed": seed, "position": 0, "temperature": temperature}
+        tokens = torch.nn.functional.pad(race_topk(draft.expand(len(seed), -1), 3, **noise), (1, 0), value=-1)
+        rows = (len(seed), 4, -1)
+        verdict = verify_tree(tokens, target.expand(rows), draft.expand(rows), parents=parents, **noise)
+        assert_law(verdict.tokens[:, 0], (target / temperature).softmax(-1))
+
+    @pytest.mark.parametrize("method, replacement", [("rejection", False), ("rejection", True), ("race", False)])
+    def test_several_rounds(self, method, replacement):
+        """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
+        generator = torch.Generator().manual_seed(4)
+        p, q = random_laws(generator, 2, 3, 3)
+        parents = (-1, 0, 0, 1, 1, 2)
+        count, length = TRIALS // 4, 4
+        seed, said = seeds(count), torch.zeros(count, length + 3, dtype=torch.int64)
+        done = torch.zeros(count, dtype=torch.int64)
+        while (done < length).any():
+            tokens = torch.full((count, len(parents)), -1)
+            tokens[:, 0] = torch.where(done > 0, said.gather(1, (done - 1).clamp(min=0)[:, None])[:, 0], 0)
+            for node, below in enumerate(children(parents)):
+                noise = {"seed": seed, "position": done + depths(parents)[node], "space": "probs"}
+                for m, child in enumerate(below):
+                    tokens[:, child] = (
+                        race_sample(q[tokens[:, node]], nonce=m + 1, **noise)
+                        if replacement
+                        else race_topk(q[tokens[:, node]], len(below), **noise)[:, m]
+                    )
+            verdict = verify_tree(
+                tokens, p[tokens], None if method == "race" else q[tokens], parents=torch.tensor(parents),
+                method=method, replacement=replacement, space="probs", seed=seed, position=done,
+            )  # fmt: skip
+            for slot in range(verdict.tokens.shape[1]):
+                emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
+                said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
+            done = (done + verdict.num_accepted + 1).clamp(max=length)
+        law = p[0]
+        for _ in range(length - 1):
+            law = (law.unsqueeze(-1) * p[torch.arange(law.numel()) % 3]).flatten()
+        joint = (said[:, :length] * 3 ** torch.arange(length - 1, -1, -1)).sum(dim=1)
+        assert_law(joint, law)
+
+
+@pytest.mark.usefixtures("quick_backend")
+class TestBiasIsCaught:
+    def test_residual_with_the_noise_of_the_draft(self):
+        """After two rejected siblings the draft's own noise says too much."""
+        p, q = random_laws(torch.Generator().manual_seed(5), 2, 16)
+        seed = seeds(TRIALS)
+        tokens, verdict = one_round("rejection", p, q, seed, 2)
+        left = (p - q).clamp(min=0) / (p - q).clamp(min=0).sum()
+        rest = q.expand(len(seed), -1).scatter(1, tokens[:, 1:2], 0.0)
+        left = (left - rest / rest.sum(dim=1, keepdim=True)).clamp(min=0)
+        wrong = race_sample(left, seed=seed, position=0, space="probs")
+        assert_law(verdict.tokens[:, 0], p)
+        assert not follows_law(torch.where(verdict.num_accepted == 1, verdict.tokens[:, 0], wrong), p)
+
+    def test_distinct_siblings_verified_as_independent_ones(self):
+        seed = seeds(TRIALS // 2)
+        tokens, parents = star(2, seed)
+        rows = (len(seed), 3, -1)
+        verdict = verify_tree(
+            tokens, P.expand(rows), Q.expand(rows), parents=parents, replacement=True, space="probs", seed=seed,
+            position=0,
+        )  # fmt: skip
+        assert not follows_law(verdict.tokens[:, 0], P)

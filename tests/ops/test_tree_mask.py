@@ -1,0 +1,196 @@
+"""tree_mask and tree_positions: who attends to whom, in every layout, from good and bad parents."""
+
+import pytest
+import torch
+
+from specdec_kernels import tree_mask, tree_positions
+from tests.support.cases import UNTOUCHED
+from tests.support.trees import depths, random_parents
+
+BAD = ([-1, 1, 0], [-1, 2, 1], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [1, 0, 0], [-1, -5, 2**31 - 1])
+
+
+def ancestors(parents, node):
+    found = {node}
+    while parents[node] >= 0:
+        node = parents[node]
+        found.add(node)
+    return found
+
+
+def expected_mask(parents, prefix_len, columns):
+    mask = torch.zeros(len(parents), len(parents[0]), columns, dtype=torch.bool)
+    for b, (tree, prefix) in enumerate(zip(parents, prefix_len, strict=True)):
+        for node in range(len(tree)):
+            slots = [*range(prefix), *(prefix + a for a in ancestors(tree, node))]
+            mask[b, node, slots] = True
+    return mask
+
+
+def unpacked(words, columns):
+    """Bit j of word w is column 32 w + j; all bits past the last column are 0."""
+    bits = (words.unsqueeze(-1) >> torch.arange(32) & 1).bool().flatten(-2)
+    assert not bits[..., columns:].any()
+    return bits[..., :columns]
+
+
+def batch(seed, requests=5, nodes=9):
+    generator = torch.Generator().manual_seed(seed)
+    return random_parents(requests, nodes, generator), torch.randint(0, 40, (requests,), generator=generator)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestMask:
+    @pytest.mark.parametrize("nodes", [1, 2, 9, 31, 32, 33, 70])
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_bool(self, nodes, dtype):
+        parents, prefix_len = batch(1, nodes=nodes)
+        mask = tree_mask(parents.to(dtype), prefix_len=prefix_len)
+        assert mask.dtype == torch.bool
+        columns = int(prefix_len.max()) + nodes
+        assert torch.equal(mask, expected_mask(parents.tolist(), prefix_len.tolist(), columns))
+
+    @pytest.mark.parametrize("nodes", [1, 9, 31, 32, 33, 70])
+    @pytest.mark.parametrize("columns", [None, 127, 128, 200])
+    @pytest.mark.interpreted(False)
+    def test_bits(self, nodes, columns):
+        parents, prefix_len = batch(2, nodes=nodes)
+        mask = tree_mask(parents, prefix_len=prefix_len, layout="bits", columns=columns)
+        columns = columns or int(prefix_len.max()) + nodes
+        assert mask.dtype == torch.int32
+        assert mask.shape == (5, nodes, (columns + 31) // 32)
+        assert torch.equal(unpacked(mask, columns), tree_mask(parents, prefix_len=prefix_len, columns=columns))
+
+    @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16, torch.float16])
+    def test_additive(self, dtype):
+        parents, prefix_len = batch(3)
+        mask = tree_mask(parents, prefix_len=prefix_len, layout="additive", dtype=dtype)
+        assert mask.dtype == (dtype or torch.float32)
+        attended = tree_mask(parents, prefix_len=prefix_len)
+        assert (mask[attended] == 0).all()
+        assert (mask[~attended] == -torch.inf).all()
+
+    @pytest.mark.parametrize("layout", ["bool", "additive", "bits"])
+    def test_shared_tree_and_shared_prefix(self, layout):
+        parents, _ = batch(4)
+        one = tree_mask(parents[0], layout=layout)
+        assert one.shape[0] == 1
+        assert torch.equal(one, tree_mask(parents[:1], prefix_len=0, layout=layout))
+        each = tree_mask(parents[0].repeat(5, 1), prefix_len=torch.full((5,), 7), layout=layout)
+        assert torch.equal(tree_mask(parents[0], prefix_len=7, layout=layout).expand_as(each), each)
+        assert torch.equal(tree_mask(parents[0], prefix_len=torch.full((5,), 7), layout=layout), each)
+
+    def test_columns_are_cache_slots(self):
+        """Longer than any prefix needs: the rest is not attended to."""
+        parents, prefix_len = batch(5)
+        wide = tree_mask(parents, prefix_len=prefix_len, columns=64)
+        narrow = tree_mask(parents, prefix_len=prefix_len)
+        assert torch.equal(wide[..., : narrow.shape[-1]], narrow)
+        assert not wide[..., narrow.shape[-1] :].any()
+
+    def test_every_row_attends_to_something(self):
+        mask = tree_mask(torch.tensor([-1, -1, -1, 0]))
+        assert mask.any(dim=-1).all()
+
+    def test_parents_of_any_strides(self):
+        parents, prefix_len = batch(6)
+        spread = parents.T.contiguous().T
+        assert torch.equal(tree_mask(spread, prefix_len=prefix_len), tree_mask(parents, prefix_len=prefix_len))
+
+    def test_no_requests(self):
+        assert tree_mask(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 3)
+        lens = torch.empty(0, dtype=torch.int64)
+        assert tree_mask(torch.empty(0, 3, dtype=torch.int64), prefix_len=lens).shape == (0, 3, 3)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestPositions:
+    def test_prefix_and_depth(self):
+        parents, prefix_len = batch(7)
+        positions = tree_positions(parents, prefix_len=prefix_len)
+        assert positions.dtype == torch.int64
+        for b, tree in enumerate(parents.tolist()):
+            for node in range(len(tree)):
+                assert positions[b, node] == prefix_len[b] + len(ancestors(tree, node)) - 1
+
+    def test_shared_tree_and_shared_prefix(self):
+        assert tree_positions(torch.tensor([-1, 0, 1]), prefix_len=4).tolist() == [[4, 5, 6]]
+        lens = torch.tensor([4, 9])
+        assert tree_positions(torch.tensor([-1, 0, 1]), prefix_len=lens).tolist() == [[4, 5, 6], [9, 10, 11]]
+
+    def test_beyond_32_bits(self):
+        assert tree_positions(torch.tensor([-1, 0]), prefix_len=2**40).tolist() == [[2**40, 2**40 + 1]]
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestBadParents:
+    @pytest.mark.parametrize("parents", BAD, ids=str)
+    def test_refused_where_the_host_looks(self, parents):
+        for call in (tree_mask, tree_positions):
+            with pytest.raises(ValueError, match=r"parents\[\d\]: expected -1"):
+                call(torch.tensor(parents), prefix_len=1)
+
+    @pytest.mark.parametrize("parents", BAD, ids=str)
+    @pytest.mark.parametrize("layout", ["bool", "additive", "bits"])
+    def test_absent_where_it_does_not(self, parents, layout, monkeypatch):
+        absent = torch.tensor([[parent if 0 <= parent < i else -1 for i, parent in enumerate(parents)]])
+        lens, good = torch.tensor([3, 5]), torch.tensor([[-1, 0, 0]])
+        trees = torch.cat([torch.tensor([parents]), good])
+        wanted = tree_mask(torch.cat([absent, good]), prefix_len=lens, layout=layout, columns=20)
+        positions = tree_positions(torch.cat([absent, good]), prefix_len=lens)
+        monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+        status = torch.full((2,), UNTOUCHED, dtype=torch.int32)
+        assert torch.equal(tree_mask(trees, prefix_len=lens, layout=layout, columns=20, status=status), wanted)
+        assert status.tolist() == [8, 0]
+        assert torch.equal(tree_positions(trees, prefix_len=lens, status=status.fill_(UNTOUCHED)), positions)
+        assert status.tolist() == [8, 0]
+
+    def test_prefixes_out_of_range(self):
+        status = torch.full((3,), UNTOUCHED, dtype=torch.int32)
+        parents, lens = torch.tensor([-1, 0]), torch.tensor([-4, 9, 3])
+        mask = tree_mask(parents, prefix_len=lens, columns=8, status=status)
+        assert status.tolist() == [8, 8, 0]
+        assert torch.equal(mask, tree_mask(parents, prefix_len=torch.tensor([0, 6, 3]), columns=8))
+        positions = tree_positions(parents, prefix_len=lens, status=status)
+        assert status.tolist() == [8, 0, 0]
+        assert positions.tolist() == [[0, 1], [9, 10], [3, 4]]
+
+
+def test_bad_input():
+    parents = torch.tensor([-1, 0, 1])
+    for call, changes, error, message in (
+        (tree_mask, {"layout": "words"}, ValueError, "layout: expected one of 'bool', 'additive', 'bits'; got 'words'"),
+        (tree_mask, {"dtype": torch.float32}, ValueError, "dtype: expected None with layout='bool'"),
+        (tree_mask, {"layout": "additive", "dtype": torch.float64}, TypeError, "dtype: expected float32, bfloat16 or"),
+        (tree_mask, {"columns": 2}, ValueError, "columns: expected an int of at least the 3 nodes; got 2"),
+        (tree_mask, {"prefix_len": -1}, ValueError, "prefix_len: expected 0 or more; got -1"),
+        (tree_mask, {"prefix_len": torch.tensor([1.0])}, TypeError, "prefix_len: expected int64; got float32"),
+        (tree_mask, {"status": torch.zeros(1)}, TypeError, "status: expected a tensor of int32"),
+        (tree_positions, {"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or an int64 tensor; got 1.5"),
+        (tree_positions, {"prefix_len": 0, "parents": [0]}, TypeError, "parents: expected a tensor of int32 or int64"),
+        (tree_positions, {"prefix_len": 0, "parents": parents[:0]}, ValueError, "parents: expected shape .*; got"),
+    ):
+        with pytest.raises(error, match=message):
+            call(**{"parents": parents} | changes)
+    with pytest.raises(ValueError, match="columns: expected an int where the host does not look"):
+        tree_mask(parents.to("meta"), prefix_len=torch.tensor([3], device="meta"))
+
+
+def test_a_forward_under_the_mask_is_many_chain_forwards():
+    """Attention of a node over prefix and ancestors, alone and under the mask: the same numbers."""
+    generator = torch.Generator().manual_seed(8)
+    parents, prefix = random_parents(1, 12, generator, absent=0.0), 5
+    keys, values, queries = torch.randn(3, 1, 1, 17, 8, generator=generator, dtype=torch.float64)
+    mask = tree_mask(parents, prefix_len=prefix)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    together = attend(queries[:, :, prefix:], keys, values, attn_mask=mask[:, None])
+    added = tree_mask(parents, prefix_len=prefix, layout="additive").double()
+    torch.testing.assert_close(attend(queries[:, :, prefix:], keys, values, attn_mask=added[:, None]), together)
+    for node in range(12):
+        slots = [*range(prefix), *(prefix + a for a in sorted(ancestors(parents[0].tolist(), node)))]
+        alone = attend(queries[:, :, [prefix + node]], keys[:, :, slots], values[:, :, slots])
+        torch.testing.assert_close(together[:, :, [node]], alone)
+    assert depths(parents[0].tolist()) == (tree_positions(parents, prefix_len=0)[0]).tolist()

@@ -1,0 +1,551 @@
+"""verify_tree: every decision is the oracle's, every option means what it says, nothing else is touched."""
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import _C, TreeVerdict, race_sample, verify_chain, verify_tree
+from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned, seeds
+from tests.support.laws import P, Q
+from tests.support.races import log_arrivals, log_weights
+from tests.support.trees import children, depths, random_parents, tree_call
+
+OPTIONS = {
+    "distinct": {},
+    "independent": {"replacement": True},
+    "race": {"method": "race", "draft": None},
+    "certain": {"draft": None},
+}
+
+
+def made(seed, options=None, **changes):
+    """A call whose siblings were drawn as the options say."""
+    options = options or {}
+    return tree_call(seed, replacement=options.get("replacement", False), **changes) | options
+
+
+def assert_same(verdict, expected):
+    for got, wanted in zip(verdict, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def by_the_oracle(**call):
+    with specdec_kernels.backend("reference"):
+        return verify_tree(**call)
+
+
+def untouched(requests, width):
+    return (
+        torch.full((requests, width), UNTOUCHED),
+        torch.full((requests, width), UNTOUCHED, dtype=torch.int32),
+        torch.full((requests,), UNTOUCHED, dtype=torch.int32),
+        torch.full((requests,), UNTOUCHED, dtype=torch.int32),
+    )
+
+
+@pytest.mark.usefixtures("other_backend")
+class TestEqualsTheOracle:
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("vocabulary", [5, 65, 300, 2049])
+    def test_options(self, space, options, vocabulary):
+        for dtype in DTYPES if space == "logits" else DTYPES[:1]:
+            call = made(1, options, vocabulary=vocabulary, dtype=dtype, space=space)
+            assert_same(verify_tree(**call), by_the_oracle(**call))
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("nodes", [1, 2, 5, 33, 64])
+    def test_sizes_of_trees(self, options, nodes):
+        call = made(2, options, nodes=nodes)
+        assert_same(verify_tree(**call), by_the_oracle(**call))
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_many_children(self, options):
+        """More siblings than fit any list of fixed size; some repeat a token, and the vocabulary runs out."""
+        call = made(3, options, requests=8, nodes=130, vocabulary=90, parents=[-1] + 100 * [0] + 29 * [3])
+        call["temperature"] = torch.full((8,), 1.3)
+        assert_same(verify_tree(**call), by_the_oracle(**call))
+
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    @pytest.mark.parametrize("options", [{}, {"replacement": True}], ids=["distinct", "independent"])
+    def test_smaller_draft_vocabulary(self, space, options):
+        call = made(4, options, vocabulary=200, draft_vocabulary=70, space=space)
+        assert_same(verify_tree(**call), by_the_oracle(**call))
+
+    def test_every_parameter_per_request(self):
+        call = made(5) | {"nonce": torch.arange(32)}
+        assert_same(verify_tree(**call), by_the_oracle(**call))
+
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_rows_that_are_no_laws(self, space):
+        """NaN, infinities, negative probabilities and rows without weight, anywhere."""
+        generator = torch.Generator().manual_seed(7)
+        call = made(7, requests=64, space=space)
+        strange = torch.tensor([torch.nan, torch.inf, -torch.inf, -1.0, 0.0])
+        for name in ("target", "draft"):
+            where = torch.rand(call[name].shape, generator=generator) < 0.005
+            kinds = strange[torch.randint(0, 5, call[name].shape, generator=generator)]
+            call[name] = torch.where(where, kinds, call[name])
+            for nothing in (torch.nan, -torch.inf if space == "logits" else 0.0):
+                call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.05] = nothing
+        for options in OPTIONS.values():
+            if space == "probs" and options.get("draft", 0) is None and "method" not in options:
+                continue  # a row of infinite mass has no share not yet tried
+            assert_same(verify_tree(**call | options), by_the_oracle(**call | options))
+
+
+@pytest.mark.usefixtures("backend")
+class TestChain:
+    """A chain is a tree: the same noise gives the same verdict, bit for bit."""
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_agrees_with_verify_chain(self, options, space):
+        chain = chain_call(8, requests=96, slots=6, vocabulary=300, space=space)
+        method = {k: v for k, v in options.items() if k != "replacement"}
+        expected = verify_chain(**chain | method)
+        draft = torch.nn.functional.pad(chain["draft"], (0, 0, 0, 1), value=torch.nan)
+        tree = chain | {
+            "draft_tokens": torch.nn.functional.pad(chain["draft_tokens"], (1, 0), value=-77),
+            "draft": draft, "parents": torch.arange(-1, 6),
+        }  # fmt: skip
+        verdict = verify_tree(**tree | options)
+        assert_same((verdict.tokens, verdict.num_accepted, verdict.status), expected)
+        depth = torch.arange(7)
+        assert (verdict.path == torch.where(depth <= verdict.num_accepted[:, None], depth, -1)).all()
+
+
+@pytest.mark.usefixtures("backend")
+class TestCoins:
+    """The accept test, coin by coin: a step at p(x) / q(x), not a frequency."""
+
+    def test_each_node_has_its_own_coin(self):
+        """Node i uses coin i - 1, at the position of its parent's row."""
+        count = 1 << 11
+        parents = [-1, 0, 0, 1, 1, 2]
+        p, q = torch.tensor([0.25, 0.25, 0.5]), torch.tensor([0.5, 0.5, 0.0])
+        tokens = torch.tensor([-1, 0, 1, 0, 1, 0]).expand(count, -1)
+        verdict = verify_tree(
+            tokens, p.expand(count, 6, -1), q.expand(count, 6, -1), parents=torch.tensor(parents), space="probs",
+            seed=seeds(count), position=11, nonce=2,
+        )  # fmt: skip
+        # The first child is accepted below 1/2. Then (p - q)+ leaves only token 2, and no sibling is accepted.
+        coin = np.array(
+            [[_C.coin(s, i - 1, 11 + depths(parents)[parents[i]], 2, 4) for i in (1, 3)] for s in range(count)]
+        )
+        first, second = coin[:, 0] < 0.5, coin[:, 1] < 0.5
+        np.testing.assert_array_equal(verdict.num_accepted, first + (first & second).astype(int))
+        np.testing.assert_array_equal(verdict.path[:, 1], np.where(first, 1, -1))
+        np.testing.assert_array_equal(verdict.path[:, 2], np.where(first & second, 3, -1))
+
+    def test_steps_of_the_second_sibling(self, backend):
+        """u q^2(x) < p^2(x) with p^2 = (.75, .25, 0, 0) and q^2 = (1/7, 2/7, 0, 4/7) after token 2 was rejected."""
+        count = 1 << 12
+        coins = np.array([[_C.coin(s, i, 7, 0, 4) for i in (0, 1)] for s in range(count)])
+        for x, ratio in ((0, 1.0), (1, 0.875), (3, 0.0)):
+            verdict = verify_tree(
+                torch.tensor([-1, 2, x]).expand(count, -1), P.expand(count, 3, -1), Q.expand(count, 3, -1),
+                parents=torch.tensor([-1, 0, 0]), space="probs", seed=seeds(count), position=7,
+            )  # fmt: skip
+            first = coins[:, 0] < 2 / 3
+            near = np.abs(coins[:, 1] - ratio) < 1e-6  # float32 sums may move the step by a rounding
+            expected = np.where(first, 1, np.where(coins[:, 1] < ratio, 2, -1))
+            agree = np.where(verdict.num_accepted == 1, verdict.path[:, 1], -1) == expected
+            assert (agree | near).all()
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_what_is_drawn_last_races_on_its_own_stream(self, options, backend):
+        if backend == "reference" or options.get("method") == "race":
+            return  # float64 cannot answer a question about float32's last bit; a race emits its own winners
+        count, vocabulary = 200, 300
+        p, q = torch.rand(2, count, vocabulary, generator=torch.Generator().manual_seed(8))
+        q[:, 5], p[:, 5] = 1.0, 0.0
+        verdict = verify_tree(
+            torch.tensor([-1, 5]).expand(count, -1), p[:, None].expand(-1, 2, -1), q[:, None].expand(-1, 2, -1),
+            parents=torch.tensor([-1, 0]), space="probs", seed=seeds(count), position=3, nonce=1, replacement=True,
+        )  # fmt: skip
+        for b, token in enumerate(verdict.tokens[:, 0].tolist()):
+            score = log_weights((p[b] - q[b]).numpy()) - log_arrivals(vocabulary, b, position=3, nonce=1, stream=2)
+            assert token == score.argmax()
+
+
+@pytest.mark.usefixtures("backend")
+class TestRace:
+    def test_emits_the_plain_samples_of_every_position(self):
+        call = made(9, OPTIONS["race"], nodes=12)
+        verdict = verify_tree(**call)
+        rows = call["target"].gather(1, verdict.path.long().clamp(min=0)[..., None].expand(-1, -1, 65))
+        width = verdict.path.shape[1]
+        plain = race_sample(
+            rows, seed=call["seed"][:, None], position=call["position"][:, None] + torch.arange(width),
+            temperature=call["temperature"][:, None],
+        )  # fmt: skip
+        assert (verdict.tokens == torch.where(verdict.path >= 0, plain, -1)).all()
+
+    def test_takes_a_child_wherever_there_is_one(self):
+        call = made(10, OPTIONS["race"], nodes=12)
+        verdict = verify_tree(**call)
+        for b, walked in enumerate(verdict.path.tolist()):
+            below = children(call["parents"][b].tolist())
+            walked = [node for node in walked if node != -1]
+            for depth, node in enumerate(walked):
+                having = [c for c in below[node] if call["draft_tokens"][b, c] == verdict.tokens[b, depth]]
+                assert walked[depth + 1 : depth + 2] == having[:1]
+
+    def test_does_not_depend_on_the_draft(self):
+        """A token is a function of its position and of the target: the trees agree as far as both walk alike."""
+        call = made(11, OPTIONS["race"], nodes=7, parents=[-1, 0, 1, 2, 3, 4, 5])
+        first = verify_tree(**call).tokens
+        call["draft_tokens"] = torch.randint(0, 65, (32, 7), generator=torch.Generator().manual_seed(11))
+        second = verify_tree(**call).tokens
+        assert ((first == second) | (first == -1) | (second == -1)).all()
+
+
+@pytest.mark.usefixtures("backend")
+class TestMeaning:
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_path_and_tokens(self, options):
+        call = made(12, options, requests=64, nodes=12)
+        verdict = verify_tree(**call)
+        depth = torch.arange(verdict.tokens.shape[1])
+        n = verdict.num_accepted[:, None]
+        for part in (verdict.tokens, verdict.path):
+            assert ((part >= 0) == (depth <= n)).all()
+            assert (part[depth > n] == -1).all()
+        assert (verdict.path[:, 0] == 0).all()
+        assert (verdict.tokens < 65).all()
+        here, after = verdict.path[:, :-1].long(), verdict.path[:, 1:].long()
+        walked = after >= 0
+        assert (call["parents"].gather(1, after.clamp(min=0))[walked] == here[walked]).all()
+        assert (call["draft_tokens"].gather(1, after.clamp(min=0))[walked] == verdict.tokens[:, :-1][walked]).all()
+        assert verdict.num_accepted.float().mean() > 0.3
+
+    def test_dtypes_and_width(self):
+        verdict = verify_tree(**made(13, nodes=4, parents=[-1, 0, 1, 0]))
+        assert verdict._fields == ("tokens", "path", "num_accepted", "status")
+        assert [x.dtype for x in verdict] == [torch.int64, torch.int32, torch.int32, torch.int32]
+        assert verdict.tokens.shape == verdict.path.shape == (32, 3)
+
+    @pytest.mark.parametrize(
+        "tokens, path, emitted",
+        [
+            ([-1, 2, 1, 2], [0, 2, 3], [1, 2, 0]),
+            ([-1, 2, 1, 0], [0, 2, -1], [1, 2, -1]),
+            ([-1, 2, 3, 2], [0, -1, -1], [1, -1, -1]),
+            ([-1, 1, 1, 2], [0, 1, -1], [1, 3, -1]),
+        ],
+    )
+    def test_temperature_zero_is_greedy(self, tokens, path, emitted):
+        """The first child that has the argmax, the lowest of equal ones; what the draft's law says does not matter."""
+        target = torch.tensor([[[1.0, 4, 4, 0], [0, 0, 0, 1], [0, 0, 9, 0], [5, 1, 1, 5]]])
+        draft = torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(14))
+        for options in ({"draft": draft}, {}, {"method": "race"}, {"draft": draft, "replacement": True}):
+            verdict = verify_tree(
+                torch.tensor([tokens]), target, parents=torch.tensor([-1, 0, 0, 2]), temperature=0.0, seed=1,
+                position=0, **options,
+            )  # fmt: skip
+            assert verdict.path.tolist() == [path]
+            assert verdict.tokens.tolist() == [emitted]
+            assert verdict.status.tolist() == [0]
+
+    def test_one_tree_for_all_or_one_each(self):
+        call = made(15, parents=[-1, 0, 0, 1, 2, 2, 4, 4, 7])
+        one = verify_tree(**call)
+        assert_same(verify_tree(**call | {"parents": call["parents"].expand(32, -1)}), one)
+        assert_same(verify_tree(**call | {"parents": call["parents"].repeat(32, 1).int()}), one)
+
+    def test_smaller_trees_are_padded(self):
+        call = made(16, nodes=6, parents=[-1, 0, 0, 1, 2, 2])
+        small = verify_tree(**call)
+        wide = {
+            name: torch.nn.functional.pad(call[name], (0, 0, 0, 5), value=torch.nan) for name in ("target", "draft")
+        }
+        wide["draft_tokens"] = torch.nn.functional.pad(call["draft_tokens"], (0, 5), value=-1)
+        wide["parents"] = torch.nn.functional.pad(call["parents"], (0, 5), value=-1)
+        assert_same(verify_tree(**call | wide), small)
+
+    def test_what_hangs_on_an_absent_node_is_absent(self):
+        call = made(17, nodes=5, parents=[-1, 0, 1, 0, 3])
+        call["draft_tokens"][:, 1] = -1
+        verdict = verify_tree(**call)
+        assert not ((verdict.path == 1) | (verdict.path == 2)).any()
+        pruned = call | {"parents": torch.tensor([-1, -1, -1, 0, 3])}
+        pruned["target"], pruned["draft"] = pruned["target"].clone(), pruned["draft"].clone()
+        pruned["target"][:, 1:3], pruned["draft"][:, 1:3] = torch.nan, torch.nan
+        assert_same(verify_tree(**pruned), verdict)
+
+    def test_a_repeated_sibling_is_skipped(self):
+        """Distinct siblings: the token again, at any place, changes nothing but the indices."""
+        call = made(18, nodes=4, parents=[-1, 0, 0, 0]) | {"temperature": 1.0}
+        call["draft_tokens"][:, 3] = -1
+        once = verify_tree(**call)
+        call["draft_tokens"][:, 3] = call["draft_tokens"][:, 1]
+        for options in ({}, {"draft": None}):
+            call_once = call | options | {"draft_tokens": call["draft_tokens"].clone()}
+            call_once["draft_tokens"][:, 3] = -1
+            assert_same(verify_tree(**call | options), verify_tree(**call_once))
+        assert_same(verify_tree(**call), once)
+
+    def test_a_sibling_repeated_far_behind_is_skipped(self):
+        """Half of the mass was tried at node 40; if node 51 tried it again, it would always be accepted."""
+        tokens = torch.tensor([-1, *range(50), 39]).expand(64, -1)
+        target = torch.full((200,), 0.5 / 199).index_fill(0, torch.tensor(39), 0.5).expand(64, 52, -1)
+        verdict = verify_tree(
+            tokens, target, parents=torch.tensor([-1] + 51 * [0]), space="probs", seed=seeds(64), position=0
+        )
+        assert (verdict.path[:, 1] == 40).any()
+        assert not (verdict.path[:, 1] == 51).any()
+
+    def test_no_requests(self):
+        for options in OPTIONS.values():
+            call = made(19, options, requests=4)
+            empty = {k: v[:0] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
+            assert verify_tree(**empty).tokens.shape[0] == 0
+
+    def test_int32_tokens(self):
+        call = made(20)
+        assert_same(verify_tree(**call | {"draft_tokens": call["draft_tokens"].int()}), verify_tree(**call))
+
+    def test_peaked_drafts_keep_what_they_put_on_others(self):
+        """What q leaves once its peak is tried is summed, not 1 minus the peak, which float32 would round away."""
+        count = 4000
+        q = torch.tensor([1 - 3e-8, 2e-8, 1e-8, 0.0]).expand(count, 3, -1)
+        p = torch.tensor([0.0, 0.3, 0.2, 0.5]).expand(count, 3, -1)
+        verdict = verify_tree(
+            torch.tensor([-1, 0, 1]).expand(count, -1), p, q, parents=torch.tensor([-1, 0, 0]), space="probs",
+            seed=seeds(count), position=0,
+        )  # fmt: skip
+        # p^2 = p and q^2 = (0, 2/3, 1/3, 0): accepted below .45.
+        accepted = np.array([_C.coin(s, 1, 0, 0, 4) < 0.45 for s in range(count)])
+        assert (accepted == (verdict.num_accepted == 1).numpy()).mean() > 0.999
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestStatus:
+    def verdict(self, tokens, target, draft=None, parents=(-1, 0), **options):
+        nodes = len(parents)
+        target = torch.tensor(target).expand(1, nodes, -1)
+        draft = None if draft is None else torch.tensor(draft).expand(1, nodes, -1)
+        noise = {"seed": 1, "position": 0}
+        return verify_tree(torch.tensor([tokens]), target, draft, parents=torch.tensor(parents), **noise | options)
+
+    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+    @pytest.mark.parametrize("options", [{}, {"method": "race"}, {"temperature": 0.0}])
+    def test_non_finite_logits(self, bad, options):
+        verdict = self.verdict([-1, -1], [0.0, bad, 1.0], **options)
+        assert verdict.status.item() == 1
+        assert verdict.tokens[0, 0] == 1 if bad == torch.inf else verdict.tokens[0, 0] in (0, 2)
+
+    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+    def test_non_finite_draft_logits(self, bad):
+        assert self.verdict([-1, 0], [0.0, 0.0, 0.0], [0.0, bad, 0.0]).status.item() == 1
+
+    def test_draft_rows_without_children_are_not_read(self):
+        assert self.verdict([-1, -1], [0.0, 0.0, 0.0], [0.0, torch.nan, 0.0]).status.item() == 0
+
+    def test_empty_residual_draws_from_the_target(self):
+        verdict = self.verdict([-1, 2], [0.5, 0.5, 0.0], [0.5, 0.5, 0.5], space="probs")
+        assert verdict.status.item() == 2
+        assert verdict.tokens[0, 0] in (0, 1)
+
+    @pytest.mark.parametrize("x", [3, -2, 2**31, 2**40, -(2**40)])
+    @pytest.mark.parametrize("options", [{}, {"method": "race"}, {"temperature": 0.0}, {"replacement": True}])
+    def test_tokens_out_of_range_are_rejected(self, x, options):
+        draft = None if "method" in options else [0.0, 0.0, 0.0]
+        verdict = self.verdict([-1, x], [0.0, 1.0, 2.0], draft, **options)
+        assert verdict.status.item() == 4
+        assert verdict.num_accepted.item() == 0
+        assert verdict.tokens[0, 0] in (0, 1, 2)
+
+    @pytest.mark.parametrize("bad", [torch.nan, -1.0])
+    def test_temperature_out_of_range_is_greedy(self, bad):
+        call = made(21)
+        verdict = verify_tree(**call | {"temperature": torch.full((32,), bad)})
+        expected = verify_tree(**call | {"temperature": 0.0})
+        assert_same(verdict[:3], expected[:3])
+        assert (verdict.status == expected.status | 8).all()
+
+    def test_a_bad_request_harms_no_other(self):
+        call = made(22)
+        clean = verify_tree(**call)
+        bad = torch.arange(32) % 3 == 0
+        for name in ("target", "draft"):
+            call[name][bad] = torch.nan
+        call["draft_tokens"][bad] = 10**12
+        verdict = verify_tree(**call)
+        for got, expected in zip(verdict, clean, strict=True):
+            assert (got[~bad] == expected[~bad]).all()
+        assert (verdict.status[bad] & 1 == 1).all()
+        assert ((verdict.tokens[bad, 0] >= 0) & (verdict.tokens[bad, 0] < 65)).all()
+
+    @pytest.mark.interpreted(False)
+    def test_trees_deeper_than_there_is_room_for(self):
+        call = made(23, nodes=4, parents=[-1, 0, 1, 2])
+        whole = verify_tree(**call)
+        cut = verify_tree(**call, max_depth=1)
+        assert cut.tokens.shape == (32, 2)
+        deeper = (whole.num_accepted >= 1) & (call["draft_tokens"][:, 2] != -1)
+        assert (cut.status[deeper] & 8 == 8).all()
+        assert (cut.status[~deeper] & 8 == 0).all()
+        assert (cut.num_accepted == whole.num_accepted.clamp(max=1)).all()
+        wide = verify_tree(**call, max_depth=9)
+        assert_same((wide.tokens[:, :4], wide.path[:, :4], *wide[2:]), whole)
+        assert (wide.tokens[:, 4:] == -1).all()
+
+    def test_check_raises(self):
+        with pytest.raises(RuntimeError, match="verify_tree: request 0: a NaN"):
+            self.verdict([-1, -1], [0.0, torch.nan, 1.0], check=True)
+
+
+@pytest.mark.usefixtures("backend")
+class TestBadParents:
+    """The host refuses them; where it does not look they count as absent."""
+
+    BAD = ([-1, 1, 0], [-1, 2, 1], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [1, 0, 0], [-1, -5, 2**31 - 1])
+
+    @pytest.mark.parametrize("parents", BAD, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_refused(self, parents, dtype):
+        call = made(24, nodes=3, parents=[-1, 0, 1])
+        node = next(i for i, parent in enumerate(parents) if not (parent == -1 or 0 <= parent < i))
+        with pytest.raises(ValueError, match=rf"parents\[{node}\]: expected -1 .*; got {parents[node]}"):
+            verify_tree(**call | {"parents": torch.tensor(parents, dtype=dtype)})
+        each = torch.tensor([-1, 0, 0], dtype=dtype).repeat(32, 1)
+        each[17] = torch.tensor(parents, dtype=dtype)
+        with pytest.raises(ValueError, match=rf"parents\[17, {node}\]: expected"):
+            verify_tree(**call | {"parents": each})
+
+    @pytest.mark.parametrize("parents", BAD, ids=str)
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_unseen_they_are_absent(self, parents, options, monkeypatch):
+        call = made(25, options, nodes=3, parents=[-1, 0, 1])
+        absent = [parent if 0 <= parent < i else -1 for i, parent in enumerate(parents)]
+        expected = verify_tree(**call | {"parents": torch.tensor(absent)}, max_depth=2)
+        monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+        verdict = verify_tree(**call | {"parents": torch.tensor(parents)}, max_depth=2)
+        assert_same(verdict[:3], expected[:3])
+        assert (verdict.status == expected.status | 8).all()
+
+    def test_one_among_many_nodes(self, monkeypatch):
+        call = made(35, nodes=60, requests=3, parents=[-1, 0] + 58 * [-1])
+        expected = verify_tree(**call)
+        parents = call["parents"].repeat(3, 1)
+        parents[1, 47] = 99
+        monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
+        verdict = verify_tree(**call | {"parents": parents}, max_depth=1)
+        assert_same(verdict[:3], expected[:3])
+        assert (verdict.status == expected.status | torch.tensor([0, 8, 0])).all()
+
+
+@pytest.mark.usefixtures("backend")
+class TestNothingElseIsTouched:
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_rows_off_the_path(self, options, space):
+        call = made(26, options, space=space)
+        clean = verify_tree(**call)
+        on_path = torch.zeros(32, 10, dtype=torch.bool).scatter_(1, clean.path.long() % 10, True)[:, :9]
+        call["target"] = torch.where(on_path.unsqueeze(-1), call["target"], torch.nan)
+        if call["draft"] is not None:
+            call["draft"] = torch.where(on_path.unsqueeze(-1), call["draft"], torch.nan)
+        call["draft_tokens"][:, 0] = 2**40
+        assert_same(verify_tree(**call), clean)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_rows_anywhere_in_memory(self, options, dtype):
+        call = made(27, options, dtype=dtype)
+        clean = verify_tree(**call)
+        call["target"] = poisoned(call["target"])
+        if call["draft"] is not None:
+            call["draft"] = poisoned(call["draft"], pad=1, start=1)
+        for name in ("seed", "position", "temperature"):
+            call[name] = call[name].repeat_interleave(2)[::2]
+        for name in ("draft_tokens", "parents"):
+            call[name] = call[name].T.contiguous().T
+        assert_same(verify_tree(**call), clean)
+
+    def test_out_is_overwritten_wholly(self):
+        call = made(28, nodes=5, parents=[-1, 0, 0, 1, 3])
+        clean = verify_tree(**call)
+        out = untouched(32, 4)
+        verdict = verify_tree(**call, out=out)
+        assert isinstance(verdict, TreeVerdict)
+        assert [x.data_ptr() for x in verdict] == [x.data_ptr() for x in out]
+        assert_same(verdict, clean)
+
+    def test_out_inside_larger_tensors(self):
+        call = made(29, nodes=5, parents=[-1, 0, 0, 1, 3])
+        room, steps = torch.full((32, 9), UNTOUCHED), torch.full((32, 9), UNTOUCHED, dtype=torch.int32)
+        out = (room[:, 2:6], steps[:, 3:7], *untouched(32, 4)[2:])
+        assert_same(verify_tree(**call, out=out), verify_tree(**call))
+        assert (room[:, [0, 1, 6, 7, 8]] == UNTOUCHED).all()
+        assert (steps[:, [0, 1, 2, 7, 8]] == UNTOUCHED).all()
+
+    def test_inputs_are_left_alone(self):
+        call = made(30)
+        before = {name: value.clone() for name, value in call.items() if isinstance(value, torch.Tensor)}
+        verify_tree(**call)
+        for name, value in before.items():
+            assert torch.equal(call[name], value), name
+
+
+@pytest.mark.usefixtures("backend")
+class TestBatchInvariance:
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_alone_or_among_others(self, options):
+        call = made(31, options, vocabulary=2100, requests=6)
+        together = verify_tree(**call, max_depth=8)
+        for b in range(6):
+            alone = {k: v[b : b + 1] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
+            assert_same(verify_tree(**alone, max_depth=8), tuple(x[b : b + 1] for x in together))
+
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    def test_threads(self, options):
+        call = made(32, options, vocabulary=40_000, requests=1, nodes=4, parents=[-1, 0, 0, 0])
+        call["temperature"] = torch.ones(1)
+        one = verify_tree(**call)
+        torch.set_num_threads(2)
+        try:
+            assert_same(verify_tree(**call), one)
+        finally:
+            torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("other_backend")
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_thousand_nodes(options):
+    """As many as an engine would ever draft, in one deep and one wide tree."""
+    generator = torch.Generator().manual_seed(33)
+    for parents in (torch.arange(-1, 1023), random_parents(1, 1024, generator, absent=0.0)[0]):
+        target = torch.randn(1, 1024, 32, generator=generator)
+        tokens = torch.randint(0, 32, (1, 1024), generator=generator)
+        draft = None if options.get("draft", 0) is None else target.roll(1, dims=-1)
+        call = {"draft_tokens": tokens, "target": target, "draft": draft, "parents": parents, "seed": 5, "position": 0}
+        call |= {k: v for k, v in options.items() if k != "draft"}
+        assert_same(verify_tree(**call), by_the_oracle(**call))
+
+
+def test_bad_input():
+    call = made(34, requests=3, nodes=4, vocabulary=10)
+    for changes, error, message in (
+        ({"draft_tokens": torch.zeros(3, 4)}, TypeError, r"draft_tokens: expected .*int64.*; got float32"),
+        ({"draft_tokens": torch.zeros(3, 5).int()}, ValueError, r"parents: expected shape \[5\] or \[3, 5\]"),
+        ({"target": torch.zeros(3, 5, 10)}, ValueError, r"target: expected shape \[3, 4, V\]; got .*\[3, 5, 10\]"),
+        ({"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 4, 'V'\]"),
+        ({"draft": torch.zeros(3, 4, 11)}, ValueError, "draft: expected a vocabulary no larger"),
+        ({"method": "race"}, ValueError, "draft: expected None with method='race'"),
+        ({"method": "greedy"}, ValueError, "method: expected one of"),
+        ({"parents": torch.zeros(3, 4)}, TypeError, r"parents: expected a tensor of int32 or int64; got float32"),
+        ({"parents": torch.zeros(4, 4).int() - 1}, ValueError, r"parents: expected shape \[4\] or \[3, 4\]"),
+        ({"parents": torch.zeros(1, 1, 4).int()}, ValueError, r"parents: expected shape \[N\] or \[B, N\]"),
+        ({"parents": [-1, 0, 0, 1]}, TypeError, "parents: expected a tensor"),
+        ({"replacement": 1}, TypeError, "replacement: expected a bool; got 1"),
+        ({"max_depth": -1}, ValueError, "max_depth: expected an int of 0 or more; got -1"),
+        ({"seed": 1, "position": 2}, ValueError, "seed: expected one seed per request"),
+        ({"out": untouched(3, 4)[:3]}, TypeError, "out: expected .tokens, path, num_accepted, status."),
+    ):
+        with pytest.raises(error, match=message):
+            verify_tree(**call | changes)

@@ -1,0 +1,65 @@
+"""The documents and docstrings say what is true: their examples run, their links lead somewhere."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import specdec_kernels
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("name", specdec_kernels.__all__)
+def test_every_public_name_has_an_example(name):
+    """Classes of results may have theirs in the op that returns them; whatever is called must show a call."""
+    value = getattr(specdec_kernels, name)
+    if not callable(value):
+        return
+    documented = inspect.getdoc(value) or ""
+    methods = [m for _, m in inspect.getmembers(value, inspect.isroutine)] if inspect.isclass(value) else []
+    assert documented, f"{name} has no docstring"
+    if not (inspect.isclass(value) and issubclass(value, tuple)):
+        assert ">>>" in documented or any(">>>" in (m.__doc__ or "") for m in methods), f"{name} has no example"
+
+
+def modules(package):
+    """The names of a package's own modules, itself first; Triton's are reached by their installed name."""
+    found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+    return [package.__name__, *(module.name for module in found if not module.name.endswith("_C"))]
+
+
+@pytest.mark.parametrize("name", modules(specdec_kernels))
+def test_docstring_examples_run(name):
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0
+
+
+def test_docstring_examples_of_the_triton_kernels_run():
+    pytest.importorskip("triton", reason="no triton for this Python here")
+    for name in modules(importlib.import_module("specdec_kernels.triton_kernels")):
+        assert doctest.testmod(importlib.import_module(name)).failed == 0, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_in_documents_run(page):
+    """All ``python`` blocks of a page, in order, in one namespace."""
+    namespace = {}
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        line = text[: match.start()].count("\n") + 1
+        exec(compile("\n" * line + match[1], str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page):
+    text = page.read_text(encoding="utf-8")
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert not [link for link in links if link and not (page.parent / link).exists()]
+    named = re.findall(r"`((?:csrc|tests|bench|docs|specdec_kernels|triton_kernels|examples)/[\w./-]+)`", text)
+    assert not [name for name in named if not (ROOT / name).exists()]

@@ -1,0 +1,96 @@
+"""The build report, and what an installed package, a wheel and an sdist contain."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import specdec_kernels
+from specdec_kernels.headers import get_include
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
+
+
+def run(command, **kwargs):
+    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, **kwargs)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="session")
+def distribution(tmp_path_factory):
+    """A wheel from the incremental build and an sdist, made without touching the source tree; their paths."""
+    scratch = tmp_path_factory.mktemp("distribution")
+    egg_info = ["egg_info", "--egg-base", scratch]
+    folders = ["build", "--build-base", scratch / "build", "bdist_wheel", "--bdist-dir", scratch / "bdist"]
+    built = specdec_kernels.build_info()  # the same choices, so that nothing is compiled again
+    choices = {"SPECDEC_CUDA": str(int(bool(built["cuda"]))), "SPECDEC_CUDA_ARCHS": ";".join(built["cuda_archs"])}
+    environment = {**os.environ, **choices, "PYTHONWARNINGS": "ignore", "MAX_JOBS": "1"}
+    for commands in ([*folders, "--dist-dir", scratch], ["sdist", "--dist-dir", scratch]):
+        run([sys.executable, "setup.py", "-q", *egg_info, *commands], cwd=ROOT, env=environment)
+    (wheel,), (sdist,) = scratch.glob("*.whl"), scratch.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def sources(folder, *patterns):
+    return {str(path.relative_to(ROOT)) for pattern in patterns for path in (ROOT / folder).rglob(pattern)}
+
+
+def test_build_info_reports_flags_and_instruction_sets():
+    info = specdec_kernels.build_info()
+    assert "-ffp-contract=off" in info["flags"]
+    assert "-ffast-math" not in info["flags"]
+    assert info["isas"][0] == "scalar"
+    assert info["compiler"]
+    assert info["cuda_reason"]
+    assert bool(info["cuda"]) == bool(info["cuda_archs"])
+
+
+def test_include_directory_holds_the_headers():
+    assert (Path(get_include()) / "specdec" / "philox.h").is_file()
+
+
+def test_wheel_holds_the_whole_package_and_nothing_else(distribution):
+    names = set(zipfile.ZipFile(distribution[0]).namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"specdec_kernels"}
+    expected = sources("specdec_kernels", "*.py", "*.safetensors", "*.json")
+    expected |= {f"specdec_kernels/{name}" for name in sources("triton_kernels", "*.py")}
+    expected |= {name.replace("csrc", "specdec_kernels", 1) for name in sources("csrc/include", "*.h", "*.cuh")}
+    assert not expected - names
+    assert any(name.startswith("specdec_kernels/_C.") and name.endswith(".so") for name in names)
+
+
+def test_unpacked_wheel_runs_on_its_own(distribution, tmp_path):
+    zipfile.ZipFile(distribution[0]).extractall(tmp_path)
+    script = """
+import importlib.util, torch, specdec_kernels as sd, specdec_kernels._C as compiled
+from specdec_kernels.headers import get_include
+print(sd.__file__, compiled.__file__, get_include(), importlib.util.find_spec("specdec_kernels.triton_kernels").origin)
+assert sd.race_sample(torch.tensor([[0.0, 9e9]]), seed=1, position=0).tolist() == [1]
+"""
+    places = run([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}).split()
+    assert len(places) == 4
+    assert all(place.startswith(str(tmp_path)) for place in places), places
+
+
+def test_sdist_holds_every_source(distribution):
+    with tarfile.open(distribution[1]) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    expected = sources("specdec_kernels", "*.py", "*.safetensors", "*.json") | sources("triton_kernels", "*.py")
+    expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu") | sources("tests", "*.py", "*.cpp", "*.h", "*.cu")
+    expected |= {"LICENSE", "README.md", "Makefile", "pyproject.toml", "requirements-dev.txt", "setup.py"}
+    assert not expected - names
+
+
+def test_importing_the_kernels_under_a_foreign_name_is_refused():
+    """``triton_kernels`` is another project's import name; with the source tree on the path ours must not answer."""
+    script = "import triton_kernels"
+    finished = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert finished.returncode != 0
+    assert "specdec_kernels.triton_kernels" in finished.stderr

@@ -1,0 +1,149 @@
+"""Compiles every CUDA kernel for GPUs that need not be here, and says what each takes there.
+
+    python -m tests.support.cuda_aot sm_90a      the kernels' figures there, as JSON
+    python -m tests.support.cuda_aot table       writes the committed table
+
+It needs nvcc, and cuobjdump from the toolkit or from the triton wheel. What was compiled once is kept under ``build/``.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setup import CSRC, NVCC_FLAGS, ROOT, cuda_toolkit
+
+TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
+ARCHS = ("sm_80", "sm_90a", "sm_100a")
+# Where a run of 16-byte loads ends: whatever comes next may wait for them.
+BRANCHES = {"BRA", "BRX", "CALL", "EXIT", "RET", "BSSY", "BSYNC", "WARPSYNC"}
+
+
+def disassembler():
+    """The path of cuobjdump, or None."""
+    nvcc, _ = cuda_toolkit()
+    wheel = importlib.util.find_spec("triton")
+    folders = [Path(nvcc).parent] if nvcc else []
+    if wheel:
+        folders.append(Path(wheel.origin).parent / "backends" / "nvidia" / "bin")
+    return shutil.which("cuobjdump", path=os.pathsep.join(map(str, folders)))
+
+
+def unavailable():
+    """Why nothing can be compiled here, or None."""
+    nvcc, reason = cuda_toolkit()
+    return reason if not nvcc else None if disassembler() else "no cuobjdump"
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def compiler():
+    return f"nvcc {re.search(r'V([0-9.]+)', run(cuda_toolkit()[0], '--version'))[1]}"
+
+
+def name_of(mangled):
+    """``chain_kernel<GridTeam>``"""
+    name = run("c++filt", mangled)
+    return re.search(r"(\w+_kernel(<[^(]*>)?)\(", re.sub(r"specdec::cuda::|_GLOBAL__N_\w+::", "", name))[1]
+
+
+def resources(log):
+    """mangled name -> what ptxas says it takes."""
+    for part in log.split("Compiling entry function ")[1:]:
+        shared = re.search(r"(\d+) bytes smem", part)
+        yield (
+            part.split("'")[1],
+            {
+                "registers": int(re.search(r"Used (\d+) registers", part)[1]),
+                "spill_bytes": sum(int(found) for found in re.findall(r"(\d+) bytes spill", part)),
+                "stack_bytes": int(re.search(r"(\d+) bytes stack frame", part)[1]),
+                "shared_bytes": int(shared[1]) if shared else 0,
+            },
+        )
+
+
+def loads(sass):
+    """The 16-byte loads from global memory, the most that are in flight at once, and the bulk copies."""
+    instructions = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ +)?([A-Z][\w.]*)", sass)
+    together = [0]
+    for instruction in instructions:
+        kind, *modifiers = instruction.split(".")
+        if kind in BRANCHES:
+            together.append(0)
+        elif kind in ("LDG", "LD") and "128" in modifiers:
+            together[-1] += 1
+    bulk = sum(instruction.startswith("UBLKCP") for instruction in instructions)
+    return {"loads_of_16": sum(together), "loads_together": max(together), "bulk_copies": bulk}
+
+
+def compiled(source, arch):
+    """A row for each kernel of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "kernels.cubin")
+        flags = [*NVCC_FLAGS, "-I", CSRC / "include", "--resource-usage", f"-arch={arch}", "-cubin"]
+        taken = dict(resources(run(cuda_toolkit()[0], *flags, source, "-o", cubin)))
+        functions = run(disassembler(), "-sass", cubin).split("Function : ")[1:]
+    rows = []
+    for text in functions:
+        name = text.split()[0]
+        row = {"op": source.stem, "kernel": name_of(name), "arch": arch, **taken[name], **loads(text)}
+        rows.append({**row, "compiler": compiler()})
+    return sorted(rows, key=lambda row: row["kernel"])
+
+
+def digest():
+    """Of everything that could change a figure."""
+    h = hashlib.sha256(" ".join([*NVCC_FLAGS, compiler(), Path(__file__).read_text()]).encode())
+    folders = [CSRC / "cuda", CSRC / "include" / "specdec"]
+    for path in sorted(path for folder in folders for path in folder.iterdir()):
+        h.update(path.name.encode() + path.read_bytes())
+    return h.hexdigest()[:16]
+
+
+def report(arch):
+    """A row for each kernel, compiled or from the cache."""
+    cache = ROOT / "build" / "compiled" / f"{digest()}-{arch}.json"
+    if not cache.exists():
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = pool.map(lambda source: compiled(source, arch), sorted((CSRC / "cuda").glob("*.cu")))
+            rows = [row for rows in found for row in rows]
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        fresh = cache.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(rows))
+        fresh.replace(cache)
+    return json.loads(cache.read_text())
+
+
+def write_table():
+    rows = [row for arch in ARCHS for row in report(arch)]
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(map(json.dumps, rows))
+    TABLE.write_text(f"[\n{lines}\n]\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("table", *ARCHS))
+    what = parser.parse_args().what
+    if reason := unavailable():
+        parser.error(f"nothing can be compiled here: {reason}")
+    if what == "table":
+        write_table()
+    else:
+        print(json.dumps(report(what)))
+
+
+if __name__ == "__main__":
+    main()

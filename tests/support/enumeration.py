@@ -1,0 +1,132 @@
+"""Exact laws of the oracle's decisions: every coin and every draw it could meet, weighted by probability.
+
+The oracle's own code runs. Its coins are replaced by one value from each interval between the points where a decision
+could change, its races by each token in turn; the seed of a case is its number. The law of what is emitted then is a
+finite sum.
+"""
+
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from specdec_kernels.backends import reference
+from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.ops import OPS, Law, Noise
+from tests.support.laws import random_laws
+
+PROBS = Law("probs", 1.0)
+
+
+class Given(NamedTuple):
+    """How the oracle is given the laws of a target and a draft: what its rows hold, and at which temperatures."""
+
+    target: Law = PROBS
+    draft: Law = PROBS
+    draft_map: torch.Tensor | None = None
+
+    def rows(self, p, q):
+        """Rows that become these probabilities; of the draft those of the tokens it knows."""
+        return rows_of(p, self.target), rows_of(q if self.draft_map is None else q[..., self.draft_map], self.draft)
+
+
+def rows_of(probabilities, law):
+    """At temperature 0 the one token is the largest of either kind of row."""
+    return probabilities if law.space == "probs" or law.temperature == 0 else law.temperature * probabilities.log()
+
+
+AS_PROBS = Given()
+
+
+class Contexts:
+    """A target and a draft whose laws depend on everything said so far: {prefix: law}."""
+
+    def __init__(self, vocabulary, depth, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        prefixes = [x for length in range(depth + 1) for x in product(range(vocabulary), repeat=length)]
+        self.vocabulary = vocabulary
+        self.p = {x: random_laws(generator, vocabulary, dtype=torch.float64) for x in prefixes}
+        self.q = {x: random_laws(generator, vocabulary, dtype=torch.float64) for x in prefixes}
+
+    def rows(self, laws, drafts, count):
+        return torch.stack([laws[tuple(drafts[:slot])] for slot in range(count)])
+
+    def chance(self, laws, tokens):
+        return float(torch.tensor([laws[tuple(tokens[:i])][token] for i, token in enumerate(tokens)]).double().prod())
+
+
+def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0, given=AS_PROBS):
+    """{emitted tokens: probability} of one round that drafts l tokens with probability ``draft_lengths[l]``.
+
+    draft_prob [K] is what verification is told about it: the probability that slot j is drafted if it is reached.
+    """
+    slots = len(draft_lengths) - 1
+    draft_prob = torch.as_tensor(draft_prob, dtype=torch.float32).expand(slots)
+    law = {}
+    for drafts in product(range(contexts.vocabulary), repeat=slots):
+        p_rows = contexts.rows(contexts.p, drafts, slots + 1)
+        q_rows = contexts.rows(contexts.q, drafts, slots)
+        for length, chance in enumerate(draft_lengths):
+            drafted = list(drafts[:length]) + [-1] * (slots - length)
+            chance *= contexts.chance(contexts.q, drafts)
+            for emitted, probability in decisions(drafted, p_rows, q_rows, draft_prob, epsilon, given).items():
+                law[emitted] = law.get(emitted, 0.0) + chance * probability
+    return law
+
+
+def completed(contexts, law, length):
+    """The law of ``length`` tokens when what a round emitted is continued by sampling the target."""
+    full = dict.fromkeys(product(range(contexts.vocabulary), repeat=length), 0.0)
+    for emitted, probability in law.items():
+        for rest in product(range(contexts.vocabulary), repeat=length - len(emitted)):
+            continued = contexts.chance(contexts.p, emitted + rest) / contexts.chance(contexts.p, emitted)
+            full[emitted + rest] += probability * continued
+    return full
+
+
+def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
+    """{emitted tokens: probability} for given drafts (-1 ends them), p_rows [K+1, V] and q_rows [K, V]."""
+    slots, vocabulary = q_rows.shape
+    thresholds = ((p_rows[:-1] + epsilon) / (draft_prob.double().unsqueeze(-1) * q_rows)).flatten()
+    edges = sorted({0.0, 1.0, *thresholds[(thresholds > 0) & (thresholds < 1)].tolist()})
+    cells = [((low + high) / 2, high - low) for low, high in pairwise(edges)]
+    cases = list(product(product(cells, repeat=slots), range(vocabulary)))
+    forced = torch.tensor([token for _, token in cases])
+    coin_table, widths = torch.tensor([coins for coins, _ in cases], dtype=torch.float64).unbind(-1)
+    drawn_with = torch.zeros(len(cases), dtype=torch.float64)
+
+    def coins(whose, stream, index):
+        case = whose.seed
+        return coin_table[case, index] if index < slots else torch.zeros(len(case), dtype=torch.float64)
+
+    def case_as_arrivals(whose, stream, size):
+        return whose.seed.unsqueeze(-1)
+
+    def draw(weights, case):
+        case = case.squeeze(-1)
+        shares = weights / weights.sum(dim=-1, keepdim=True)
+        drawn_with[case] = shares.gather(-1, forced[case].unsqueeze(-1)).squeeze(-1)
+        return forced[case]
+
+    tokens = torch.empty(len(cases), slots + 1, dtype=torch.int64)
+    num_accepted, status = torch.empty(2, len(cases), dtype=torch.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise, "coins", coins)
+        patch.setattr(noise, "arrivals", case_as_arrivals)
+        patch.setattr(laws, "draw", draw)
+        target, draft = given.rows(p_rows, q_rows)
+        call = OPS["verify_chain"].Call(
+            draft_tokens=torch.tensor(drafts).expand(len(cases), -1), target=target.expand(len(cases), -1, -1),
+            draft=draft.expand(len(cases), -1, -1), cu_drafts=None, draft_map=given.draft_map, request_index=None,
+            method="rejection", target_law=given.target, draft_law=given.draft,
+            draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
+            tokens=tokens, num_accepted=num_accepted, status=status,
+        )  # fmt: skip
+        reference.verify_chain(call)
+    # The last draw of a case is the one that ended it, and the widths of coins that were not reached add up to one.
+    law = {}
+    for emitted, probability in zip(tokens.tolist(), (widths.prod(dim=-1) * drawn_with).tolist(), strict=True):
+        key = tuple(token for token in emitted if token != -1)
+        law[key] = law.get(key, 0.0) + probability
+    return law

@@ -1,0 +1,215 @@
+"""Compiles every Triton kernel ahead of time, as a call would have it compiled, for GPUs that need not be here.
+
+    python -m tests.support.triton_aot sm_90               what each kernel takes there, as JSON
+    python -m tests.support.triton_aot specialisations     how many programs calls of all shapes would compile
+    python -m tests.support.triton_aot table               writes the committed table
+
+Run without TRITON_INTERPRET, which leaves nothing to compile.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+
+import torch
+import triton
+from specdec_kernels.triton_kernels import _launch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
+
+from specdec_kernels import triton_kernels
+from specdec_kernels.ops import OPS, Law, Noise
+
+TABLE = Path(__file__).parents[2] / "bench" / "results" / "compiled" / "triton.json"
+ARCHS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+VOCABULARY = 128_256
+
+triton.knobs.nvidia.dump_ptxas_log = True
+triton.knobs.compilation.always_compile = True  # what is found in a cache has no log
+
+
+def recorded(call):
+    """The launches of a call: (kernel, warps, arguments)."""
+    launches = []
+
+    def record(kernel, grid, num_warps, **arguments):
+        launches.append((kernel, num_warps, arguments))
+
+    launch, on_device = _launch.launch, _launch.on_device
+    _launch.launch, _launch.on_device = record, lambda tensor: contextlib.nullcontext()
+    try:
+        call()
+    finally:
+        _launch.launch, _launch.on_device = launch, on_device
+    return launches
+
+
+def specialised(kernel, num_warps, arguments, target):
+    """(options, signature, constants, attributes) that Triton's own launch would choose."""
+    backend = make_backend(target)
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    keywords = {"num_warps": num_warps, "enable_fp_fusion": False, "debug": False}
+    bound, specialization, options = bind(**arguments, **keywords)
+    return kernel._pack_args(backend, options, bound, specialization, options)
+
+
+def compiled(kernel, num_warps, arguments, target):
+    """(program, what ptxas said of it)."""
+    options, signature, constants, attributes = specialised(kernel, num_warps, arguments, target)
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        program = triton.compile(
+            ASTSource(kernel, signature, constants, attributes), target=target, options=options.__dict__
+        )  # fmt: skip
+    return program, log.getvalue()
+
+
+def figures(program, log, target):
+    """(registers a thread, spilled bytes a thread, shared bytes a block)."""
+    if target.backend == "hip":
+        text = program.asm["amdgcn"]
+        registers, spilled = (int(re.search(rf"\.vgpr_{name}:\s+(\d+)", text)[1]) for name in ("count", "spill_count"))
+        return registers, 4 * spilled, program.metadata.shared
+    spilled = sum(int(found) for found in re.findall(r"(\d+) bytes spill", log))
+    return int(re.search(r"Used (\d+) registers", log)[1]), spilled, program.metadata.shared
+
+
+def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
+    """Every op, with per-request tensors where they lead to more code, or one ``number`` for all."""
+    target = torch.empty(requests, drafts + 1, vocabulary, dtype=dtype)
+    draft = torch.empty(requests, drafts, vocabulary, dtype=dtype)
+    head = target[:, :drafts]
+    seed = torch.zeros(requests, dtype=torch.int64) if number is None else number
+    row_seed = torch.zeros(requests, drafts, dtype=torch.int64) if number is None else number
+    temperature = torch.ones(requests)
+    row_temperature = temperature[:, None].expand(requests, drafts)
+    tokens = torch.zeros(requests, drafts + 1, dtype=torch.int64)
+    draft_tokens = tokens[:, :drafts]
+    counts = torch.zeros(2, requests, dtype=torch.int32)
+    row_tokens = torch.zeros(requests, drafts, 4, dtype=torch.int64)
+    figures = torch.zeros(4, requests * drafts)
+    probs = torch.empty(requests, drafts, vocabulary)
+    parents, path = tokens.clone(), tokens.int()
+    whole_draft = torch.empty_like(target)
+
+    row_noise = Noise(row_seed, row_seed, row_seed)
+
+    def run(op, *arguments):
+        getattr(triton_kernels, op)(OPS[op].Call(*arguments))
+
+    def laws(temperature):
+        return Law(space, temperature), Law(space, temperature)
+
+    def chain(method, draft, temperature):
+        rows = draft_tokens, target, draft, None, None, None
+        run(
+            "verify_chain", *rows, method, *laws(temperature), 1.0, 0.0, Noise(seed, seed, seed), tokens, *counts
+        )  # fmt: skip
+
+    def tree(method, draft, temperature):
+        rows = tokens, parents, target, draft, None, None
+        run(
+            "verify_tree", *rows, method, False, *laws(temperature), Noise(seed, seed, seed), tokens, path, *counts
+        )  # fmt: skip
+
+    def race(op, tokens):
+        run(op, head, None, None, Law(space, 1.0), row_noise, tokens, None)
+
+    pair = head, draft, None, None, *laws(row_temperature)
+    yield "verify_chain, race", lambda: chain("race", None, 1.0)
+    yield "verify_chain, rejection", lambda: chain("rejection", draft, temperature)
+    yield "verify_chain, one-hot rejection", lambda: chain("rejection", None, 1.0)
+    yield "race_sample", lambda: race("race_sample", row_tokens[..., 0].flatten())
+    yield "race_topk", lambda: race("race_topk", row_tokens.flatten(0, 1))
+    yield "residual", lambda: run("residual", *pair, 1.0, 0.0, probs.flatten(0, 1), figures[0], None)
+    yield "overlap", lambda: run("overlap", *pair, *figures, None)
+    yield "verify_tree, race", lambda: tree("race", None, 1.0)
+    yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
+    yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
+    if dtype == torch.bfloat16:  # no rows of the vocabulary in these
+        mask = torch.zeros(requests, drafts + 1, 64, dtype=torch.bool)
+        layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
+        yield "tree_mask", lambda: run("tree_mask", parents, seed, mask.shape[-1], mask, counts[0])
+        yield "tree_positions", lambda: run("tree_positions", parents, seed, tokens, counts[0])
+        yield "compact_kv", lambda: run("compact_kv", layers, path, seed, counts[0])
+
+
+def kernels(*arguments, **options):
+    """name -> launch, of every kernel."""
+    found = {}
+    for op, call in calls(*arguments, **options):
+        for launch in recorded(call):
+            name = launch[0].__name__.removesuffix("_kernel")
+            found.setdefault(name if name in op or name == "laws" else f"{op}: {name}", launch)
+    return found
+
+
+def row(name, launch, dtype, space, arch):
+    program, log = compiled(*launch, ARCHS[arch])
+    registers, spilled, shared = figures(program, log, ARCHS[arch])
+    return program, {
+        "kernel": name, "dtype": str(dtype).removeprefix("torch."), "space": space, "arch": arch,
+        "registers": registers, "spill_bytes": spilled, "shared_bytes": shared,
+        "compiler": f"triton {triton.__version__}",
+    }  # fmt: skip
+
+
+def report(arch, vocabulary):
+    """A row for each kernel, with what the program is made of: fused multiply-adds, and loads of 16 bytes."""
+    dtype, space = torch.bfloat16, "logits"
+    for name, launch in kernels(dtype, space, vocabulary).items():
+        program, found = row(name, launch, dtype, space, arch)
+        text = program.asm.get("ptx", "")
+        found["fused"] = len(re.findall(r"\bfma\.\S*f32\b", text))
+        found["fused_by_name"] = len(re.findall(r"math\.fma\b", program.asm["ttir"]))
+        found["vector_loads"] = len(re.findall(r"ld\.global\S*\.(?:v4\.b32|v2\.b64)", text))
+        yield found
+
+
+def specialisations(target):
+    """kernel -> how many programs calls that differ in every number would compile; 1 is right."""
+    found = {}
+    for requests, drafts in ((1, 1), (2, 4), (16, 15), (17, 16)):
+        for number in (None, 1, 16, -1, 2**40):
+            options = {"requests": requests, "drafts": drafts, "number": number}
+            for name, launch in kernels(torch.bfloat16, "logits", 128, **options).items():
+                kind = (name, number is None)
+                found.setdefault(kind, set()).add(str(specialised(*launch, target)[1:]))
+    return {f"{name}, {'tensors' if tensors else 'numbers'}": len(keys) for (name, tensors), keys in found.items()}
+
+
+def write_table():
+    table = [
+        row(name, launch, dtype, space, arch)[1]
+        for dtype, space in ((torch.bfloat16, "logits"), (torch.float32, "logits"), (torch.float32, "probs"))
+        for name, launch in kernels(dtype, space, VOCABULARY).items()
+        for arch in ARCHS
+    ]
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(map(json.dumps, table))
+    TABLE.write_text(f"[\n{lines}\n]\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("table", "specialisations", *ARCHS))
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    chosen = parser.parse_args()
+    if chosen.what == "table":
+        write_table()
+    elif chosen.what == "specialisations":
+        print(json.dumps(specialisations(ARCHS["sm_90"])))
+    else:
+        print(json.dumps(list(report(chosen.what, chosen.vocabulary))))
+
+
+if __name__ == "__main__":
+    main()
