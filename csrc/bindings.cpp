@@ -2,10 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "bindings.h"
-#include "recall.h"
-#include "cpu/check_parents.h"
 #include "cpu/dispatch.h"
+#include "recall.h"
 #include "specdec/chain.h"
 #include "specdec/optimal_tree.h"
 #include "specdec/softmax.h"
@@ -44,13 +42,6 @@ void run(void (*op)(const Params&, int), const Params& params) {
   const int count = threads();
   const Unlocked unlocked;
   op(params, count);
-}
-
-// Never destroyed: its tensors would outlive Python.
-template <auto op, class Params>
-Calls<Params>& calls_of() {
-  static auto& calls = *new Calls<Params>;
-  return calls;
 }
 
 void bind_ops(py::module_& m) {

@@ -95,9 +95,14 @@ class RawCall {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
     add_pair(kSequence, Py_TYPE(object));
     key.push_back(size);
-    bool fine = true;
-    for (Py_ssize_t i = 0; fine && i < size; ++i) fine = add(items[i]);
-    return fine;
+    // A NamedTuple is a group of arguments. Other sequences are as long as they like: their tensors' memory was compared
+    // when the call was checked, and is known by its address.
+    const bool group = Py_TYPE(object) != &PyTuple_Type && Py_TYPE(object) != &PyList_Type;
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      if (!add(items[i])) return false;
+      if (!group && !tensors.empty()) key.push_back(reinterpret_cast<intptr_t>(tensors.back().data()));
+    }
+    return true;
   }
 
   bool add_tensor(PyObject* object) {
@@ -338,6 +343,13 @@ class Calls {
 inline void use_functions(py::object make_like, const py::list& tell_watched) {
   empty_like = make_like.release().ptr();
   for (const py::handle& function : tell_watched) watchers.push_back(py::reinterpret_borrow<py::object>(function).release().ptr());
+}
+
+// The calls of one op, told by its function. Never destroyed: the tensors in them must not outlive Python.
+template <auto op, class Params>
+Calls<Params>& calls_of() {
+  static auto& calls = *new Calls<Params>;
+  return calls;
 }
 
 // ---- as functions of a module -----------------------------------------------------------------------------------------

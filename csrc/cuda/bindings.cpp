@@ -1,6 +1,6 @@
 // The CUDA ops for Python: op(call, stream, workspace, bytes), the workspace by its address. The result is the number of
 // bytes the workspace must have, 0 when the kernel is on its way.
-#include "../bindings.h"
+#include "../recall.h"
 
 #include <string>
 
@@ -20,21 +20,19 @@ int64_t integer(PyObject* object) {
 template <class Params>
 using Launcher = cudaError_t (*)(const Params&, const Workspace&, cudaStream_t, int64_t*);
 
+// The bytes that are needed; 0 when the kernel is on its way. The arguments behind a call are stream and workspace.
 template <class Params>
-PyObject* launched(const char* name, Launcher<Params> op, PyObject* const* arguments, Py_ssize_t count) {
-  return python::called(arguments, count, 4, [=](PyObject* const* argument) {
-    const python::Call<Params> call(argument[0]);
-    const auto stream = reinterpret_cast<cudaStream_t>(integer(argument[1]));
-    const Workspace workspace = {reinterpret_cast<void*>(integer(argument[2])), integer(argument[3])};
-    int64_t needed = 0;
-    cudaError_t e;
-    {
-      const python::Unlocked unlocked;
-      e = op(call.params, workspace, stream, &needed);
-    }
-    if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
-    return PyLong_FromLongLong(needed);
-  });
+int64_t launch(const char* name, Launcher<Params> op, const Params& params, PyObject* const* argument) {
+  const auto stream = reinterpret_cast<cudaStream_t>(integer(argument[1]));
+  const Workspace workspace = {reinterpret_cast<void*>(integer(argument[2])), integer(argument[3])};
+  int64_t needed = 0;
+  cudaError_t e;
+  {
+    const python::Unlocked unlocked;
+    e = op(params, workspace, stream, &needed);
+  }
+  if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
+  return needed;
 }
 
 }  // namespace
@@ -46,9 +44,21 @@ void bind(pybind11::module_ m) {
     const cudaError_t e = cudaGetDeviceCount(&count);
     return std::string(e != cudaSuccess ? cudaGetErrorString(e) : count == 0 ? "no CUDA device" : "");
   });
-#define SPECDEC_METHOD(op, Params)                                                      \
-  python::method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
-    return launched<Params>(#op, op, arguments, count);                                \
+#define SPECDEC_METHOD(op, Params)                                                                  \
+  python::method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
+    return python::called(arguments, count, 4, [](PyObject* const* argument) {                     \
+      return PyLong_FromLongLong(                                                                  \
+          launch<Params>(#op, op, python::Call<Params>(argument[0]).params, argument));            \
+    });                                                                                            \
+  }),                                                                                              \
+  python::method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
+    return python::recalled(python::calls_of<&op, Params>(), arguments, count, 4,                  \
+                            [](const Params& params, PyObject* const* argument) {                  \
+                              return launch<Params>(#op, op, params, argument) == 0;               \
+                            });                                                                    \
+  }),                                                                                              \
+  python::method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
+    return python::remembered(python::calls_of<&op, Params>(), arguments, count);                  \
   }),
   static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
 #undef SPECDEC_METHOD

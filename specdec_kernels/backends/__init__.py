@@ -30,6 +30,7 @@ _BACKENDS = {
 _loaded = {}
 # Inside backend(...) its name, outside what $SPECDEC_BACKEND said when the package was imported.
 _chosen = contextvars.ContextVar("specdec_backend", default=os.environ.get("SPECDEC_BACKEND") or None)
+chosen = _chosen.get  # the name, None where the device decides
 
 
 def register(name, module, devices):
@@ -115,6 +116,18 @@ def run(op, call, device_type):
     if unsupported is not None and (reason := unsupported(op, call)):
         raise RuntimeError(f"backend {name!r} cannot do this {op.name}: {reason}")
     getattr(module, op.name)(call)
+
+
+def remember(op, device_type, *call):
+    """Have the backend that did a call remember it, if it can, to be recalled by ``op.recalls``."""
+    name = chosen()
+    module = _loaded[name or _default(device_type)]
+    if not hasattr(module, "remember"):
+        return
+    module.remember(op, *call)
+    known = op.recalls.get(name, ())
+    if module.recalls[op.name] not in known:
+        op.recalls[name] = (*known, module.recalls[op.name])
 
 
 def _reason(name):

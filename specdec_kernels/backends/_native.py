@@ -1,9 +1,19 @@
-"""How C++ reads tensors."""
+"""What C++ is told of torch, once a native module."""
 
 import torch
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
+from torch.autograd import _profiler_enabled
 
 
-def use_tensors(native):
-    """Tell a native module what a tensor is, and how torch 2.10 and newer give its address and shape without Python."""
-    if hasattr(native, "use_tensors"):
-        native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+def use_torch(native):
+    """What a tensor is, how torch gives its address and shape without Python, and how to make one.
+
+    Where the last three say that modes or a profiler watch torch, calls are not recalled.
+    """
+    native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+    native.use_functions(torch.empty_like, [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled])
+
+
+def likes(results):
+    """Outputs as a caller got them, and what to make others like: tensors that hold next to no memory."""
+    return tuple(results), tuple(x.new_empty(()).expand(x.shape) for x in results)

@@ -4,15 +4,18 @@ import torch
 
 from specdec_kernels import _C
 from specdec_kernels.backends._missing import unsupported
-from specdec_kernels.backends._native import use_tensors
+from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = [*OPS, "unsupported"]
+__all__ = [*OPS, "recalls", "remember", "unsupported"]
 
 
-def _threaded(function):
-    return lambda call: function(call, torch.get_num_threads())
+def remember(op, raw, call, results):
+    """To do the call again when ``recalls[op.name]`` meets its like."""
+    getattr(_C, f"remember_{op.name}")(raw, call, *likes(results))
 
 
-use_tensors(_C)
-globals().update({name: _threaded(getattr(_C, name)) for name in OPS})
+use_torch(_C)
+_C.use_threads(torch.get_num_threads)
+recalls = {name: getattr(_C, f"recall_{name}") for name in OPS}
+globals().update({name: getattr(_C, name) for name in OPS})

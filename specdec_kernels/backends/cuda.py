@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels import _C
 from specdec_kernels.backends._missing import unsupported
-from specdec_kernels.backends._native import use_tensors
+from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
 __all__ = ["Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
@@ -86,6 +86,7 @@ class Kernels:
         self._workspaces = Workspaces()
         for name, op in OPS.items():
             setattr(self, name, functools.partial(self._launch, op, getattr(native, name)))
+        self.recalls = {name: functools.partial(self._recall, op) for name, op in OPS.items()}
 
     def _launch(self, op, function, call):
         device = op.device(call)
@@ -94,6 +95,20 @@ class Kernels:
         while needed:
             workspace = self._workspaces.get(device, stream, needed)
             needed = function(call, stream, workspace.data_ptr(), workspace.numel())
+
+
+    def _recall(self, op, raw):
+        """The outputs of a call like a remembered one; None for others, or if it needs a larger workspace."""
+        device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
+        if device is None:
+            return None
+        stream = self._current_stream(device)
+        workspace = self._workspaces.get(device, stream, 1)
+        return getattr(self._native, f"recall_{op.name}")(raw, stream, workspace.data_ptr(), workspace.numel())
+
+    def remember(self, op, raw, call, results):
+        """To do the call again when ``recalls[op.name]`` meets its like."""
+        getattr(self._native, f"remember_{op.name}")(raw, call, *likes(results))
 
 
 class _OnDevice(Kernels):
@@ -109,8 +124,16 @@ class _OnDevice(Kernels):
         with torch.cuda.device(device):
             return super()._launch(op, function, call)
 
+    def _recall(self, op, raw):
+        device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
+        if device is None or device.type != "cuda":
+            return None
+        with torch.cuda.device(device):
+            return super()._recall(op, raw)
+
 
 if hasattr(_C, "cuda"):
-    use_tensors(_C)
+    use_torch(_C)
     _kernels = _OnDevice()
+    recalls, remember = _kernels.recalls, _kernels.remember
     globals().update({name: getattr(_kernels, name) for name in OPS})

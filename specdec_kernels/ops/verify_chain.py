@@ -156,6 +156,15 @@ def verify_chain(
     >>> verdict.num_accepted.tolist()  # p(0) >= q(0): always accepted
     [1]
     """
+    raw = (
+        seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, draft_space,
+        draft_sampling, draft_map, draft_prob, epsilon, request_index, cu_drafts, max_drafts, out,
+    )  # fmt: skip
+    if found := VERIFY_CHAIN.recall(raw):
+        verdict = Verdict(*found)
+        if check:
+            inputs.raise_for_status("verify_chain", verdict.status)
+        return verdict
     ragged = cu_drafts is not None
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
     inputs.check_rows("target", target, 2 if ragged else 3)
@@ -195,10 +204,11 @@ def verify_chain(
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
     noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
+    sized = not ragged or max_drafts is not None or out is not None  # without a look at cu_drafts
     verdict = VERIFY_CHAIN.outputs(Verdict, out, device, (batch, width + 1), (batch,), (batch,))
     VERIFY_CHAIN(
         draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, draft_prob,
-        epsilon, noise, *verdict, given=out is not None,
+        epsilon, noise, *verdict, given=out is not None, raw=raw if sized else None, results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)

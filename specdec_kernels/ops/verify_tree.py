@@ -159,6 +159,15 @@ def verify_tree(
     >>> verdict.num_accepted.tolist(), verdict.path.tolist()  # p(0) >= q(0): the first child is always accepted
     ([1], [[0, 1]])
     """
+    raw = (
+        seed, position, nonce, draft_tokens, target, draft, parents, method, replacement, space, temperature, sampling,
+        draft_space, draft_sampling, draft_map, request_index, max_depth, out,
+    )  # fmt: skip
+    if found := VERIFY_TREE.recall(raw):
+        verdict = TreeVerdict(*found)
+        if check:
+            inputs.raise_for_status("verify_tree", verdict.status)
+        return verdict
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
     inputs.check_choice("method", method, ("rejection", "race"))
@@ -191,7 +200,7 @@ def verify_tree(
     verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, (batch, width), (batch, width), (batch,), (batch,))
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
-        noise, *verdict, given=out is not None,
+        noise, *verdict, given=out is not None, raw=raw, results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

@@ -7,12 +7,12 @@ import shutil
 import torch
 
 from specdec_kernels.backends._missing import unsupported
-from specdec_kernels.backends._native import use_tensors
+from specdec_kernels.backends._native import use_torch
 from specdec_kernels.backends.cuda import Kernels
 from specdec_kernels.ops import OPS, Law, Noise
 from tests.backends.host_cuda.build import HERE, ROOT, build
 
-__all__ = [*OPS, "bytes_needed", "counted", "play", "unavailable", "unsupported", "workspaces"]
+__all__ = [*OPS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported", "workspaces"]
 
 
 def machine(multiprocessors, capability, blocks_in_flight, schedule):
@@ -46,7 +46,7 @@ def load(sanitize=False):
     spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    use_tensors(module)
+    use_torch(module)
     return module
 
 
@@ -106,4 +106,5 @@ class HostCuda(Kernels):
 
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
+recalls, remember = _kernels.recalls, _kernels.remember
 globals().update({name: getattr(_kernels, name) for name in OPS})

@@ -1,7 +1,7 @@
 // The CUDA ops on the played machine, as a Python module.
 #include <pybind11/pybind11.h>
 
-#include "../../csrc/tensor.h"
+#include "../../../csrc/recall.h"
 #include "machine.h"
 
 namespace specdec {
@@ -13,6 +13,7 @@ void bind(pybind11::module_ m);  // csrc/cuda/bindings.cpp
 PYBIND11_MODULE(specdec_host_cuda, m) {
   specdec::cuda::bind(m);
   m.def("use_tensors", specdec::python::use_tensors);
+  m.def("use_functions", specdec::python::use_functions);
   namespace py = pybind11;
   m.def(
       "configure",
