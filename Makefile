@@ -31,7 +31,7 @@ lint: $(READY)
 
 # The site, in site/: strict, so a link or an anchor that leads nowhere is an error. Sources are read, not imported.
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace

@@ -112,7 +112,10 @@ def on_page_markdown(markdown, page, config, files):
         if "://" in address or not name:
             return match[0]
         target = site_path((here / name).resolve())
-        return text if target is None else f"{image}[{text}]({target}{mark}{anchor})"
+        if target is None:
+            return text
+        shown = f"{image}[{text}]({target}{mark}{anchor})"
+        return f"[{shown}]({target})" if image else shown  # a click shows a figure in its full size
 
     wanted = dict(config.extra["names"])
 
