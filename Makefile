@@ -47,7 +47,7 @@ $(READY): requirements-dev.txt
 
 $(DOCS): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	grep '# docs$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -E '# docs$$|^ruff==' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(INSTALLED): $(READY) setup.py pyproject.toml
