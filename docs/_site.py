@@ -4,8 +4,16 @@ MkDocs calls the functions named ``on_``. The reference is read from the sources
 name has its page as soon as it is in ``__all__``.
 """
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "specdec_kernels"
@@ -27,7 +35,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```|^    .*?$|^#.*?$|\[[^\]]*\]\([^)]*\)|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 
 
-def public_names(package):
+def public_names(package: str) -> dict[str, str]:
     """``{name: full path}`` of a package's ``__all__``: the path names the module that defines it."""
     import griffe
 
@@ -42,7 +50,7 @@ def public_names(package):
     return paths
 
 
-def reference_pages():
+def reference_pages() -> dict[str, tuple[str, str]]:
     """``{page: (title, markdown)}``: a page for each module that defines public names, one for each other package."""
     modules = {}
     for name, path in public_names(PACKAGE).items():
@@ -62,7 +70,7 @@ def reference_pages():
     return pages
 
 
-def directive(name, path, level):
+def directive(name: str, path: str, level: int) -> str:
     """What mkdocstrings replaces by the documentation of a name."""
     import yaml
 
@@ -70,7 +78,7 @@ def directive(name, path, level):
     return f"::: {path}\n    options: {options.strip()}"
 
 
-def on_files(files, config):
+def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
     for page, source in ELSEWHERE.items():
@@ -90,7 +98,7 @@ def on_files(files, config):
     return files
 
 
-def site_path(path):
+def site_path(path: Path) -> str | None:
     """Where a file of the repository stands in the site, None if it does not."""
     name = path.relative_to(ROOT).as_posix()
     if name.startswith("docs/"):
@@ -100,13 +108,13 @@ def site_path(path):
     return {source: page for page, source in ELSEWHERE.items()}.get(name)
 
 
-def on_page_markdown(markdown, page, config, files):
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links of the repository become links of the site, and a page's first mention of a public name leads to it."""
     if page.file.src_uri.startswith(PLACE):
         return markdown
     here = (ROOT / ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")).parent
 
-    def link(match):
+    def link(match: re.Match[str]) -> str:
         image, text, address = match.groups()
         name, mark, anchor = address.partition("#")
         if "://" in address or not name:
@@ -119,7 +127,7 @@ def on_page_markdown(markdown, page, config, files):
 
     wanted = dict(config.extra["names"])
 
-    def mention(match):
+    def mention(match: re.Match[str]) -> str:
         path = wanted.pop(match[1], None)
         if path is None:
             return match[0]
