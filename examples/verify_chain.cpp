@@ -22,7 +22,7 @@ struct Rows {
   bool laws(int slot, int token, float* p, float* q, int32_t*) const {
     *p = target[slot][token];
     *q = draft[slot][token];
-    return true;  // this is known; a walk that meets false is left, and can be gone on with
+    return true;  // known; on false the walk would return, to be called again when it is known
   }
 
   template <class Weight>
