@@ -15,6 +15,7 @@ from typing import NamedTuple
 from specdec_kernels.cli.printing import report, show, summary
 
 MOST_NODES = 1023  # drafted tokens of a tree
+DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
 TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
 
 
@@ -27,7 +28,7 @@ def number(kind, expected, allowed):
         except ValueError:
             value = None
         if value is None or not allowed(value):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {word!r}")
+            raise argparse.ArgumentTypeError(f"expected {expected}; got {word!r}")
         return value
 
     return parse
@@ -60,7 +61,7 @@ def draft_tree(word: str) -> TreeChoice:
     }
     nodes["alternatives"] = nodes["optimal"] = nodes["chain"]
     if kind not in nodes or not 0 <= nodes[kind]() <= MOST_NODES:
-        raise argparse.ArgumentTypeError(f"expected {TREES}, of at most {MOST_NODES} tokens, got {word!r}")
+        raise argparse.ArgumentTypeError(f"expected {TREES}, of at most {MOST_NODES} tokens; got {word!r}")
     return TreeChoice(word, kind, numbers)
 
 
@@ -131,19 +132,17 @@ def check_tree_arguments(args: argparse.Namespace) -> None:
     if args.tree is None:
         for option in ("calibrate", "replacement"):
             if getattr(args, option):
-                raise ValueError(f"argument --{option}: expected --tree with it, got none")
+                raise ValueError(f"argument --{option}: expected --tree with it; got none")
         args.k = 4 if args.k is None else args.k
         return
     if args.k is not None or args.draft_policy is not None or args.draft_prob != 1:
-        raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it, got one")
+        raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it; got one")
     if args.calibrate and args.tree.kind != "optimal":
-        raise ValueError(f"argument --calibrate: expected --tree optimal:K, got {args.tree.word}")
+        raise ValueError(f"argument --calibrate: expected --tree optimal:K; got {args.tree.word}")
 
 
 def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None:
     """Acceptance by child index for `--tree optimal:K`, None with other trees."""
-    from specdec_kernels.generate.trees import DEFAULT_ACCEPTANCE
-
     if args.tree is None or args.tree.kind != "optimal":
         return None
     if not args.calibrate:
@@ -158,8 +157,7 @@ def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None
 def tree_policy_of(args):
     """The tree policy that the arguments name."""
     from specdec_kernels import DraftTree
-    from specdec_kernels.generate.control import TreeController
-    from specdec_kernels.generate.trees import FixedTree
+    from specdec_kernels.generate import FixedTree, TreeController
 
     _, kind, numbers = args.tree
     if kind == "auto":
@@ -179,7 +177,7 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
         try:
             prompts.append(path.read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"argument --prompt-file: expected a text file, got {path} ({error})") from error
+            raise ValueError(f"argument --prompt-file: expected a text file; got {path} ({error})") from error
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
@@ -210,7 +208,7 @@ def models_of(args: argparse.Namespace):
 
 def policy_of(args: argparse.Namespace, drafter):
     """The draft policy that the arguments name."""
-    from specdec_kernels.generate import FixedLength, RandomLength
+    from specdec_kernels.generate import Controller, FixedLength, RandomLength
 
     if drafter is None:
         return FixedLength(0)
@@ -220,9 +218,7 @@ def policy_of(args: argparse.Namespace, drafter):
             RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
         )
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
-        raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy, got 'auto'")
-    from specdec_kernels.generate.control import Controller
-
+        raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy; got 'auto'")
     return Controller(randomised=args.draft_policy == "chain")
 
 

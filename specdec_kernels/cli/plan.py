@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace) -> dict:
     from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
 
     if not args.temperature > 0:
-        raise ValueError(f"argument --temperature: expected a number above 0, got {args.temperature}")
+        raise ValueError(f"argument --temperature: expected a number above 0; got {args.temperature}")
     target, draft = load_model(args.target), load_model(args.draft)
     check_vocabularies(target, draft)
     prompts = args.prompt or ["ROMEO:\n", "JULIET:\n"]
@@ -128,7 +128,7 @@ def numbers(text, option) -> list[float]:
     except ValueError:
         values = [-1.0]
     if not all(0 <= value <= 1 for value in values):
-        raise ValueError(f"argument {option}: expected numbers in [0, 1] separated by commas, got {text!r}")
+        raise ValueError(f"argument {option}: expected numbers in [0, 1] separated by commas; got {text!r}")
     return values
 
 
@@ -138,4 +138,4 @@ def read_laws(path) -> tuple[np.ndarray, np.ndarray]:
         with np.load(path) as file:
             return tuple(np.atleast_2d(np.asarray(file[name], dtype=np.float64)) for name in ("p", "q"))
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"argument --laws: expected an .npz file with p and q, got {path} ({error})") from error
+        raise ValueError(f"argument --laws: expected an .npz file with p and q; got {path} ({error})") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -15,13 +14,6 @@ from transformers.utils import logging
 import specdec_kernels as specdec
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
-
-
-class Tree(NamedTuple):
-    """Draft trees of one shape: parents, int64 [N], and the tokens of their nodes, int64 [B, N], -1 where absent."""
-
-    parents: torch.Tensor
-    tokens: torch.Tensor
 
 
 class SlotCache(Cache):
@@ -78,14 +70,14 @@ class LanguageModel:
         parameters = inspect.signature(model.forward).parameters
         self.keeps_logits = "logits_to_keep" in parameters
         if "position_ids" not in parameters or "past_key_values" not in parameters:
-            raise ValueError(f"{name}: expected a model with position_ids and a cache, got {type(model).__name__}")
+            raise ValueError(f"{name}: expected a model with position_ids and a cache; got {type(model).__name__}")
 
     @property
     def max_length(self) -> int | None:
         """The longest text, in tokens: learnt positions, or the window of the layers that have one."""
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         if unknown := kinds - {"full_attention", "sliding_attention"}:
-            raise ValueError(f"{self.name}: expected attention layers, got {', '.join(sorted(unknown))}")
+            raise ValueError(f"{self.name}: expected attention layers; got {', '.join(sorted(unknown))}")
         window = getattr(self.config, "sliding_window", None) if "sliding_attention" in kinds else None
         lengths = [length for length in (getattr(self.config, "max_position_embeddings", None), window) if length]
         return min(lengths, default=None)
@@ -133,25 +125,28 @@ class Reader:
         return logits[torch.arange(len(end), device=device)[:, None], wanted]
 
     @torch.no_grad()
-    def read_tree(self, text, length: list[int], tree: Tree, nodes: torch.Tensor) -> torch.Tensor:
+    def read_tree(
+        self, text: torch.Tensor, length: list[int], parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor
+    ) -> torch.Tensor:
         """Read `nodes` of a draft tree rooted at the last of `length[b]` tokens: the logits [B, nodes, V] after each.
 
-        Node i of text b goes to slot length[b] - 1 + i, at the position of its depth, and sees the tokens before the
-        root, its ancestors and itself; those must have been read, or be among `nodes`. What was not read of the text
-        before the root is read with them.
+        The tree has one shape, `parents` [N], for all texts, and `tokens` [B, N] by node, -1 where absent. Node i of
+        text b goes to slot length[b] - 1 + i, at the position of its depth, and sees the tokens before the root, its
+        ancestors and itself; those must have been read, or be among `nodes`. What was not read of the text before the
+        root is read with them.
 
         Texts with less left to read than others repeat, on the left, tokens that are in their cache.
         """
         root = torch.tensor(length, device=text.device) - 1
         unread = max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
         before = (root[:, None] + torch.arange(-unread, 0, device=text.device)).clamp_(min=0)
-        used = max(length) - 1 + tree.parents.shape[-1]
+        used = max(length) - 1 + parents.shape[-1]
         hidden = torch.arange(used, device=text.device) > before[:, :, None]
-        seen = specdec.tree_mask(tree.parents, prefix_len=root, columns=used)[:, nodes]
+        seen = specdec.tree_mask(parents, prefix_len=root, columns=used)[:, nodes]
         logits = self._forward(
-            torch.cat([text.gather(1, before), tree.tokens[:, nodes].clamp(min=0)], dim=1),
+            torch.cat([text.gather(1, before), tokens[:, nodes].clamp(min=0)], dim=1),
             torch.cat([before, root[:, None] + nodes], dim=1),
-            torch.cat([before, specdec.tree_positions(tree.parents, prefix_len=root)[:, nodes]], dim=1),
+            torch.cat([before, specdec.tree_positions(parents, prefix_len=root)[:, nodes]], dim=1),
             torch.cat([hidden, ~seen], dim=1),
             len(nodes),
         )
@@ -237,13 +232,13 @@ def check_vocabularies(target: LanguageModel, draft: LanguageModel) -> None:
         if draft.config.vocab_size > target.config.vocab_size:
             raise ValueError(
                 f"draft {draft.name}: expected a vocabulary of at most {target.config.vocab_size} tokens, "
-                f"that of target {target.name}, got {draft.config.vocab_size}"
+                f"that of target {target.name}; got {draft.config.vocab_size}"
             )
         return
     known = target.tokenizer.get_vocab()
     strangers = [token for token, index in draft.tokenizer.get_vocab().items() if known.get(token) != index]
     if strangers:
         raise ValueError(
-            f"draft {draft.name}: expected the vocabulary of target {target.name}, "
+            f"draft {draft.name}: expected the vocabulary of target {target.name}; "
             f"got {len(strangers)} tokens that are not in it under the same id (such as {strangers[0]!r})"
         )

@@ -76,7 +76,7 @@ class Text:
         data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long()
         split = int(len(data) * (1 - held_out))
         if min(split, len(data) - split) < context:
-            raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part, got {len(data)} in all")
+            raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part; got {len(data)} in all")
         self.train, self.held_out, self.context = data[:split], data[split:], context
         starts = torch.cat([torch.tensor([0]), torch.nonzero(self.train == ord("\n")).flatten() + 1])
         # Windows begin where lines begin, as prompts do.

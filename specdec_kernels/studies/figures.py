@@ -235,24 +235,21 @@ def played(turns, tokens):
 
     import torch
 
-    from specdec_kernels.generate import FixedLength, ModelDrafter, generate, load_model
-    from specdec_kernels.generate.control import Controller
-    from specdec_kernels.generate.loop import Stopwatch
+    from specdec_kernels.generate import Controller, FixedLength, ModelDrafter, generate, load_model
 
     target, draft = map(load_model, PAIR)
     policies = {str(k): FixedLength(k) for k in range(9)} | {"auto": Controller(8)}
     rounds = {name: [] for name in policies}
-    threads, Stopwatch.clock = torch.get_num_threads(), staticmethod(time.process_time)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the processor's time is the text's
     try:
         for turn in range(turns):
             for name, policy in policies.items():
-                options = dict(policy=policy, seed=turn, max_new_tokens=tokens)
+                options = dict(policy=policy, seed=turn, max_new_tokens=tokens, timer=time.process_time)
                 (text,) = generate([PROMPTS[turn % len(PROMPTS)]], target, ModelDrafter(draft), **options)
                 rounds[name] += text.rounds[1:]
     finally:
         torch.set_num_threads(threads)
-        Stopwatch.clock = staticmethod(time.perf_counter)
     return rounds
 
 

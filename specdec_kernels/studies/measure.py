@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels.generate.control import Acceptance, ChildAcceptance
+from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance
 
 
 class Workload(NamedTuple):

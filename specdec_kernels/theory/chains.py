@@ -282,9 +282,9 @@ def expected_rejections(target, draft, x0, drafts=1):
     here, drafts = law(x0, "x0"), count(drafts, "drafts", least=1)
     states = target.shape[2]
     if target.shape[1] != states:
-        raise ValueError(f"target must be [T, S, S], got {target.shape}")
+        raise ValueError(f"target must be [T, S, S]; got {target.shape}")
     if here.shape != (states,):
-        raise ValueError(f"x0 must have one entry for each of the {states} states, got shape {here.shape}")
+        raise ValueError(f"x0 must have one entry for each of the {states} states; got shape {here.shape}")
     rejected, total = here, 0.0
     for p, q in zip(target, draft, strict=True):
         rejected = (here - rejected) @ residual_mass(p, q, 1) + rejected @ residual_mass(p, q, drafts)
@@ -390,7 +390,7 @@ def _betas(values, name):
     array = np.asarray(values, dtype=np.float64)
     array = array if array.shape == (0,) else non_negative(array, name)
     if array.size and array.max() > 1:
-        raise ValueError(f"{name} must be in [0, 1], got {array.max():g}")
+        raise ValueError(f"{name} must be in [0, 1]; got {array.max():g}")
     return array
 
 
@@ -401,5 +401,5 @@ def _by_slot(alpha, k):
         return np.full(k, unit(alpha, "alpha"))
     betas = _betas(alpha, "alpha")
     if len(betas) < k:
-        raise ValueError(f"alpha must have at least k = {k} entries, got {len(betas)}")
+        raise ValueError(f"alpha must have at least k = {k} entries; got {len(betas)}")
     return betas[:k]

@@ -193,7 +193,7 @@ def _acceptances(R):
     """Acceptances by child index: at most one child is accepted, so they sum to 1 at most."""
     R = non_negative(R, "R")
     if R.sum() > 1 + TOLERANCE:
-        raise ValueError(f"R must sum to at most 1, got {R.sum():.9g}")
+        raise ValueError(f"R must sum to at most 1; got {R.sum():.9g}")
     return R
 
 

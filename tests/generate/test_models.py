@@ -60,7 +60,7 @@ def test_longest_text():
     assert random_model(CONFIGS["gemma2"]).max_length == 48
     hybrid = llama()
     hybrid.config.layer_types = ["full_attention", "linear_attention"]
-    with pytest.raises(ValueError, match="llama-0: expected attention layers, got linear_attention"):
+    with pytest.raises(ValueError, match="llama-0: expected attention layers; got linear_attention"):
         _ = hybrid.max_length
 
 
@@ -74,7 +74,7 @@ def test_end_of_text_tokens():
 
 def test_a_model_without_position_ids_is_refused():
     bloom = transformers.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=8)
-    with pytest.raises(ValueError, match="expected a model with position_ids and a cache, got BloomForCausalLM"):
+    with pytest.raises(ValueError, match="expected a model with position_ids and a cache; got BloomForCausalLM"):
         LanguageModel(transformers.AutoModelForCausalLM.from_config(bloom))
 
 
