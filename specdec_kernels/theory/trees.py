@@ -1,10 +1,13 @@
 """Draft trees: the best nodes for given acceptances by child, and the bounds on what any tree can generate."""
 
+from __future__ import annotations
+
 import heapq
 import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec_kernels.theory._checks import TOLERANCE, count, law, law_pair, non_negative
 
@@ -25,7 +28,7 @@ class OptimalNodes(NamedTuple):
     children: int
 
 
-def optimal_nodes(R, k):
+def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     r"""Acceptance probabilities of the `k` nodes of the best tree; ``1 + sum(values)`` tokens are expected.
 
     Node (j_1 … j_l) is accepted with probability ``prod R(j_i)``; its parent and its elder sibling are never worse, so
@@ -63,7 +66,7 @@ def optimal_nodes(R, k):
     return OptimalNodes(np.array(values), parents, children)
 
 
-def tunstall_bound(R, k):
+def tunstall_bound(R: ArrayLike, k: int) -> float:
     r"""Upper bound on the expected tokens of any tree with `k` nodes, ``(log |Omega| + log(k + 1)) / H[R]``.
 
     Asymptotically right in k; dominated by the vocabulary when k is small, where `tree_bound` is better.
@@ -98,7 +101,7 @@ def tunstall_bound(R, k):
     return _ratio(np.log(len(R)) + np.log(count(k, "k") + 1), _entropy(R))
 
 
-def tree_bound(R, k):
+def tree_bound(R: ArrayLike, k: int) -> float:
     r"""Lemma 4.2 at its best m: an upper bound on the expected tokens that only needs R where the tree looks.
 
     With d the number of child indices in the best tree, ``rest = 1 - sum_{i<=d} R(i)`` spread evenly over m further
@@ -137,10 +140,11 @@ def tree_bound(R, k):
     rest = max(0.0, 1 - float(seen.sum()))
     entropy, nodes = _entropy(np.append(seen, rest)), math.log(k + 1)
 
-    def bound(m):
+    def bound(m: int) -> float:
         return _ratio(math.log(d + m) + nodes, entropy + rest * math.log(m))
 
-    def rising(m):  # the sign of the derivative; differences of bound() drown in rounding on its long flat tail
+    # The sign of the derivative: differences of bound() drown in rounding on its long flat tail.
+    def rising(m: int) -> bool:
         return m / (d + m) * (entropy + rest * math.log(m)) > rest * (math.log(d + m) + nodes)
 
     if seen[-1] == 0 or entropy <= rest * nodes:  # falling for ever: the limit
@@ -155,7 +159,7 @@ def tree_bound(R, k):
     return min(bound(low), bound(max(least, low - 1)))
 
 
-def entropy_bounds(p, q):
+def entropy_bounds(p: ArrayLike, q: ArrayLike) -> EntropyBounds:
     r"""The paper's bounds on H[R] in bits, from ``D = KL(p || q)``.
 
     ``reference = D`` is Equation 6, which holds for drafts with replacement only: a reference line, not a bound, for
@@ -189,19 +193,19 @@ def entropy_bounds(p, q):
     return EntropyBounds(divergence, float(greedy), float(greedy + 4))
 
 
-def _acceptances(R):
+def _acceptances(R: ArrayLike) -> np.ndarray:
     """Acceptances by child index: at most one child is accepted, so they sum to 1 at most."""
     R = non_negative(R, "R")
     if R.sum() > 1 + TOLERANCE:
-        raise ValueError(f"R must sum to at most 1; got {R.sum():.9g}")
+        raise ValueError(f"R: expected a sum of at most 1; got {R.sum():.9g}")
     return R
 
 
-def _entropy(law):
+def _entropy(law: np.ndarray) -> float:
     """Entropy in nats."""
     some = law[law > 0]
     return float(-(some * np.log(some)).sum())
 
 
-def _ratio(numerator, denominator):
+def _ratio(numerator: float, denominator: float) -> float:
     return float(numerator / denominator) if denominator > 0 else float("inf")

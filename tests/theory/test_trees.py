@@ -90,5 +90,5 @@ def test_entropy_bounds_are_in_bits_and_ordered():
     ],
 )
 def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=rf"^{name} "):
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
         call()
