@@ -9,20 +9,24 @@ import math
 import operator
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specdec_kernels.cli.printing import report, show, summary
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, Round, TreePolicy
 
 MOST_NODES = 1023  # drafted tokens of a tree
 DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
 TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
 
 
-def number(kind, expected, allowed):
+def number(kind: Callable[[str], Any], expected: str, allowed: Callable[[Any], bool]) -> Callable[[str], Any]:
     """An argparse type: `kind` of the word, if `allowed`."""
 
-    def parse(word):
+    def parse(word: str) -> Any:
         try:
             value = kind(word)
         except ValueError:
@@ -141,7 +145,10 @@ def check_tree_arguments(args: argparse.Namespace) -> None:
         raise ValueError(f"argument --calibrate: expected --tree optimal:K; got {args.tree.word}")
 
 
-def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None:
+def acceptance_of(
+    args: argparse.Namespace, target: LanguageModel, drafter: Drafter | None, prompts: Sequence[str],
+    options: dict[str, Any],
+) -> list[float] | None:  # fmt: skip
     """Acceptance by child index for `--tree optimal:K`, None with other trees."""
     if args.tree is None or args.tree.kind != "optimal":
         return None
@@ -154,7 +161,7 @@ def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None
     return acceptance
 
 
-def tree_policy_of(args):
+def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
     """The tree policy that the arguments name."""
     from specdec_kernels import DraftTree
     from specdec_kernels.generate import FixedTree, TreeController
@@ -185,11 +192,11 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
     return prompts
 
 
-def models_of(args: argparse.Namespace):
+def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
     from specdec_kernels.generate import ModelDrafter, NgramDrafter, check_vocabularies, load_model
 
-    def load(option, name):
+    def load(option: str, name: str) -> LanguageModel:
         try:
             return load_model(name, dtype=args.dtype, device=args.device)
         except ValueError as error:
@@ -206,7 +213,7 @@ def models_of(args: argparse.Namespace):
     return target, ModelDrafter(draft)
 
 
-def policy_of(args: argparse.Namespace, drafter):
+def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
     """The draft policy that the arguments name."""
     from specdec_kernels.generate import Controller, FixedLength, RandomLength
 
@@ -222,7 +229,9 @@ def policy_of(args: argparse.Namespace, drafter):
     return Controller(randomised=args.draft_policy == "chain")
 
 
-def watch(rounds, prompts, target, args):
+def watch(
+    rounds: Iterable[Round], prompts: Sequence[str], target: LanguageModel, args: argparse.Namespace
+) -> list[Generation]:
     """Print the rounds as the arguments ask, and collect them."""
     from specdec_kernels.generate import Generation
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def figures(args: argparse.Namespace) -> dict:
+def figures(args: argparse.Namespace) -> dict[str, Any]:
     """Acceptance by slot, cost, acceptance by child and laws, as given or measured."""
     children = None if args.children is None else numbers(args.children, "--children")
     if args.acceptance is None and args.laws is None:
@@ -55,7 +57,7 @@ def figures(args: argparse.Namespace) -> dict:
     return dict(source=str(args.laws), acceptance=acceptance, cost=args.cost, children=children, laws=laws)
 
 
-def measure(args: argparse.Namespace) -> dict:
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The same, from what the pair of models does."""
     from specdec_kernels.generate import ModelDrafter, check_vocabularies, generate, load_model
     from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
@@ -79,7 +81,7 @@ def measure(args: argparse.Namespace) -> dict:
     )
 
 
-def table(plan) -> str:
+def table(plan: dict[str, Any]) -> str:
     """The plan for people."""
     best, shape = plan["best"], plan["tree"]
     rows = [
@@ -116,12 +118,12 @@ def table(plan) -> str:
     return "\n".join(f"{row[0]:15s}{row[1]}" if row else "" for row in rows)
 
 
-def spaced(values):
+def spaced(values: Iterable[float]) -> str:
     """Probabilities for reading."""
     return " ".join(f"{value:.3f}" for value in values)
 
 
-def numbers(text, option) -> list[float]:
+def numbers(text: str, option: str) -> list[float]:
     """Probabilities separated by commas."""
     try:
         values = [float(word) for word in text.split(",")]
@@ -132,7 +134,7 @@ def numbers(text, option) -> list[float]:
     return values
 
 
-def read_laws(path) -> tuple[np.ndarray, np.ndarray]:
+def read_laws(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Arrays p and q of an .npz file, one law per row."""
     try:
         with np.load(path) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from specdec_kernels.generate.results import Round
 class ChainRounds:
     """Plays rounds with a chain of drafts per text, as long as `policy` says."""
 
-    def __init__(self, target: LanguageModel, drafter: Drafter | None, method: str, policy: ChainPolicy):
+    def __init__(self, target: LanguageModel, drafter: Drafter | None, method: str, policy: ChainPolicy) -> None:
         self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
         self.room = policy.max_k
 
@@ -34,13 +35,13 @@ class ChainRounds:
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
         tokens, accepted, status = self.verify(drafts, logits, laws, draft_prob, keywords(noise, sampling))
-        drafted, tokens = (drafts >= 0).sum(1).tolist(), tokens.tolist()
+        drafted, written = (drafts >= 0).sum(1).tolist(), tokens.tolist()
         watch.lap("verify")
         # The last token emitted is not cached yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
         self.seen = drafts, logits, laws, sampling
         pairs = list(zip(accepted, drafted, strict=True))
-        emitted = [row[: count + 1] for row, count in zip(tokens, accepted, strict=True)]
+        emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
         return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length))
 
     def settle(self, rounds: Sequence[Round]) -> None:
@@ -55,7 +56,9 @@ class ChainRounds:
         if self.drafter is not None:
             self.drafter.keep(rows)
 
-    def draft(self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling):
+    def draft(
+        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling
+    ) -> tuple[torch.Tensor, torch.Tensor | None, float | torch.Tensor]:
         """Draft tokens [B, K] with -1 where there are none, the draft's logits [B, K, V] or None, and draft_prob.
 
         K is at least one more than a request drafts where its next slot might have been drafted and was not:
@@ -64,17 +67,20 @@ class ChainRounds:
         plan = self.policy.plan(noise, limit)
         if self.drafter is None:
             return torch.empty(len(length), 0, dtype=torch.int64, device=text.device), None, 1.0
-        slots, draft_prob = list(plan.count), plan.draft_prob
-        if self.policy.randomised:
-            for row, (count, most) in enumerate(zip(plan.count, limit, strict=True)):
+        slots, draft_prob = list(plan.lengths), plan.draft_prob
+        if isinstance(draft_prob, torch.Tensor):
+            for row, (count, most) in enumerate(zip(plan.lengths, limit, strict=True)):
                 slots[row] += count < min(most, self.policy.max_k) and bool(draft_prob[row, count] < 1)
             # Beyond its slots a request's drafts have ended for certain.
             ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
-        drafts, laws = self.drafter.propose(text, length, plan.count, max(slots), noise, sampling)
+        drafts, laws = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling)
         return drafts, laws if self.method == "rejection" else None, draft_prob
 
-    def verify(self, drafts, logits, laws, draft_prob, drawn_with: dict):
+    def verify(
+        self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,
+        drawn_with: dict[str, Any],
+    ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         if self.method == "plain":
             return specdec.race_sample(logits[:, 0], **drawn_with)[:, None], [0] * len(drafts), [0] * len(drafts)

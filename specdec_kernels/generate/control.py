@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 class Learner:
     """Chooses the number of draft tokens with the most tokens per second, estimated from the rounds seen so far."""
 
-    def __init__(self, max_k: int):
+    def __init__(self, max_k: int) -> None:
         if max_k < 0:
             raise ValueError(f"max_k: expected a number of draft tokens >= 0; got {max_k}")
         self.max_k, self.times, self.rounds = max_k, Times(), 0
@@ -110,11 +110,12 @@ class Controller(Learner):
     8
     """
 
-    def __init__(self, max_k: int = 16, *, randomised: bool = False, parallel: bool = False):
+    def __init__(self, max_k: int = 16, *, randomised: bool = False, parallel: bool = False) -> None:
         super().__init__(max_k)
         self.randomised, self.parallel = randomised, parallel
-        self.acceptance, self.ratios = Acceptance(max_k), deque(maxlen=256)
-        self.planned = []
+        self.acceptance = Acceptance(max_k)
+        self.ratios: deque[float] = deque(maxlen=256)
+        self.planned: list[int] = []
 
     def tokens(self) -> np.ndarray:
         betas = self.acceptance.rates()
@@ -141,10 +142,10 @@ class Controller(Learner):
             self.planned = [min(k, most) for most in limit]
             return DraftPlan(self.planned, 1.0)
         drafts = [coin_per_chain(k, a, lambda slot, head=head: head) for head in policy_coin(noise, 0)]
-        self.planned = [min(draft.count, most) for draft, most in zip(drafts, limit, strict=True)]
+        self.planned = [min(draft.length, most) for draft, most in zip(drafts, limit, strict=True)]
         if a < 1 and k:
             self.planned = [
-                count if draft.count else NO_DRAFT for count, draft in zip(self.planned, drafts, strict=True)
+                count if draft.length else NO_DRAFT for count, draft in zip(self.planned, drafts, strict=True)
             ]
         h = torch.ones(len(limit), self.max_k, device=noise.seed.device)
         h[:, :k] = torch.tensor([draft.h for draft in drafts], device=noise.seed.device).view(len(limit), k)
@@ -191,7 +192,7 @@ class TreeController(Learner):
     (0, True)
     """
 
-    def __init__(self, max_nodes: int = 32, children: int = 8):
+    def __init__(self, max_nodes: int = 32, children: int = 8) -> None:
         super().__init__(max_nodes)
         self.children, self.parents = ChildAcceptance(children), [-1]
 

@@ -16,25 +16,25 @@ class ModelDrafter:
 
     laws = True
 
-    def __init__(self, language_model: LanguageModel):
+    def __init__(self, language_model: LanguageModel) -> None:
         self.language_model = language_model
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:
         self.reader, self.vocabulary = self.language_model.reader(batch, capacity), vocabulary
 
     def propose(
-        self, text: torch.Tensor, length: list[int], count: list[int], slots: int, noise: Noise, sampling: Sampling
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
     ) -> Drafts:
         rows, begin = torch.arange(len(length), device=text.device), noise.position
         drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
-        counts = torch.tensor(count, device=text.device)
+        wanted = torch.tensor(counts, device=text.device)
         for slot in range(slots):
             logits = self.reader.read(text, [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
             laws.append(logits)
-            if slot < max(count):
+            if slot < max(counts):
                 token = specdec.race_sample(logits, **keywords(noise._replace(position=begin + slot), sampling))
                 text[rows, begin + slot] = token
-                drafts[:, slot] = torch.where(slot < counts, token, -1)
+                drafts[:, slot] = torch.where(slot < wanted, token, -1)
         return Drafts(drafts, torch.stack(laws, dim=1) if laws else None)
 
     def propose_tree(
@@ -72,7 +72,9 @@ class ModelDrafter:
         self.reader.keep(rows)
 
 
-def draw_children(logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, replacement: bool):
+def draw_children(
+    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, replacement: bool
+) -> torch.Tensor:
     """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
 
     With `replacement` they are the winners of races of their own, of nonces 1, 2, …
@@ -94,7 +96,7 @@ class NgramDrafter:
     language_model = None
     laws = False
 
-    def __init__(self, longest: int = 4, shortest: int = 1):
+    def __init__(self, longest: int = 4, shortest: int = 1) -> None:
         if not 1 <= shortest <= longest:
             raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
         self.longest, self.shortest = longest, shortest
@@ -116,10 +118,10 @@ class NgramDrafter:
         return []
 
     def propose(
-        self, text: torch.Tensor, length: list[int], count: list[int], slots: int, noise: Noise, sampling: Sampling
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
     ) -> Drafts:
         drafts = torch.full((len(length), slots), -1)
-        for row, (end, wanted) in enumerate(zip(length, count, strict=True)):
+        for row, (end, wanted) in enumerate(zip(length, counts, strict=True)):
             tokens = self.follow(text[row, :end].tolist(), wanted)
             drafts[row, : len(tokens)] = torch.tensor(tokens)
             text[row, end : end + len(tokens)] = drafts[row, : len(tokens)].to(text.device)

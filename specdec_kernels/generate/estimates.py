@@ -12,7 +12,7 @@ class Tally:
 
     FADE = 0.995
 
-    def __init__(self, n: int):
+    def __init__(self, n: int) -> None:
         self.tried, self.passed = np.zeros(n), np.zeros(n)
 
     def fade(self) -> None:
@@ -77,8 +77,8 @@ class ChildAcceptance(Tally):
         for tried, passed in zip(self.tried.tolist(), self.passed.tolist(), strict=True):
             rates.append((passed + self.WEIGHT * like) / (tried + self.WEIGHT))
             like = rates[-1] / 2
-        rates = np.minimum.accumulate(rates)
-        return rates / max(1.0, rates.sum())
+        falling = np.minimum.accumulate(rates)
+        return falling / max(1.0, falling.sum())
 
 
 class Times:
@@ -97,7 +97,7 @@ class Times:
 
     LAST, LEAST, TRUST = 15, 3, 3.0
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seconds: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=self.LAST))
         self.typical: dict[int, float] = {}
 

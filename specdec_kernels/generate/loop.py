@@ -23,8 +23,9 @@ from specdec_kernels.trees import DraftTree
 class Stopwatch:
     """Seconds by part; on a GPU it waits for the device, or the parts would be told apart wrongly."""
 
-    def __init__(self, device: torch.device, timer: Callable[[], float]):
-        self.device, self.timer, self.seconds, self.last = device, timer, {}, timer()
+    def __init__(self, device: torch.device, timer: Callable[[], float]) -> None:
+        self.device, self.timer, self.last = device, timer, timer()
+        self.seconds: dict[str, float] = {}
 
     def lap(self, part: str) -> None:
         if self.device.type == "cuda":
@@ -36,7 +37,7 @@ class Stopwatch:
 class Request:
     """A text in the making."""
 
-    def __init__(self, index: int, prompt: list[int], stream: TextStream, eos: set[int], max_new_tokens: int):
+    def __init__(self, index: int, prompt: list[int], stream: TextStream, eos: set[int], max_new_tokens: int) -> None:
         self.index, self.stream, self.eos = index, stream, eos
         self.length, self.left = len(prompt), max_new_tokens
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.utils import logging
 
@@ -24,7 +25,7 @@ class SlotCache(Cache):
     tokens lie beyond its end, where no query looks until they are overwritten.
     """
 
-    def __init__(self, batch: int, capacity: int):
+    def __init__(self, batch: int, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.batch, self.capacity, self.used = batch, capacity, 0
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -34,15 +35,19 @@ class SlotCache(Cache):
         """Send the next entries to `slots`, int64 [batch, T]; queries are shown slots 0..used - 1."""
         self.rows, self.slots, self.used = torch.arange(self.batch, device=slots.device)[:, None], slots, used
 
-    def update(self, keys, values, layer_idx, *_, **__):
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if layer_idx == len(self.entries):
-            # Zeros, not garbage: a masked slot has weight 0, and 0 times NaN is NaN.
-            self.entries.append(
-                tuple(new.new_zeros(self.batch, new.shape[1], self.capacity, new.shape[3]) for new in (keys, values))
-            )
+            self.entries.append((self._empty(keys), self._empty(values)))
         for kept, new in zip(self.entries[layer_idx], (keys, values), strict=True):
             kept[self.rows, :, self.slots] = new.transpose(1, 2)
-        return tuple(kept[:, :, : self.used] for kept in self.entries[layer_idx])
+        known_keys, known_values = self.entries[layer_idx]
+        return known_keys[:, :, : self.used], known_values[:, :, : self.used]
+
+    def _empty(self, new: torch.Tensor) -> torch.Tensor:
+        # Zeros, not garbage: a masked slot has weight 0, and 0 times NaN is NaN.
+        return new.new_zeros(self.batch, new.shape[1], self.capacity, new.shape[3])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.used
@@ -63,7 +68,9 @@ class LanguageModel:
     name : what errors call it
     """
 
-    def __init__(self, model, tokenizer=None, name: str = "model"):
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str = "model"
+    ) -> None:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.config = model.config.get_text_config()
         self.device = model.device
@@ -97,7 +104,7 @@ class LanguageModel:
 class Reader:
     """A model that is reading a batch of texts: `cached[b]` tokens of text b are in its cache."""
 
-    def __init__(self, language_model: LanguageModel, batch: int, capacity: int):
+    def __init__(self, language_model: LanguageModel, batch: int, capacity: int) -> None:
         self.language_model, self.cache, self.cached = language_model, SlotCache(batch, capacity), [0] * batch
         self.last_position = (language_model.max_length or capacity) - 1
         self.calls = 0
@@ -159,7 +166,9 @@ class Reader:
         specdec.compact_kv(self.cache.entries, path, prefix_len=root)
         self.cached = [end - 1 + count for end, count in zip(length, read, strict=True)]
 
-    def _forward(self, tokens, slots, positions, hidden, rows: int) -> torch.Tensor:
+    def _forward(
+        self, tokens: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor, rows: int
+    ) -> torch.Tensor:
         """Logits [B, rows, V] after the last of `tokens` [B, T], which go to cache slots and see those not hidden."""
         model = self.language_model.model
         self.cache.write_at(slots, hidden.shape[2])
@@ -183,7 +192,7 @@ class Reader:
 
 
 @contextmanager
-def no_progress_bars():
+def no_progress_bars() -> Iterator[None]:
     """Keep transformers from drawing progress bars."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -11,8 +11,6 @@ import torch
 
 from specdec_kernels.backends.reference import noise
 
-Value = TypeVar("Value", bound=tuple)
-
 
 class Noise(NamedTuple):
     """Where in its noise every request stands.
@@ -32,6 +30,9 @@ class Sampling(NamedTuple):
     temperature: torch.Tensor
 
 
+Value = TypeVar("Value", Noise, Sampling)
+
+
 def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
     """Both as the ops take them."""
     return {**noise._asdict(), **sampling._asdict()}
@@ -39,12 +40,12 @@ def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
 
 def kept(value: Value, rows: list[int]) -> Value:
     """The same for the requests of index `rows` alone."""
-    return value._make(field[rows] if isinstance(field, torch.Tensor) else field for field in value)
+    return type(value)(*(field[rows] if isinstance(field, torch.Tensor) else field for field in value))
 
 
 def per_row(value: Value) -> Value:
     """The same for ops on rows [B, R, V], every row of a request alike."""
-    return value._make(field[:, None] if isinstance(field, torch.Tensor) else field for field in value)
+    return type(value)(*(field[:, None] if isinstance(field, torch.Tensor) else field for field in value))
 
 
 def policy_coin(where: Noise, index: int) -> list[float]:

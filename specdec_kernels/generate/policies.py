@@ -19,7 +19,7 @@ class FixedLength:
 
     randomised = False
 
-    def __init__(self, k: int):
+    def __init__(self, k: int) -> None:
         if k < 0:
             raise ValueError(f"k: expected a number of draft tokens >= 0; got {k}")
         self.max_k = k
@@ -48,7 +48,7 @@ class RandomLength(FixedLength):
 
     randomised = True
 
-    def __init__(self, k: int, draft_prob: float, scheme: str = "chain"):
+    def __init__(self, k: int, draft_prob: float, scheme: str = "chain") -> None:
         super().__init__(k)
         if not 0 <= draft_prob <= 1:
             raise ValueError(f"draft_prob: expected a probability; got {draft_prob}")
@@ -61,13 +61,13 @@ class RandomLength(FixedLength):
         coin_of = [lambda index, row=row: coins(index)[row] for row in range(len(limit))]
         drafts = [self.scheme(self.max_k, self.draft_prob, coin) for coin in coin_of]
         h = torch.tensor([entry.h for entry in drafts], dtype=torch.float32, device=noise.seed.device)
-        return DraftPlan([min(entry.count, most) for entry, most in zip(drafts, limit, strict=True)], h)
+        return DraftPlan([min(entry.length, most) for entry, most in zip(drafts, limit, strict=True)], h)
 
 
 class FixedTree:
     """Always the same tree."""
 
-    def __init__(self, tree: DraftTree):
+    def __init__(self, tree: DraftTree) -> None:
         self.parents, self.max_k = tree.parents, tree.size
 
     def plan_tree(self) -> tuple[int, ...]:

@@ -33,12 +33,12 @@ class Drafts(NamedTuple):
 class DraftPlan(NamedTuple):
     """How far each request drafts in a round, decided before any of its tokens is seen.
 
-    count : tokens to draft by request, at most what the loop allows
+    lengths : tokens to draft by request, at most what the loop allows
     draft_prob : 1.0, or float32 [B, max_k]: h_j, the probability that slot j was to be drafted given that the slots
         before it are accepted
     """
 
-    count: list[int]
+    lengths: list[int]
     draft_prob: float | torch.Tensor
 
 
@@ -64,18 +64,21 @@ class Outcome(NamedTuple):
 class Drafter(Protocol):
     """Where the tokens of a chain come from."""
 
-    language_model: LanguageModel | None
-    """The model that drafts, if one does."""
-    laws: bool
-    """Whether it gives the logits that its tokens are drawn from; without them its drafts count as certain."""
+    @property
+    def language_model(self) -> LanguageModel | None:
+        """The model that drafts, if one does."""
+
+    @property
+    def laws(self) -> bool:
+        """Whether it gives the logits that its tokens are drawn from; without them its drafts count as certain."""
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:
         """Begin a batch of texts of at most `capacity` tokens whose target knows `vocabulary` tokens."""
 
     def propose(
-        self, text: torch.Tensor, length: list[int], count: list[int], slots: int, noise: Noise, sampling: Sampling
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
     ) -> Drafts:
-        """Write count[b] drafts, at most, to text[b, length[b]:]; give them and their logits for all `slots`.
+        """Write counts[b] drafts, at most, to text[b, length[b]:]; give them and their logits for all `slots`.
 
         A request that drafts less than `slots` still needs the law of its first undrafted slot.
         """
@@ -109,10 +112,13 @@ class TreeDrafter(Drafter, Protocol):
 class ChainPolicy(Protocol):
     """How many tokens to draft."""
 
-    max_k: int
-    """The most it ever drafts in a round."""
-    randomised: bool
-    """Whether some h_j is below 1, so that it needs draft laws and the method "rejection"."""
+    @property
+    def max_k(self) -> int:
+        """The most it ever drafts in a round."""
+
+    @property
+    def randomised(self) -> bool:
+        """Whether some h_j is below 1, so that it needs draft laws and the method "rejection"."""
 
     def plan(self, noise: Noise, limit: list[int]) -> DraftPlan:
         """Plan a round of requests that can use at most limit[b] drafts."""
@@ -130,8 +136,9 @@ class ChainPolicy(Protocol):
 class TreePolicy(Protocol):
     """Which tree to draft."""
 
-    max_k: int
-    """The most nodes it ever drafts, without the root."""
+    @property
+    def max_k(self) -> int:
+        """The most nodes it ever drafts, without the root."""
 
     def plan_tree(self) -> Sequence[int]:
         """The parents of the next round's tree: the root's -1 first, children of a node in draft order."""
@@ -150,8 +157,9 @@ class Watch(Protocol):
 class Rounds(Protocol):
     """How a round is played: with chains or with trees."""
 
-    room: int
-    """Positions past a text's end that its drafts may take."""
+    @property
+    def room(self) -> int:
+        """Positions past a text's end that its drafts may take."""
 
     def start(self, batch: int, capacity: int) -> None:
         """Begin a batch of texts of at most `capacity` tokens, drafts included."""

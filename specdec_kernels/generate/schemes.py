@@ -21,7 +21,7 @@ from typing import NamedTuple
 class Draft(NamedTuple):
     """How many tokens to draft, and h for each of the k slots."""
 
-    count: int
+    length: int
     h: tuple[float, ...]
 
 
@@ -34,7 +34,7 @@ def coin_per_token(k: int, a: float, coin: Coin) -> Draft:
     Examples
     --------
     >>> coin_per_token(3, 0.5, [0.2, 0.9, 0.1].__getitem__)
-    Draft(count=1, h=(0.5, 0.5, 0.5))
+    Draft(length=1, h=(0.5, 0.5, 0.5))
     """
     return Draft(next((slot for slot in range(k) if coin(slot) >= a), k), (a,) * k)
 
@@ -45,7 +45,7 @@ def coin_per_chain(k: int, a: float, coin: Coin) -> Draft:
     Examples
     --------
     >>> coin_per_chain(3, 0.5, lambda slot: 0.2)
-    Draft(count=3, h=(0.5, 1.0, 1.0))
+    Draft(length=3, h=(0.5, 1.0, 1.0))
     """
     return Draft(k if coin(0) < a else 0, ((a,) + (1.0,) * k)[:k])
 
@@ -56,7 +56,7 @@ def uniform_length(k: int, a: float, coin: Coin) -> Draft:
     Examples
     --------
     >>> uniform_length(2, 1.0, lambda slot: 0.5)
-    Draft(count=1, h=(0.6666666666666666, 0.5))
+    Draft(length=1, h=(0.6666666666666666, 0.5))
     """
     u = coin(0)
     count = min(k, int(u / a * (k + 1))) if u < a else 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -72,7 +73,7 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
 class Text:
     """The bytes of a text in windows that begin with BOS; `held_out` is the fraction at the end never trained on."""
 
-    def __init__(self, path: Path, held_out: float, context: int, seed: int):
+    def __init__(self, path: Path, held_out: float, context: int, seed: int) -> None:
         data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long()
         split = int(len(data) * (1 - held_out))
         if min(split, len(data) - split) < context:
@@ -116,7 +117,9 @@ def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens:
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, windows: torch.Tensor, target=None) -> dict[str, float]:
+def evaluate(
+    model: LlamaForCausalLM, windows: torch.Tensor, target: LlamaForCausalLM | None = None
+) -> dict[str, float]:
     """Held-out loss in nats a byte and, given the target, the mean of sum min(p, q) at temperature 1."""
     model.eval()
     losses, overlaps = [], []
@@ -138,7 +141,10 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min((step + 1) / max(1, 0.03 * steps), 1.0, (steps - step) / (0.4 * steps))
 
 
-def fit(role: str, loss_of, text: Text, out: Path, *, steps: int, batch: int, peak: float, report) -> LlamaForCausalLM:
+def fit(
+    role: str, loss_of: Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor], text: Text, out: Path, *, steps: int,
+    batch: int, peak: float, report: Callable[[LlamaForCausalLM], dict[str, float]],
+) -> LlamaForCausalLM:  # fmt: skip
     """Minimise `loss_of(model, windows)` with AdamW; print progress and write the model ten times on the way."""
     model = new_model(role, text.context)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
@@ -168,8 +174,8 @@ def load(directory: Path) -> LlamaForCausalLM:
 
 
 def train(
-    textfile: Path, out: Path, *, only=None, seed=0, target_steps=2700, draft_steps=2000, batch=6, context=512,
-    held_out=0.05, threads=1,
+    textfile: Path, out: Path, *, only: str | None = None, seed: int = 0, target_steps: int = 2700,
+    draft_steps: int = 2000, batch: int = 6, context: int = 512, held_out: float = 0.05, threads: int = 1,
 ) -> None:  # fmt: skip
     """Train the pair on a text; `specdec-kernels train --help` has the meaning of each argument."""
     torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ class TreeRounds:
 
     def __init__(
         self, target: LanguageModel, drafter: TreeDrafter, method: str, policy: TreePolicy, replacement: bool = False
-    ):
+    ) -> None:
         self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
         self.replacement, self.room = replacement, policy.max_k
 

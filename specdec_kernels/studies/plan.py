@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from specdec_kernels import theory
 from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
 
 
-def make_plan(source, acceptance, cost, children=None, laws=None, *, max_k=16, nodes=12) -> dict:
+def make_plan(
+    source: str, acceptance: Sequence[float] | None, cost: float, children: Sequence[float] | None = None,
+    laws: tuple[np.ndarray, np.ndarray] | None = None, *, max_k: int = 16, nodes: int = 12,
+) -> dict[str, Any]:  # fmt: skip
     """The plan as one dictionary; `specdec-kernels plan` prints it.
 
     Parameters
@@ -43,7 +49,7 @@ def make_plan(source, acceptance, cost, children=None, laws=None, *, max_k=16, n
     return plan | dict(tree=tree([betas[0]] if children is None else children, nodes))
 
 
-def race(p, q) -> dict:
+def race(p: np.ndarray, q: np.ndarray) -> dict[str, Any]:
     """Means over the workload of the race's acceptance, its bounds and those on the entropy of the accepted child."""
     bounds = np.mean([theory.race_bounds(*row) for row in zip(p, q, strict=True)], axis=0)
     entropy = np.mean([entropy_bounds(*row) for row in zip(p, q, strict=True)], axis=0)
@@ -56,7 +62,7 @@ def race(p, q) -> dict:
     )
 
 
-def randomised(p, q, cost) -> dict:
+def randomised(p: np.ndarray, q: np.ndarray, cost: float) -> dict[str, dict[str, float]]:
     """One drafted token: a*, its rate and where drafting less begins to pay, by both ways to count."""
     return {
         kind: dict(
@@ -69,7 +75,7 @@ def randomised(p, q, cost) -> dict:
     }
 
 
-def tree(children, nodes) -> dict:
+def tree(children: Sequence[float], nodes: int) -> dict[str, Any]:
     """The best tree of `nodes` drafted tokens, in `DraftTree`'s layout, and what bounds it."""
     best = optimal_nodes(children, nodes)
     rest = 1 - sum(children)

@@ -67,8 +67,8 @@ def test_children_of_a_vocabulary_smaller_than_asked_for():
         (["--acceptance", "0.8"], "--cost"),
         (["--acceptance", "0.8,1.2", "--cost", "0.1"], "--acceptance"),
         (["--acceptance", "high", "--cost", "0.1"], "--acceptance"),
-        (["--acceptance", "0.8", "--cost", "-1"], "c "),
-        (["--acceptance", "0.8", "--cost", "0.1", "--children", "0.9,0.9"], "R "),
+        (["--acceptance", "0.8", "--cost", "-1"], "c:"),
+        (["--acceptance", "0.8", "--cost", "0.1", "--children", "0.9,0.9"], "R:"),
         (["--laws", "nowhere.npz", "--cost", "0.1"], "--laws"),
     ],
 )

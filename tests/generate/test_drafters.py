@@ -49,10 +49,10 @@ def test_random_length_is_a_function_of_seed_and_position():
     policy = RandomLength(3, 0.5, "token")
     plan = policy.plan(NOISE, [9] * 4)
     again = policy.plan(kept(NOISE, [2]), [9])
-    assert plan.count[2:3] == again.count
+    assert plan.lengths[2:3] == again.lengths
     assert plan.draft_prob.tolist() == [[0.5] * 3] * 4
-    assert RandomLength(3, 1.0).plan(NOISE, [9, 9, 2, 0]).count == [3, 3, 2, 0]
-    assert RandomLength(3, 0.0).plan(NOISE, [9] * 4).count == [0] * 4
+    assert RandomLength(3, 1.0).plan(NOISE, [9, 9, 2, 0]).lengths == [3, 3, 2, 0]
+    assert RandomLength(3, 0.0).plan(NOISE, [9] * 4).lengths == [0] * 4
 
 
 def test_random_length_arguments():

@@ -59,7 +59,7 @@ def bias(scheme, a, h=None, undrafted="residual"):
     """Total variation between the law of K + 1 tokens under the scheme and the target's, the worst of three chains."""
     lengths = np.zeros(K + 1)
     for probability, draft in outcomes(scheme, a):
-        lengths[draft.count] += probability
+        lengths[draft.length] += probability
     h = draft.h if h is None else h
     worst = 0.0
     for seed in range(3):
@@ -80,7 +80,7 @@ def test_policy_is_lossless(scheme, a):
 def test_h_is_the_conditional_probability_of_drafting(scheme, a):
     reached = np.zeros(K + 1)
     for probability, draft in outcomes(scheme, a):
-        reached[: draft.count + 1] += probability
+        reached[: draft.length + 1] += probability
     np.testing.assert_allclose(draft.h, reached[1:] / reached[:-1], atol=1e-12)
 
 
@@ -104,5 +104,5 @@ def test_one_coin_but_a_at_every_slot_is_biased(a):
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_nothing_to_draft(scheme):
     assert scheme(0, 0.5, lambda slot: 0.0) == Draft(0, ())
-    assert scheme(2, 0.0, lambda slot: 0.0).count == 0
-    assert scheme(2, 1.0, lambda slot: 1 - 2**-24).count == 2
+    assert scheme(2, 0.0, lambda slot: 0.0).length == 0
+    assert scheme(2, 1.0, lambda slot: 1 - 2**-24).length == 2

@@ -137,7 +137,7 @@ def test_lossless_policies_through_the_kernel(name, a):
     k, rng = 2, np.random.default_rng(1)
     coins = rng.random((DRAWS, k))
     plans = [SCHEMES[name](k, a, coin.__getitem__) for coin in coins]
-    count = torch.tensor([plan.count for plan in plans])
+    count = torch.tensor([plan.length for plan in plans])
     tokens = torch.where(torch.arange(k) < count[:, None], drafts(Q, k), -1)
     h = torch.tensor(plans[0].h, dtype=torch.float32).expand(DRAWS, k)
     written = verified(P, Q, k, tokens, draft_prob=h).tokens[:, :2]
