@@ -116,8 +116,12 @@ def cost_ratio(plain: Sequence[Generation], drafted: Sequence[Generation], k: in
 
     Of the rounds after the first, the 20th percentiles: whatever disturbs a round makes it longer.
     """
-    without, with_drafts = (
-        float(np.quantile([sum(entry.seconds.values()) for run in runs for entry in run.rounds[1:]], 0.2))
-        for runs in (plain, drafted)
-    )
+
+    def typical(runs: Sequence[Generation]) -> float:
+        seconds = [sum(entry.seconds.values()) for run in runs for entry in run.rounds[1:]]
+        if not seconds:
+            raise ValueError("runs: expected texts of two rounds at least; got none")
+        return float(np.quantile(seconds, 0.2))
+
+    without, with_drafts = typical(plain), typical(drafted)
     return max(0.0, with_drafts - without) / (k * without)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import choice, cost, count, law, law_pair, non_negative, numbers, unit
+from specdec_kernels.theory.checks import choice, cost, count, law, law_pair, non_negative, numbers, unit
 
 
 class OverAcceptance(NamedTuple):

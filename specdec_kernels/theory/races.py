@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import count, law_pair
 from specdec_kernels.theory.chains import overlap_mass
+from specdec_kernels.theory.checks import count, law_pair
 
 EXACT_VOCABULARY = 12  # inclusion-exclusion walks 2^(V-1) subsets per token
 

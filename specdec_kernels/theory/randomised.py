@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import choice, cost, law_pair, unit
+from specdec_kernels.theory.checks import choice, cost, law_pair, unit
 
 KINDS = ("renewal", "paper")
 

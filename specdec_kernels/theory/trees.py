@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import TOLERANCE, count, law, law_pair, non_negative
+from specdec_kernels.theory.checks import TOLERANCE, count, law, law_pair, non_negative
 
 
 class EntropyBounds(NamedTuple):
@@ -37,10 +37,14 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     Parameters
     ----------
     R : array_like [d]
-        Acceptance by child index, sorted here: with falling R growing greedily is optimal, and a bound for
-        sorted R holds for any order.
+        Acceptance by child index, which may not rise: then growing greedily would not be optimal.
     k : int
         Number of nodes without the root.
+
+    Raises
+    ------
+    ValueError
+        If R is negative, rises or sums to more than 1, or `k` is negative.
 
     References
     ----------
@@ -52,7 +56,7 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     >>> [round(float(1 + optimal_nodes(R, k).values.sum()), 4) for k in (4, 8, 12)]
     [2.075, 2.475, 2.7175]
     """
-    R = np.sort(_acceptances(R))[::-1]
+    R = child_acceptances(R)
     values, parents, children = [], [-1], 0
     heap = [(-R[0], 1.0, 0, 0)]  # (-value, value of the parent, the parent, child index)
     for node in range(1, count(k, "k") + 1):
@@ -112,7 +116,7 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     Parameters
     ----------
     R : array_like [>= d]
-        Acceptance by child index; what is missing to 1 belongs to children never drafted.
+        Acceptance by child index, in any order; what is missing to 1 belongs to children never drafted.
     k : int
         Number of drafted tokens, at least 1.
 
@@ -135,8 +139,9 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     >>> round(tree_bound((.5, .2, .12, .08, .06, .04), 4), 4)
     2.3507
     """
-    d = optimal_nodes(R, count(k, "k", least=1)).children
-    seen = np.sort(_acceptances(R))[::-1][:d]
+    falling = np.sort(_acceptances(R))[::-1]
+    d = optimal_nodes(falling, count(k, "k", least=1)).children
+    seen = falling[:d]
     rest = max(0.0, 1 - float(seen.sum()))
     entropy, nodes = _entropy(np.append(seen, rest)), math.log(k + 1)
 
@@ -191,6 +196,15 @@ def entropy_bounds(p: ArrayLike, q: ArrayLike) -> EntropyBounds:
         divergence = float((p[some] * np.log2(p[some] / q[some])).sum())
     greedy = divergence + np.log2(divergence + 1)
     return EntropyBounds(divergence, float(greedy), float(greedy + 4))
+
+
+def child_acceptances(R: ArrayLike) -> np.ndarray:
+    """Acceptances by child index that do not rise."""
+    R = _acceptances(R)
+    if (risen := np.flatnonzero(np.diff(R) > 0)).size:
+        before, child = R[risen[0]], R[risen[0] + 1]
+        raise ValueError(f"R: expected no child above the one before it; got {child:g} after {before:g}")
+    return R
 
 
 def _acceptances(R: ArrayLike) -> np.ndarray:
