@@ -94,7 +94,10 @@ def stream(
         return iter(())
     prompts = [target.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     draft = None if drafter is None else drafter.language_model
-    arguments.check_lengths(prompts, max_new_tokens, [target] if draft is None else [target, draft])
+    models = [target] if draft is None else [target, draft]
+    arguments.check_lengths(prompts, max_new_tokens, models)
+    for model in models:
+        model.check_readable()
     device, batch = target.device, len(prompts)
     eos = target.eos_token_ids if eos_token_ids is None else set(eos_token_ids)
     requests = [

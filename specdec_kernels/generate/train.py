@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specdec_kernels.generate.models import no_progress_bars
+from specdec_kernels.generate.models import quiet
 
 BOS, EOS, VOCAB = 256, 257, 258
 """Token id = byte value; the two ids after the bytes begin and end a text."""
@@ -62,7 +62,7 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
     """Write float16 weights, config and tokenizer, leaving the model in training as it is."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
-    with no_progress_bars():
+    with quiet():
         copy.half().save_pretrained(directory)
     byte_tokenizer().save_pretrained(directory)
     # transformers 5 writes a class name that 4 does not know; both know this one.
@@ -169,7 +169,7 @@ def fit(
 
 
 def load(directory: Path) -> LlamaForCausalLM:
-    with no_progress_bars():
+    with quiet():
         return LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 

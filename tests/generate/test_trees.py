@@ -21,7 +21,7 @@ from specdec_kernels.generate import (
 from specdec_kernels.generate.trees import cut
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
-from tests.generate.test_models import CONFIGS, whole
+from tests.generate.test_models import CONFIGS, assert_near, whole
 from tests.support.laws import follows_law
 
 SHAPES = {
@@ -62,7 +62,7 @@ def test_a_tree_forward_equals_a_chain_forward_per_node(name):
         logits = reader.read_tree(text, length, tree.tensor(), tokens, torch.arange(nodes))
         for row, node in itertools.product(range(3), range(nodes)):
             chain = torch.cat([text[row, : length[row]], tokens[row, path_to(tree, node)]])
-            torch.testing.assert_close(logits[row, node], whole(model, chain)[-1], rtol=1e-6, atol=1e-6)
+            assert_near(logits[row, node], whole(model, chain)[-1])
         paths = [[0, *path_to(tree, rng.randrange(nodes))] for _ in range(3)]
         padded = [path + [-1] * (tree.depth + 1 - len(path)) for path in paths]
         reader.keep_path(torch.tensor(padded, dtype=torch.int32), length, list(map(len, paths)))
