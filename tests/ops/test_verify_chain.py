@@ -6,6 +6,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import _C, race_sample, residual, verify_chain
+from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
     UNTOUCHED,
@@ -18,6 +19,16 @@ from tests.support.cases import (
 )
 from tests.support.laws import P, Q
 from tests.support.races import log_arrivals, log_weights
+
+CALLS = {
+    "verify_chain rejection": (verify_chain, chain()),
+    "verify_chain race": (verify_chain, chain(method="race", draft=None)),
+    "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
+    "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
+    "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
+    "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
+    "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
+}
 
 OPTIONS = {
     "rejection": {},

@@ -6,10 +6,17 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import _C, TreeVerdict, race_sample, verify_chain, verify_tree
+from tests.support.calls import PARENTS, tree
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
 from tests.support.races import log_arrivals, log_weights
 from tests.support.trees import children, depths, random_parents, tree_call
+
+CALLS = {
+    "verify_tree rejection": (verify_tree, tree()),
+    "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
+    "verify_tree race": (verify_tree, tree(method="race", draft=None)),
+}
 
 OPTIONS = {
     "distinct": {},
