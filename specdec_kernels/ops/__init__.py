@@ -6,6 +6,7 @@ The names here are the package's. They are written out because type checkers and
 from specdec_kernels.ops._declaration import OPS as OPS
 from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
+from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
@@ -21,6 +22,7 @@ __all__ = [
     "Residual",
     "TreeVerdict",
     "Verdict",
+    "coin",
     "compact_kv",
     "overlap",
     "race_sample",
