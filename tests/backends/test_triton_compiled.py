@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from specdec_kernels.ops import OPS
+from tests.support.calls import reads_rows
+
 pytest.importorskip("triton")
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +19,7 @@ FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # Stored and loaded. ptxas gives up this much of its own accord where that lets one more program of 128 threads on a
 # multiprocessor: such kernels use 168 registers, 128 or fewer, of 255.
 MOST_SPILLED = 160
-NO_ROWS = {"tree_mask", "tree_positions", "compact_kv"}  # of the vocabulary
+NO_ROWS = {name for name in OPS if not reads_rows(name)}
 
 
 def ahead_of_time(*arguments, cache):

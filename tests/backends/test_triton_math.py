@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from specdec_kernels._C import maths
 
-from specdec_kernels import _C
 from tests.ops.test_noise import header_arrivals, mapped, sweep
 from tests.support.triton_device import DEVICE
 
@@ -122,7 +122,7 @@ def test_words():
         ).view(np.uint32).reshape(-1, 4)  # fmt: skip
         key = seed % 2**64
         for i in (*range(0, COUNT, 97), COUNT - 1):
-            expected = _C.philox(key, int(index[i]), position % 2**32, nonce % 2**32, stream)
+            expected = maths.philox(key, int(index[i]), position % 2**32, nonce % 2**32, stream)
             assert found[i].tolist() == list(expected)
 
 
@@ -130,11 +130,11 @@ def test_coins():
     index = np.arange(COUNT)
     out = torch.zeros(COUNT, device=DEVICE)
     found = run(coin_kernel, COUNT, device(index, np.uint32), out, seed=-5, position=2**31, nonce=9)
-    expected = [_C.coin(-5, i, 2**31, 9, 4) for i in range(COUNT)]
+    expected = [maths.coin(-5, i, 2**31, 9, 4) for i in range(COUNT)]
     assert (bits(found) == bits(expected)).all()
     words = padded(sweep(COUNT))
     found = run(coin_of_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits([_C.coin_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
+    assert (bits(found) == bits([maths.coin_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
 def test_uniforms_and_first_arrivals():
@@ -142,14 +142,14 @@ def test_uniforms_and_first_arrivals():
     uniform = torch.zeros(COUNT, device=DEVICE)
     found = run(uniform_kernel, COUNT, a, b, uniform, torch.zeros(COUNT, device=DEVICE))
     pairs = list(zip(*(w.cpu().numpy().view(np.uint32).tolist() for w in (a, b)), strict=True))
-    assert (bits(uniform.cpu()) == bits([_C.group_uniform(*pair) for pair in pairs])).all()
-    assert (bits(found) == bits([_C.first_arrival(*pair) for pair in pairs])).all()
+    assert (bits(uniform.cpu()) == bits([maths.group_uniform(*pair) for pair in pairs])).all()
+    assert (bits(found) == bits([maths.first_arrival(*pair) for pair in pairs])).all()
 
 
 def test_later_arrivals():
     words = padded(sweep(COUNT))
     found = run(later_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits([_C.later_by(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
+    assert (bits(found) == bits([maths.later_by(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
 def test_logarithms():
@@ -158,17 +158,17 @@ def test_logarithms():
     near_one = 1 + generator.uniform(-0.3, 0.45, COUNT // 2)
     x = np.concatenate([spread, near_one]).astype(np.float32)
     found = run(log_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits(mapped(_C.log, x))).all()
+    assert (bits(found) == bits(mapped(maths.log, x))).all()
     u = np.concatenate([2.0 ** -generator.uniform(0, 57, COUNT // 2), 1 - 2.0 ** -generator.uniform(1, 24, COUNT // 2)])
     u = np.minimum(u.astype(np.float32), np.float32(1 - 2**-24))
     found = run(neg_log1p_neg_kernel, COUNT, device(u, np.float32), torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits(mapped(_C.neg_log1p_neg, u))).all()
+    assert (bits(found) == bits(mapped(maths.neg_log1p_neg, u))).all()
 
 
 def test_exponential():
     x = np.concatenate([np.linspace(-90, 0, COUNT - 3), [-np.inf, np.nan, -87.3]]).astype(np.float32)
     found = run(exp_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
-    expected = mapped(_C.exp_or_zero, x)
+    expected = mapped(maths.exp_or_zero, x)
     assert (bits(found) == bits(expected)).all()
 
 
@@ -180,7 +180,7 @@ def test_scores_of_a_tile(start, stream):
         scores_kernel, COUNT, at, torch.zeros(COUNT, device=DEVICE), seed=2**40 + 1, position=17, nonce=3, STREAM=stream
     )  # fmt: skip
     arrivals = header_arrivals(COUNT, 2**40 + 1, 17, 3, stream, start)
-    assert (bits(found) == bits(0 - mapped(_C.log, arrivals))).all()
+    assert (bits(found) == bits(0 - mapped(maths.log, arrivals))).all()
 
 
 def test_keys_order_as_scores_and_tokens_do():

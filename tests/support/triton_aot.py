@@ -21,8 +21,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from specdec_kernels import triton_kernels
+from specdec_kernels import backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels.ops._declaration import COUNTER, NOISE
+from tests.support.calls import every_call
 
 TABLE = Path(__file__).parents[2] / "bench" / "results" / "compiled" / "triton.json"
 ARCHS = {
@@ -84,6 +86,40 @@ def figures(program, log, target):
 
 def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     """Every op, with per-request tensors where they lead to more code, or one ``number`` for all."""
+    shown = set()
+    for name, call in chosen_calls(dtype, space, vocabulary, requests, drafts, number):
+        shown.add(name.split(",")[0])
+        yield name, call
+    if dtype == torch.bfloat16:  # what is left reads no rows of the vocabulary
+        yield from other_calls(shown, requests, number)
+
+
+def other_calls(shown, requests, number):
+    """The ops that are not ``shown``, each as its own tests call it first; tensors repeated for more requests."""
+    backends.register("triton-recorded", triton_kernels, ("cpu",))
+    for function, arguments in every_call().values():
+        name = function.__name__
+        if name in shown:
+            continue
+        shown.add(name)
+        kinds = OPS[name].arguments.items()
+        counters = {part for part, kind in kinds if kind is COUNTER}
+        counters |= {part for _, kind in kinds if kind is NOISE for part in Noise._fields}
+
+        def other(part, value, counters=counters):
+            if not isinstance(value, torch.Tensor):
+                return value
+            return number if part in counters and number is not None else torch.cat([value] * requests)
+
+        def call(function=function, arguments=arguments, other=other):
+            with backend("triton-recorded"):
+                function(**{part: other(part, value) for part, value in arguments.items()})
+
+        yield name, call
+
+
+def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
+    """Calls whose sizes and types decide what is compiled."""
     target = torch.empty(requests, drafts + 1, vocabulary, dtype=dtype)
     draft = torch.empty(requests, drafts, vocabulary, dtype=dtype)
     head = target[:, :drafts]
