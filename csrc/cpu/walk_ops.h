@@ -1,7 +1,7 @@
 // The row operations of a walk (specdec/walk.h) on the CPU, whatever its topology.
 #pragma once
 
-#include "race_row.h"
+#include "race_scan.h"
 #include "specdec/residual.h"
 #include "specdec/walk.h"
 
@@ -132,7 +132,7 @@ class WalkOps {
       status = row_maxima(row, target.known.law, crew, maxima);
     }
     return target.known.law.in_space([&](auto space) -> Draw {
-      return {race_row(restricted(row_weights(row, space)), row, noise, maxima, crew).token, status};
+      return {race_winner(restricted(row_weights(row, space)), row, noise, maxima, crew).token, status};
     });
   }
 
@@ -149,7 +149,7 @@ class WalkOps {
     const int32_t status = look_through_both();
     return target.known.law.in_space([&](auto space) -> Draw {
       const ResidualWeights<decltype(space)> weights = {target, draft, space, taken};
-      return {race_row(weights, target.row, noise, target.tile_max, crew).token, status};
+      return {race_winner(weights, target.row, noise, target.tile_max, crew).token, status};
     });
   }
 

@@ -5,7 +5,7 @@
 //   chain_kernel      a team of blocks walks each request in order and stops: rows past the last one decided are not
 //                     read (walker.cuh). One block a request in large batches; a cluster, or a software cluster, in
 //                     smaller ones, which for few requests takes the log-sum-exp of several rows between two barriers.
-#include "race_rows.cuh"
+#include "race_request.cuh"
 #include "specdec/chain.h"
 #include "team_rows.cuh"
 #include "walker.cuh"
