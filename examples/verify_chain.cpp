@@ -8,66 +8,67 @@
 
 using Law = std::vector<float>;
 
-// The row operations that specdec::walk_chain asks for, over rows of probabilities.
+// The row operations that specdec::walk_rejection asks for, over rows of probabilities. Each returns true: its answer is
+// known at once. Row 0 is the law of the first token, row j that of the token after draft j.
 struct Rows {
-  const specdec::ChainRequest& request;
   std::vector<Law> target, draft;
-  std::vector<int> drafts;
   std::vector<int> emitted;
 
-  int64_t draft_token(int slot) const { return drafts[slot]; }
-  float draft_prob(int) const { return 1.0f; }
-  void emit(int, int token) { emitted.push_back(token); }
-
-  bool laws(int slot, int token, float* p, float* q, int32_t*) const {
-    *p = target[slot][token];
-    *q = draft[slot][token];
-    return true;  // known; on false the walk would return, to be called again when it is known
+  bool laws(int row, int token, float* p, float* q, int32_t*) const {
+    *p = target[row][token];
+    *q = draft[row][token];
+    return true;
   }
 
   template <class Weight>
-  specdec::Draw race_over(int slot, uint32_t stream, Weight weight) const {
-    const specdec::Noise noise = specdec::chain_noise(request, slot, stream);
+  static specdec::Draw race_over(size_t vocab, const specdec::Noise& noise, Weight weight) {
     specdec::Candidate winner = specdec::kNobody;
-    for (int token = 0; token < static_cast<int>(target[slot].size()); ++token) {
+    for (int token = 0; token < static_cast<int>(vocab); ++token) {
       const float score = specdec::race_score(specdec::log_weight(weight(token)), specdec::arrival(noise, token));
       if (score > -specdec::kInfinity) winner = specdec::best_of(winner, {score, token});
     }
     return specdec::draw_of(winner, specdec::kStatusOk);
   }
 
-  bool race(int slot, uint32_t stream, specdec::Draw* draw) const {
-    *draw = race_over(slot, stream, [&](int token) { return target[slot][token]; });
+  bool race(int row, const specdec::Noise& noise, specdec::Draw* draw) const {
+    *draw = race_over(target[row].size(), noise, [&](int token) { return target[row][token]; });
     return true;
   }
-  bool residual(int slot, int, float h, specdec::Draw* draw) const {
-    *draw = race_over(slot, specdec::kStreamResidual, [&](int token) {
-      return specdec::residual_weight(target[slot][token], h * draft[slot][token]);
+  bool residual(int row, const specdec::Noise& noise, float taken, specdec::Draw* draw) const {
+    *draw = race_over(target[row].size(), noise, [&](int token) {
+      return specdec::residual_weight(target[row][token], taken * draft[row][token]);
     });
     return true;
   }
-  bool argmax(int slot, specdec::Draw* draw) const { return race(slot, specdec::kStreamRace, draw); }  // temperature 1
+  void emit(int, int, int token) { emitted.push_back(token); }
 };
 
 int main() {
   const Law p = {0.4f, 0.3f, 0.2f, 0.1f}, q = {0.1f, 0.2f, 0.3f, 0.4f};
-  const int rounds = 200000;
+  const int rounds = 200000, slots = 2;
+  int64_t drafts[slots], tokens[slots + 1];
+  specdec::ChainParams params = {};
+  params.draft_tokens = {drafts, 0, 1, 1, slots, true};
+  params.target.vocab = params.draft.vocab = 4;
+  params.draft.data = q.data();  // there are draft laws; the rows themselves are read by `Rows` alone
+  params.target_law.space = params.draft_law.space = specdec::Space::kProbs;
+  params.target_law.temperature.value = params.draft_law.temperature.value = params.draft_prob.value = 1.0f;
+  params.tokens = {tokens, slots + 1, 1, slots + 1};
+
   int accepted = 0;
   std::vector<int> first(p.size());
   for (int seed = 0; seed < rounds; ++seed) {
-    specdec::ChainRequest request = {};
-    request.slots = 2;
-    request.noise.key = specdec::key_of(seed);
-    request.target_law = {specdec::Space::kProbs, 1.0f, false};
-    Rows rows = {request, {p, p, p}, {q, q}, {}, {}};
-    for (int slot = 0; slot < request.slots; ++slot) {  // the draft model samples by the race of stream 0
-      specdec::Draw drafted;
-      Rows{request, {q, q}, {}, {}, {}}.race(slot, specdec::kStreamRace, &drafted);
-      rows.drafts.push_back(drafted.token);
+    params.noise.seed.value = seed;
+    const specdec::ChainRequest request(params, 0);
+    for (int slot = 0; slot < slots; ++slot) {  // the draft model samples by the race of stream 0
+      const specdec::Noise noise = request.noise_at_depth(slot, specdec::kStreamRace);
+      drafts[slot] = Rows::race_over(q.size(), noise, [&](int token) { return q[token]; }).token;
     }
-    int32_t slot = 0, status = specdec::kStatusOk;
-    specdec::walk_chain(request, specdec::Method::kRejection, 4, rows, &slot, &status);
-    accepted += slot;
+    Rows rows = {{p, p, p}, {q, q}, {}};
+    specdec::Walk at = specdec::walk_from(0, 0);
+    int32_t status = specdec::kStatusOk;
+    specdec::walk_rejection(request, rows, &at, &status);
+    accepted += at.depth;
     ++first[rows.emitted[0]];
   }
   std::printf("accepted %.4f of 0.9600 drafts a round; first token", accepted / static_cast<double>(rounds));

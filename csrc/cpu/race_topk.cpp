@@ -1,5 +1,5 @@
 // race_topk on the CPU: the first k arrivals of a row, in order.
-#include "race_rows.h"
+#include "race_request.h"
 
 SPECDEC_BEGIN
 
@@ -25,7 +25,7 @@ void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Po
 
 void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
-  over_race_rows(p, threads, [&](const RaceRow& r, const Crew& crew, int64_t* tokens) {
+  over_race_requests(p, threads, [&](const RaceRequest& r, const Crew& crew, int64_t* tokens) {
     float* maxima = scratch(0, r.row.tiles());
     const int32_t status = row_maxima(r.row, r.law, crew, maxima);
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "rows.cuh"
-#include "specdec/chain.h"
+#include "specdec/race.h"
 
 namespace specdec {
 namespace cuda {
@@ -52,6 +52,13 @@ struct Find {
   bool draft_weighs = false;  // a draft row, where one was looked through, has weight
 };
 
+__device__ __forceinline__ unsigned flags_of(const Find& find) {
+  return (find.bad ? 1u : 0u) | (find.draft_weighs ? 2u : 0u);
+}
+__device__ __forceinline__ Find find_of(WideKey key, unsigned flags) {
+  return {key, (flags & 1u) != 0, (flags & 2u) != 0};
+}
+
 __device__ __forceinline__ Draw draw_of(const Find& find, int32_t status) {
   return draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
 }
@@ -90,20 +97,19 @@ constexpr int kWordsAPartial = 2;
 
 __device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const Find& find) {
   partials[index * kWordsAPartial] = find.key;
-  partials[index * kWordsAPartial + 1] = (find.bad ? 1u : 0u) | (find.draft_weighs ? 2u : 0u);
+  partials[index * kWordsAPartial + 1] = flags_of(find);
 }
 
 // Of partials[first .. first + count); every warp that calls gets it in every lane.
 __device__ __forceinline__ Find gather_partials(const WideKey* partials, int64_t first, int count) {
   WideKey best = 0;
-  unsigned met = 0;
+  unsigned flags = 0;
   for (int i = lane_id(); i < count; i += 32) {
     const WideKey key = load_fresh(partials + (first + i) * kWordsAPartial);
     best = key > best ? key : best;
-    met |= static_cast<unsigned>(load_fresh(partials + (first + i) * kWordsAPartial + 1));
+    flags |= static_cast<unsigned>(load_fresh(partials + (first + i) * kWordsAPartial + 1));
   }
-  met = __reduce_or_sync(kWarp, met);
-  return {warp_max(best), (met & 1u) != 0, (met & 2u) != 0};
+  return find_of(warp_max(best), __reduce_or_sync(kWarp, flags));
 }
 
 }  // namespace cuda

@@ -1,7 +1,7 @@
 // overlap: a team sums over a pair of rows tile by tile.
 #include "specdec/overlap.h"
 
-#include "pair_rows.cuh"
+#include "law_sums.cuh"
 
 namespace specdec {
 namespace cuda {

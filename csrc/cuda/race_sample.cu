@@ -1,6 +1,6 @@
 // race_sample: grid = rows x splits; the last block of a row compares what the others found.
 #include "launch.cuh"
-#include "race_rows.cuh"
+#include "race_request.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -14,7 +14,7 @@ struct RaceSampleArguments {
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
-  const RaceRow row = race_row(a.p, index);
+  const RaceRequest row = race_request(a.p, index);
   Find find = find_winner(row.row, row.law, row.noise, {rank, a.splits});
   if (a.splits > 1) {
     if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, find);

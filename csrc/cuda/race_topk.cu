@@ -1,7 +1,7 @@
 // race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys over its lanes; where k is more,
 // the row is read again for the next 32. Blocks write the lists of their parts, the last block of a row merges them.
 #include "launch.cuh"
-#include "race_rows.cuh"
+#include "race_request.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -37,7 +37,7 @@ struct Podium {
 };
 
 // The key of one token, exactly; 0 if it cannot beat `to_beat`.
-__device__ __forceinline__ WideKey key_of(const RaceRow& r, const Weights& weights, const Group& group, int32_t token,
+__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& weights, const Group& group, int32_t token,
                                           float to_beat) {
   if (r.law.greedy) {
     const float rank = r.law.rank(element(r.row, token));
@@ -51,7 +51,7 @@ __device__ __forceinline__ WideKey key_of(const RaceRow& r, const Weights& weigh
 
 // The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
 template <class T>
-__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRow& r, int32_t first, int steps,
+__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequest& r, int32_t first, int steps,
                                                      float to_beat, bool* bad) {
   unsigned open = 0;
   float top = -kInfinity;
@@ -66,7 +66,7 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
 }
 
 // The arrivals of this warp's chunks of a row. Says whether this thread met what no law has.
-__device__ __forceinline__ bool fill_podium(const RaceRow& r, Part part, const Shared<unsigned>& best,
+__device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, const Shared<unsigned>& best,
                                             Podium* podium) {
   const Weights weights = weights_of_row(r.row, r.law);
   bool bad = false;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int32_t k = a.p.k();
-  const RaceRow r = race_row(a.p, index);
+  const RaceRequest r = race_request(a.p, index);
   WideKey* lists = a.lists + index * a.splits * k;
   WideKey* flags = a.flags + index * a.splits;
 

@@ -1,5 +1,5 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
-#include "pair_rows.cuh"
+#include "law_sums.cuh"
 #include "specdec/chain.h"
 
 namespace specdec {

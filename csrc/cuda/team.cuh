@@ -113,16 +113,17 @@ __device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
   if (team.size() == 1) return mine;
   if (threadIdx.x == 0) {
     team.put(team.rank() * warps_in_block(), mine.key);
-    team.put(team.rank() * warps_in_block() + 1, mine.bad);
+    team.put(team.rank() * warps_in_block() + 1, flags_of(mine));
   }
   team.sync();
-  Find all = {0, false};
+  WideKey best = 0;
+  unsigned flags = 0;
   for (int rank = lane_id(); rank < team.size(); rank += 32) {
     const WideKey key = team.get(rank * warps_in_block());
-    all.key = key > all.key ? key : all.key;
-    all.bad |= team.get(rank * warps_in_block() + 1) != 0;
+    best = key > best ? key : best;
+    flags |= static_cast<unsigned>(team.get(rank * warps_in_block() + 1));
   }
-  return {warp_max(all.key), __any_sync(kWarp, all.bad) != 0};
+  return find_of(warp_max(best), __reduce_or_sync(kWarp, flags));
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------

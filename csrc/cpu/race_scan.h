@@ -185,7 +185,7 @@ SPECDEC_HD Winner race_start(const Weights& weights, const Row& row, const Noise
 
 // The winner of the whole row; tile_maxima as row_maxima left them.
 template <class Weights>
-SPECDEC_HD Candidate race_row(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
+SPECDEC_HD Candidate race_winner(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
                               const Crew& crew) {
   const Winner start = race_start(weights, row, noise, tile_maxima);
   Candidate best[kMaxParts];

@@ -6,16 +6,16 @@
 namespace specdec {
 namespace cuda {
 
-struct RaceRow {
+struct RaceRequest {
   Row row;
   Law law;
   Noise noise;
   int32_t status;
 };
 
-__device__ __forceinline__ RaceRow race_row(const RaceParams& p, int64_t index) {
+__device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t index) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-  RaceRow r = {row_at(p.rows, p.rows.offset(i, j)), {}, noise_at(p.noise, i, j, kStreamRace), kStatusOk};
+  RaceRequest r = {row_at(p.rows, p.rows.offset(i, j)), {}, noise_at(p.noise, i, j, kStreamRace), kStatusOk};
   r.law = law_at(p.law, i, j, &r.status);
   return r;
 }

@@ -1,0 +1,193 @@
+// The row operations of a walk (specdec/walk.h) on the CPU, whatever its topology.
+#pragma once
+
+#include "race_scan.h"
+#include "specdec/residual.h"
+#include "specdec/walk.h"
+
+SPECDEC_BEGIN
+
+// Weights without those of a set of tokens, which one-hot drafts used up.
+template <class Weights, class Set>
+struct Without : Weights {
+  const Set& used;
+  SPECDEC_HD Without(const Weights& weights, const Set& set) : Weights(weights), used(set) {}
+  SPECDEC_HD float log_weight(int32_t token) const {
+    return used.has(token) ? -kInfinity : Weights::log_weight(token);
+  }
+};
+
+template <class Weights, class Set>
+SPECDEC_HD Without<Weights, Set> without(const Weights& weights, const Set& used) { return {weights, used}; }
+
+// The tokens that the children of a node before index `end` have. Threads share it: it writes nothing.
+template <class Topology>
+struct ChildTokens {
+  const Topology& t;
+  int32_t node, end;
+
+  SPECDEC_HD int32_t after(int32_t child) const {
+    int32_t known = kStatusOk;
+    const int32_t next = t.next_child(node, child, &known);
+    return next < end ? next : kNoNode;
+  }
+  template <class F>
+  SPECDEC_HD void each(F&& f) const {
+    for (int32_t child = after(node); child != kNoNode; child = after(child)) {
+      const int64_t token = t.draft_token(child);
+      if (in_vocab(t, token)) f(static_cast<int32_t>(token));
+    }
+  }
+  SPECDEC_HD bool has(int32_t token) const {
+    bool found = false;
+    each([&](int32_t other) { found |= other == token; });
+    return found;
+  }
+};
+
+template <class Topology>
+class WalkOps {
+ public:
+  SPECDEC_HD WalkOps(const Topology& topology, const Verdict& verdict, const Crew& threads)
+      : t(topology), out(verdict), crew(threads) {}
+
+  SPECDEC_HD bool argmax(int32_t node, Draw* draw) {
+    go_to(node);
+    look_through(target, crew, 0);
+    *draw = draw_of({0.0f, target.known.argmax}, target.status);
+    return true;
+  }
+
+  SPECDEC_HD bool race(int32_t node, const Noise& noise, Draw* draw) {
+    go_to(node);
+    *draw = draw_from_target(noise);
+    return true;
+  }
+
+  SPECDEC_HD bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
+    go_to(node);
+    *p = probability(target, 0, token, status);
+    *q = t.has_draft() ? probability(draft, 1, token, status) : 1.0f;
+    return true;
+  }
+
+  // An empty residual draws from p.
+  SPECDEC_HD bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
+    go_to(node);
+    *draw = t.has_draft() ? race_residual(noise, taken) : race_without(noise, {t, node, kNoToken});
+    if (draw->token != kNoToken) return true;
+    const Draw whole = draw_from_target(noise);
+    *draw = {whole.token, draw->status | whole.status | kStatusEmptyResidual};
+    return true;
+  }
+
+  SPECDEC_HD bool masses(int32_t node, int32_t child, float taken, Masses* m) {
+    go_to(node);
+    *m = {0.0f, 0.0f, look_through_both()};
+    const int32_t tiles = target.row.tiles();
+    float* sums = scratch(2, 2 * static_cast<int64_t>(tiles));
+    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
+      for (int32_t tile = from; tile < to; ++tile) tile_masses({t, node, child}, taken, tile, sums + 2 * tile);
+    });
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      m->left = add(m->left, sums[2 * tile]);
+      m->untried = add(m->untried, sums[2 * tile + 1]);
+    }
+    return true;
+  }
+
+  SPECDEC_HD void emit(int32_t depth, int32_t node, int32_t token) { out.put(depth, node, token); }
+
+ private:
+  SPECDEC_HD void go_to(int32_t node) {
+    if (at == node) return;
+    at = node;
+    target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law);
+    draft = t.has_draft_row(node) ? law_row(row_at(t.p.draft, t.draft_row(node)), t.draft_law) : LawRow{};
+  }
+
+  SPECDEC_HD int32_t look_through_both() {
+    look_through(target, crew, 0);
+    look_through(draft, crew, 1);
+    return target.status | draft.status;
+  }
+
+  // A row is looked through where its law asks for that; else only the one element is.
+  SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* status) {
+    const bool inside = token < side.row.vocab;
+    look_if_needed(side, false, crew, scratch_slot);
+    if (side.looked) *status |= side.status;
+    else if (inside && !side.known.law.is_element(element(side.row, token))) *status |= kStatusNonFinite;
+    return inside ? side.probability(token) : 0.0f;
+  }
+
+  // The winner under p as `restricted` gives it, kNoToken if nothing has weight.
+  template <class Restricted>
+  SPECDEC_HD Draw race_target(const Noise& noise, const Restricted& restricted) {
+    const Row& row = target.row;
+    int32_t status = target.status;
+    float* maxima = target.tile_max;
+    if (!target.looked) {
+      maxima = scratch(0, row.tiles());
+      status = row_maxima(row, target.known.law, crew, maxima);
+    }
+    return target.known.law.in_space([&](auto space) -> Draw {
+      return {race_winner(restricted(row_weights(row, space)), row, noise, maxima, crew).token, status};
+    });
+  }
+
+  SPECDEC_HD Draw draw_from_target(const Noise& noise) {
+    const Draw winner = race_target(noise, [](const auto& weights) { return weights; });
+    return draw_of({0.0f, winner.token}, winner.status);
+  }
+
+  SPECDEC_HD Draw race_without(const Noise& noise, const ChildTokens<Topology>& used) {
+    return race_target(noise, [&](const auto& weights) { return without(weights, used); });
+  }
+
+  SPECDEC_HD Draw race_residual(const Noise& noise, float taken) {
+    const int32_t status = look_through_both();
+    return target.known.law.in_space([&](auto space) -> Draw {
+      const ResidualWeights<decltype(space)> weights = {target, draft, space, taken};
+      return {race_winner(weights, target.row, noise, target.tile_max, crew).token, status};
+    });
+  }
+
+  SPECDEC_HD void tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile, float* sums) const {
+    Mask gone[kTile / kLanes] = {};
+    tried.each([&](int32_t token) {
+      if (token / kTile == tile) gone[token % kTile / kLanes] |= 1u << token % kLanes;
+    });
+    const F16 zero(0.0f);
+    F16 left = zero, untried = zero;
+    const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+    for (int32_t token = begin; token < end; token += kLanes) {
+      const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end);
+      left = add(left, residual_weight(p, mul(F16(taken), q)));
+      untried = add(untried, where(gone[(token - begin) / kLanes], zero, q));
+    }
+    sums[0] = total(left), sums[1] = total(untried);
+  }
+
+  const Topology& t;
+  const Verdict& out;
+  const Crew& crew;
+  int32_t at = kNoNode;
+  LawRow target = {}, draft = {};  // of node `at`
+};
+
+// Walks request `b` and writes its verdict.
+template <class Topology>
+SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, const Crew& crew) {
+  const Topology t(p, b);
+  const Verdict verdict = verdict_at(p, b);
+  for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
+  WalkOps<Topology> ops(t, verdict, crew);
+  Walk at = walk_from(0, 0);
+  int32_t status = t.status;
+  walk(t, p.method, ops, &at, &status);
+  *verdict.num_accepted = at.depth;
+  *verdict.status = status;
+}
+
+SPECDEC_END

@@ -1,0 +1,202 @@
+// How a walk (specdec/walk.h) asks for rows without reading them. The code for wide rows is long, so it stands once, at
+// the kernel's top level (walker.cuh). The first warp of each block walks, and all members of a team walk alike. Where
+// an answer is not known the walk returns with an order in its place. The block and its team fill the order; then the
+// warp walks again from where it stood.
+#pragma once
+
+#include "softmax.cuh"
+#include "specdec/walk.h"
+
+namespace specdec {
+namespace cuda {
+
+// The rows of a node, as bits.
+constexpr unsigned kTarget = 1, kDraft = 2;
+
+struct Order {
+  enum Kind : int32_t { kDone, kSums, kLook, kMasses, kDraw };
+  Kind kind;
+  int32_t node;
+  int64_t target, draft;  // where the node's rows start, in elements
+  Law target_law, draft_law;
+  unsigned sides;  // kSums, kLook: of which rows; kDraw: which rows to look through on the way
+  int32_t rows;    // kSums: of how many nodes, from this one on
+  int32_t end;     // kMasses, kDraw: the tokens of the node's children before this one do not count; 0: all tokens do
+  bool fresh;      // kMasses: the first order of this node
+  bool residual;   // kDraw: from what is left of p
+  float taken;     // the multiple of q that is subtracted
+  int32_t target_stat, draft_stat;  // kMasses, kDraw: where the figures of the rows are
+  Noise noise;
+};
+
+// What the walking warp keeps between two orders, and the answers; kNoNode stands for none.
+struct Memory {
+  Walk walk;
+  int32_t status;
+  int32_t target_from, target_to, draft_from, draft_to;  // the nodes whose rows were looked through
+  int32_t masses_node, masses_child, drawn_node;         // of the latest orders
+  Masses masses;
+  Draw drawn;
+  bool writes;  // this member writes the verdict, for its team
+};
+
+__device__ __forceinline__ Memory nothing_remembered(bool writes) {
+  Memory memory = {};
+  memory.walk = walk_from(0, 0);
+  memory.masses_node = memory.masses_child = memory.drawn_node = kNoNode;
+  memory.writes = writes;
+  return memory;
+}
+
+// The row operations, by the lanes of the walking warp together.
+template <class Topology>
+struct AskingOps {
+  const Topology& t;
+  const Verdict& verdict;
+  int rows_at_once;
+  const Shared<RowStat>& stats;  // of a row: see stat_index
+  Memory& memory;
+  Order& order;
+
+  __device__ bool argmax(int32_t node, Draw* draw) {
+    if (!know(node, kTarget)) return false;
+    *draw = draw_of(Candidate{0.0f, stat(node, kTarget).argmax}, row_status(node, kTarget));
+    return true;
+  }
+
+  __device__ bool race(int32_t node, const Noise& noise, Draw* draw) {
+    *draw = memory.drawn;
+    return drawn(node, noise);
+  }
+
+  // Rows of probabilities are not looked through for one token.
+  __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
+    if (!know(node, rows_needed())) return false;
+    *status |= row_status(node, rows_needed());
+    *p = law_of({row_at(t.p.target, t.target_row(node)), stat(node, kTarget).known(t.target_law)}, token, status);
+    *q = 1.0f;
+    if (t.has_draft())
+      *q = law_of({row_at(t.p.draft, t.draft_row(node)), stat(node, kDraft).known(t.draft_law)}, token, status);
+    return true;
+  }
+
+  __device__ bool masses(int32_t node, int32_t child, float taken, Masses* masses) {
+    if (!know(node, kTarget | kDraft)) return false;
+    *masses = memory.masses;
+    masses->status = row_status(node, kTarget | kDraft);
+    if (memory.masses_child == child) return true;
+    place(Order::kMasses, node);
+    order.end = t.replacement() ? 0 : child;
+    order.taken = taken;
+    order.fresh = memory.masses_node != node;
+    memory.masses_node = node;
+    memory.masses_child = child;
+    return false;
+  }
+
+  __device__ bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
+    if (!know(node, rows_needed())) return false;
+    *draw = memory.drawn;
+    draw->status |= row_status(node, rows_needed());
+    if (drawn(node, noise)) return true;
+    order.residual = true;
+    order.taken = taken;
+    if (!t.has_draft()) order.end = kNoToken;
+    // A draft row of probabilities is read only where a token could win; its status asks for all of it.
+    else if (!knows(node, kDraft)) order.sides = kDraft;
+    return false;
+  }
+
+  __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
+    if (memory.writes && lane_id() == 0) verdict.put(depth, node, token);
+  }
+
+ private:
+  // The rows that probabilities need to be looked through.
+  __device__ unsigned rows_needed() const {
+    return (t.target_law.needs_row() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_row() ? kDraft : 0u);
+  }
+  __device__ unsigned rows_with_sums() const {
+    return (t.target_law.needs_sum() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_sum() ? kDraft : 0u);
+  }
+
+  __device__ bool knows(int32_t node, unsigned side) const {
+    return side == kTarget ? node >= memory.target_from && node < memory.target_to
+                           : node >= memory.draft_from && node < memory.draft_to;
+  }
+  __device__ int32_t stat_index(int32_t node, unsigned side) const {
+    return side == kTarget ? 2 * (node - memory.target_from) : 2 * (node - memory.draft_from) + 1;
+  }
+  __device__ RowStat stat(int32_t node, unsigned side) const {
+    if (!knows(node, side)) return {};
+    return stats[stat_index(node, side)];
+  }
+  __device__ int32_t row_status(int32_t node, unsigned sides) const {
+    const bool bad = ((sides & kTarget) && stat(node, kTarget).bad) || ((sides & kDraft) && stat(node, kDraft).bad);
+    return bad ? kStatusNonFinite : kStatusOk;
+  }
+
+  // Were these rows of the node looked through? If not, they are ordered: all log-sum-exps first.
+  __device__ bool know(int32_t node, unsigned sides) {
+    const unsigned known = (knows(node, kTarget) ? kTarget : 0u) | (knows(node, kDraft) ? kDraft : 0u);
+    const unsigned missing = sides & ~known, sums = missing & rows_with_sums();
+    if (!missing) return true;
+    place(sums ? Order::kSums : Order::kLook, node);
+    order.sides = sums ? sums : missing;
+    order.rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
+    if (order.sides & kTarget) memory.target_from = node, memory.target_to = node + order.rows;
+    if (order.sides & kDraft) memory.draft_from = node, memory.draft_to = node + order.rows;
+    return false;
+  }
+
+  // Was the node's token drawn? If not, the draw is ordered.
+  __device__ bool drawn(int32_t node, const Noise& noise) {
+    if (memory.drawn_node == node) return true;
+    memory.drawn_node = node;
+    place(Order::kDraw, node);
+    order.noise = noise;
+    return false;
+  }
+
+  __device__ void place(Order::Kind kind, int32_t node) {
+    order.kind = kind;
+    order.node = node;
+    order.target = t.target_row(node);
+    order.draft = t.draft_row(node);
+    order.target_law = t.target_law;
+    order.draft_law = t.draft_law;
+    order.target_stat = stat_index(node, kTarget);
+    order.draft_stat = stat_index(node, kDraft);
+  }
+};
+
+// The end of a verdict, by a warp.
+__device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t status) {
+  for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
+  if (lane_id() != 0) return;
+  *verdict.num_accepted = accepted;
+  *verdict.status = status;
+}
+
+// A warp walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
+template <class Topology>
+__device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
+                        const Shared<RowStat>& stats, const Shared<Memory>& shared_memory,
+                        const Shared<Order>& shared_order) {
+  const Topology t(p, request);
+  const Verdict verdict = verdict_at(p, request);
+  Memory memory = shared_memory[0];
+  Order order = {};
+  int32_t status = memory.status | t.status;  // each lane's own until the end
+  AskingOps<Topology> ops{t, verdict, rows_at_once, stats, memory, order};
+  const bool through = walk(t, p.method, ops, &memory.walk, &status);
+  memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
+  if (through && memory.writes) finish(verdict, memory.walk.depth, memory.status);
+  __syncwarp();  // every lane has read its memory
+  if (lane_id() != 0) return;
+  shared_memory[0] = memory;
+  shared_order[0] = order;
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,252 @@
+// A kernel that walks: what the walking warp orders (walk_orders.cuh), its block and team fill. Of a chain as of a tree.
+#pragma once
+
+#include "law_sums.cuh"
+#include "walk_orders.cuh"
+
+namespace specdec {
+namespace cuda {
+
+template <class Params>
+struct WalkArguments {
+  Params p;
+  TeamRoom team;
+  unsigned* tickets;  // one a request
+  WideKey* partials;  // one a block
+  int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
+  int tiles;          // of the longest row of logits
+  // Where nodes have siblings, in shared memory:
+  size_t tried_at;  // marks of the tokens tried, a bit each
+  size_t held_at;   // p and q of a node
+  int held_fours;   // vectors of each; 0 where they do not fit
+};
+
+// ---- figures of rows ------------------------------------------------------------------------------------------------
+
+// The log-sum-exps of the rows ordered, into shared memory.
+template <class Team, class Params>
+__device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
+                                          const Shared<RowStat>& stats) {
+  const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
+  const auto is_target = [&](int row) { return (order.sides & kTarget) && row % sides == 0; };
+  stats_of_rows(
+      team, order.rows * sides, a.tiles,
+      [&](int row) -> LawRow {
+        const int ahead = row / sides;
+        if (is_target(row))
+          return {row_at(a.p.target, order.target + ahead * a.p.target.row_stride), nothing_known(order.target_law)};
+        return {row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride), nothing_known(order.draft_law)};
+      },
+      [&](int row, const RowStat& stat) { stats[row / sides * 2 + (is_target(row) ? 0 : 1)] = stat; });
+}
+
+// The rows ordered, with what is known of them. Rows of probabilities have no figures.
+template <class Params>
+__device__ __forceinline__ LawRow ordered_target(const WalkArguments<Params>& a, const Order& order,
+                                                 const Shared<RowStat>& stats) {
+  RowStat stat = {};
+  if (order.target_law.needs_row()) stat = stats[order.target_stat];
+  return {row_at(a.p.target, order.target), stat.known(order.target_law)};
+}
+template <class Params>
+__device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, const Order& order,
+                                                const Shared<RowStat>& stats) {
+  RowStat stat = {};
+  if (order.draft_law.needs_row()) stat = stats[order.draft_stat];
+  return {row_at(a.p.draft, order.draft), stat.known(order.draft_law)};
+}
+
+// ---- a draw ---------------------------------------------------------------------------------------------------------
+
+// The weights to draw by.
+template <class Topology>
+__device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename Topology::Params>& a, int request,
+                                                   const Order& order, const Shared<RowStat>& stats,
+                                                   const Shared<unsigned>& tried) {
+  if (order.residual && !order.end)
+    return weights_of_residual(ordered_target(a, order, stats), ordered_draft(a, order, stats), order.taken);
+  Weights weights = weights_of_row(row_at(a.p.target, order.target), order.target_law);
+  if (!order.end) return weights;
+  if constexpr (Topology::kSiblings) {
+    weights.tried = tried;
+    weights.leaves_out = true;
+  } else {
+    const Topology t(a.p, request);
+    int32_t known = kStatusOk;
+    const int32_t child = t.next_child(order.node, order.node, &known);
+    const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
+    if (in_vocab(t, token)) weights.excluded = static_cast<int32_t>(token);
+  }
+  return weights;
+}
+
+// Looks through the rows ordered, then draws if that was ordered. The draw is known to every member; where the walk ends
+// with it, to the last member to come alone: that one writes the verdict, and nobody waits for it.
+template <class Topology, class Team>
+__device__ __forceinline__ void take_draw(const WalkArguments<typename Topology::Params>& a, Team& team,
+                                          const Order& order, const Shared<RowStat>& stats,
+                                          const Shared<unsigned>& tried, const Shared<Memory>& memory) {
+  Part part = {team.rank(), team.size()};
+  Find find, looked = {0, false};
+#pragma unroll 1
+  for (int side = 1; side >= 0; --side) {
+    if (!(order.sides >> side & 1u)) continue;
+    looked = argmax_part(side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft),
+                         side == 0 ? order.target_law : order.draft_law, part);
+    if (order.kind != Order::kLook) continue;
+    const RowStat stat = stat_of(team_find(team, looked));
+    if (threadIdx.x == 0) stats[side] = stat;
+  }
+  if (order.kind == Order::kLook) return;
+
+  Weights weights = ordered_weights<Topology>(a, team.index(), order, stats, tried);
+  bool writes = team.rank() == 0;
+  int32_t status = kStatusOk;
+  for (;;) {
+    find = race_part(weights, order.noise, part);
+    find.bad |= looked.bad;
+    find.draft_weighs = looked.key != 0 || looked.draft_weighs;
+    if (a.p.method == Method::kRace) {  // the walk may go on
+      find = team_find(team, find);
+    } else if (part.size > 1) {
+      const int64_t first = static_cast<int64_t>(team.index()) * part.size;
+      if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, find);
+      writes = last_to_come(a.tickets + team.index(), static_cast<unsigned>(part.size));
+      if (!writes) break;
+      find = gather_partials(a.partials, first, part.size);
+    }
+    if (find.key != 0 || !order.residual || status != kStatusOk) break;
+    // p and q equal to rounding: the last member alone draws from p.
+    status = kStatusEmptyResidual;
+    weights = weights_of_row(weights.target.row, order.target_law);
+    part = {0, 1};
+    looked = find;
+  }
+  if (order.sides && !find.draft_weighs) find.bad = true;
+  if (threadIdx.x == 0) {
+    Memory known = memory[0];
+    known.drawn = draw_of(find, status);
+    known.writes = writes;
+    memory[0] = known;
+  }
+}
+
+// ---- siblings -------------------------------------------------------------------------------------------------------
+
+// Marks the tokens of the node's children before `end`, for the whole block.
+template <class Topology>
+__device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int32_t end,
+                                           const Shared<unsigned>& tried) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+#pragma unroll 1
+  for (int32_t word = thread; word < (t.vocab() + 31) / 32; word += threads) tried[word] = 0;
+  __syncthreads();
+  int32_t known = kStatusOk;
+#pragma unroll 1
+  for (int32_t child = node + 1 + thread; child < t.nodes() && child < end; child += threads) {
+    if (t.parent(child, &known) != node) continue;
+    const int64_t token = t.draft_token(child);
+    if (in_vocab(t, token)) atomicOr(&tried[token / 32], 1u << token % 32);
+  }
+  __syncthreads();
+}
+
+// A node's rows come out of memory once, for their figures. What its second child and later ones ask for, sums over both
+// rows, is taken from p and q as the members of the team hold them in shared memory; where a member's part does not fit,
+// from the L2 cache.
+template <class Team, class Params>
+__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
+                                            const Shared<RowStat>& stats, const Shared<unsigned>& tried,
+                                            const Shared<Memory>& memory) {
+  const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
+  const LawRow target = ordered_target(a, order, stats), draft = ordered_draft(a, order, stats);
+  float left = 0.0f, untried = 0.0f;
+  over_sum_tiles(
+      team, a.p.target.vocab, [](int) {},  // the figures were taken: the rows are in the L2 cache
+      [&](int32_t token) {
+        const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
+        Four law_p, law_q;
+        if (a.held_fours && !order.fresh) {  // every thread meets its own tokens again
+          law_p = held[place], law_q = held[a.held_fours + place];
+        } else {
+          law_p = probabilities(target, token), law_q = probabilities(draft, token);
+          if (a.held_fours) held[place] = law_p, held[a.held_fours + place] = law_q;
+        }
+        const unsigned gone = order.end ? tried[token / 32] >> token % 32 : 0u;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          left = add(left, residual_weight(law_p.value[i], mul(order.taken, law_q.value[i])));
+          untried = add(untried, gone >> i & 1u ? 0.0f : law_q.value[i]);
+        }
+      },
+      [&](int tile) {
+        const WideKey word = packed(warp_sum(left), warp_sum(untried));
+        if (lane_id() == 0) team.put(tile, word);
+        left = untried = 0.0f;
+      });
+  team.sync();
+  const TwoSums sums = sum_items(team, 0, sum_tiles_of(a.p.target.vocab));
+  if (threadIdx.x == 0) {
+    Memory known = memory[0];
+    known.masses = {sums.a, sums.b, kStatusOk};
+    memory[0] = known;
+  }
+}
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+// A team walks one request. `kRows` is the most that rows_at_once can be.
+template <class Topology, class Team, int kRows>
+__device__ __forceinline__ void walk_request(const WalkArguments<typename Topology::Params>& a) {
+  SPECDEC_SHARED(RowStat, stats, 2 * kRows);
+  SPECDEC_SHARED(Memory, memory, 1);
+  SPECDEC_SHARED(Order, ordered, 1);
+  Shared<unsigned> tried = {};
+  if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
+  Team team(a.team);
+  if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
+  for (;;) {
+    __syncthreads();
+    if (warp_id() == 0) walk_on<Topology>(a.p, team.index(), a.rows_at_once, stats, memory, ordered);
+    __syncthreads();
+    const Order order = ordered[0];
+    if (order.kind == Order::kDone) break;
+    if (order.kind == Order::kSums) {
+      take_sums(a, team, order, stats);
+      continue;
+    }
+    if constexpr (Topology::kSiblings) {
+      if (order.end) mark_tried(Topology(a.p, team.index()), order.node, order.end, tried);
+      if (order.kind == Order::kMasses) {
+        take_masses(a, team, order, stats, tried, memory);
+        continue;
+      }
+    }
+    take_draw<Topology>(a, team, order, stats, tried, memory);
+  }
+  team.leave();
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+template <class Params>
+WalkArguments<Params> walk_arguments(const Params& p) {
+  const int target = tiles_of(p.target), draft = tiles_of(p.draft);
+  return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 0, 0};
+}
+
+// Teams of more than one block also need a ticket, and room for what each block drew.
+inline TeamPlan walk_plan(const TeamShape& shape, int64_t requests, int items) {
+  const int64_t tickets = shape.size > 1 ? requests : 0;
+  return team_plan(shape, requests, items, tickets, tickets * shape.size * kWordsAPartial);
+}
+
+template <class Params>
+void use_room(WalkArguments<Params>& a, const TeamPlan& plan, const Room& room) {
+  a.team = plan.team(room);
+  a.tickets = room.tickets;
+  a.partials = room.words;
+}
+
+}  // namespace cuda
+}  // namespace specdec

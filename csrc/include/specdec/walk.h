@@ -1,0 +1,231 @@
+// Walks over the rows of one request. Three parts that know nothing of each other:
+//
+//   a topology        which drafts follow which: a chain (chain.h) or a tree (tree.h)
+//   a rule            what is decided at a row: walk_race and walk_rejection below
+//   row operations    `Ops`, as a backend does them: by one thread, a block, a cluster
+//
+// Rows are wide; a walk is short and sequential. Node 0 is the last committed token, every other node is a draft, and
+// row i is the law of the token after node i, whichever topology it is.
+//
+// A topology is a WalkRequest that also gives
+//   kSiblings                           whether a node may have more than one child
+//   int32_t vocab() const
+//   bool has_draft() const              whether there are draft laws; without them a draft is certain (one-hot)
+//   bool replacement() const            whether siblings were drawn with replacement
+//   int32_t max_depth() const           the outputs have no place for deeper drafts: they count as absent
+//   float epsilon() const
+//   float draft_share(node, status*)    h, the probability that a draft was made after this node
+//   int32_t next_child(node, after, status*)   the first child of `node` with an index above `after`, or kNoNode
+//   int64_t draft_token(node)           -1: absent
+//   bool has_elder(node, child, token, status*)   whether a child of `node` before `child` has this token, too
+//
+// Ops gives, for the rows of a node,
+//   bool argmax(node, Draw*)                   the most probable token
+//   bool race(node, noise, Draw*)              a token from p
+//   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows
+//   bool masses(node, child, taken, Masses*)   sums over both rows; the tokens tried are those of children before `child`
+//   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p without the
+//                                              tokens of the node's children
+//   void emit(depth, node, token)              writes the token decided after `node`
+// An operation returns false while its answer is not known. The rule then returns false as well. The backend finds the
+// answer and calls the rule again with the same `Walk`: it asks the same question again. A rule returns true when the
+// walk has ended: then Walk::depth drafts were accepted.
+//
+// A new rule is one more function here, and asks nothing of the others.
+#pragma once
+
+#include "accept.h"
+#include "law.h"
+#include "race.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kNoNode = -1;
+
+// One request, decoded, as far as every topology has it.
+struct WalkRequest {
+  int64_t first_target, first_draft;          // offsets of row 0, in elements
+  int64_t target_row_stride, draft_row_stride;
+  Noise noise;                                // of the token after node 0
+  Law target_law, draft_law;
+  int32_t status;
+  bool readable;  // false: its arguments point outside of their arrays, so nothing is read
+
+  SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * target_row_stride; }
+  SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * draft_row_stride; }
+  SPECDEC_HD Noise noise_at_depth(int32_t depth, uint32_t stream) const { return later(noise, depth, stream); }
+};
+
+// Where the verdict of one request goes.
+struct Verdict {
+  int64_t* tokens;  // [places]
+  int32_t* path;    // likewise; null for a chain
+  int32_t *num_accepted, *status;
+  int32_t places;
+
+  SPECDEC_HD void put(int32_t depth, int32_t node, int64_t token) const {
+    tokens[depth] = token;
+    if (path) path[depth] = node;
+  }
+  SPECDEC_HD void clear(int32_t depth) const { put(depth, -1, -1); }
+};
+
+// Where a walk stands: at a node, after some of its children.
+struct Walk {
+  int32_t node, depth;
+  int32_t after;  // the child tried last; the node itself before the first
+  bool tried;     // whether any child was tried
+  float taken;    // the multiple of q that was subtracted from p so far: T_m below
+  float share;    // with one-hot drafts: the mass of p on tokens not tried
+};
+
+SPECDEC_HD Walk walk_from(int32_t node, int32_t depth) { return {node, depth, node, false, 0.0f, 1.0f}; }
+
+// Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
+struct Masses {
+  float left, untried;
+  int32_t status;
+};
+
+// How much of q the next child's law takes from p: W / R; nothing once either is used up.
+SPECDEC_HD float share_of(float left, float untried) {
+  return untried >= kSmallest ? min(left / untried, kLargest) : 0.0f;
+}
+
+template <class Topology>
+SPECDEC_HD bool in_vocab(const Topology& t, int64_t token) { return token >= 0 && token < t.vocab(); }
+
+// The next child that is there, kNoNode if there is none.
+template <class Topology>
+SPECDEC_HD int32_t next_draft(const Topology& t, const Walk& at, int32_t after, int32_t* status) {
+  int32_t child = t.next_child(at.node, after, status);
+  while (child != kNoNode && t.draft_token(child) == -1) child = t.next_child(at.node, child, status);
+  if (child == kNoNode || at.depth < t.max_depth()) return child;
+  *status |= kStatusParameter;
+  return kNoNode;
+}
+
+// ---- race -----------------------------------------------------------------------------------------------------------
+
+// The first child with this token, kNoNode if there is none.
+template <class Topology>
+SPECDEC_HD int32_t child_with(const Topology& t, const Walk& at, int32_t token, int32_t* status) {
+  int32_t child = next_draft(t, at, at.node, status);
+  for (; child != kNoNode; child = next_draft(t, at, child, status)) {
+    const int64_t drafted = t.draft_token(child);
+    if (drafted == token) break;
+    if (!in_vocab(t, drafted)) *status |= kStatusTokenRange;
+  }
+  return child;
+}
+
+// The target's own token decides: the winner of the race that the draft took part in, or the argmax at temperature 0.
+template <class Topology, class Ops>
+SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
+  for (;;) {
+    Draw draw;
+    const bool known = t.target_law.greedy ? ops.argmax(at->node, &draw)
+                                           : ops.race(at->node, t.noise_at_depth(at->depth, kStreamRace), &draw);
+    if (!known) return false;
+    *status |= draw.status;
+    const int32_t child = child_with(t, *at, draw.token, status);
+    ops.emit(at->depth, at->node, draw.token);
+    if (child == kNoNode) return true;
+    *at = walk_from(child, at->depth + 1);
+  }
+}
+
+// ---- rejection ------------------------------------------------------------------------------------------------------
+
+// Sampling without replacement asks, for the m-th child tried at a node, u q^m(x) < p^m(x), where
+//   p^1 = p, p^{m+1} = norm((p^m - q^m)^+),   q^1 = q, q^{m+1} = norm(q^m without the token tried).
+// Nothing of that needs a second row. On tokens not tried q^m = q / R_m, R_m the mass of q on them; and since
+// (a^+ - b)^+ = (a - b)^+ for b >= 0, all the subtractions add up to one multiple of q:
+//   p^m = (p - T_m q)^+ / W_m,   T_1 = 0,   T_{m+1} = T_m + W_m / R_m,   W_m = sum (p - T_m q)^+,   W_1 = R_1 = 1.
+// A token that was tried has p^m = 0 ever after. So the test is u (W_m / R_m) q(x) < p(x) - T_m q(x), and the law left
+// after the last child is norm((p - T q)^+). With replacement R_m = 1 throughout. Where a draft is made with
+// probability h alone, h q takes the place of q for the first child; a chain has no second one.
+
+// Tries the children that are left, in order. *accepted is the one accepted, kNoNode if none was.
+template <class Topology, class Ops>
+SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* accepted, int32_t* status) {
+  const bool has_draft = t.has_draft(), repeats = has_draft && t.replacement();
+  const int32_t node = at->node;
+  *accepted = kNoNode;
+  for (int32_t child = next_draft(t, *at, at->after, status); child != kNoNode;
+       child = next_draft(t, *at, child, status)) {
+    const int64_t token = t.draft_token(child);
+    const bool in_range = in_vocab(t, token);
+    if (!in_range) *status |= kStatusTokenRange;
+    float share = at->tried ? at->share : t.draft_share(node, status);
+    if constexpr (Topology::kSiblings) {
+      // A second child with a token is no draw from q^m, which has it no more: it must not be subtracted again.
+      if (at->tried && !repeats && in_range && t.has_elder(node, child, token, status)) continue;
+      if (at->tried && has_draft) {
+        Masses m;
+        if (!ops.masses(node, child, at->taken, &m)) return false;
+        *status |= m.status;
+        share = share_of(m.left, repeats ? 1.0f : m.untried);
+      }
+    }
+    float p = 0.0f, q;
+    if (in_range) {
+      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status)) return false;
+      const float u = accept_coin(t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1));
+      if (accepts(u, sub(p, mul(at->taken, q)), mul(share, q), t.epsilon())) {
+        *accepted = child;
+        return true;
+      }
+    }
+    at->after = child;
+    at->tried = true;
+    if (has_draft) {
+      at->taken = min(add(at->taken, share), kLargest);
+    } else {
+      at->share = max(sub(share, p), 0.0f);
+    }
+  }
+  return true;
+}
+
+// The token of a node of which no child was accepted.
+template <class Topology, class Ops>
+SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* draw, int32_t* status) {
+  const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
+  const float taken = at.tried ? at.taken : t.draft_share(at.node, status);
+  // That nothing was drafted where a draft was possible counts as a draft, too.
+  if (at.tried || taken < 1.0f) return ops.residual(at.node, noise, taken, draw);
+  return ops.race(at.node, noise, draw);
+}
+
+// Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none.
+template <class Topology, class Ops>
+SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
+  for (;;) {
+    int32_t child;
+    if (!try_children(t, ops, at, &child, status)) return false;
+    if (child == kNoNode) {
+      Draw draw;
+      if (!draw_instead(t, ops, *at, &draw, status)) return false;
+      *status |= draw.status;
+      ops.emit(at->depth, at->node, draw.token);
+      return true;
+    }
+    ops.emit(at->depth, at->node, static_cast<int32_t>(t.draft_token(child)));
+    *at = walk_from(child, at->depth + 1);
+  }
+}
+
+// ---- by method ------------------------------------------------------------------------------------------------------
+
+template <class Topology, class Ops>
+SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32_t* status) {
+  if (!t.readable) {
+    ops.emit(0, 0, 0);
+    return true;
+  }
+  if (t.target_law.greedy || method == Method::kRace) return walk_race(t, ops, at, status);
+  return walk_rejection(t, ops, at, status);
+}
+
+SPECDEC_END
