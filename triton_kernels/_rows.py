@@ -7,6 +7,7 @@ from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NO_TOKEN,
     SMALLEST,
+    Noise,
     any_of,
     clean_probability,
     exp_or_zero,
@@ -43,6 +44,15 @@ def number(pointer, value, offset):
         return value
     else:
         return tl.load(pointer + offset)
+
+
+@triton.jit
+def noise_at(seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at):
+    """The noise of a row, from numbers that may be int32 or int64 in memory."""
+    return Noise(
+        number(seed, seed_value, seed_at).to(tl.int64), number(position, position_value, position_at).to(tl.uint32),
+        number(nonce, nonce_value, nonce_at).to(tl.uint32),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -138,20 +148,20 @@ def best_key(best, score, token):
 
 
 @triton.jit
-def tile_scores(x, a, b, start, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr):
+def tile_scores(x, a, b, start, noise, STREAM: tl.constexpr, KIND: tl.constexpr):
     """The score of every token of a tile of clean values."""
     GROUPS: tl.constexpr = x.shape[0]
     first = first_arrival(a, b)[:, None]
     column = tl.arange(0, GROUP)
     four = start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
-    w0, w1, w2, w3 = words(seed, four.to(tl.uint32), position, nonce, STREAM + 1)
+    w0, w1, w2, w3 = words(noise, four.to(tl.uint32), STREAM + 1)
     second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
     arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))
     return log_weights(x, KIND) - log(arrival)
 
 
 @triton.jit
-def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr):
+def open_tile(x, a, b, start, best, key, noise, STREAM: tl.constexpr, KIND: tl.constexpr):
     """The best key after a tile of clean values, most of them unseen.
 
     Each group offers its first arrival, then its largest weight. What other programs of the row found by then is asked
@@ -168,7 +178,7 @@ def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.const
     largest = tl.max(x, axis=1)
     at = tl.min(tl.where(x == largest[:, None], column[None, :], GROUP), axis=1)
     token = start + group * GROUP + at
-    later = first + later_by(second_words(seed, token, position, nonce, STREAM))
+    later = first + later_by(second_words(noise, token, STREAM))
     best = best_key(best, log_weights(largest, KIND) - log(tl.where(at == winner, first, later)), token)
 
     to_beat = key_score(exchange(key, best))
@@ -181,7 +191,7 @@ def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.const
         row = tl.sum(tl.where(mine[:, None], x, 0.0), axis=0)
         column_token = start + tl.sum(tl.where(mine, group, 0), axis=0) * GROUP + column
         when = tl.sum(tl.where(mine, first, 0.0), axis=0)
-        column_later = when + later_by(second_words(seed, column_token, position, nonce, STREAM))
+        column_later = when + later_by(second_words(noise, column_token, STREAM))
         arrival = tl.where(column == tl.sum(tl.where(mine, winner, 0), axis=0), when, column_later)
         best = best_key(best, log_weights(row, KIND) - log(arrival), column_token)
         ceiling = tl.where(mine, -INFINITY, ceiling)
@@ -217,22 +227,20 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 
 
 @triton.jit
-def race_tile(
-    x, a, b, start, best, key, greedy, dense, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr
-):  # fmt: skip
+def race_tile(x, a, b, start, best, key, greedy, dense, noise, STREAM: tl.constexpr, KIND: tl.constexpr):
     """The best key after a tile of clean values that may hold the winner. All ways give the same winner."""
     if greedy:
         best = argmax_tile(x, start, best, KIND)
     elif dense != 0:  # few programs: latency counts, not work
-        best = argmax_tile(tile_scores(x, a, b, start, seed, position, nonce, STREAM, KIND), start, best, LOGITS)
+        best = argmax_tile(tile_scores(x, a, b, start, noise, STREAM, KIND), start, best, LOGITS)
     else:
-        best = open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM, KIND)
+        best = open_tile(x, a, b, start, best, key, noise, STREAM, KIND)
     return best
 
 
 @triton.jit
 def race_tiles(
-    row, vocab, first, last, key, inverse, greedy, dense, seed, position, nonce, excluded, children,
+    row, vocab, first, last, key, inverse, greedy, dense, noise, excluded, children,
     STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
@@ -254,21 +262,17 @@ def race_tiles(
         tops = group_tops(x)
         unclean = unclean_groups(x, tops, KIND)
         tops = clean(tops, inverse, KIND)
-        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
+        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
         wins = tl.where(greedy, tops >= to_beat, can_win(log_weights(tops, KIND), a, to_beat))
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
         if found > 0:
-            best = race_tile(
-                clean(x, inverse, KIND), a, b, start, best, key, greedy, dense, seed, position, nonce, STREAM, KIND
-            )  # fmt: skip
+            best = race_tile(clean(x, inverse, KIND), a, b, start, best, key, greedy, dense, noise, STREAM, KIND)
         bad = bad | (found > 1)
     return best, bad
 
 
 @triton.jit
-def race_row(
-    row, vocab, inverse, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr
-):  # fmt: skip
+def race_row(row, vocab, inverse, noise, STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr):
     """(best key, bad) of a row that one program races alone, every token scored: short code for what is rare."""
     NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
     best = tl.full([], 0, tl.uint64)
@@ -277,8 +281,8 @@ def race_row(
         start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(row, start, vocab, NOTHING, TILE)
         bad = bad | (any_of(unclean_groups(x, group_tops(x), KIND)) > 0)
-        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
-        scores = tile_scores(clean(x, inverse, KIND), a, b, start, seed, position, nonce, STREAM, KIND)
+        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
+        scores = tile_scores(clean(x, inverse, KIND), a, b, start, noise, STREAM, KIND)
         best = argmax_tile(scores, start, best, LOGITS)
     return best, bad
 
@@ -286,7 +290,7 @@ def race_row(
 @triton.jit
 def residual_tiles(
     target, draft, target_top, target_log_sum, draft_top, draft_log_sum, vocab, draft_vocab, first, last, key,
-    inverse, h, dense, seed, position, nonce,
+    inverse, h, dense, noise,
     STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
@@ -311,7 +315,7 @@ def residual_tiles(
             y_tops = group_tops(y)
             unclean = unclean | unclean_groups(y, y_tops, KIND)
             drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
-        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
+        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
         wins = can_win(bound, a, to_beat)
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
         if found > 0:
@@ -323,7 +327,7 @@ def residual_tiles(
                 p = clean_probability(x)
                 q = clean_probability(y)
             best = race_tile(
-                residual_weight(p, h * q), a, b, start, best, key, False, dense, seed, position, nonce, STREAM, WEIGHTS
+                residual_weight(p, h * q), a, b, start, best, key, False, dense, noise, STREAM, WEIGHTS
             )  # fmt: skip
         bad = bad | (found > 1)
     return best, bad, drafted

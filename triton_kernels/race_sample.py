@@ -3,7 +3,7 @@
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import STREAM_RACE, inverse_temperature, key_token
-from specdec_kernels.triton_kernels._rows import LOGITS, PROBS, is_last, key_at, number, race_tiles, row_at
+from specdec_kernels.triton_kernels._rows import LOGITS, PROBS, is_last, key_at, noise_at, number, race_tiles, row_at
 
 
 @_launch.kernel
@@ -22,6 +22,10 @@ def race_sample_kernel(
     inverse, greedy, _ = inverse_temperature(
         number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
     )
+    noise = noise_at(
+        seed, seed_value, i * seed_outer + j * seed_inner, position, position_value,
+        i * position_outer + j * position_inner, nonce, nonce_value, i * nonce_outer + j * nonce_inner,
+    )  # fmt: skip
     key = key_at(counters + 4 * row)
     ticket = counters + 4 * row + 2
 
@@ -30,10 +34,7 @@ def race_sample_kernel(
         row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab,
         split * tiles // splits, (split + 1) * tiles // splits,
         key, inverse, greedy, dense,
-        number(seed, seed_value, i * seed_outer + j * seed_inner).to(tl.int64),
-        number(position, position_value, i * position_outer + j * position_inner).to(tl.uint32),
-        number(nonce, nonce_value, i * nonce_outer + j * nonce_inner).to(tl.uint32),
-        None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
+        noise, None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
     )  # fmt: skip
     tl.atomic_max(key, best, sem="relaxed")
     if is_last(ticket, splits):

@@ -19,6 +19,7 @@ from specdec_kernels.triton_kernels._rows import (
     is_last,
     key_at,
     load_tile,
+    noise_at,
     number,
     row_at,
     tile_scores,
@@ -44,9 +45,10 @@ def race_topk_kernel(
     inverse, greedy, _ = inverse_temperature(
         number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
     )
-    key = number(seed, seed_value, i * seed_outer + j * seed_inner).to(tl.int64)
-    place = number(position, position_value, i * position_outer + j * position_inner).to(tl.uint32)
-    round_ = number(nonce, nonce_value, i * nonce_outer + j * nonce_inner).to(tl.uint32)
+    noise = noise_at(
+        seed, seed_value, i * seed_outer + j * seed_inner, position, position_value,
+        i * position_outer + j * position_inner, nonce, nonce_value, i * nonce_outer + j * nonce_inner,
+    )  # fmt: skip
     KIND: tl.constexpr = LOGITS if SPACE == "logits" else PROBS
     NOTHING: tl.constexpr = -INFINITY if SPACE == "logits" else 0.0
 
@@ -54,11 +56,11 @@ def race_topk_kernel(
     ids = tile_tokens(start, TILE)
     row_of_draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
     x = clean(load_tile(row_of_draft, start, vocab, NOTHING, TILE), inverse, KIND)
-    a, b = group_words(key, start // 64, place, round_, STREAM_RACE, x.shape[0])
+    a, b = group_words(noise, start // 64, STREAM_RACE, x.shape[0])
     keys = key_at(scratch) + row * tiles * k
     scores = tl.where(x >= SMALLEST, x, -INFINITY) if SPACE == "probs" else x
     if greedy == 0:
-        scores = tile_scores(x, a, b, start, key, place, round_, STREAM_RACE, KIND)
+        scores = tile_scores(x, a, b, start, noise, STREAM_RACE, KIND)
     for n in range(0, k):
         best = argmax_tile(scores, start, tl.full([], 0, tl.uint64), LOGITS)
         tl.store(keys + tile * k + n, best)

@@ -29,6 +29,7 @@ from specdec_kernels.triton_kernels._math import (
     epsilon_of,
     inverse_temperature,
     key_token,
+    later,
 )
 from specdec_kernels.triton_kernels._rows import (
     LOGITS,
@@ -38,6 +39,7 @@ from specdec_kernels.triton_kernels._rows import (
     key_at,
     laws_at,
     lse_tiles,
+    noise_at,
     number,
     race_row,
     race_tiles,
@@ -80,14 +82,14 @@ def request_of(
 
 @triton.jit
 def slot_accepts(
-    slot, token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, h, epsilon, inverse, seed, position,
-    nonce, draft_vocab, SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr,
+    slot, token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, h, epsilon, inverse, noise, draft_vocab,
+    SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr,
 ):  # fmt: skip
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` point to."""
     p, q, bad = laws_at(
         token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, inverse, draft_vocab, SPACE, HAS_DRAFT
     )
-    coin = accept_coin(seed, slot, position + slot.to(tl.uint32), nonce)
+    coin = accept_coin(later(noise, slot), slot)
     return in_range & accepts(coin, p, h * q, epsilon), bad
 
 
@@ -142,9 +144,10 @@ def scan_kernel(
         b, cu_drafts, total_drafts, max_drafts, draft_tokens_request, draft_tokens_slot, draft_prob_request,
         draft_prob_slot, target_request, target_row, draft_request, draft_row,
     )  # fmt: skip
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
+    noise = noise_at(
+        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
+        b * nonce_request,
+    )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
         number(temperature, temperature_value, b * temperature_request)
     )
@@ -168,8 +171,7 @@ def scan_kernel(
             best, bad = race_tiles(
                 row_at(target, target_at + slot * target_row, ALIGNED), vocab, first, last,
                 key_at(record), inverse, greedy, dense,
-                key, place + slot.to(tl.uint32), round_, None, None,
-                STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
+                later(noise, slot), None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
             )  # fmt: skip
             tl.atomic_max(key_at(record), best, sem="relaxed")
             if bad:
@@ -212,7 +214,7 @@ def scan_kernel(
                         slot, token, (token >= 0) & (token < vocab),
                         row_at(target, target_at + slot * target_row, ALIGNED),
                         row_at(draft, draft_at + slot * draft_row, ALIGNED) if HAS_DRAFT else None,
-                        p_top, p_log_sum, q_top, q_log_sum, h, share, inverse, key, place, round_, draft_vocab,
+                        p_top, p_log_sum, q_top, q_log_sum, h, share, inverse, noise, draft_vocab,
                         SPACE, HAS_DRAFT,
                     )[0]  # fmt: skip
                     if accepted == 0:
@@ -255,9 +257,10 @@ def emit_kernel(
         b, cu_drafts, total_drafts, max_drafts, draft_tokens_request, draft_tokens_slot, draft_prob_request,
         draft_prob_slot, target_request, target_row, draft_request, draft_row,
     )  # fmt: skip
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
+    noise = noise_at(
+        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
+        b * nonce_request,
+    )  # fmt: skip
     share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, b * epsilon_request))
     flags |= bad_request | bad_epsilon
     HAS_DRAFT: tl.constexpr = draft is not None
@@ -293,7 +296,7 @@ def emit_kernel(
         accepted, bad = slot_accepts(
             slot, token, in_range, target + target_at + slot * target_row,
             draft + draft_at + slot * draft_row if HAS_DRAFT else None,
-            p_top, p_log_sum, q_top, q_log_sum, h, share, inverse, key, place, round_, draft_vocab, SPACE, HAS_DRAFT,
+            p_top, p_log_sum, q_top, q_log_sum, h, share, inverse, noise, draft_vocab, SPACE, HAS_DRAFT,
         )  # fmt: skip
         n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
         reached = here & (slot <= n)
@@ -310,7 +313,7 @@ def emit_kernel(
     first, last = split * tiles // splits, (split + 1) * tiles // splits
     last = tl.where(readable, last, first)
     request = counters + 4 * rows + 8 * b
-    position_n = place + n.to(tl.uint32)
+    noise_n = later(noise, n)
     row_n = row_at(target, target_at + n * target_row, ALIGNED)
     excluded = None if HAS_DRAFT else tl.where(refused < vocab, refused, -1)
     if HAS_DRAFT and from_residual:
@@ -320,14 +323,14 @@ def emit_kernel(
             p_top, p_log_sum, q_top, q_log_sum = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
         best, bad, drafted = residual_tiles(
             row_n, row_at(draft, draft_at + n * draft_row, ALIGNED), p_top, p_log_sum, q_top, q_log_sum,
-            vocab, draft_vocab, first, last, key_at(request), inverse, share_n, dense, key, position_n, round_,
+            vocab, draft_vocab, first, last, key_at(request), inverse, share_n, dense, noise_n,
             STREAM_RESIDUAL, KIND, TILE,
         )  # fmt: skip
         if drafted:
             tl.atomic_or(request + 4, DRAFTED, sem="relaxed")
     else:
         best, bad = race_tiles(
-            row_n, vocab, first, last, key_at(request), inverse, False, dense, key, position_n, round_, excluded, None,
+            row_n, vocab, first, last, key_at(request), inverse, False, dense, noise_n, excluded, None,
             STREAM_RESIDUAL, KIND, TILE,
         )  # fmt: skip
     tl.atomic_max(key_at(request), best, sem="relaxed")
@@ -342,7 +345,7 @@ def emit_kernel(
             flags |= tl.where(from_residual & (met & DRAFTED == 0), NON_FINITE, 0)
         if (best == NOBODY) & from_residual:
             flags |= EMPTY_RESIDUAL
-            best, bad = race_row(row_n, vocab, inverse, key, position_n, round_, STREAM_RESIDUAL, KIND, TILE)
+            best, bad = race_row(row_n, vocab, inverse, noise_n, STREAM_RESIDUAL, KIND, TILE)
             flags |= tl.where(bad, NON_FINITE, 0)
         flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
         for base in range(0, max_drafts + 1, CHUNK):

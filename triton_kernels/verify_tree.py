@@ -34,6 +34,7 @@ from specdec_kernels.triton_kernels._math import (
     clean_probability,
     inverse_temperature,
     key_token,
+    later,
     probability,
     residual_weight,
     scaled,
@@ -48,6 +49,7 @@ from specdec_kernels.triton_kernels._rows import (
     laws_at,
     load_tile,
     lse_tiles,
+    noise_at,
     number,
     race_row,
     race_tiles,
@@ -123,8 +125,8 @@ def masses(
 
 @triton.jit
 def try_children(
-    tree, node, nodes, target, draft, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab, inverse, seed, position,
-    nonce, REPLACEMENT: tl.constexpr, SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr, TILE: tl.constexpr,
+    tree, node, nodes, target, draft, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab, inverse, noise,
+    REPLACEMENT: tl.constexpr, SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """tree.h's: (the child accepted or -1, T_m after the last one tried, status)."""
     tokens, tokens_node = tree[2], tree[3]
@@ -161,7 +163,7 @@ def try_children(
             )  # fmt: skip
             if SPACE == "probs":
                 flags |= tl.where(bad, NON_FINITE, 0)
-            if in_range & accepts(accept_coin(seed, child - 1, position, nonce), p - taken * q, share * q, 0.0):
+            if in_range & accepts(accept_coin(noise, child - 1), p - taken * q, share * q, 0.0):
                 accepted = child
             elif HAS_DRAFT:
                 taken = tl.minimum(taken + share, LARGEST)
@@ -231,9 +233,10 @@ def scan_kernel(
     b = tl.program_id(0).to(tl.int64)
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     split, splits = tl.program_id(2), tl.num_programs(2)
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
+    noise = noise_at(
+        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
+        b * nonce_request,
+    )  # fmt: skip
     inverse, greedy, flags = inverse_temperature(number(temperature, temperature_value, b * temperature_request))
     if METHOD == "race":
         racing = b >= 0
@@ -258,8 +261,8 @@ def scan_kernel(
         row = row_at(target, b * target_request + node * target_row, ALIGNED)
         if racing:
             best, bad = race_tiles(
-                row, vocab, first, last, key_at(record), inverse, greedy, dense, key, place + depth.to(tl.uint32),
-                round_, None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
+                row, vocab, first, last, key_at(record), inverse, greedy, dense, later(noise, depth),
+                None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
             )  # fmt: skip
             tl.atomic_max(key_at(record), best, sem="relaxed")
             if bad:
@@ -306,7 +309,7 @@ def scan_kernel(
                 if decides:
                     child, taken, met = try_children(
                         tree, node, below, row, draft_node, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab,
-                        inverse, key, place + depth.to(tl.uint32), round_, REPLACEMENT, SPACE, HAS_DRAFT, TILE,
+                        inverse, later(noise, depth), REPLACEMENT, SPACE, HAS_DRAFT, TILE,
                     )  # fmt: skip
                     tl.store(record + TAKEN, taken.to(tl.int32, bitcast=True))
                     if met != 0:
@@ -344,9 +347,10 @@ def emit_kernel(
     request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
     node, tried = tl.load(request + NODE), tl.load(request + TRIED) != 0
     depth = tl.load(num_accepted + b)
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32) + depth.to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
+    noise = later(noise_at(
+        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
+        b * nonce_request,
+    ), depth)  # fmt: skip
     tiles = tl.cdiv(vocab, TILE)
     first, last = split * tiles // splits, (split + 1) * tiles // splits
     row = row_at(target, b * target_request + node * target_row, ALIGNED)
@@ -364,14 +368,14 @@ def emit_kernel(
         best, bad, drafted = residual_tiles(
             row, row_at(draft, b * draft_request + node * draft_row, ALIGNED), p_top, p_log_sum, q_top, q_log_sum,
             vocab, draft_vocab, first, last, key_at(request), inverse,
-            tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True), dense, key, place, round_,
+            tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True), dense, noise,
             STREAM_RESIDUAL, KIND, TILE,
         )  # fmt: skip
         if drafted:
             tl.atomic_or(request + FLAGS, DRAFTED, sem="relaxed")
     else:
         best, bad = race_tiles(
-            row, vocab, first, last, key_at(request), inverse, False, dense, key, place, round_, None, children,
+            row, vocab, first, last, key_at(request), inverse, False, dense, noise, None, children,
             STREAM_RESIDUAL, KIND, TILE,
         )  # fmt: skip
     tl.atomic_max(key_at(request), best, sem="relaxed")
@@ -386,7 +390,7 @@ def emit_kernel(
             flags |= tl.where(tried & (met & DRAFTED == 0), NON_FINITE, 0)
         if (best == NOBODY) & tried:
             flags |= EMPTY_RESIDUAL
-            best, bad = race_row(row, vocab, inverse, key, place, round_, STREAM_RESIDUAL, KIND, TILE)
+            best, bad = race_row(row, vocab, inverse, noise, STREAM_RESIDUAL, KIND, TILE)
             flags |= tl.where(bad, NON_FINITE, 0)
         flags |= tl.where(best == NOBODY, NON_FINITE, 0)
         tl.debug_barrier()  # all warps have read
