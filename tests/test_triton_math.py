@@ -10,7 +10,7 @@ from tests.triton_device import DEVICE
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
-from specdec_kernels.triton_kernels import _launch, _math, _rows  # noqa: E402
+from specdec_kernels.triton_kernels import _launch, _laws, _math, _races, _rows  # noqa: E402
 
 SEEDS = (0, 1, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
 COUNT = 4096
@@ -101,7 +101,7 @@ def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STR
     noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
     a, b = _math.group_words(noise, start // 64, STREAM, COUNT // 64)
     zero = (at * 0).to(tl.float32)
-    tl.store(y + at, _rows.tile_scores(zero, a, b, start, noise, STREAM, _rows.LOGITS))
+    tl.store(y + at, _races.tile_scores(zero, a, b, start, noise, _laws.Law(1.0, None), STREAM))
 
 
 @_launch.kernel

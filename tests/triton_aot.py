@@ -137,8 +137,9 @@ def kernels(*arguments, **options):
     found = {}
     for op, call in calls(*arguments, **options):
         for launch in recorded(call):
-            name = launch[0].__name__.removesuffix("_kernel")
-            found.setdefault(name if name in op or name == "laws" else f"{op}: {name}", launch)
+            stage = launch[2].get("STAGE")
+            name = launch[0].__name__.removesuffix("_kernel") if stage is None else f"{op}: {stage}"
+            found.setdefault(name, launch)
     return found
 
 

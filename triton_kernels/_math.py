@@ -207,6 +207,38 @@ def residual_weight(p, drafted):
 
 
 @triton.jit
+def rejected_weight(p, drafted, epsilon):
+    """What is drafted of a token and not accepted."""
+    return tl.maximum((drafted - p) - epsilon, 0.0)
+
+
+@triton.jit
+def drawn_mass(weight, rejected, h, epsilon):
+    """The probability that a token is drawn from a residual of mass ``weight``."""
+    return tl.where(weight > 0.0, tl.where(epsilon == 0.0, weight, (1.0 - h) + rejected), 0.0)
+
+
+@triton.jit
+def entropy_term(p, q):
+    """p log(p / q)."""
+    ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)
+    return tl.where(p > 0.0, ratio, 0.0)
+
+
+@triton.jit
+def harmonic_term(p, q):
+    """p q / (p + q)."""
+    return p * q / tl.maximum(p + q, SMALLEST)
+
+
+@triton.jit
+def share_left(left, untried):
+    """The share of q^m in p^m's scale, from sum (p - T q)^+ and the mass of q not tried (tree.h)."""
+    ratio = tl.div_rn(left, tl.maximum(untried, SMALLEST))
+    return tl.where(untried >= SMALLEST, tl.minimum(ratio, LARGEST), 0.0)
+
+
+@triton.jit
 def accepts(coin, p, drafted, epsilon):
     return coin * drafted < p + epsilon
 

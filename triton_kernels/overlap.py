@@ -2,9 +2,10 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import launch_laws, law_tile
-from specdec_kernels.triton_kernels._math import INFINITY, SMALLEST, inverse_temperature, log
-from specdec_kernels.triton_kernels._rows import is_last, number, row_at
+from specdec_kernels.triton_kernels._laws import Law, known_at
+from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term, inverse_temperature
+from specdec_kernels.triton_kernels._pairs import launch_laws, law_tile
+from specdec_kernels.triton_kernels._rows import DONE, Row, is_last, number, row_at
 
 
 @_launch.kernel
@@ -13,7 +14,7 @@ def overlap_kernel(
     inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     accept, tv, kl, harmonic, counters, figures, partials,
-    SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
@@ -21,23 +22,24 @@ def overlap_kernel(
     inverse, greedy, _ = inverse_temperature(
         number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
     )
-    target = row_at(target, i * target_outer + j * target_inner, ALIGNED)
-    draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
+    target = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab)
+    draft = Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
+    target_law = Law(inverse if TARGET == "logits" else None, greedy)
+    draft_law = Law(inverse if DRAFT == "logits" else None, greedy)
     own = figures + 4 * row
+    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
-        p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
-        q = law_tile(draft, start, draft_vocab, own + 2, inverse, greedy, SPACE, TILE)
-        ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)
-        both = p * q / tl.maximum(p + q, SMALLEST)
+        p = law_tile(target, target_law, p_known, start, TILE)
+        q = law_tile(draft, draft_law, q_known, start, TILE)
         tl.store(sums + 4 * tile, tl.sum(tl.sum(tl.minimum(p, q), axis=1), axis=0))
         tl.store(sums + 4 * tile + 1, tl.sum(tl.sum(tl.abs(p - q), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 2, tl.sum(tl.sum(tl.where(p > 0.0, ratio, 0.0), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 3, tl.sum(tl.sum(both, axis=1), axis=0))
+        tl.store(sums + 4 * tile + 2, tl.sum(tl.sum(entropy_term(p, q), axis=1), axis=0))
+        tl.store(sums + 4 * tile + 3, tl.sum(tl.sum(harmonic_term(p, q), axis=1), axis=0))
 
-    ticket = counters + 8 * row + 4
+    ticket = counters + 8 * row + DONE
     if is_last(ticket, splits):
         index = tl.arange(0, TILES)
         here = index < tiles

@@ -2,8 +2,10 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import STREAM_RACE, inverse_temperature, key_token
-from specdec_kernels.triton_kernels._rows import LOGITS, PROBS, is_last, key_at, noise_at, number, race_tiles, row_at
+from specdec_kernels.triton_kernels._races import race_tiles
+from specdec_kernels.triton_kernels._rows import DONE, Row, is_last, key_at, noise_at, number, row_at, share_of
 
 
 @_launch.kernel
@@ -17,7 +19,6 @@ def race_sample_kernel(
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    split, splits = tl.program_id(1), tl.num_programs(1)
     i, j = row // inner, row % inner
     inverse, greedy, _ = inverse_temperature(
         number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
@@ -26,20 +27,17 @@ def race_sample_kernel(
         seed, seed_value, i * seed_outer + j * seed_inner, position, position_value,
         i * position_outer + j * position_inner, nonce, nonce_value, i * nonce_outer + j * nonce_inner,
     )  # fmt: skip
-    key = key_at(counters + 4 * row)
-    ticket = counters + 4 * row + 2
-
-    tiles = tl.cdiv(vocab, TILE)
+    record = counters + 4 * row
+    first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     best, _ = race_tiles(
-        row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab,
-        split * tiles // splits, (split + 1) * tiles // splits,
-        key, inverse, greedy, dense,
-        noise, None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
+        Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab),
+        Law(inverse if SPACE == "logits" else None, greedy), first, last, key_at(record), dense, noise, None, None,
+        STREAM_RACE, TILE,
     )  # fmt: skip
-    tl.atomic_max(key, best, sem="relaxed")
-    if is_last(ticket, splits):
-        tl.store(tokens + row, key_token(tl.atomic_xchg(key, best * 0)))
-        tl.store(ticket, 0)
+    tl.atomic_max(key_at(record), best, sem="relaxed")
+    if is_last(record + DONE, tl.num_programs(1)):
+        tl.store(tokens + row, key_token(tl.atomic_xchg(key_at(record), best * 0)))
+        tl.store(record + DONE, 0)
 
 
 def race_sample(target, space, temperature, seed, position, nonce, tokens):

@@ -2,27 +2,25 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._laws import Law, clean, greedy_scores
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NOBODY,
-    SMALLEST,
     STREAM_RACE,
     group_words,
     inverse_temperature,
     key_token,
 )
+from specdec_kernels.triton_kernels._races import tile_scores
 from specdec_kernels.triton_kernels._rows import (
-    LOGITS,
-    PROBS,
-    argmax_tile,
-    clean,
+    Row,
+    best_of_tile,
     is_last,
     key_at,
     load_tile,
     noise_at,
     number,
     row_at,
-    tile_scores,
     tile_tokens,
 )
 
@@ -49,20 +47,19 @@ def race_topk_kernel(
         seed, seed_value, i * seed_outer + j * seed_inner, position, position_value,
         i * position_outer + j * position_inner, nonce, nonce_value, i * nonce_outer + j * nonce_inner,
     )  # fmt: skip
-    KIND: tl.constexpr = LOGITS if SPACE == "logits" else PROBS
-    NOTHING: tl.constexpr = -INFINITY if SPACE == "logits" else 0.0
+    law = Law(inverse if SPACE == "logits" else None, greedy)
 
     start = tile * TILE
     ids = tile_tokens(start, TILE)
-    row_of_draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
-    x = clean(load_tile(row_of_draft, start, vocab, NOTHING, TILE), inverse, KIND)
+    row_of_draft = Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), vocab)
+    x = clean(load_tile(row_of_draft, law, start, TILE), law)
     a, b = group_words(noise, start // 64, STREAM_RACE, x.shape[0])
     keys = key_at(scratch) + row * tiles * k
-    scores = tl.where(x >= SMALLEST, x, -INFINITY) if SPACE == "probs" else x
+    scores = greedy_scores(x, law)
     if greedy == 0:
-        scores = tile_scores(x, a, b, start, noise, STREAM_RACE, KIND)
+        scores = tile_scores(x, a, b, start, noise, law, STREAM_RACE)
     for n in range(0, k):
-        best = argmax_tile(scores, start, tl.full([], 0, tl.uint64), LOGITS)
+        best = best_of_tile(scores, start, tl.full([], 0, tl.uint64))
         tl.store(keys + tile * k + n, best)
         scores = tl.where(ids == key_token(best), -INFINITY, scores)
 

@@ -2,9 +2,17 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import launch_laws, law_tile
-from specdec_kernels.triton_kernels._math import draft_prob_of, epsilon_of, inverse_temperature, residual_weight
-from specdec_kernels.triton_kernels._rows import is_last, number, row_at, tile_tokens
+from specdec_kernels.triton_kernels._laws import Law, known_at
+from specdec_kernels.triton_kernels._math import (
+    draft_prob_of,
+    drawn_mass,
+    epsilon_of,
+    inverse_temperature,
+    rejected_weight,
+    residual_weight,
+)
+from specdec_kernels.triton_kernels._pairs import launch_laws, law_tile
+from specdec_kernels.triton_kernels._rows import DONE, Row, is_last, number, row_at, tile_tokens
 
 
 @_launch.kernel
@@ -15,7 +23,7 @@ def residual_kernel(
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
     probs, mass, counters, figures, partials,
-    SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
@@ -25,24 +33,27 @@ def residual_kernel(
     )
     h = draft_prob_of(number(draft_prob, draft_prob_value, i * draft_prob_outer + j * draft_prob_inner))[0]
     share = epsilon_of(number(epsilon, epsilon_value, i * epsilon_outer + j * epsilon_inner))[0]
-    target = row_at(target, i * target_outer + j * target_inner, ALIGNED)
-    draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
-    probs = row_at(probs, row * vocab, ALIGNED)
+    target = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab)
+    draft = Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
+    target_law = Law(inverse if TARGET == "logits" else None, greedy)
+    draft_law = Law(inverse if DRAFT == "logits" else None, greedy)
     own = figures + 4 * row
+    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
+    probs = row_at(probs, row * vocab, ALIGNED)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
-        p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
-        drafted = h * law_tile(draft, start, draft_vocab, own + 2, inverse, greedy, SPACE, TILE)
+        p = law_tile(target, target_law, p_known, start, TILE)
+        drafted = h * law_tile(draft, draft_law, q_known, start, TILE)
         weight = residual_weight(p, drafted)
-        rejected = tl.maximum((drafted - p) - share, 0.0)
+        rejected = rejected_weight(p, drafted, share)
         tokens = tile_tokens(start, TILE)
         tl.store(probs + tokens, weight, mask=tokens < vocab)
         tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
         tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected, axis=1), axis=0))
 
-    ticket = counters + 8 * row + 4
+    ticket = counters + 8 * row + DONE
     if is_last(ticket, splits):
         index = tl.arange(0, TILES)
         weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
@@ -54,10 +65,9 @@ def residual_kernel(
                 p = tl.load(probs + tokens, mask=tokens < vocab, other=0.0, cache_modifier=".cg")
                 tl.store(probs + tokens, tl.div_rn(p, weight), mask=tokens < vocab)
             else:
-                p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
+                p = law_tile(target, target_law, p_known, start, TILE)
                 tl.store(probs + tokens, p, mask=tokens < vocab)
-        drawn = tl.where(share == 0.0, weight, (1.0 - h) + rejected)
-        tl.store(mass + row, tl.where(weight > 0.0, drawn, 0.0))
+        tl.store(mass + row, drawn_mass(weight, rejected, h, share))
         tl.store(ticket, 0)
 
 

@@ -1,0 +1,287 @@
+"""Races over tiles of rows: which token arrives first, and the draw that ends a verification."""
+
+import triton
+import triton.language as tl
+from specdec_kernels.triton_kernels._laws import (
+    clean,
+    greedy_scores,
+    known_at,
+    log_bound,
+    log_weights,
+    nothing,
+    probabilities,
+    unclean_groups,
+)
+from specdec_kernels.triton_kernels._math import (
+    EMPTY_RESIDUAL,
+    GROUP,
+    INFINITY,
+    NOBODY,
+    NON_FINITE,
+    SMALLEST,
+    STREAM_RESIDUAL,
+    any_of,
+    first_arrival,
+    first_winner,
+    group_words,
+    key_of,
+    key_score,
+    key_token,
+    later_by,
+    log,
+    residual_weight,
+    second_words,
+    slack,
+    words,
+)
+from specdec_kernels.triton_kernels._rows import (
+    DONE,
+    FLAGS,
+    best_of_tile,
+    group_tops,
+    is_last,
+    key_at,
+    load_tile,
+    share_of,
+    tile_tokens,
+)
+from specdec_kernels.triton_kernels._trees import NODES, children_at
+
+DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
+
+
+@triton.jit
+def can_win(bound, a, to_beat):
+    """Whether a group with first word ``a`` and log weights up to ``bound`` can win: it arrives at a * 2**-38 or later.
+
+    The approximate exponential and the rounded ``a`` are far inside the slack. Without any weight the exponent is NaN.
+    """
+    return a.to(tl.float32) <= tl.exp(bound - to_beat + slack(bound, to_beat)) * 2.0**38 + 1.0
+
+
+@triton.jit
+def exchange(key, best):
+    """The best key of all programs of a row so far, after telling them ours.
+
+    Memory that other programs write meanwhile is read by atomics alone. A scalar load is done by each warp on its own:
+    they could see different values, and part ways at the next branch.
+    """
+    return tl.maximum(best, tl.atomic_max(key, best, sem="relaxed"))
+
+
+@triton.jit
+def best_key(best, score, token):
+    return tl.maximum(best, tl.max(key_of(score, token), axis=0))
+
+
+@triton.jit
+def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
+    """The score of every token of a tile of clean values."""
+    GROUPS: tl.constexpr = x.shape[0]
+    first = first_arrival(a, b)[:, None]
+    column = tl.arange(0, GROUP)
+    four = start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+    w0, w1, w2, w3 = words(noise, four.to(tl.uint32), STREAM + 1)
+    second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
+    arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))
+    return log_weights(x, law) - log(arrival)
+
+
+@triton.jit
+def open_tile(x, a, b, start, best, key, noise, law, STREAM: tl.constexpr):
+    """The best key after a tile of clean values, most of them unseen.
+
+    Each group offers its first arrival, then its largest weight. What other programs of the row found by then is asked
+    for, and groups whose second largest weight could still win are opened one by one.
+    """
+    GROUPS: tl.constexpr = x.shape[0]
+    group = tl.arange(0, GROUPS)
+    column = tl.arange(0, GROUP)
+    first, winner = first_arrival(a, b), first_winner(b)
+    log_first = log(first)
+    chosen = tl.sum(tl.where(column[None, :] == winner[:, None], x, 0.0), axis=1)
+    best = best_key(best, log_weights(chosen, law) - log_first, start + group * GROUP + winner)
+
+    largest = tl.max(x, axis=1)
+    at = tl.min(tl.where(x == largest[:, None], column[None, :], GROUP), axis=1)
+    token = start + group * GROUP + at
+    later = first + later_by(second_words(noise, token, STREAM))
+    best = best_key(best, log_weights(largest, law) - log(tl.where(at == winner, first, later)), token)
+
+    to_beat = key_score(exchange(key, best))
+    rest = tl.max(tl.where(column[None, :] == at[:, None], nothing(law), x), axis=1)
+    ceiling = log_weights(rest, law) - log_first
+    top = tl.max(ceiling, axis=0)
+    while top + slack(top, to_beat) >= to_beat:  # never for -inf: its sum is a NaN
+        mine = group == tl.min(tl.where(ceiling == top, group, GROUPS), axis=0)
+        row = tl.sum(tl.where(mine[:, None], x, 0.0), axis=0)
+        column_token = start + tl.sum(tl.where(mine, group, 0), axis=0) * GROUP + column
+        when = tl.sum(tl.where(mine, first, 0.0), axis=0)
+        column_later = when + later_by(second_words(noise, column_token, STREAM))
+        arrival = tl.where(column == tl.sum(tl.where(mine, winner, 0), axis=0), when, column_later)
+        best = best_key(best, log_weights(row, law) - log(arrival), column_token)
+        ceiling = tl.where(mine, -INFINITY, ceiling)
+        top = tl.max(ceiling, axis=0)
+        to_beat = tl.maximum(to_beat, key_score(best))
+    return best
+
+
+@triton.jit
+def without_children(x, start, nothing, children, TILE: tl.constexpr):
+    """A tile with ``nothing`` in place of the tokens of ``children``: those of a node of a tree before an index."""
+    tree, node, end = children
+    tokens = tile_tokens(start, TILE)
+    for base in range(node + 1, end, NODES):
+        index, token, mine = children_at(tree, base, node, end)
+        mine = mine & (token >= start) & (token < start + TILE)
+        while any_of(mine) > 0:
+            first = tl.min(tl.where(mine, index, end), axis=0)
+            mine = mine & (index != first)
+            x = tl.where(tokens == tl.sum(tl.where(index == first, token, 0), axis=0), nothing, x)
+    return x
+
+
+@triton.jit
+def race_tile(x, a, b, start, best, key, dense, noise, law, STREAM: tl.constexpr):
+    """The best key after a tile of clean values that may hold the winner. Both ways give the same winner."""
+    if dense != 0:  # few programs: latency counts, not work
+        best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), start, best)
+    else:
+        best = open_tile(x, a, b, start, best, key, noise, law, STREAM)
+    return best
+
+
+@triton.jit
+def race_tiles(
+    row, law, first, last, key, dense, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
+
+    ``key`` points to the best key of all programs of the row. Most tiles cost a maximum of each group, half a Philox
+    call a group and one compare.
+    """
+    best = tl.full([], 0, tl.uint64)
+    bad = first < 0
+    for tile in range(first, last):
+        start = tl.cast(tile, tl.int32) * TILE
+        x = load_tile(row, law, start, TILE)
+        to_beat = key_score(exchange(key, best))
+        if excluded is not None:
+            x = tl.where(tile_tokens(start, TILE) == excluded, nothing(law), x)
+        if children is not None:
+            x = without_children(x, start, nothing(law), children, TILE)
+        tops = group_tops(x)
+        unclean = unclean_groups(x, tops, law)
+        tops = clean(tops, law)
+        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
+        wins = can_win(log_weights(tops, law), a, to_beat)
+        if law.greedy is not None:
+            wins = tl.where(law.greedy, tops >= to_beat, wins)
+        found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
+        if found > 0:
+            if law.greedy is None:
+                best = race_tile(clean(x, law), a, b, start, best, key, dense, noise, law, STREAM)
+            else:
+                if law.greedy:
+                    best = best_of_tile(greedy_scores(clean(x, law), law), start, best)
+                else:
+                    best = race_tile(clean(x, law), a, b, start, best, key, dense, noise, law, STREAM)
+        bad = bad | (found > 1)
+    return best, bad
+
+
+@triton.jit
+def race_row(row, law, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
+    """(best key, bad) of a row that one program races alone, every token scored: short code for what is rare."""
+    best = tl.full([], 0, tl.uint64)
+    bad = row.columns < 0
+    for tile in range(0, tl.cdiv(row.columns, TILE)):
+        start = tl.cast(tile, tl.int32) * TILE
+        x = load_tile(row, law, start, TILE)
+        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
+        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
+        best = best_of_tile(tile_scores(clean(x, law), a, b, start, noise, law, STREAM), start, best)
+    return best, bad
+
+
+@triton.jit
+def residual_tiles(
+    target, target_law, draft, draft_law, p_known, q_known, first, last, key, h, dense, noise, STREAM: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
+
+    p bounds it, so few tiles of logits pay for q. Whether q has weight is only looked at in probabilities.
+    """
+    best = tl.full([], 0, tl.uint64)
+    bad = first < 0
+    drafted = first < 0
+    for tile in range(first, last):
+        start = tl.cast(tile, tl.int32) * TILE
+        x = load_tile(target, target_law, start, TILE)
+        to_beat = key_score(exchange(key, best))
+        tops = group_tops(x)
+        unclean = unclean_groups(x, tops, target_law)
+        if draft_law.inverse is None:
+            y = load_tile(draft, draft_law, start, TILE)
+            y_tops = group_tops(y)
+            unclean = unclean | unclean_groups(y, y_tops, draft_law)
+            drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
+        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
+        wins = can_win(log_bound(tops, target_law, p_known), a, to_beat)
+        found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
+        if found > 0:
+            if draft_law.inverse is not None:
+                y = load_tile(draft, draft_law, start, TILE)
+            tokens = tile_tokens(start, TILE)
+            p = probabilities(x, tokens, target_law, p_known)
+            q = probabilities(y, tokens, draft_law, q_known)
+            best = race_tile(residual_weight(p, h * q), a, b, start, best, key, dense, noise, None, STREAM)
+        bad = bad | (found > 1)
+    return best, bad, drafted
+
+
+@triton.jit
+def draw_part(
+    target, target_law, draft, draft_law, h, from_residual, readable, excluded, children, own, request, dense, noise,
+    split, splits, TILE: tl.constexpr,
+):  # fmt: skip
+    """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
+
+    ``own`` has what was learned of the two rows. Without a draft row, tokens that were tried have no weight. Returns
+    whether it was the last part.
+    """
+    first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
+    last = tl.where(readable, last, first)
+    key = key_at(request)
+    if (draft is not None) and from_residual:
+        best, bad, drafted = residual_tiles(
+            target, target_law, draft, draft_law, known_at(own, target_law, readable),
+            known_at(own + 2, draft_law, readable), first, last, key, h, dense, noise, STREAM_RESIDUAL, TILE,
+        )  # fmt: skip
+        if drafted:
+            tl.atomic_or(request + FLAGS, DRAFTED, sem="relaxed")
+    else:
+        best, bad = race_tiles(
+            target, target_law, first, last, key, dense, noise, excluded, children, STREAM_RESIDUAL, TILE
+        )
+    tl.atomic_max(key, best, sem="relaxed")
+    if bad:
+        tl.atomic_or(request + FLAGS, NON_FINITE, sem="relaxed")
+    return is_last(request + DONE, splits)
+
+
+@triton.jit
+def drawn(target, target_law, draft, draft_law, from_residual, readable, request, noise, TILE: tl.constexpr):
+    """(the token that all parts drew, status); from p where nothing is left of a residual. For the last part."""
+    best = tl.atomic_xchg(key_at(request), tl.full([], 0, tl.uint64))
+    met = tl.load(request + FLAGS, cache_modifier=".cg")
+    flags = met & NON_FINITE
+    if draft is not None and draft_law.inverse is None:
+        flags |= tl.where(from_residual & (met & DRAFTED == 0), NON_FINITE, 0)
+    if (best == NOBODY) & from_residual:
+        flags |= EMPTY_RESIDUAL
+        best, bad = race_row(target, target_law, noise, STREAM_RESIDUAL, TILE)
+        flags |= tl.where(bad, NON_FINITE, 0)
+    flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
+    return key_token(best).to(tl.int64), flags
