@@ -94,9 +94,12 @@ def known_at(own, law, there):
 
 
 @triton.jit
-def argmax_known(key):
-    """``Known`` of a row at T = 0 whose argmax is ``key``: token -1 if there is none."""
-    token = tl.where(key == NOBODY, -1, key_token(key))
+def argmax_known(key, draft_map):
+    """``Known`` of a row at T = 0 whose best column is in ``key``: token -1 if there is none."""
+    token = key_token(key)
+    if draft_map is not None:
+        token = tl.load(draft_map + token)
+    token = tl.where(key == NOBODY, -1, token)
     return Known(token.to(tl.float32, bitcast=True), 0.0)
 
 
@@ -122,12 +125,9 @@ def log_bound(x, law, known):
 
 
 @triton.jit
-def probability_at(row, token, there, law, known):
-    """(the probability of a token of a row, 0 where it is not ``there``; whether the row's value is no probability)."""
-    there = there & (token < row.columns)
-    x = tl.load(row.at + token, mask=there, other=0.0).to(tl.float32)
-    p = tl.where(there, probabilities(x, token, law, known), 0.0)
+def unlike(x, law):
+    """Whether a value is no probability; logits were looked at in the launch that learned their sum."""
     if law.inverse is None:
-        return p, there & (((x >= 0.0) & (x < INFINITY)) == 0)
-    else:  # the launch that learned the sum has looked at all of the row
-        return p, there & (token < 0)
+        return ((x >= 0.0) & (x < INFINITY)) == 0
+    else:
+        return (x < 0.0) & (x > 0.0)

@@ -16,6 +16,7 @@ from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     GROUP,
     INFINITY,
+    NO_TOKEN,
     NOBODY,
     NON_FINITE,
     SMALLEST,
@@ -42,6 +43,7 @@ from specdec_kernels.triton_kernels._rows import (
     is_last,
     key_at,
     load_tile,
+    load_tokens,
     share_of,
     tile_tokens,
 )
@@ -145,7 +147,8 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 def race_tile(x, a, b, start, best, key, dense, noise, law, STREAM: tl.constexpr):
     """The best key after a tile of clean values that may hold the winner. Both ways give the same winner."""
     if dense != 0:  # few programs: latency counts, not work
-        best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), start, best)
+        scores = tile_scores(x, a, b, start, noise, law, STREAM)
+        best = best_of_tile(scores, tile_tokens(start, scores.shape[0] * GROUP), best)
     else:
         best = open_tile(x, a, b, start, best, key, noise, law, STREAM)
     return best
@@ -183,7 +186,7 @@ def race_tiles(
                 best = race_tile(clean(x, law), a, b, start, best, key, dense, noise, law, STREAM)
             else:
                 if law.greedy:
-                    best = best_of_tile(greedy_scores(clean(x, law), law), start, best)
+                    best = best_of_tile(greedy_scores(clean(x, law), law), tile_tokens(start, TILE), best)
                 else:
                     best = race_tile(clean(x, law), a, b, start, best, key, dense, noise, law, STREAM)
         bad = bad | (found > 1)
@@ -200,14 +203,50 @@ def race_row(row, law, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
         x = load_tile(row, law, start, TILE)
         bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
         a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
-        best = best_of_tile(tile_scores(clean(x, law), a, b, start, noise, law, STREAM), start, best)
+        scores = tile_scores(clean(x, law), a, b, start, noise, law, STREAM)
+        best = best_of_tile(scores, tile_tokens(start, TILE), best)
+    return best, bad
+
+
+@triton.jit
+def mapped_scores(x, tokens, noise, law, STREAM: tl.constexpr):
+    """The score of every one of a tile of clean values, whatever tokens they are of."""
+    w0, w1, w2, w3 = words(noise, (tokens // (2 * GROUP)).to(tl.uint32), STREAM)
+    odd = tokens // GROUP % 2 == 1
+    first, winner = first_arrival(tl.where(odd, w1, w0), tl.where(odd, w3, w2)), first_winner(tl.where(odd, w3, w2))
+    later = first + later_by(second_words(noise, tokens, STREAM))
+    return log_weights(x, law) - log(tl.where(tokens % GROUP == winner, first, later))
+
+
+@triton.jit
+def map_tokens(draft_map, columns, start, TILE: tl.constexpr):
+    """The target's tokens of a tile of a draft row's columns."""
+    column = tile_tokens(start, TILE)
+    return tl.load(draft_map + column, mask=column < columns, other=NO_TOKEN)
+
+
+@triton.jit
+def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
+    """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own, every token scored."""
+    best = tl.full([], 0, tl.uint64)
+    bad = first < 0
+    for tile in range(first, last):
+        start = tl.cast(tile, tl.int32) * TILE
+        x = load_tile(row, law, start, TILE)
+        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
+        x = clean(x, law)
+        tokens = map_tokens(draft_map, row.columns, start, TILE)
+        scores = greedy_scores(x, law)
+        if law.greedy == 0:
+            scores = mapped_scores(x, tokens, noise, law, STREAM)
+        best = best_of_tile(scores, tokens, best)
     return best, bad
 
 
 @triton.jit
 def residual_tiles(
-    target, target_law, draft, draft_law, p_known, q_known, first, last, key, h, dense, noise, STREAM: tl.constexpr,
-    TILE: tl.constexpr,
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, first, last, key, h, dense, noise,
+    STREAM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
 
@@ -223,7 +262,7 @@ def residual_tiles(
         tops = group_tops(x)
         unclean = unclean_groups(x, tops, target_law)
         if draft_law.inverse is None:
-            y = load_tile(draft, draft_law, start, TILE)
+            y = load_tokens(draft, draft_law, draft_map, start, TILE)
             y_tops = group_tops(y)
             unclean = unclean | unclean_groups(y, y_tops, draft_law)
             drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
@@ -232,7 +271,7 @@ def residual_tiles(
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
         if found > 0:
             if draft_law.inverse is not None:
-                y = load_tile(draft, draft_law, start, TILE)
+                y = load_tokens(draft, draft_law, draft_map, start, TILE)
             tokens = tile_tokens(start, TILE)
             p = probabilities(x, tokens, target_law, p_known)
             q = probabilities(y, tokens, draft_law, q_known)
@@ -243,8 +282,8 @@ def residual_tiles(
 
 @triton.jit
 def draw_part(
-    target, target_law, draft, draft_law, h, from_residual, readable, excluded, children, own, request, dense, noise,
-    split, splits, TILE: tl.constexpr,
+    target, target_law, draft, draft_law, draft_map, h, from_residual, readable, excluded, children, own, request,
+    dense, noise, split, splits, TILE: tl.constexpr,
 ):  # fmt: skip
     """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
 
@@ -256,7 +295,7 @@ def draw_part(
     key = key_at(request)
     if (draft is not None) and from_residual:
         best, bad, drafted = residual_tiles(
-            target, target_law, draft, draft_law, known_at(own, target_law, readable),
+            target, target_law, draft, draft_law, draft_map, known_at(own, target_law, readable),
             known_at(own + 2, draft_law, readable), first, last, key, h, dense, noise, STREAM_RESIDUAL, TILE,
         )  # fmt: skip
         if drafted:

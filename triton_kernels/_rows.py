@@ -10,7 +10,9 @@ from specdec_kernels.triton_kernels._laws import (
     clean,
     greedy_scores,
     nothing,
+    probabilities,
     unclean_groups,
+    unlike,
 )
 from specdec_kernels.triton_kernels._math import (
     GROUP,
@@ -39,20 +41,32 @@ class Row(NamedTuple):
 
 
 @triton.jit
-def number(pointer, value, offset):
-    """A per-request number: from memory, or the same for all."""
-    if pointer is None:
-        return value
+def entry_of(b, request_index, entries):
+    """(whose numbers and draft rows request ``b`` uses, whether it has such an entry, whether it is idle)."""
+    if request_index is None:
+        return b, b >= 0, b < 0
     else:
-        return tl.load(pointer + offset)
+        index = tl.load(request_index + b).to(tl.int64)
+        live = (index >= 0) & (index < entries)
+        return tl.where(live, index, 0), live, index == -1
 
 
 @triton.jit
-def noise_at(seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at):
+def number(pointer, value, offset, live):
+    """A number of an entry: from memory, 0 if the request has none, or the same for all."""
+    if pointer is None:
+        return value
+    else:
+        return tl.load(pointer + offset, mask=live, other=0)
+
+
+@triton.jit
+def noise_at(seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at, live):
     """The noise of a row, from numbers that may be int32 or int64 in memory."""
     return Noise(
-        number(seed, seed_value, seed_at).to(tl.int64), number(position, position_value, position_at).to(tl.uint32),
-        number(nonce, nonce_value, nonce_at).to(tl.uint32),
+        number(seed, seed_value, seed_at, live).to(tl.int64),
+        number(position, position_value, position_at, live).to(tl.uint32),
+        number(nonce, nonce_value, nonce_at, live).to(tl.uint32),
     )  # fmt: skip
 
 
@@ -105,6 +119,51 @@ def load_tile(row, law, start, TILE: tl.constexpr):
 
 
 @triton.jit
+def first_not_below(draft_map, low, count, token):
+    """The first of ``count`` entries from ``low`` on, or the one behind, that is not below ``token``; they rise."""
+    while count > 1:
+        half = count // 2
+        low = tl.where(tl.load(draft_map + low + (half - 1)) < token, low + half, low)
+        count -= half
+    return low + (tl.load(draft_map + low) < token).to(tl.int32)
+
+
+@triton.jit
+def column_of(draft_map, columns, token, there):
+    """(the column of a draft row that has a token, whether there is one)."""
+    if draft_map is None:
+        return token, there & (token < columns)
+    else:
+        column = first_not_below(draft_map, (token * 0).to(tl.int32), columns, token)
+        there = there & (column < columns)
+        return column, there & (tl.load(draft_map + column, mask=there, other=-1) == token)
+
+
+@triton.jit
+def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
+    """The values of a draft row for a tile of the target's tokens."""
+    if draft_map is None:
+        return load_tile(row, law, start, TILE)
+    else:
+        # Rising entries: a token of the tile stands less than a tile behind the first that is not below ``start``.
+        low = first_not_below(draft_map, start * 0, row.columns, start)
+        low = tl.maximum(tl.minimum(low, row.columns - 1), 0)
+        tokens = tile_tokens(start, TILE)
+        column = first_not_below(draft_map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
+        there = column < row.columns
+        there = there & (tl.load(draft_map + column, mask=there, other=-1) == tokens)
+        return tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
+
+
+@triton.jit
+def probability_at(row, token, there, law, known, draft_map):
+    """(the probability of a token of a row, 0 where it is not ``there``; whether the row's value is no probability)."""
+    column, there = column_of(draft_map, row.columns, token, there)
+    x = tl.load(row.at + column, mask=there, other=0.0).to(tl.float32)
+    return tl.where(there, probabilities(x, token, law, known), 0.0), there & unlike(x, law)
+
+
+@triton.jit
 def _max_or_nan(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -119,10 +178,9 @@ def group_tops(x):
 
 
 @triton.jit
-def best_of_tile(scores, start, best):
+def best_of_tile(scores, tokens, best):
     """The best key after a tile of scores."""
     top = tl.max(tl.max(scores, axis=1), axis=0)
-    tokens = tile_tokens(start, scores.shape[0] * GROUP)
     token = tl.min(tl.min(tl.where(scores == top, tokens, NO_TOKEN), axis=1), axis=0)
     return tl.maximum(best, key_of(top, token))
 
@@ -171,13 +229,15 @@ def finish_lse(partials, tiles, TILES: tl.constexpr):
 
 @triton.jit
 def argmax_tiles(row, law, first, last, TILE: tl.constexpr):
-    """The key of the most probable token in the tiles [first, last) of a row."""
+    """(the key of the most probable column in the tiles [first, last) of a row, bad)."""
     best = tl.full([], 0, tl.uint64)
+    bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(row, law, start, TILE)
-        best = best_of_tile(greedy_scores(clean(x, law), law), start, best)
-    return best
+        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
+        best = best_of_tile(greedy_scores(clean(x, law), law), tile_tokens(start, TILE), best)
+    return best, bad
 
 
 @triton.jit
@@ -190,7 +250,8 @@ def scan_row(row, law, key, sums, split, splits, TILE: tl.constexpr):
     bad = first < 0
     if law.greedy is not None:
         if law.greedy:
-            tl.atomic_max(key, argmax_tiles(row, law, first, last, TILE), sem="relaxed")
+            best, bad = argmax_tiles(row, law, first, last, TILE)
+            tl.atomic_max(key, best, sem="relaxed")
         elif law.inverse is not None:
             bad = lse_tiles(row, law, first, last, sums, TILE)
     elif law.inverse is not None:
@@ -199,13 +260,13 @@ def scan_row(row, law, key, sums, split, splits, TILE: tl.constexpr):
 
 
 @triton.jit
-def finish_row(row, law, key, sums, own, TILE: tl.constexpr, TILES: tl.constexpr):
+def finish_row(row, law, draft_map, key, sums, own, TILE: tl.constexpr, TILES: tl.constexpr):
     """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
     if law.greedy is not None:
         if law.greedy:
             best = tl.load(key, cache_modifier=".cg")
-            top, log_sum = argmax_known(best)
+            top, log_sum = argmax_known(best, draft_map)
             weightless = best == NOBODY
             tl.debug_barrier()  # all warps have read
             tl.store(key, best * 0)
@@ -222,8 +283,8 @@ def finish_row(row, law, key, sums, own, TILE: tl.constexpr, TILES: tl.constexpr
 
 @triton.jit
 def learn_pair(
-    target, target_law, target_key, draft, draft_law, record, sums, own, split, splits, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    target, target_law, target_key, draft, draft_law, draft_map, record, sums, own, split, splits,
+    TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of a row, or a pair of rows, whose probabilities are wanted.
 
@@ -240,10 +301,10 @@ def learn_pair(
     p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
     last = is_last(record + DONE, splits)
     if last:
-        p_top, p_log_sum, weightless = finish_row(target, target_law, target_key, sums, own, TILE, TILES)
+        p_top, p_log_sum, weightless = finish_row(target, target_law, None, target_key, sums, own, TILE, TILES)
         if draft is not None:
             q_top, q_log_sum, draft_weightless = finish_row(
-                draft, draft_law, key_at(record), sums + 2 * tiles, own + 2, TILE, TILES
+                draft, draft_law, draft_map, key_at(record), sums + 2 * tiles, own + 2, TILE, TILES
             )
             weightless |= draft_weightless
         if weightless:

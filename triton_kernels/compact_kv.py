@@ -39,7 +39,7 @@ def compact_kv_kernel(
     b = tl.program_id(0).to(tl.int64)
     layer, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     path += b * path_request
-    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request).to(tl.int64)
+    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
     moves, bad = moves_of(path, length, prefix, slots)
     if tl.program_id(1) == 0:
         tl.store(status + b, bad)
@@ -74,8 +74,9 @@ def shape_of(cache):
     return unit, cache.shape[1], *(count // min(unit, 8) for count in bytes_)
 
 
-def compact_kv(caches, path, prefix_len, status):
+def compact_kv(call):
     """Moves entry ``path[d]`` of each cache [B, H, S, E] to d, behind the prefix; ``status`` int32 [B]."""
+    caches, path = call.caches, call.path
     requests, length = path.shape
     if requests == 0:
         return
@@ -95,6 +96,6 @@ def compact_kv(caches, path, prefix_len, status):
                     compact_kv_kernel, (requests, len(some) * heads), 4,
                     caches=some, heads=heads, cache_request=request, cache_head=head, cache_slot=slot, words=words,
                     slots=slots, path=path, path_request=path.stride(0), length=length,
-                    **_launch.number("prefix_len", prefix_len, "request"), status=status,
+                    **_launch.number("prefix_len", call.prefix_len, "request"), status=call.status,
                     WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
                 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, known_at
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
     draft_prob_of,
     drawn_mass,
@@ -11,50 +11,84 @@ from specdec_kernels.triton_kernels._math import (
     rejected_weight,
     residual_weight,
 )
-from specdec_kernels.triton_kernels._pairs import launch_laws, law_tile
-from specdec_kernels.triton_kernels._rows import DONE, Row, is_last, number, row_at, tile_tokens
+from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell
+from specdec_kernels.triton_kernels._rows import (
+    DONE,
+    FLAGS,
+    Row,
+    is_last,
+    load_tile,
+    load_tokens,
+    number,
+    row_at,
+    tile_tokens,
+)
 
 
 @_launch.kernel
 def residual_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
-    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
+    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32, draft_map, request_index, entries: tl.int64,
+    target_temperature, target_temperature_outer: tl.int64, target_temperature_inner: tl.int64,
+    target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
+    draft_temperature_value: tl.float32,
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
-    probs, mass, counters, figures, partials,
+    probs, mass, status, counters, figures, partials,
     TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
-    i, j = row // inner, row % inner
-    inverse, greedy, _ = inverse_temperature(
-        number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
-    )
-    h = draft_prob_of(number(draft_prob, draft_prob_value, i * draft_prob_outer + j * draft_prob_inner))[0]
-    share = epsilon_of(number(epsilon, epsilon_value, i * epsilon_outer + j * epsilon_inner))[0]
-    target = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab)
-    draft = Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
+    i, j, entry, live, idle = place_of(row, inner, request_index, entries)
+    columns = vocab
+    if request_index is not None:  # what is not live has no columns, so probabilities of 0
+        columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
+    inverse, greedy, flags = inverse_temperature(
+        number(
+            target_temperature, target_temperature_value,
+            entry * target_temperature_outer + j * target_temperature_inner, live,
+        )
+    )  # fmt: skip
+    draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+        number(
+            draft_temperature, draft_temperature_value,
+            entry * draft_temperature_outer + j * draft_temperature_inner, live,
+        )
+    )  # fmt: skip
+    h, bad_h = draft_prob_of(
+        number(draft_prob, draft_prob_value, entry * draft_prob_outer + j * draft_prob_inner, live)
+    )  # fmt: skip
+    share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
+    flags |= bad_temperature | bad_h | bad_share
     target_law = Law(inverse if TARGET == "logits" else None, greedy)
-    draft_law = Law(inverse if DRAFT == "logits" else None, greedy)
-    own = figures + 4 * row
-    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+    target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
+    draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     probs = row_at(probs, row * vocab, ALIGNED)
+    own, record = figures + 4 * row, counters + 8 * row
+    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
+    met = 0
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
-        p = law_tile(target, target_law, p_known, start, TILE)
-        drafted = h * law_tile(draft, draft_law, q_known, start, TILE)
+        tokens = tile_tokens(start, TILE)
+        x = load_tile(target_row, target_law, start, TILE)
+        y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
+        p = probabilities(x, tokens, target_law, p_known)
+        drafted = h * probabilities(y, tokens, draft_law, q_known)
         weight = residual_weight(p, drafted)
         rejected = rejected_weight(p, drafted, share)
-        tokens = tile_tokens(start, TILE)
         tl.store(probs + tokens, weight, mask=tokens < vocab)
         tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
         tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected, axis=1), axis=0))
+        if status is not None:
+            met = look(y, draft_law, look(x, target_law, met, 1), 2)
+    if status is not None:
+        tell(record, met)
 
-    ticket = counters + 8 * row + DONE
-    if is_last(ticket, splits):
+    if is_last(record + DONE, splits):
         index = tl.arange(0, TILES)
         weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
         rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
@@ -65,14 +99,18 @@ def residual_kernel(
                 p = tl.load(probs + tokens, mask=tokens < vocab, other=0.0, cache_modifier=".cg")
                 tl.store(probs + tokens, tl.div_rn(p, weight), mask=tokens < vocab)
             else:
-                p = law_tile(target, target_law, p_known, start, TILE)
-                tl.store(probs + tokens, p, mask=tokens < vocab)
+                x = load_tile(target_row, target_law, start, TILE)
+                tl.store(probs + tokens, probabilities(x, tokens, target_law, p_known), mask=tokens < vocab)
         tl.store(mass + row, drawn_mass(weight, rejected, h, share))
-        tl.store(ticket, 0)
+        if status is not None:
+            tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
+        tl.store(record + FLAGS, 0)
+        tl.store(record + DONE, 0)
 
 
-def residual(target, draft, space, temperature, draft_prob, epsilon, probs, mass):
-    """norm((p - a q)^+) [A, R, V] and the probability [A, R] that a token is drawn from it; p and 0 if it is empty."""
+def residual(call):
+    """norm((p - a q)^+) [A R, V] and the probability [A R] that a token is drawn from it; p and 0 if it is empty."""
+    target = call.target
     outer, inner, vocab = target.shape
     rows = outer * inner
     if rows == 0:
@@ -80,13 +118,11 @@ def residual(target, draft, space, temperature, draft_prob, epsilon, probs, mass
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
-        shared = launch_laws(
-            target, draft, space, temperature, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
-        )
-        shared["ALIGNED"] = _launch.aligned(target, draft, probs)
+        shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
+        shared["ALIGNED"] = _launch.aligned(target, call.draft, call.probs)
         _launch.launch(
             residual_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
-            **_launch.number("draft_prob", draft_prob, "outer", "inner"),
-            **_launch.number("epsilon", epsilon, "outer", "inner"),
-            probs=probs, mass=mass,
+            **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
+            **_launch.number("epsilon", call.epsilon, "outer", "inner"),
+            probs=call.probs, mass=call.mass, status=call.status,
         )  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, known_at, probability_at
+from specdec_kernels.triton_kernels._laws import Law, known_at
 from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
@@ -37,11 +37,13 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
+    entry_of,
     is_last,
     key_at,
     learn_pair,
     noise_at,
     number,
+    probability_at,
     row_at,
     row_of,
     share_of,
@@ -102,13 +104,13 @@ def share_at(chain, draft_prob, draft_prob_value, slot):
 
 @triton.jit
 def slot_accepts(
-    slot, token, in_range, target, target_law, draft, draft_law, p_known, q_known, h, epsilon, noise
+    slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
 ):  # fmt: skip
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` are."""
-    p, bad = probability_at(target, token, in_range, target_law, p_known)
+    p, bad = probability_at(target, token, in_range, target_law, p_known, None)
     q = 1.0
     if draft is not None:
-        q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known)
+        q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
         bad |= bad_draft
     return in_range & accepts(accept_coin(later(noise, slot), slot), p, h * q, epsilon), bad
 
@@ -130,17 +132,17 @@ def race_slot(target, law, dense, noise, slot, token, record, request, split, sp
 
 @triton.jit
 def learn_slot(
-    target, target_law, draft, draft_law, h, epsilon, noise, slot, token, record, request, own, sums, split, splits,
-    TILE: tl.constexpr, TILES: tl.constexpr,
+    target, target_law, draft, draft_law, draft_map, h, epsilon, noise, slot, token, record, request, own, sums, split,
+    splits, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of what is to be learned of a slot's rows; the last one says whether the walk ends there."""
     last, p_known, q_known = learn_pair(
-        target, target_law, None, draft, draft_law, record, sums, own, split, splits, TILE, TILES
+        target, target_law, None, draft, draft_law, draft_map, record, sums, own, split, splits, TILE, TILES
     )
     if last:
         in_range = (token >= 0) & (token < target.columns)
         accepted, _ = slot_accepts(
-            slot, token, in_range, target, target_law, draft, draft_law, p_known, q_known, h, epsilon, noise
+            slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
         )
         if accepted == 0:
             tl.atomic_max(request + END, from_end(slot), sem="relaxed")
@@ -175,8 +177,8 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
 
 @triton.jit
 def walk(
-    chain, target, target_law, draft, draft_law, draft_prob, draft_prob_value, epsilon, noise, vocab, records, figures,
-    LEARNS: tl.constexpr, ALIGNED: tl.constexpr,
+    chain, target, target_law, draft, draft_law, draft_map, draft_prob, draft_prob_value, epsilon, noise, records,
+    figures, LEARNS: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots."""
     n = chain.slots
@@ -187,7 +189,7 @@ def walk(
         slot = base + tl.arange(0, CHUNK)
         here = slot < chain.slots
         token = token_at(chain, slot)
-        in_range = (token >= 0) & (token < vocab)
+        in_range = (token >= 0) & (token < target.columns)
         own = figures + 4 * slot
         h = tl.full([CHUNK], 1.0, tl.float32)
         bad_h = tl.zeros([CHUNK], tl.int32)
@@ -196,7 +198,7 @@ def walk(
             h, bad_h = share_at(chain, draft_prob, draft_prob_value, slot)
             drafted, q_known = row_of(draft, slot, ALIGNED), known_at(own + 2, draft_law, here)
         accepted, bad = slot_accepts(
-            slot, token, in_range, row_of(target, slot, ALIGNED), target_law, drafted, draft_law,
+            slot, token, in_range, row_of(target, slot, ALIGNED), target_law, drafted, draft_law, draft_map,
             known_at(own, target_law, here), q_known, h, epsilon, noise,
         )  # fmt: skip
         n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
@@ -232,32 +234,46 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, tokens,
 def verify_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    cu_drafts, total_drafts: tl.int64, max_drafts: tl.int32, rows: tl.int64, dense: tl.int32,
-    vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
+    cu_drafts, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
+    rows: tl.int64, dense: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
+    target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     draft_prob, draft_prob_request: tl.int64, draft_prob_slot: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, partials,
-    STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, LEARNS: tl.constexpr,
-    ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
+    LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
+    entry, live, idle = entry_of(b, request_index, entries)
     readable, slots, draft_at, row, flags = bounds_of(b, cu_drafts, total_drafts, max_drafts)
     RAGGED: tl.constexpr = cu_drafts is not None
+    if request_index is not None:
+        readable = readable & live
+        slots = tl.where(live, slots, tl.where(idle, -1, 0))
+        flags |= tl.where(live, 0, PARAMETER)
     noise = noise_at(
-        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
-        b * nonce_request,
+        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
+        entry * nonce_request, live,
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
-        number(temperature, temperature_value, b * temperature_request)
+        number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
     )
-    share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, b * epsilon_request))
+    share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_request, live))
     flags |= bad_temperature | bad_epsilon
+    draft_inverse, draft_greedy = inverse, None
+    if OWN_LAW:
+        draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+            number(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
+        )
+        flags |= bad_temperature
+    if request_index is not None:
+        flags = tl.where(idle, 0, flags)
     chain = Chain(
         slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
-        draft_at * draft_prob_slot if RAGGED else b * draft_prob_request, draft_prob_slot, row,
+        entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, row,
     )  # fmt: skip
     target_law = Law(inverse if TARGET == "logits" else None, None)
     target_rows = Rows(
@@ -265,9 +281,9 @@ def verify_chain_kernel(
     )  # fmt: skip
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(inverse if DRAFT == "logits" else None, None)
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
         draft_rows = Rows(
-            row_at(draft, draft_at * draft_row if RAGGED else b * draft_request, ALIGNED), draft_row, draft_vocab
+            row_at(draft, draft_at * draft_row if RAGGED else entry * draft_request, ALIGNED), draft_row, draft_vocab
         )  # fmt: skip
     records, request = counters + 4 * row, counters + 4 * rows + 8 * b
     figures += 4 * row
@@ -299,9 +315,9 @@ def verify_chain_kernel(
                 walking = (token != -1) | (h < 1.0)
                 if walking:
                     learn_slot(
-                        target_slot, target_law, draft_slot, draft_law, h, share, noise, slot, token, record, request,
-                        figures + 4 * slot, partials + 4 * tl.cdiv(vocab, TILE) * (row + slot), split, splits, TILE,
-                        TILES,
+                        target_slot, target_law, draft_slot, draft_law, draft_map, h, share, noise, slot, token,
+                        record, request, figures + 4 * slot, partials + 4 * tl.cdiv(vocab, TILE) * (row + slot), split,
+                        splits, TILE, TILES,
                     )  # fmt: skip
                 walking = walking & (token != -1)
             slot += chunks
@@ -319,8 +335,8 @@ def verify_chain_kernel(
             return
         split, splits = tl.program_id(1), tl.num_programs(1)
         n, refused, h, met = walk(
-            chain, target_rows, target_law, draft_rows, draft_law, draft_prob, draft_prob_value, share, noise, vocab,
-            records, figures, LEARNS, ALIGNED,
+            chain, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value, share,
+            noise, records, figures, LEARNS, ALIGNED,
         )  # fmt: skip
         draft_n, excluded = None, None
         if draft is None:
@@ -331,8 +347,8 @@ def verify_chain_kernel(
         from_residual = (refused != -1) | (h < 1.0)
         noise = later(noise, n)
         if draw_part(
-            target_n, target_law, draft_n, draft_law, h, from_residual, readable, excluded, None, figures + 4 * n,
-            request, dense, noise, split, splits, TILE,
+            target_n, target_law, draft_n, draft_law, draft_map, h, from_residual, readable, excluded, None,
+            figures + 4 * n, request, dense, noise, split, splits, TILE,
         ):  # fmt: skip
             token, drawn_flags = drawn(
                 target_n, target_law, draft_n, draft_law, from_residual, readable, request, noise, TILE
@@ -343,47 +359,46 @@ def verify_chain_kernel(
             )  # fmt: skip
 
 
-def verify_chain(
-    draft_tokens, target, draft, cu_drafts, method, space, temperature, draft_prob, epsilon, seed, position, nonce,
-    tokens, num_accepted, status,
-):  # fmt: skip
+def verify_chain(call):
     """The verdict of each request, as ``specdec_kernels.verify_chain`` has it."""
-    requests, width = tokens.shape
+    requests, width = call.tokens.shape
     if requests == 0:
         return
-    ragged = cu_drafts is not None
+    target, ragged = call.target, call.cu_drafts is not None
     vocab = target.shape[-1]
     rows = target.shape[0] if ragged else requests * width
     tile, tiles, warps = _launch.tile_of(vocab)
     # Where all requests are greedy the race is the whole of rejection.
-    number = not isinstance(temperature, torch.Tensor)
-    race = method == "race" or (number and not temperature >= 2.0**-126)
-    if race:
-        draft = None
-    learns = not race and space == "logits"
+    race = call.method == "race" or _launch.is_greedy(call.target_law)
+    draft = None if race else call.draft
+    own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
+    learns = not race and _launch.learns(call, draft, own_law)
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, (4 + 4 * tiles) * rows if learns else 0)
         arguments = dict(
-            draft_tokens=draft_tokens, draft_tokens_request=0 if ragged else draft_tokens.stride(0),
-            draft_tokens_slot=draft_tokens.stride(-1),
+            draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
+            draft_tokens_slot=call.draft_tokens.stride(-1),
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
-            cu_drafts=cu_drafts, total_drafts=draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
-            dense=_launch.is_dense(rows * tiles, target.device),
+            cu_drafts=call.cu_drafts, draft_map=None if race else call.draft_map,
+            **_launch.index(
+                call.request_index, None if ragged else call.draft, call.target_law.temperature,
+                call.draft_law.temperature, call.draft_prob, call.epsilon, *call.noise,
+            ),
+            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows,
+            dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
-            **_launch.number("temperature", temperature, "request"),
-            **_launch.number("draft_prob", draft_prob, *(("slot",) if ragged else ("request", "slot"))),
-            **_launch.number("epsilon", epsilon, "request"),
-            **_launch.number("seed", seed, "request"),
-            **_launch.number("position", position, "request"),
-            **_launch.number("nonce", nonce, "request"),
-            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=num_accepted, status=status,
-            counters=counters, figures=scratch, partials=scratch[4 * rows :], METHOD="race" if race else "rejection",
-            TARGET=space, DRAFT=None if draft is None else space, LEARNS=learns, ALIGNED=_launch.aligned(target, draft),
-            TILE=tile, TILES=triton.next_power_of_2(tiles),
+            **_launch.number("target_temperature", call.target_law.temperature, "request"),
+            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
+            **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
+            **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
+            status=call.status, counters=counters, figures=scratch, partials=scratch[4 * rows :],
+            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
         )  # fmt: skip
-        arguments.setdefault("draft_prob_request", 0)
         splits = _launch.splits_of(requests, tiles, target.device)
-        if race or learns or not number:
+        if race or learns or isinstance(call.target_law.temperature, torch.Tensor):
             chunks = _launch.chunks_of(requests, splits, width, target.device)
             _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, **arguments, STAGE="scan")
         if not race:

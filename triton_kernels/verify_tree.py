@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Known, Law, probabilities, probability_at, unclean_groups
+from specdec_kernels.triton_kernels._laws import Known, Law, probabilities, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     GROUP,
     LARGEST,
@@ -39,13 +39,16 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
+    entry_of,
     group_tops,
     is_last,
     key_at,
     learn_pair,
     load_tile,
+    load_tokens,
     noise_at,
     number,
+    probability_at,
     row_at,
     row_of,
     share_of,
@@ -80,7 +83,7 @@ def decide(records, request, node, child, nodes):
 
 @triton.jit
 def masses(
-    target, target_law, draft, draft_law, p_known, q_known, taken, children, marks, TILE: tl.constexpr
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, marks, TILE: tl.constexpr
 ):  # fmt: skip
     """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
 
@@ -94,7 +97,7 @@ def masses(
         start = tl.cast(tile, tl.int32) * TILE
         tokens = tile_tokens(start, TILE)
         x = load_tile(target, target_law, start, TILE)
-        y = load_tile(draft, draft_law, start, TILE)
+        y = load_tokens(draft, draft_law, draft_map, start, TILE)
         p = probabilities(x, tokens, target_law, p_known)
         q = probabilities(y, tokens, draft_law, q_known)
         if target_law.inverse is None:
@@ -117,8 +120,8 @@ def masses(
 
 @triton.jit
 def try_children(
-    tree, node, nodes, target, target_law, draft, draft_law, p_known, q_known, noise, REPLACEMENT: tl.constexpr,
-    TILE: tl.constexpr,
+    tree, node, nodes, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise,
+    REPLACEMENT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """tree.h's: (the child accepted or -1, T_m after the last one tried, status)."""
     tokens, tokens_node = tree[2], tree[3]
@@ -139,17 +142,18 @@ def try_children(
         if again == 0:
             if (draft is not None) and tried:
                 left, untried, met = masses(
-                    target, target_law, draft, draft_law, p_known, q_known, taken, (tree, node, child), marks, TILE
-                )
+                    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, (tree, node, child),
+                    marks, TILE,
+                )  # fmt: skip
                 flags |= met
                 if REPEATS:
                     untried = 1.0
                 share = share_left(left, untried)
             tried = node >= 0
-            p, bad = probability_at(target, token, in_range, target_law, p_known)
+            p, bad = probability_at(target, token, in_range, target_law, p_known, None)
             q = 1.0
             if draft is not None:
-                q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known)
+                q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
                 bad |= bad_draft
             flags |= tl.where(bad, NON_FINITE, 0)
             if in_range & accepts(accept_coin(noise, child - 1), p - taken * q, share * q, 0.0):
@@ -184,8 +188,8 @@ def race_node(
 
 @triton.jit
 def try_node(
-    tree, node, below, nodes, target, target_law, draft, draft_law, noise, records, request, own, sums, split, splits,
-    REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own, sums,
+    split, splits, REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of what is to be learned of a node's rows; the last one tries the children."""
     record = records + node * ROW
@@ -193,15 +197,16 @@ def try_node(
     decides = node >= 0
     if LEARNS:
         decides, p_known, q_known = learn_pair(
-            target, target_law, None, draft, draft_law, record, sums, own, split, splits, TILE, TILES
+            target, target_law, None, draft, draft_law, draft_map, record, sums, own, split, splits, TILE, TILES
         )
         if decides:  # the walk may have gone elsewhere since
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             decides = next_node(tree, node, nodes, front, nodes)[0] == node
     if decides:
         child, taken, met = try_children(
-            tree, node, below, target, target_law, draft, draft_law, p_known, q_known, noise, REPLACEMENT, TILE
-        )
+            tree, node, below, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise, REPLACEMENT,
+            TILE,
+        )  # fmt: skip
         tl.store(record + TAKEN, taken.to(tl.int32, bitcast=True))
         if met != 0:
             tl.atomic_or(record + FLAGS, met, sem="relaxed")
@@ -210,11 +215,14 @@ def try_node(
 
 @triton.jit
 def finish_walk(
-    tree, nodes, flags, records, request, vocab, racing, tokens, path, num_accepted, status, max_depth
+    tree, nodes, flags, live, idle, records, request, vocab, racing, tokens, path, num_accepted, status, max_depth
 ):  # fmt: skip
-    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``."""
-    node, depth = nodes * 0, nodes * 0
-    child = nodes * 0
+    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``.
+
+    A request that is not ``live`` has no root: token 0 if it is none, -1 if it is idle.
+    """
+    node, depth = nodes * 0, tl.where(live | idle, 0, 1)
+    child = tl.where(live, 0, -1)
     while child >= 0:
         node = child
         record = records + node * ROW
@@ -229,10 +237,10 @@ def finish_walk(
             tl.store(tokens + depth, tl.load(tree[2] + child * tree[3]).to(tl.int64))
         depth += 1
     depth -= 1
-    tried = next_child(tree, node, node, nodes) < nodes
+    tried = live & (next_child(tree, node, node, nodes) < nodes)
     flags |= tl.where(tried & (depth == max_depth), PARAMETER, 0) | status_of(tree[0], tree[1], nodes)
     tl.store(num_accepted, depth)
-    tl.store(status, flags)
+    tl.store(status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
     taken = tl.load(records + node * ROW + TAKEN, cache_modifier=".cg")
     if racing == 0:
         tl.store(request + NODE, node)
@@ -240,9 +248,9 @@ def finish_walk(
         tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
     for base in range(0, max_depth + 1, NODES):
         at = base + tl.arange(0, NODES)
-        beyond = (at <= max_depth) & (at > depth)
-        tl.store(path + at, tl.full([NODES], -1, tl.int32), mask=beyond)
-        tl.store(tokens + at, tl.full([NODES], -1, tl.int64), mask=beyond)
+        beyond = (at <= max_depth) & ((at > depth) | (live == 0))
+        tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
+        tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
     tl.debug_barrier()  # all warps have read
     for base in range(0, nodes * ROW, 128):
         word = base + tl.arange(0, 128)
@@ -256,20 +264,31 @@ def verify_tree_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
     parents, parents_request: tl.int64, parents_node: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    nodes: tl.int32, max_depth: tl.int32, dense: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
+    draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32, dense: tl.int32,
+    vocab: tl.int32, draft_vocab: tl.int32,
+    target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, partials,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
-    LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
+    entry, live, idle = entry_of(b, request_index, entries)
     noise = noise_at(
-        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
-        b * nonce_request,
+        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
+        entry * nonce_request, live,
     )  # fmt: skip
-    inverse, greedy, flags = inverse_temperature(number(temperature, temperature_value, b * temperature_request))
+    inverse, greedy, flags = inverse_temperature(
+        number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
+    )
+    draft_inverse, draft_greedy = inverse, None
+    if OWN_LAW:
+        draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+            number(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
+        )
+        flags |= bad_temperature
     tree = (
         parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
     )  # fmt: skip
@@ -277,8 +296,8 @@ def verify_tree_kernel(
     target_rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(inverse if DRAFT == "logits" else None, None)
-        draft_rows = Rows(row_at(draft, b * draft_request, ALIGNED), draft_row, draft_vocab)
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+        draft_rows = Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab)
     records = counters + nodes * ROW * b
     request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
     figures += 4 * nodes * b
@@ -290,9 +309,9 @@ def verify_tree_kernel(
             racing = b >= 0
         else:
             racing = greedy
-        end = nodes + 0
+        end = tl.where(live, nodes, 0)
         if LEARNS == 0:  # nothing to be split where probabilities are tried
-            end = tl.where(racing | (split == 0), nodes, 0)
+            end = tl.where(racing | (split == 0), end, 0)
         node, depth = next_node(tree, chunk, chunks, 0, end)
         while node < end:
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
@@ -308,15 +327,16 @@ def verify_tree_kernel(
                     if draft is not None:
                         draft_node = row_of(draft_rows, node, ALIGNED)
                     try_node(
-                        tree, node, below, nodes, target_node, target_law, draft_node, draft_law, later(noise, depth),
-                        records, request, figures + 4 * node, partials + 4 * tl.cdiv(vocab, TILE) * (nodes * b + node),
-                        split, splits, REPLACEMENT, LEARNS, TILE, TILES,
+                        tree, node, below, nodes, target_node, target_law, draft_node, draft_law, draft_map,
+                        later(noise, depth), records, request, figures + 4 * node,
+                        partials + 4 * tl.cdiv(vocab, TILE) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
+                        TILE, TILES,
                     )  # fmt: skip
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             node, depth = next_node(tree, node + chunks, chunks, front, end)
         if is_last(request + DONE, splits * chunks):
             finish_walk(
-                tree, nodes, flags, records, request, vocab, racing, tokens + b * tokens_request,
+                tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
                 path + b * path_request, num_accepted + b, status + b, max_depth,
             )  # fmt: skip
     else:
@@ -334,53 +354,55 @@ def verify_tree_kernel(
         taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
         if draw_part(
-            target_node, target_law, draft_node, draft_law, taken, tried, b >= 0, None, children, figures + 4 * node,
-            request, dense, noise, split, splits, TILE,
+            target_node, target_law, draft_node, draft_law, draft_map, taken, tried, live, None, children,
+            figures + 4 * node, request, dense, noise, split, splits, TILE,
         ):  # fmt: skip
-            token, met = drawn(target_node, target_law, draft_node, draft_law, tried, b >= 0, request, noise, TILE)
+            token, met = drawn(target_node, target_law, draft_node, draft_law, tried, live, request, noise, TILE)
             flags = tl.load(status + b) | met
             tl.debug_barrier()  # all warps have read
-            tl.store(tokens + b * tokens_request + depth, token)
+            tl.store(tokens + b * tokens_request + depth, token, mask=live)
             tl.store(status + b, flags)
             for word in tl.static_range(2, 7):
                 tl.store(request + word, 0)
 
 
-def verify_tree(
-    draft_tokens, target, draft, parents, method, replacement, space, temperature, seed, position, nonce,
-    tokens, path, num_accepted, status,
-):  # fmt: skip
+def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
+    target = call.target
     requests, nodes, vocab = target.shape
     if requests == 0:
         return
     rows = requests * nodes
     tile, tiles, warps = _launch.tile_of(vocab)
     # Where all requests are greedy the race is the whole of rejection.
-    number = not isinstance(temperature, torch.Tensor)
-    race = method == "race" or (number and not temperature >= 2.0**-126)
-    if race:
-        draft = None
-    learns = not race and space == "logits"
+    race = call.method == "race" or _launch.is_greedy(call.target_law)
+    draft = None if race else call.draft
+    own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
+    learns = not race and _launch.learns(call, draft, own_law)
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, (4 + 4 * tiles) * rows if learns else 0)
         arguments = dict(
-            **_launch.nodes("draft_tokens", draft_tokens), **_launch.nodes("parents", parents),
-            **_launch.rows("target", target), **_launch.rows("draft", draft), nodes=nodes,
-            max_depth=tokens.shape[1] - 1, dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
-            draft_vocab=vocab if draft is None else draft.shape[-1],
-            **_launch.number("temperature", temperature, "request"),
-            **_launch.number("seed", seed, "request"),
-            **_launch.number("position", position, "request"),
-            **_launch.number("nonce", nonce, "request"),
-            tokens=tokens, tokens_request=tokens.stride(0), path=path, path_request=path.stride(0),
-            num_accepted=num_accepted, status=status, counters=counters, figures=scratch, partials=scratch[4 * rows :],
-            METHOD="race" if race else "rejection", REPLACEMENT=replacement and draft is not None, TARGET=space,
-            DRAFT=None if draft is None else space, LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile,
-            TILES=triton.next_power_of_2(tiles),
+            **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
+            **_launch.rows("target", target), **_launch.rows("draft", draft),
+            draft_map=None if race else call.draft_map,
+            **_launch.index(
+                call.request_index, call.draft, call.target_law.temperature, call.draft_law.temperature, *call.noise
+            ),
+            nodes=nodes, max_depth=call.tokens.shape[1] - 1, dense=_launch.is_dense(rows * tiles, target.device),
+            vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
+            **_launch.number("target_temperature", call.target_law.temperature, "request"),
+            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
+            **_launch.noise(call.noise, "request"),
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
+            path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
+            figures=scratch, partials=scratch[4 * rows :], METHOD="race" if race else "rejection",
+            REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
-        scan_splits = splits if race or learns or not number else 1
+        split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
+        scan_splits = splits if split else 1
         chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
         _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, **arguments, STAGE="scan")
         if not race:
