@@ -1,5 +1,4 @@
-// pybind11: raw addresses, strides in elements and sizes in; nothing of torch. specdec_kernels/backends/cpu.py is the
-// only caller, and what it passes has been checked by specdec_kernels/ops.
+// The module specdec_kernels._C: the CPU's ops, the CUDA ones where they were built, and what the host works out.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -25,15 +24,33 @@ void bind(py::module_ m);  // csrc/cuda/bindings.cpp
 
 namespace {
 
-// Binds op(make(call...), threads), without the GIL while it runs.
-template <class Made, class... Args, class Params>
-void bind_op(py::module_& m, const char* name, Made (*make)(Args...), void (*op)(const Params&, int)) {
-  m.def(name, [make, op](const py::tuple& call, int threads) {
-    const Made made = make_params(make, call);
-    py::gil_scoped_release unlocked;
-    op(params_of(made), threads);
+// op(call, threads), without the GIL while it runs.
+template <class Params>
+PyObject* run(void (*op)(const Params&, int), PyObject* const* arguments, Py_ssize_t count) {
+  return called(arguments, count, 2, [op](PyObject* const* argument) {
+    const Call<Params> call(argument[0]);
+    const long threads = PyLong_AsLong(argument[1]);
+    if (threads == -1 && PyErr_Occurred()) throw py::error_already_set();
+    {
+      const Unlocked unlocked;
+      op(call.params, static_cast<int>(threads));
+    }
+    Py_RETURN_NONE;
   });
 }
+
+void bind_ops(py::module_& m) {
+#define SPECDEC_METHOD(op, Params)                                            \
+  method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {  \
+    return run<Params>(cpu::op, arguments, count);                           \
+  }),
+  static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
+#undef SPECDEC_METHOD
+  add_functions(m, methods);
+}
+
+template <class T>
+T* at(intptr_t address) { return reinterpret_cast<T*>(address); }
 
 // The maths itself, for tests: arrays in and out by address.
 void bind_maths(py::module_& m) {
@@ -45,7 +62,7 @@ void bind_maths(py::module_& m) {
                        int64_t count, intptr_t out) {
     const Noise noise = {key_of(seed), position, nonce, stream};
     for (int64_t i = 0; i < count; ++i)
-      writable<float>(out)[i] = arrival(noise, first_token + static_cast<uint32_t>(i));
+      at<float>(out)[i] = arrival(noise, first_token + static_cast<uint32_t>(i));
   });
   m.def("group_uniform", [](uint32_t a, uint32_t b) { return group_uniform(a, b); });
   m.def("first_arrival", [](uint32_t a, uint32_t b) { return first_arrival(a, b); });
@@ -56,7 +73,7 @@ void bind_maths(py::module_& m) {
   });
   const auto map = [&](const char* name, float (*f)(float)) {
     m.def(name, [f](intptr_t in, int64_t count, intptr_t out) {
-      for (int64_t i = 0; i < count; ++i) writable<float>(out)[i] = f(at<float>(in)[i]);
+      for (int64_t i = 0; i < count; ++i) at<float>(out)[i] = f(at<float>(in)[i]);
     });
   };
   map("log", [](float x) { return specdec::log(x); });
@@ -68,7 +85,7 @@ void bind_maths(py::module_& m) {
 void bind_trees(py::module_& m) {
   m.def("check_parents", [](intptr_t address, int64_t tree_stride, int64_t node_stride, bool wide, int64_t trees,
                             int32_t nodes) {
-    const ParentsReport report = check_parents({at<void>(address), tree_stride, node_stride, wide}, trees, nodes);
+    const ParentsReport report = check_parents({at<void>(address), tree_stride, node_stride, trees, nodes, wide});
     return py::make_tuple(report.depth, report.tree, report.node);
   });
   m.def("optimal_tree", [](int32_t k, const std::vector<double>& acceptance) {
@@ -94,15 +111,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("isas", &cpu::isas);
   m.def("isa", &cpu::isa);
   m.def("set_isa", &cpu::set_isa);
-  bind_op(m, "verify_chain", chain_params, cpu::verify_chain);
-  bind_op(m, "race_sample", race_params, cpu::race_sample);
-  bind_op(m, "race_topk", race_params, cpu::race_topk);
-  bind_op(m, "residual", residual_params, cpu::residual);
-  bind_op(m, "overlap", overlap_params, cpu::overlap);
-  bind_op(m, "verify_tree", tree_params, cpu::verify_tree);
-  bind_op(m, "tree_mask", mask_params, cpu::tree_mask);
-  bind_op(m, "tree_positions", positions_params, cpu::tree_positions);
-  bind_op(m, "compact_kv", compact_call, cpu::compact_kv);
+  m.def("use_tensors", use_tensors);
+  bind_ops(m);
   bind_trees(m);
   bind_maths(m);
 #if defined(SPECDEC_WITH_CUDA)

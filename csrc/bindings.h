@@ -1,220 +1,219 @@
-// Parameter structs from what Python hands over: raw addresses, strides in elements and sizes. Shared by the CPU and CUDA
-// backends' bindings.
+// A call as Python hands it over, a tuple of the op's arguments, as the op's parameter struct. What an item is read as
+// follows from the type of its field (specdec/params.h). Shared by the CPU and CUDA backends' bindings.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
-#include <stdexcept>
-#include <type_traits>
+#include <exception>
+#include <new>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "specdec/params.h"
+#include "specdec/ops.h"
+#include "tensor.h"
 
 namespace specdec {
 namespace python {
 
-namespace py = pybind11;
-
-template <class T>
-const T* at(intptr_t address) { return reinterpret_cast<const T*>(address); }
-template <class T>
-T* writable(intptr_t address) { return reinterpret_cast<T*>(address); }
-
-// One item of a tuple. A call hands over some fifty of them, which pybind11's own conversions would take 2 us for.
-template <class T>
-T item(const py::tuple& t, Py_ssize_t i) {
-  PyObject* const o = PyTuple_GET_ITEM(t.ptr(), i);
-  if constexpr (std::is_base_of_v<py::object, T>) {
-    return py::reinterpret_borrow<T>(o);
-  } else {
-    std::conditional_t<std::is_floating_point_v<T>, double, long long> value;
-    if constexpr (std::is_floating_point_v<T>) value = PyFloat_AsDouble(o);
-    else value = PyLong_AsLongLong(o);
-    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
-    return static_cast<T>(value);
+template <class Params>
+class Call {
+ public:
+  explicit Call(PyObject* tuple) {
+    read(tuple, params);
+    settle(params);
   }
-}
+  Call(const Call&) = delete;  // params point into it
 
-// make(items of the tuple...).
-template <class Params, class... Args, std::size_t... I>
-Params make_params(Params (*make)(Args...), const py::tuple& call, std::index_sequence<I...>) {
-  if (call.size() != sizeof...(I)) throw std::invalid_argument("wrong number of arguments");
-  return make(item<std::decay_t<Args>>(call, I)...);
-}
+  Params params = {};
 
-template <class Params, class... Args>
-Params make_params(Params (*make)(Args...), const py::tuple& call) {
-  return make_params(make, call, std::index_sequence_for<Args...>());
-}
+ private:
+  // A struct from a tuple: field by field.
+  template <class Struct>
+  void read(PyObject* object, Struct& out) {
+    const auto fields = out.fields();
+    constexpr Py_ssize_t kCount = std::tuple_size_v<std::remove_const_t<decltype(fields)>>;
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != kCount) {
+      PyErr_Format(PyExc_TypeError, "expected a tuple of %zd; got %.200s", kCount, Py_TYPE(object)->tp_name);
+      throw py::error_already_set();
+    }
+    PyObject** item = &PyTuple_GET_ITEM(object, 0);
+    std::apply([&](auto&... field) { (read(*item++, field), ...); }, fields);
+  }
 
-// Python hands the groups over as tuples: (address, strides..., value).
-template <class T>
-PerRequest<T> per_request(const py::tuple& t) {
-  return {at<T>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<T>(t, 2)};
-}
-inline PerSlot per_slot(const py::tuple& t) {
-  return {at<float>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<float>(t, 3)};
-}
-template <class T>
-PerRow<T> per_row(const py::tuple& t) {
-  return {at<T>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<T>(t, 3)};
-}
-inline Rows rows(const py::tuple& t) {
-  return {at<void>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<int32_t>(t, 3),
-          static_cast<DType>(item<int32_t>(t, 4))};
-}
-inline Tokens tokens(const py::tuple& t) {
-  return {at<void>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2), item<bool>(t, 3)};
-}
+  void read(PyObject* object, Method& out) { out = static_cast<Method>(choice(object, "rejection", "race")); }
+  void read(PyObject* object, Space& out) { out = static_cast<Space>(choice(object, "logits", "probs")); }
+  void read(PyObject* object, bool& out) { out = PyObject_IsTrue(object) != 0; }
+  void read(PyObject* object, int64_t& out) {
+    if (!number(object, &out)) expected("an int", object);
+  }
 
-inline ChainParams chain_params(int64_t batch, int32_t max_drafts, int32_t method, int32_t space, const py::tuple& draft_tokens,
-                                const py::tuple& target, const py::tuple& draft, intptr_t cu_drafts, int64_t total_drafts,
-                                const py::tuple& temperature, const py::tuple& epsilon, const py::tuple& draft_prob,
-                                const py::tuple& seed, const py::tuple& position, const py::tuple& nonce, intptr_t out_tokens,
-                                int64_t tokens_stride, intptr_t num_accepted, intptr_t status) {
-  return {batch,
-          max_drafts,
-          static_cast<Method>(method),
-          static_cast<Space>(space),
-          tokens(draft_tokens),
-          rows(target),
-          rows(draft),
-          at<int32_t>(cu_drafts),
-          total_drafts,
-          per_request<float>(temperature),
-          per_request<float>(epsilon),
-          per_slot(draft_prob),
-          per_request<int64_t>(seed),
-          per_request<int64_t>(position),
-          per_request<int64_t>(nonce),
-          writable<int64_t>(out_tokens),
-          tokens_stride,
-          writable<int32_t>(num_accepted),
-          writable<int32_t>(status)};
-}
+  void read(PyObject* object, Rows& out) {
+    if (object == Py_None) return;
+    const Tensor t = tensor(object, {Element::kFloat32, Element::kBFloat16, Element::kFloat16}, 2, 3);
+    const int32_t row = t.ndim - 2;
+    out = {t.data, row ? t.strides[0] : 0, t.strides[row], row ? t.shape[0] : 1, t.shape[row],
+           static_cast<int32_t>(t.shape[row + 1]), dtype_of(t.element)};
+  }
 
-inline RaceParams race_params(int64_t outer, int64_t inner, int32_t k, int32_t space, const py::tuple& law_rows,
-                              const py::tuple& temperature, const py::tuple& seed, const py::tuple& position,
-                              const py::tuple& nonce, intptr_t out_tokens) {
-  return {outer,
-          inner,
-          k,
-          static_cast<Space>(space),
-          rows(law_rows),
-          per_row<float>(temperature),
-          per_row<int64_t>(seed),
-          per_row<int64_t>(position),
-          per_row<int64_t>(nonce),
-          writable<int64_t>(out_tokens)};
-}
+  void read(PyObject* object, Tokens& out) {
+    const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 1, 2);
+    const int32_t slot = t.ndim - 1;
+    out = {t.data, slot ? t.strides[0] : 0, t.strides[slot], slot ? t.shape[0] : 1,
+           static_cast<int32_t>(t.shape[slot]), t.element == Element::kInt64};
+  }
 
-inline ResidualParams residual_params(int64_t outer, int64_t inner, int32_t space, const py::tuple& target,
-                                      const py::tuple& draft, const py::tuple& temperature, const py::tuple& draft_prob,
-                                      const py::tuple& epsilon, intptr_t probs, intptr_t mass) {
-  return {outer,
-          inner,
-          static_cast<Space>(space),
-          rows(target),
-          rows(draft),
-          per_row<float>(temperature),
-          per_row<float>(draft_prob),
-          per_row<float>(epsilon),
-          writable<float>(probs),
-          writable<float>(mass)};
-}
+  template <class T>
+  void read(PyObject* object, Per<T>& out) {
+    if (number(object, &out.value)) return;
+    const Tensor t = std::is_floating_point_v<T> ? tensor(object, {Element::kFloat32}, 0, 2)
+                                                 : tensor(object, {Element::kInt32, Element::kInt64}, 0, 2);
+    // One entry is shared, whatever its stride.
+    const auto stride = [&](int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; };
+    out = {t.data, stride(0), stride(1), T{}, t.element == Element::kInt64};
+  }
 
-inline OverlapParams overlap_params(int64_t outer, int64_t inner, int32_t space, const py::tuple& target,
-                                    const py::tuple& draft, const py::tuple& temperature, intptr_t accept, intptr_t tv,
-                                    intptr_t kl, intptr_t harmonic) {
-  return {outer,
-          inner,
-          static_cast<Space>(space),
-          rows(target),
-          rows(draft),
-          per_row<float>(temperature),
-          writable<float>(accept),
-          writable<float>(tv),
-          writable<float>(kl),
-          writable<float>(harmonic)};
-}
+  void read(PyObject* object, Vector<const int32_t>& out) {
+    if (object == Py_None) return;
+    const Tensor t = tensor(object, {Element::kInt32}, 1, 1);
+    out = {static_cast<const int32_t*>(t.data), t.shape[0]};
+  }
 
-inline TreeParams tree_params(int64_t batch, int32_t nodes, int32_t max_depth, int32_t method, bool replacement,
-                              int32_t space, const py::tuple& draft_tokens, const py::tuple& parents,
-                              const py::tuple& target, const py::tuple& draft, const py::tuple& temperature,
-                              const py::tuple& seed, const py::tuple& position, const py::tuple& nonce,
-                              intptr_t out_tokens, int64_t tokens_stride, intptr_t path, int64_t path_stride,
-                              intptr_t num_accepted, intptr_t status) {
-  return {batch,
-          nodes,
-          max_depth,
-          static_cast<Method>(method),
-          replacement,
-          static_cast<Space>(space),
-          tokens(draft_tokens),
-          tokens(parents),
-          rows(target),
-          rows(draft),
-          per_request<float>(temperature),
-          per_request<int64_t>(seed),
-          per_request<int64_t>(position),
-          per_request<int64_t>(nonce),
-          writable<int64_t>(out_tokens),
-          tokens_stride,
-          writable<int32_t>(path),
-          path_stride,
-          writable<int32_t>(num_accepted),
-          writable<int32_t>(status)};
-}
+  // Row by row, however the leading dimensions are shaped, where the op's input is rows; else [rows, columns] or [rows].
+  template <class T>
+  void read(PyObject* object, Output<T>& out) {
+    if (object == Py_None) return;
+    const Tensor t = tensor(object, {element_for<std::remove_const_t<T>>()}, 1, Tensor::kMaxDims);
+    int64_t size = 1;
+    for (int32_t i = 0; i < t.ndim; ++i) size *= t.shape[i];
+    const int64_t rows = rows_of_output(params, t.shape[0], 0);
+    const int64_t columns = rows > 0 ? size / rows : t.shape[t.ndim - 1];
+    if (rows * columns != size) expected("an output of as many rows as the input", object);
+    out = {static_cast<T*>(t.data), rows == t.shape[0] ? t.strides[0] : columns, rows, columns};
+  }
 
-inline MaskParams mask_params(int64_t batch, int32_t nodes, int64_t columns, const py::tuple& parents,
-                              const py::tuple& prefix_len, int32_t layout, intptr_t mask, uint32_t minus_infinity,
-                              intptr_t status) {
-  return {batch,
-          nodes,
-          columns,
-          tokens(parents),
-          per_request<int64_t>(prefix_len),
-          static_cast<MaskLayout>(layout),
-          writable<void>(mask),
-          minus_infinity,
-          writable<int32_t>(status)};
-}
+  void read(PyObject* object, Mask& out) {
+    const Tensor t = tensor(object, {Element::kBool, Element::kFloat32, Element::kBFloat16, Element::kFloat16,
+                                     Element::kInt32}, 3, 3);
+    out = {t.data, t.shape[0], static_cast<int32_t>(t.shape[1]), MaskLayout::kBool, 0};
+    switch (t.element) {
+      case Element::kFloat32: out.layout = MaskLayout::kAdditive32, out.minus_infinity = 0xff800000u; break;
+      case Element::kBFloat16: out.layout = MaskLayout::kAdditive16, out.minus_infinity = 0xff80u; break;
+      case Element::kFloat16: out.layout = MaskLayout::kAdditive16, out.minus_infinity = 0xfc00u; break;
+      case Element::kInt32: out.layout = MaskLayout::kBits; break;
+      default: break;
+    }
+  }
 
-inline PositionsParams positions_params(int64_t batch, int32_t nodes, const py::tuple& parents,
-                                        const py::tuple& prefix_len, intptr_t positions, intptr_t status) {
-  return {batch, nodes, tokens(parents), per_request<int64_t>(prefix_len), writable<int64_t>(positions),
-          writable<int32_t>(status)};
-}
+  void read(PyObject* object, Vector<const CacheLayer>& out) {
+    if (!PyList_Check(object)) expected("a list of caches", object);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) {
+      const Tensor t = tensor_of(PyList_GET_ITEM(object, i));  // of any type: its elements are not looked at
+      if (t.ndim != 4) expected("a cache of four dimensions", object);
+      const int64_t size = t.element_bytes;
+      layers_.push_back({static_cast<char*>(t.data), t.strides[0] * size, t.strides[1] * size, t.strides[2] * size,
+                         static_cast<int32_t>(t.shape[1]), static_cast<int32_t>(t.shape[2]),
+                         static_cast<int32_t>(t.shape[3] * size)});
+    }
+    out = {layers_.data(), static_cast<int64_t>(layers_.size())};
+  }
 
-// The layers outlive the call they are part of.
-struct CompactCall {
-  std::vector<CacheLayer> layers;
-  CompactParams params;
+  // ---- items --------------------------------------------------------------------------------------------------------
+
+  static Tensor tensor(PyObject* object, std::initializer_list<Element> elements, int32_t least_dims,
+                       int32_t most_dims) {
+    const Tensor t = tensor_of(object);
+    if (std::find(elements.begin(), elements.end(), t.element) == elements.end())
+      expected("a tensor of another dtype", object);
+    if (t.ndim < least_dims || t.ndim > most_dims) expected("a tensor of other dimensions", object);
+    return t;
+  }
+
+  // False if the object is no number.
+  static bool number(PyObject* object, float* out) {
+    if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
+    const double value = PyFloat_AsDouble(object);
+    if (value == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+    *out = static_cast<float>(value);
+    return true;
+  }
+  static bool number(PyObject* object, int64_t* out) {
+    if (!PyLong_Check(object)) return false;
+    int overflow = 0;
+    *out = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow > 0) *out = static_cast<int64_t>(PyLong_AsUnsignedLongLong(object));  // a seed: its bits
+    if (overflow < 0) expected("an int of 64 bits", object);
+    if (*out == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return true;
+  }
+
+  static int choice(PyObject* object, const char* first, const char* second) {
+    if (PyUnicode_Check(object)) {
+      if (PyUnicode_CompareWithASCIIString(object, first) == 0) return 0;
+      if (PyUnicode_CompareWithASCIIString(object, second) == 0) return 1;
+    }
+    PyErr_Format(PyExc_ValueError, "expected '%s' or '%s'; got %R", first, second, object);
+    throw py::error_already_set();
+  }
+
+  static DType dtype_of(Element element) {
+    return element == Element::kFloat32    ? DType::kFloat32
+           : element == Element::kBFloat16 ? DType::kBFloat16
+                                           : DType::kFloat16;
+  }
+  template <class T>
+  static constexpr Element element_for() {
+    return std::is_floating_point_v<T> ? Element::kFloat32 : sizeof(T) == 4 ? Element::kInt32 : Element::kInt64;
+  }
+
+  template <class P>
+  static auto rows_of_output(const P& p, int64_t, int) -> decltype(p.count()) { return p.count(); }
+  template <class P>
+  static int64_t rows_of_output(const P&, int64_t first_dim, long) { return first_dim; }
+
+  // A ragged call's draft_prob lies along its drafts alone.
+  static void settle(ChainParams& p) {
+    if (!p.cu_drafts.data) return;
+    p.draft_prob.inner_stride += p.draft_prob.outer_stride;
+    p.draft_prob.outer_stride = 0;
+  }
+  template <class P>
+  static void settle(P&) {}
+
+  std::vector<CacheLayer> layers_;
 };
 
-// What an op takes, of whatever `make` made.
-template <class Params>
-const Params& params_of(const Params& params) { return params; }
-inline const CompactParams& params_of(const CompactCall& call) { return call.params; }
+// ---- functions of a module --------------------------------------------------------------------------------------------
 
-inline CompactCall compact_call(int64_t batch, int32_t max_depth, intptr_t path, int64_t path_stride,
-                                const py::tuple& prefix_len, const py::list& caches, intptr_t status) {
-  CompactCall call;
-  for (const py::handle& cache : caches) {
-    const py::tuple t = py::reinterpret_borrow<py::tuple>(cache);
-    call.layers.push_back({writable<char>(item<intptr_t>(t, 0)), item<int64_t>(t, 1), item<int64_t>(t, 2),
-                           item<int64_t>(t, 3), item<int32_t>(t, 4), item<int32_t>(t, 5), item<int32_t>(t, 6)});
+struct Unlocked {
+  PyThreadState* state = PyEval_SaveThread();
+  ~Unlocked() { PyEval_RestoreThread(state); }
+};
+
+// f(arguments) as a Python function of `count` arguments: straight from the interpreter, because pybind11's own
+// conversions take longer than a small call. What f throws is raised.
+template <class F>
+PyObject* called(PyObject* const* arguments, Py_ssize_t count, Py_ssize_t wanted, F&& f) {
+  try {
+    if (count == wanted) return f(arguments);
+    PyErr_Format(PyExc_TypeError, "expected %zd arguments; got %zd", wanted, count);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
-  call.params = {batch,
-                 max_depth,
-                 at<int32_t>(path),
-                 path_stride,
-                 per_request<int64_t>(prefix_len),
-                 call.layers.data(),
-                 static_cast<int32_t>(call.layers.size()),
-                 writable<int32_t>(status)};
-  return call;
+  return nullptr;
+}
+
+using FastFunction = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+inline PyMethodDef method(const char* name, FastFunction f) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f)), METH_FASTCALL, nullptr};
+}
+
+// `methods` ends with an empty one, and lasts as long as the module.
+inline void add_functions(py::module_& m, PyMethodDef* methods) {
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
 }
 
 }  // namespace python

@@ -57,8 +57,8 @@ int main() {
   for (int seed = 0; seed < rounds; ++seed) {
     specdec::ChainRequest request = {};
     request.slots = 2;
-    request.key = specdec::key_of(seed);
-    request.temperature = {1.0f, false};
+    request.noise.key = specdec::key_of(seed);
+    request.target_law = {specdec::Space::kProbs, 1.0f, false};
     Rows rows = {request, {p, p, p}, {q, q}, {}, {}};
     for (int slot = 0; slot < request.slots; ++slot) {  // the draft model samples by the race of stream 0
       specdec::Draw drafted;

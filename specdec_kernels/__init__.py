@@ -4,6 +4,7 @@ from specdec_kernels.backends import available_backends, backend, build_info
 from specdec_kernels.headers import get_include
 from specdec_kernels.ops import (
     Overlap,
+    Residual,
     TreeVerdict,
     Verdict,
     compact_kv,
@@ -16,11 +17,16 @@ from specdec_kernels.ops import (
     verify_chain,
     verify_tree,
 )
+from specdec_kernels.sampling import Sampling
+from specdec_kernels.status import Status
 from specdec_kernels.trees import DraftTree
 
 __all__ = [
     "DraftTree",
     "Overlap",
+    "Residual",
+    "Sampling",
+    "Status",
     "TreeVerdict",
     "Verdict",
     "available_backends",

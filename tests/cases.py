@@ -3,7 +3,8 @@
 import torch
 
 import specdec_kernels
-from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.ops import Law, Noise
 
 SIZES = (1, 2, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4097)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -118,17 +119,17 @@ def ragged(call, counts):
 def close_calls(call, method_options, verdict):
     """Requests in which the deciding coin is within 1e-5, relatively, of its threshold."""
     target, draft = call["target"], call["draft"]
-    requests, slots = call["draft_tokens"].shape
-    temperature, _ = laws.temperatures(call["temperature"], (requests,), "cpu")
-    close = torch.zeros(requests, dtype=torch.bool)
+    count, slots = call["draft_tokens"].shape
+    law, _ = laws.decoded(Law(call["space"], call["temperature"]), requests.Requests(None, count, count, "cpu"))
+    whose = Noise(call["seed"], call["position"], torch.zeros_like(call["position"]))
+    close = torch.zeros(count, dtype=torch.bool)
     for slot in range(slots):
         x = call["draft_tokens"][:, slot].long().clamp(0, target.shape[-1] - 1)[:, None]
-        p = laws.law(target[:, slot], temperature, call["space"]).gather(-1, x)[:, 0]
+        p = laws.probabilities(target[:, slot], law).gather(-1, x)[:, 0]
         q = 1.0
         if draft is not None:
-            q = laws.widened(laws.law(draft[:, slot], temperature, call["space"]), target.shape[-1]).gather(-1, x)[:, 0]
-        position = call["position"] + slot
-        u = noise.coins(call["seed"], position, torch.zeros_like(position), noise.COIN, slot)
+            q = laws.widened(laws.probabilities(draft[:, slot], law), target.shape[-1], None).gather(-1, x)[:, 0]
+        u = noise.coins(noise.at(whose, slice(None), slot), noise.COIN, slot)
         h = method_options.get("draft_prob", 1.0)
         threshold = p + method_options.get("epsilon", 0.0)
         close |= (verdict.num_accepted >= slot) & ((u * h * q - threshold).abs() <= 1e-5 * threshold)

@@ -9,6 +9,7 @@ import importlib
 import torch
 
 import specdec_kernels
+from specdec_kernels.ops import OPS
 
 
 def unavailable():
@@ -27,12 +28,15 @@ class Copied:
         return None
 
     def __getattr__(self, op):
-        def run(*arguments):
+        if op not in OPS:
+            return getattr(self._kernels, op)
+
+        def run(call):
             storages = {}  # address -> the storage here and its copy, as bytes
 
             def twin(x):
                 if isinstance(x, (tuple, list)):
-                    return type(x)(map(twin, x))
+                    return x._make(map(twin, x)) if hasattr(x, "_make") else type(x)(map(twin, x))
                 if not isinstance(x, torch.Tensor):
                     return x
                 storage = x.untyped_storage()
@@ -43,7 +47,7 @@ class Copied:
                 whole = torch.empty(0, dtype=x.dtype, device=self._device)
                 return whole.set_(copy, x.storage_offset(), x.size(), x.stride())
 
-            getattr(self._kernels, op)(*map(twin, arguments))
+            getattr(self._kernels, op)(twin(call))
             for here, copy in storages.values():
                 here.copy_(copy)
 

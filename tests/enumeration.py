@@ -6,13 +6,37 @@ finite sum.
 """
 
 from itertools import pairwise, product
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.ops import OPS, Law, Noise
 from tests.laws import random_laws
+
+PROBS = Law("probs", 1.0)
+
+
+class Given(NamedTuple):
+    """How the oracle is given the laws of a target and a draft: what its rows hold, and at which temperatures."""
+
+    target: Law = PROBS
+    draft: Law = PROBS
+    draft_map: torch.Tensor | None = None
+
+    def rows(self, p, q):
+        """Rows that become these probabilities; of the draft those of the tokens it knows."""
+        return rows_of(p, self.target), rows_of(q if self.draft_map is None else q[..., self.draft_map], self.draft)
+
+
+def rows_of(probabilities, law):
+    """At temperature 0 the one token is the largest of either kind of row."""
+    return probabilities if law.space == "probs" or law.temperature == 0 else law.temperature * probabilities.log()
+
+
+AS_PROBS = Given()
 
 
 class Contexts:
@@ -32,7 +56,7 @@ class Contexts:
         return float(torch.tensor([laws[tuple(tokens[:i])][token] for i, token in enumerate(tokens)]).double().prod())
 
 
-def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0):
+def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0, given=AS_PROBS):
     """{emitted tokens: probability} of one round that drafts l tokens with probability ``draft_lengths[l]``.
 
     draft_prob [K] is what verification is told about it: the probability that slot j is drafted if it is reached.
@@ -44,9 +68,9 @@ def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0):
         p_rows = contexts.rows(contexts.p, drafts, slots + 1)
         q_rows = contexts.rows(contexts.q, drafts, slots)
         for length, chance in enumerate(draft_lengths):
-            given = list(drafts[:length]) + [-1] * (slots - length)
+            drafted = list(drafts[:length]) + [-1] * (slots - length)
             chance *= contexts.chance(contexts.q, drafts)
-            for emitted, probability in decisions(given, p_rows, q_rows, draft_prob, epsilon).items():
+            for emitted, probability in decisions(drafted, p_rows, q_rows, draft_prob, epsilon, given).items():
                 law[emitted] = law.get(emitted, 0.0) + chance * probability
     return law
 
@@ -61,7 +85,7 @@ def completed(contexts, law, length):
     return full
 
 
-def decisions(drafts, p_rows, q_rows, draft_prob, epsilon):
+def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
     """{emitted tokens: probability} for given drafts (-1 ends them), p_rows [K+1, V] and q_rows [K, V]."""
     slots, vocabulary = q_rows.shape
     thresholds = ((p_rows[:-1] + epsilon) / (draft_prob.double().unsqueeze(-1) * q_rows)).flatten()
@@ -72,11 +96,12 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon):
     coin_table, widths = torch.tensor([coins for coins, _ in cases], dtype=torch.float64).unbind(-1)
     drawn_with = torch.zeros(len(cases), dtype=torch.float64)
 
-    def coins(case, position, nonce, stream, index):
+    def coins(whose, stream, index):
+        case = whose.seed
         return coin_table[case, index] if index < slots else torch.zeros(len(case), dtype=torch.float64)
 
-    def case_as_arrivals(case, position, nonce, stream, size):
-        return case.unsqueeze(-1)
+    def case_as_arrivals(whose, stream, size):
+        return whose.seed.unsqueeze(-1)
 
     def draw(weights, case):
         case = case.squeeze(-1)
@@ -90,11 +115,15 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon):
         patch.setattr(noise, "coins", coins)
         patch.setattr(noise, "arrivals", case_as_arrivals)
         patch.setattr(laws, "draw", draw)
-        reference.verify_chain(
-            torch.tensor(drafts).expand(len(cases), -1), p_rows.expand(len(cases), -1, -1),
-            q_rows.expand(len(cases), -1, -1), None, "rejection", "probs", 1.0,
-            draft_prob.expand(len(cases), -1), epsilon, torch.arange(len(cases)), 0, 0, tokens, num_accepted, status,
+        target, draft = given.rows(p_rows, q_rows)
+        call = OPS["verify_chain"].Call(
+            draft_tokens=torch.tensor(drafts).expand(len(cases), -1), target=target.expand(len(cases), -1, -1),
+            draft=draft.expand(len(cases), -1, -1), cu_drafts=None, draft_map=given.draft_map, request_index=None,
+            method="rejection", target_law=given.target, draft_law=given.draft,
+            draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
+            tokens=tokens, num_accepted=num_accepted, status=status,
         )  # fmt: skip
+        reference.verify_chain(call)
     # The last draw of a case is the one that ended it, and the widths of coins that were not reached add up to one.
     law = {}
     for emitted, probability in zip(tokens.tolist(), (widths.prod(dim=-1) * drawn_with).tolist(), strict=True):

@@ -70,7 +70,7 @@ CASES = [
     (chain, {"seed": 1, "position": 2}, ValueError, r"seed: expected one seed per request \(int64 \[3\]\)"),
     (chain, {"seed": 1.0}, TypeError, "seed: expected an int or an int64 tensor; got 1.0"),
     (chain, {"seed": True}, TypeError, "seed: expected an int"),
-    (chain, {"seed": torch.zeros(3, dtype=torch.int32)}, TypeError, "seed: expected int64; got int32"),
+    (chain, {"seed": torch.zeros(3, dtype=torch.int16)}, TypeError, "seed: expected int64; got int16"),
     (chain, {"seed": 2**64}, ValueError, "seed: expected 64 bits"),
     (chain, {"position": torch.zeros(2, dtype=torch.int64)}, ValueError, r"position: expected shape \[3\]"),
     (chain, {"nonce": None}, TypeError, "nonce: expected an int"),

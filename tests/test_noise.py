@@ -7,6 +7,7 @@ from scipy import stats
 
 from specdec_kernels import _C
 from specdec_kernels.backends.reference import noise
+from specdec_kernels.ops import Noise
 from tests.laws import FALSE_ALARM, assert_rate
 
 KNOWN_ANSWERS = [  # key (low, high), counter, words: Random123's kat_vectors
@@ -44,7 +45,7 @@ def header_arrivals(count, seed=1, position=2, nonce=3, stream=0, first_token=0)
 
 
 def oracle_arrivals(count, seed=1, position=2, nonce=3, stream=0):
-    return noise.arrivals(*(torch.tensor(x) for x in (seed, position, nonce)), stream, count).numpy()
+    return noise.arrivals(Noise(*map(torch.tensor, (seed, position, nonce))), stream, count).numpy()
 
 
 def exact_uniform(integer, bits):
@@ -85,7 +86,7 @@ class TestUniforms:
     def test_coins_of_a_request(self):
         generator = np.random.default_rng(1)
         for seed, index, position, nonce in generator.integers(0, 2**31, (200, 4)).tolist():
-            oracle = noise.coins(*(torch.tensor(x) for x in (seed, position, nonce)), noise.COIN, index)
+            oracle = noise.coins(Noise(*map(torch.tensor, (seed, position, nonce))), noise.COIN, index)
             assert _C.coin(seed, index, position, nonce, 4) == float(oracle)
 
     def test_first_arrivals_use_56_bits_cut_to_24(self):

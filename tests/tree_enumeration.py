@@ -12,13 +12,15 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.ops import OPS, Noise
+from tests.enumeration import AS_PROBS
 from tests.trees import children, depths
 
 UNTRIED = -1.0
 
 
 def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=None, certain=False, repeats=True,
-               shared_coins=False):  # fmt: skip
+               shared_coins=False, given=AS_PROBS):  # fmt: skip
     """{(path, emitted tokens): probability} of one round with this tree.
 
     Siblings are drawn with or without replacement, and verified as ``replacement`` says (as drawn, by default).
@@ -33,7 +35,7 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
         q = None if certain else contexts.q
         for coins, width in coin_cells(contexts.p, q, parents, tokens, replacement, shared_coins):
             cases += [(tokens, coins, chance * width, drawn) for drawn in range(contexts.vocabulary)]
-    return run(contexts, parents, cases, replacement, certain)
+    return run(contexts, parents, cases, replacement, certain, given)
 
 
 def context(parents, tokens, node):
@@ -110,7 +112,7 @@ def coin_cells(p, q, parents, tokens, replacement, shared):
         yield coins[1:], width
 
 
-def run(contexts, parents, cases, replacement, certain):
+def run(contexts, parents, cases, replacement, certain, given):
     """The oracle on all cases at once, its coins and draws replaced by those of the case."""
     nodes, count = len(parents), len(cases)
     drafted = torch.tensor([tokens for tokens, _, _, _ in cases])
@@ -125,11 +127,11 @@ def run(contexts, parents, cases, replacement, certain):
                 p_rows[case, node] = contexts.p[said]
                 q_rows[case, node] = contexts.q.get(said, q_rows[case, node])
 
-    def coins(case, position, nonce, stream, index):
-        return coin_table[case, index]
+    def coins(whose, stream, index):
+        return coin_table[whose.seed, index]
 
-    def case_as_arrivals(case, position, nonce, stream, size):
-        return case.unsqueeze(-1)
+    def case_as_arrivals(whose, stream, size):
+        return whose.seed.unsqueeze(-1)
 
     def draw(weights, case):
         case = case.squeeze(-1)
@@ -144,10 +146,14 @@ def run(contexts, parents, cases, replacement, certain):
         patch.setattr(noise, "coins", coins)
         patch.setattr(noise, "arrivals", case_as_arrivals)
         patch.setattr(laws, "draw", draw)
-        reference.verify_tree(
-            drafted, p_rows, None if certain else q_rows, torch.tensor(parents), "rejection", replacement, "probs", 1.0,
-            torch.arange(count), 0, 0, tokens, path, num_accepted, status,
+        target, draft = given.rows(p_rows, q_rows)
+        call = OPS["verify_tree"].Call(
+            draft_tokens=drafted, parents=torch.tensor(parents), target=target, draft=None if certain else draft,
+            draft_map=given.draft_map, request_index=None, method="rejection", replacement=replacement,
+            target_law=given.target, draft_law=given.draft, noise=Noise(torch.arange(count), 0, 0), tokens=tokens,
+            path=path, num_accepted=num_accepted, status=status,
         )  # fmt: skip
+        reference.verify_tree(call)
     law = {}
     chances = torch.tensor([chance for _, _, chance, _ in cases], dtype=torch.float64) * drawn_with
     for walked, emitted, chance in zip(path.tolist(), tokens.tolist(), chances.tolist(), strict=True):

@@ -22,6 +22,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from specdec_kernels import triton_kernels
+from specdec_kernels.ops import OPS, Law, Noise
 
 TABLE = Path(__file__).parents[1] / "bench" / "results" / "compiled" / "triton.json"
 ARCHS = {
@@ -94,42 +95,51 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     draft_tokens = tokens[:, :drafts]
     counts = torch.zeros(2, requests, dtype=torch.int32)
     row_tokens = torch.zeros(requests, drafts, 4, dtype=torch.int64)
-    figures = torch.zeros(4, requests, drafts)
+    figures = torch.zeros(4, requests * drafts)
     probs = torch.empty(requests, drafts, vocabulary)
     parents, path = tokens.clone(), tokens.int()
     whole_draft = torch.empty_like(target)
 
+    row_noise = Noise(row_seed, row_seed, row_seed)
+
+    def run(op, *arguments):
+        getattr(triton_kernels, op)(OPS[op].Call(*arguments))
+
+    def laws(temperature):
+        return Law(space, temperature), Law(space, temperature)
+
     def chain(method, draft, temperature):
-        noise = seed, seed, seed
-        triton_kernels.verify_chain(
-            draft_tokens, target, draft, None, method, space, temperature, 1.0, 0.0, *noise, tokens, *counts
-        )
+        rows = draft_tokens, target, draft, None, None, None
+        run(
+            "verify_chain", *rows, method, *laws(temperature), 1.0, 0.0, Noise(seed, seed, seed), tokens, *counts
+        )  # fmt: skip
 
     def tree(method, draft, temperature):
-        noise = seed, seed, seed
-        triton_kernels.verify_tree(
-            tokens, target, draft, parents, method, False, space, temperature, *noise, tokens, path, *counts
-        )
+        rows = tokens, parents, target, draft, None, None
+        run(
+            "verify_tree", *rows, method, False, *laws(temperature), Noise(seed, seed, seed), tokens, path, *counts
+        )  # fmt: skip
 
     def race(op, tokens):
-        op(head, space, 1.0, row_seed, row_seed, row_seed, tokens)
+        run(op, head, None, None, Law(space, 1.0), row_noise, tokens, None)
 
+    pair = head, draft, None, None, *laws(row_temperature)
     yield "verify_chain, race", lambda: chain("race", None, 1.0)
     yield "verify_chain, rejection", lambda: chain("rejection", draft, temperature)
     yield "verify_chain, one-hot rejection", lambda: chain("rejection", None, 1.0)
-    yield "race_sample", lambda: race(triton_kernels.race_sample, row_tokens[..., 0])
-    yield "race_topk", lambda: race(triton_kernels.race_topk, row_tokens)
-    yield "residual", lambda: triton_kernels.residual(head, draft, space, row_temperature, 1.0, 0.0, probs, figures[0])
-    yield "overlap", lambda: triton_kernels.overlap(head, draft, space, row_temperature, *figures)
+    yield "race_sample", lambda: race("race_sample", row_tokens[..., 0].flatten())
+    yield "race_topk", lambda: race("race_topk", row_tokens.flatten(0, 1))
+    yield "residual", lambda: run("residual", *pair, 1.0, 0.0, probs.flatten(0, 1), figures[0], None)
+    yield "overlap", lambda: run("overlap", *pair, *figures, None)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
     if dtype == torch.bfloat16:  # no rows of the vocabulary in these
         mask = torch.zeros(requests, drafts + 1, 64, dtype=torch.bool)
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
-        yield "tree_mask", lambda: triton_kernels.tree_mask(parents, seed, mask.shape[-1], mask, counts[0])
-        yield "tree_positions", lambda: triton_kernels.tree_positions(parents, seed, tokens, counts[0])
-        yield "compact_kv", lambda: triton_kernels.compact_kv(layers, path, seed, counts[0])
+        yield "tree_mask", lambda: run("tree_mask", parents, seed, mask.shape[-1], mask, counts[0])
+        yield "tree_positions", lambda: run("tree_positions", parents, seed, tokens, counts[0])
+        yield "compact_kv", lambda: run("compact_kv", layers, path, seed, counts[0])
 
 
 def kernels(*arguments, **options):

@@ -12,11 +12,11 @@ struct ParentsReport {
   int64_t tree, node;  // the first entry that is no parent; -1 where all are
 };
 
-inline ParentsReport check_parents(const Tokens& parents, int64_t trees, int32_t nodes) {
+inline ParentsReport check_parents(const Tokens& parents) {
   ParentsReport report = {0, -1, -1};
-  std::vector<int32_t> depths(static_cast<size_t>(nodes));
-  for (int64_t tree = 0; tree < trees; ++tree) {
-    for (int32_t node = 0; node < nodes; ++node) {
+  std::vector<int32_t> depths(static_cast<size_t>(parents.slots));
+  for (int64_t tree = 0; tree < parents.requests; ++tree) {
+    for (int32_t node = 0; node < parents.slots; ++node) {
       int32_t status = kStatusOk;
       const int32_t parent = parent_of(parents, tree * parents.request_stride, node, &status);
       if (status != kStatusOk) return {0, tree, node};

@@ -1,7 +1,6 @@
 // compact_kv on the CPU.
 #include <cstring>
 
-#include "ops.h"
 #include "specdec/tree.h"
 #include "threads.h"
 
@@ -9,14 +8,14 @@ SPECDEC_BEGIN
 
 void compact_kv(const CompactParams& p, int threads) {
   int64_t slots = INT64_MAX;
-  for (int32_t i = 0; i < p.layer_count; ++i) slots = p.layers[i].slots < slots ? p.layers[i].slots : slots;
-  over_requests(p.batch, 1, threads, [&](int64_t b, const Crew&) {
+  for (int64_t i = 0; i < p.layers.size; ++i) slots = p.layers.data[i].slots < slots ? p.layers.data[i].slots : slots;
+  over_requests(p.path.rows, 1, threads, [&](int64_t b, const Crew&) {
     int32_t status = kStatusOk;
-    const int32_t* path = p.path + b * p.path_stride;
+    const int32_t* path = p.path.data + b * p.path.row_stride;
     const int64_t prefix = p.prefix_len.at(b);
-    const int32_t moves = moves_of(path, p.max_depth + 1, prefix, slots, &status);
-    for (int32_t i = 0; i < p.layer_count && moves > 0; ++i) {
-      const CacheLayer& layer = p.layers[i];
+    const int32_t moves = moves_of(path, static_cast<int32_t>(p.path.columns), prefix, slots, &status);
+    for (int64_t i = 0; i < p.layers.size && moves > 0; ++i) {
+      const CacheLayer& layer = p.layers.data[i];
       for (int32_t head = 0; head < layer.heads; ++head) {
         char* root = layer.data + b * layer.batch_stride + head * layer.head_stride + prefix * layer.slot_stride;
         // In order: path[d] >= d, so what is written was read before or never is.
@@ -26,7 +25,7 @@ void compact_kv(const CompactParams& p, int threads) {
                         static_cast<size_t>(layer.entry_bytes));
       }
     }
-    p.status[b] = status;
+    p.status.data[b] = status;
   });
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "specdec/params.h"
+#include "specdec/ops.h"
 
 namespace specdec {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "ops.h"
+#include "cpu.h"
 
 namespace specdec {
 
@@ -17,14 +17,14 @@ float* scratch(int slot, int64_t floats) {
 
 #define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);
 namespace scalar {
-SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+SPECDEC_OPS(SPECDEC_DECLARE)
 }
 #if defined(__x86_64__)
 namespace avx2 {
-SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+SPECDEC_OPS(SPECDEC_DECLARE)
 }
 namespace avx512 {
-SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+SPECDEC_OPS(SPECDEC_DECLARE)
 }
 #endif
 #undef SPECDEC_DECLARE
@@ -81,7 +81,7 @@ void set_isa(const std::string& name) { chosen() = isa_of(name); }
 #define SPECDEC_DISPATCH(op, Params) \
   void op(const Params& p, int threads) { scalar::op(p, threads); }
 #endif
-SPECDEC_CPU_OPS(SPECDEC_DISPATCH)
+SPECDEC_OPS(SPECDEC_DISPATCH)
 #undef SPECDEC_DISPATCH
 
 }  // namespace cpu

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ops.h"
+#include "specdec/ops.h"
 
 namespace specdec::cpu {
 
@@ -13,7 +13,7 @@ std::string isa();                // what it does run: the most capable, or $SPE
 void set_isa(const std::string& name);
 
 #define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);
-SPECDEC_CPU_OPS(SPECDEC_DECLARE)
+SPECDEC_OPS(SPECDEC_DECLARE)
 #undef SPECDEC_DECLARE
 
 }  // namespace specdec::cpu

@@ -1,7 +1,5 @@
 // overlap on the CPU: how close two laws are, in one pass over the pair of rows.
-#include "ops.h"
 #include "pair_rows.h"
-#include "specdec/chain.h"
 #include "specdec/overlap.h"
 #include "threads.h"
 
@@ -21,24 +19,23 @@ OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32
 }  // namespace
 
 void overlap(const OverlapParams& p, int threads) {
-  over_requests(p.outer * p.inner, tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
-    const int64_t i = index / p.inner, j = index % p.inner;
-    int32_t status = kStatusOk;
-    const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
-    const Row row = row_at(p.target, i * p.target.request_stride + j * p.target.row_stride);
-    const Row draft_row = row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride);
-    const LawRow target = law_row(row, p.space, temperature, crew, 0);
-    const LawRow draft = law_row(draft_row, p.space, temperature, crew, 1);
+  over_requests(p.count(), tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
+    const int64_t i = index / p.target.rows, j = index % p.target.rows;
+    int32_t status = kStatusOk, *wanted = p.status.data ? &status : nullptr;
+    const Law law = law_at(p.target_law, i, j, &status);
+    const Row row = row_at(p.target, p.target.offset(i, j)), draft_row = row_at(p.draft, p.draft.offset(i, j));
+    const LawRow target = law_row(row, law, crew, 0, wanted), draft = law_row(draft_row, law, crew, 1, wanted);
     auto* sums = reinterpret_cast<OverlapSums<float>*>(scratch(2, 4 * static_cast<int64_t>(row.tiles())));
     over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) sums[tile] = tile_overlap(target, draft, tile);
     });
     OverlapSums<float> all = {};
     for (int32_t tile = 0; tile < row.tiles(); ++tile) all = add(all, sums[tile]);
-    p.accept[index] = all.accept;
-    p.tv[index] = 0.5f * all.tv;
-    p.kl[index] = all.kl;
-    p.harmonic[index] = all.harmonic;
+    p.accept.data[index] = all.accept;
+    p.tv.data[index] = 0.5f * all.tv;
+    p.kl.data[index] = all.kl;
+    p.harmonic.data[index] = all.harmonic;
+    if (p.status.data) p.status.data[index] = status;
   });
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "row.h"
-#include "specdec/chain.h"
+#include "specdec/law.h"
 
 SPECDEC_BEGIN
 
@@ -14,40 +14,44 @@ SPECDEC_HD F16 vector_exp_or_zero(F16 x) {
 // One side of the pair as probabilities.
 struct LawRow {
   Row row;
-  Space space;
-  Temperature temperature;
-  LogSumExp lse;          // logits
-  Candidate greedy;       // temperature 0
+  Law law;
+  LogSumExp lse;     // logits
+  Candidate greedy;  // temperature 0
 
   // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
   SPECDEC_HD F16 at(int32_t token, int32_t end) const {
     const int32_t count = (end < row.vocab ? end : row.vocab) - token;
     if (count <= 0) return F16(0.0f);
-    if (temperature.greedy) {
+    if (law.greedy) {
       float lane[kLanes];
       for (int i = 0; i < kLanes; ++i) lane[i] = token + i == greedy.token ? 1.0f : 0.0f;
       return load(lane);
     }
-    if (space == Space::kProbs) {
+    if (law.space == Space::kProbs) {
       const F16 p = elements(row, token, count, 0.0f);
       return where(at_least(p, F16(kSmallest)), min(p, F16(kLargest)), F16(0.0f));
     }
     // A NaN stays one, and has probability 0.
-    const F16 x = min(F16(kLargest), mul(elements(row, token, count, -kInfinity), F16(temperature.inverse)));
+    const F16 x = min(F16(kLargest), mul(elements(row, token, count, -kInfinity), F16(law.inverse)));
     return vector_exp_or_zero(sub(sub(x, F16(lse.max)), F16(lse.log_sum)));
   }
 };
 
-SPECDEC_HD LawRow law_row(const Row& row, Space space, Temperature temperature, const Crew& crew, int scratch_slot) {
-  LawRow law = {row, space, temperature, kNoMass, kNobody};
-  if (temperature.greedy) {
+// What the law needs to know of its whole row. A row of probabilities needs nothing: it is looked through for its status
+// alone, where somebody wants that.
+SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Crew& crew, int scratch_slot, int32_t* status) {
+  LawRow side = {row, law, kNoMass, kNobody};
+  if (law.space == Space::kLogits && !law.greedy) {
+    const RowFigures figures = row_log_sum_exp(row, law.inverse, crew, scratch_slot);
+    side.lse = figures.lse;
+    if (status) *status |= figures.status;
+  } else if (law.greedy || status) {
     float* maxima = scratch(scratch_slot, row.tiles());
-    row_maxima(row, space, crew, maxima);
-    law.greedy = row_argmax(row, space, maxima);
-  } else if (space == Space::kLogits) {
-    law.lse = row_log_sum_exp(row, temperature.inverse, crew, scratch_slot).lse;
+    const int32_t bits = row_maxima(row, law.space, crew, maxima);
+    side.greedy = row_argmax(row, law.space, maxima);
+    if (status) *status |= draw_of(side.greedy, bits).status;
   }
-  return law;
+  return side;
 }
 
 SPECDEC_END

@@ -2,28 +2,27 @@
 #pragma once
 
 #include "race_row.h"
-#include "specdec/chain.h"
+#include "specdec/law.h"
 #include "threads.h"
 
 SPECDEC_BEGIN
 
 struct RaceRow {
   Row row;
-  Temperature temperature;
+  Law law;
   Noise noise;
 };
 
-// Calls f(row, crew, tokens) for every row.
+// Calls f(row, crew, tokens) for every row; it gives back the row's status bits.
 template <class F>
 SPECDEC_HD void over_race_rows(const RaceParams& p, int threads, F&& f) {
-  over_requests(p.outer * p.inner, tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
-    const int64_t i = index / p.inner, j = index % p.inner;
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
+    const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
     int32_t status = kStatusOk;
-    const RaceRow row = {row_at(p.rows, i * p.rows.request_stride + j * p.rows.row_stride),
-                         temperature_of(p.temperature.at(i, j), &status),
-                         {key_of(p.seed.at(i, j)), static_cast<uint32_t>(p.position.at(i, j)),
-                          static_cast<uint32_t>(p.nonce.at(i, j)), kStreamRace}};
-    f(row, crew, p.tokens + index * p.k);
+    const RaceRow row = {row_at(p.rows, p.rows.offset(i, j)), law_at(p.law, i, j, &status),
+                         noise_at(p.noise, i, j, kStreamRace)};
+    status |= f(row, crew, p.tokens.data + index * p.k());
+    if (p.status.data) p.status.data[index] = status;
   });
 }
 

@@ -1,5 +1,4 @@
 // race_topk on the CPU: the first k arrivals of a row, in order.
-#include "ops.h"
 #include "race_rows.h"
 
 SPECDEC_BEGIN
@@ -25,19 +24,21 @@ void largest_tokens(const Row& row, Space space, const float* tile_maxima, Podiu
 }  // namespace
 
 void race_topk(const RaceParams& p, int threads) {
+  const int32_t k = p.k();
   over_race_rows(p, threads, [&](const RaceRow& r, const Crew& crew, int64_t* tokens) {
     float* maxima = scratch(0, r.row.tiles());
-    row_maxima(r.row, p.space, crew, maxima);
+    const int32_t status = row_maxima(r.row, r.law.space, crew, maxima);
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
-    Podium podium(reinterpret_cast<Candidate*>(scratch(1, 2 * static_cast<int64_t>(p.k))), p.k);
-    if (r.temperature.greedy) {
-      largest_tokens(r.row, p.space, maxima, podium);
-    } else if (p.space == Space::kLogits) {
-      race_tiles(LogitLaw{r.row, r.temperature.inverse}, r.row, r.noise, maxima, 0, r.row.tiles(), podium);
+    Podium podium(reinterpret_cast<Candidate*>(scratch(1, 2 * static_cast<int64_t>(k))), k);
+    if (r.law.greedy) {
+      largest_tokens(r.row, r.law.space, maxima, podium);
+    } else if (r.law.space == Space::kLogits) {
+      race_tiles(LogitLaw{r.row, r.law.inverse}, r.row, r.noise, maxima, 0, r.row.tiles(), podium);
     } else {
       race_tiles(ProbLaw{r.row}, r.row, r.noise, maxima, 0, r.row.tiles(), podium);
     }
-    for (int32_t i = 0; i < p.k; ++i) tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
+    for (int32_t i = 0; i < k; ++i) tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
+    return draw_of(podium.place[0], status).status;
   });
 }
 

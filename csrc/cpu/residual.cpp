@@ -1,5 +1,4 @@
 // residual on the CPU: the normalised law norm((p - h q)^+) and the probability that a token is drawn from it.
-#include "ops.h"
 #include "pair_rows.h"
 #include "specdec/chain.h"
 #include "specdec/residual.h"
@@ -39,14 +38,25 @@ void over_tokens(const Row& row, const Crew& crew, F&& f) {
   });
 }
 
-void residual_row(const ResidualParams& p, int64_t i, int64_t j, const Crew& crew, float* probs, float* mass) {
-  int32_t status = kStatusOk;
-  const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
+void write_law(const LawRow& law, const Crew& crew, float* probs) {
+  const int32_t vocab = law.row.vocab;
+  over_parts(law.row.tiles(), crew, [&](int, int32_t from, int32_t to) {
+    for (int32_t token = from * kTile; token < to * static_cast<int64_t>(kTile) && token < vocab; token += kLanes) {
+      float lane[kLanes];
+      store(lane, law.at(token, vocab));
+      for (int32_t k = 0; k < kLanes && token + k < vocab; ++k) probs[token + k] = lane[k];
+    }
+  });
+}
+
+void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
+  const int64_t i = index / p.target.rows, j = index % p.target.rows;
+  float* probs = p.probs.data + index * p.target.vocab;
+  int32_t status = kStatusOk, *wanted = p.status.data ? &status : nullptr;
+  const Law law = law_at(p.target_law, i, j, &status);
   const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
-  const Row row = row_at(p.target, i * p.target.request_stride + j * p.target.row_stride);
-  const Row draft_row = row_at(p.draft, i * p.draft.request_stride + j * p.draft.row_stride);
-  const LawRow target = law_row(row, p.space, temperature, crew, 0);
-  const LawRow draft = law_row(draft_row, p.space, temperature, crew, 1);
+  const Row row = row_at(p.target, p.target.offset(i, j)), draft_row = row_at(p.draft, p.draft.offset(i, j));
+  const LawRow target = law_row(row, law, crew, 0, wanted), draft = law_row(draft_row, law, crew, 1, wanted);
   float* sums = scratch(2, 2 * static_cast<int64_t>(row.tiles()));
   over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
     for (int32_t tile = from; tile < to; ++tile) {
@@ -59,27 +69,22 @@ void residual_row(const ResidualParams& p, int64_t i, int64_t j, const Crew& cre
     weight = add(weight, sums[2 * tile]);
     rejected = add(rejected, sums[2 * tile + 1]);
   }
-  if (weight > 0.0f) {
+  const bool empty = !(weight > 0.0f);
+  if (empty) {
+    status |= kStatusEmptyResidual;
+    write_law(target, crew, probs);
+  } else {
     over_tokens(row, crew, [&](int32_t token) { probs[token] = probs[token] / weight; });
-    *mass = epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
-    return;
   }
-  over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
-    for (int32_t token = from * kTile; token < to * static_cast<int64_t>(kTile) && token < row.vocab; token += kLanes) {
-      float lane[kLanes];
-      store(lane, target.at(token, row.vocab));
-      for (int32_t k = 0; k < kLanes && token + k < row.vocab; ++k) probs[token + k] = lane[k];
-    }
-  });
-  *mass = 0.0f;
+  p.mass.data[index] = empty ? 0.0f : epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
+  if (p.status.data) p.status.data[index] = status;
 }
 
 }  // namespace
 
 void residual(const ResidualParams& p, int threads) {
-  over_requests(p.outer * p.inner, tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
-    residual_row(p, index / p.inner, index % p.inner, crew, p.probs + index * p.target.vocab, p.mass + index);
-  });
+  over_requests(p.count(), tiles_of(p.target.vocab), threads,
+                [&](int64_t index, const Crew& crew) { residual_row(p, index, crew); });
 }
 
 SPECDEC_END

@@ -20,8 +20,7 @@ template <class Law, class Set>
 SPECDEC_HD Without<Law, Set> without(const Law& law, const Set& used) { return {law, used}; }
 
 struct RowPair {
-  Space space;
-  float inv_temperature;
+  Law law;
   Crew crew;
   Row target, draft;  // draft.data is null where there is none
   // What know() found: of logits the log-sum-exp, of both the tiles' maxima, in scratch memory.
@@ -41,17 +40,17 @@ struct RowPair {
   }
 
   RowFigures figures(const Row& row, int scratch_slot) const {
-    if (space == Space::kLogits) return row_log_sum_exp(row, inv_temperature, crew, scratch_slot);
+    if (law.space == Space::kLogits) return row_log_sum_exp(row, law.inverse, crew, scratch_slot);
     float* maxima = scratch(scratch_slot, row.tiles());
-    const int32_t status = row_maxima(row, space, crew, maxima);
-    const bool weightless = row_argmax(row, space, maxima).token == kNoToken;
+    const int32_t status = row_maxima(row, law.space, crew, maxima);
+    const bool weightless = row_argmax(row, law.space, maxima).token == kNoToken;
     return {maxima, kNoMass, weightless ? status | kStatusNonFinite : status};
   }
 
   Draw argmax() const {
     float* maxima = scratch(0, target.tiles());
-    const int32_t status = row_maxima(target, space, crew, maxima);
-    return draw_of(row_argmax(target, space, maxima), status);
+    const int32_t status = row_maxima(target, law.space, crew, maxima);
+    return draw_of(row_argmax(target, law.space, maxima), status);
   }
 
   Draw race(const Noise& noise) const {
@@ -63,9 +62,9 @@ struct RowPair {
   template <class Restricted>
   Draw race_target(const Noise& noise, const Restricted& restricted) const {
     float* maxima = scratch(0, target.tiles());
-    const int32_t status = row_maxima(target, space, crew, maxima);
-    return {space == Space::kLogits
-                ? race_row(restricted(LogitLaw{target, inv_temperature}), target, noise, maxima, crew).token
+    const int32_t status = row_maxima(target, law.space, crew, maxima);
+    return {law.space == Space::kLogits
+                ? race_row(restricted(LogitLaw{target, law.inverse}), target, noise, maxima, crew).token
                 : race_row(restricted(ProbLaw{target}), target, noise, maxima, crew).token,
             status};
   }
@@ -75,14 +74,14 @@ struct RowPair {
     const float x = element(target, token);
     const bool drafted = has_draft() && token < draft.vocab;
     const float y = drafted ? element(draft, token) : 0.0f;
-    if (space == Space::kProbs) {
+    if (law.space == Space::kProbs) {
       *p = clean_probability(x);
       *q = has_draft() ? clean_probability(y) : 1.0f;
       return x >= 0.0f && y >= 0.0f && x < kInfinity && y < kInfinity ? kStatusOk : kStatusNonFinite;
     }
     const int32_t status = know();
-    *p = probability(scaled(x, inv_temperature), target_figures.lse);
-    *q = !has_draft() ? 1.0f : drafted ? probability(scaled(y, inv_temperature), draft_figures.lse) : 0.0f;
+    *p = probability(scaled(x, law.inverse), target_figures.lse);
+    *q = !has_draft() ? 1.0f : drafted ? probability(scaled(y, law.inverse), draft_figures.lse) : 0.0f;
     return status;
   }
 
@@ -100,10 +99,10 @@ struct RowPair {
   Draw race_residual(const Noise& noise, float share) {
     const int32_t status = know();
     const float* maxima = target_figures.tile_max;
-    if (space == Space::kProbs)
+    if (law.space == Space::kProbs)
       return {race_row(ResidualProbLaw{target, draft, share}, target, noise, maxima, crew).token, status};
-    const ResidualLogitLaw law{target, draft, inv_temperature, target_figures.lse, draft_figures.lse, share};
-    return {race_row(law, target, noise, maxima, crew).token, status};
+    const ResidualLogitLaw weights{target, draft, law.inverse, target_figures.lse, draft_figures.lse, share};
+    return {race_row(weights, target, noise, maxima, crew).token, status};
   }
 
   // sum (p - share q)^+, and sum q without the tokens that `for_each_used(f)` calls f with.
@@ -129,8 +128,8 @@ struct RowPair {
   }
 
   void tile_masses(float share, int32_t tile, const Mask* used, float* sums) const {
-    const LawRow p_row = {target, space, {inv_temperature, false}, target_figures.lse, kNobody};
-    const LawRow q_row = {draft, space, {inv_temperature, false}, draft_figures.lse, kNobody};
+    const LawRow p_row = {target, law, target_figures.lse, kNobody};
+    const LawRow q_row = {draft, law, draft_figures.lse, kNobody};
     const F16 zero(0.0f), taken(share);
     F16 left(0.0f), untried(0.0f);
     const int32_t begin = tile * kTile, end = begin + target.tile_size(tile);

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops.h"
 #include "specdec/tree.h"
 #include "threads.h"
 
@@ -29,7 +28,7 @@ struct MaskRow {
 };
 
 int64_t row_bytes(const MaskParams& p) {
-  switch (p.layout) {
+  switch (p.mask.layout) {
     case MaskLayout::kBool: return p.columns;
     case MaskLayout::kAdditive32: return 4 * p.columns;
     case MaskLayout::kAdditive16: return 2 * p.columns;
@@ -38,10 +37,10 @@ int64_t row_bytes(const MaskParams& p) {
 }
 
 void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
-  if (p.layout == MaskLayout::kAdditive32) {
-    std::fill_n(reinterpret_cast<uint32_t*>(row), p.columns, p.minus_infinity);
-  } else if (p.layout == MaskLayout::kAdditive16) {
-    std::fill_n(reinterpret_cast<uint16_t*>(row), p.columns, static_cast<uint16_t>(p.minus_infinity));
+  if (p.mask.layout == MaskLayout::kAdditive32) {
+    std::fill_n(reinterpret_cast<uint32_t*>(row), p.columns, p.mask.minus_infinity);
+  } else if (p.mask.layout == MaskLayout::kAdditive16) {
+    std::fill_n(reinterpret_cast<uint16_t*>(row), p.columns, static_cast<uint16_t>(p.mask.minus_infinity));
   } else {
     std::memset(row, 0, static_cast<size_t>(bytes));
   }
@@ -51,12 +50,12 @@ void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
 
 void tree_mask(const MaskParams& p, int threads) {
   const int64_t bytes = row_bytes(p);
-  over_requests(p.batch, 1, threads, [&](int64_t b, const Crew&) {
+  over_requests(p.mask.batch, 1, threads, [&](int64_t b, const Crew&) {
     int32_t status = kStatusOk;
-    const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.nodes, &status);
-    char* rows = static_cast<char*>(p.mask) + b * p.nodes * bytes;
-    for (int32_t node = 0; node < p.nodes; ++node) {
-      const MaskRow row = {rows + node * bytes, p.layout};
+    const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.mask.nodes, &status);
+    char* rows = static_cast<char*>(p.mask.data) + b * p.mask.nodes * bytes;
+    for (int32_t node = 0; node < p.mask.nodes; ++node) {
+      const MaskRow row = {rows + node * bytes, p.mask.layout};
       const int32_t parent = parent_of(p.parents, b * p.parents.request_stride, node, &status);
       if (parent >= 0) {
         std::memcpy(row.data, rows + parent * bytes, static_cast<size_t>(bytes));
@@ -66,7 +65,7 @@ void tree_mask(const MaskParams& p, int threads) {
       }
       row.attend(prefix + node, prefix + node + 1);
     }
-    p.status[b] = status;
+    p.status.data[b] = status;
   });
 }
 

@@ -1,5 +1,4 @@
 // verify_chain on the CPU. Rows past the first rejection are not touched.
-#include "ops.h"
 #include "row_pair.h"
 #include "threads.h"
 
@@ -19,7 +18,7 @@ struct ChainOps {
   // The rows of a slot; past the last draft only the target's.
   RowPair& rows(int32_t slot) {
     if (at_slot != slot) {
-      pair = {p.space, r.temperature.inverse, crew, row_at(p.target, r.target_row + slot * p.target.row_stride), {}};
+      pair = {r.target_law, crew, row_at(p.target, r.target_row + slot * p.target.row_stride), {}};
       if (has_draft() && slot < r.slots) pair.draft = row_at(p.draft, r.draft_row + slot * p.draft.row_stride);
       at_slot = slot;
     }
@@ -28,11 +27,8 @@ struct ChainOps {
 
   bool has_draft() const { return p.draft.data != nullptr; }
 
-  int64_t draft_token(int32_t slot) const { return p.draft_tokens.at(r.first_slot + slot * r.slot_stride); }
-
-  float draft_prob(int32_t slot) const {
-    return has_draft() ? p.draft_prob.at(r.first_prob + slot * p.draft_prob.slot_stride) : 1.0f;
-  }
+  int64_t draft_token(int32_t slot) const { return chain_draft_token(p, r, slot); }
+  float draft_prob(int32_t slot) const { return chain_draft_prob(p, r, slot); }
 
   // The token that a one-hot draft used up; -1 if none.
   struct OneToken {
@@ -63,10 +59,10 @@ struct ChainOps {
 }  // namespace
 
 void verify_chain(const ChainParams& p, int threads) {
-  over_requests(p.batch, tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
+  over_requests(p.batch(), tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
     ChainRequest r = chain_request(p, b);
-    int64_t* tokens = p.tokens + b * p.tokens_stride;
-    for (int32_t i = 0; i <= p.max_drafts; ++i) tokens[i] = -1;
+    int64_t* tokens = p.tokens.data + b * p.tokens.row_stride;
+    for (int32_t i = 0; i <= p.max_drafts(); ++i) tokens[i] = -1;
     int32_t accepted = 0, status = r.status;
     if (r.readable) {
       ChainOps ops{p, r, tokens, crew};
@@ -74,8 +70,8 @@ void verify_chain(const ChainParams& p, int threads) {
     } else {
       tokens[0] = 0;
     }
-    p.num_accepted[b] = accepted;
-    p.status[b] = status;
+    p.num_accepted.data[b] = accepted;
+    p.status.data[b] = status;
   });
 }
 

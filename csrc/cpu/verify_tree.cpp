@@ -1,5 +1,4 @@
 // verify_tree on the CPU. Rows off the accepted path are not touched.
-#include "ops.h"
 #include "row_pair.h"
 #include "threads.h"
 
@@ -20,7 +19,7 @@ struct TreeOps {
 
   RowPair& rows(int32_t node) {
     if (at_node != node) {
-      pair = {p.space, r.temperature.inverse, crew, row_at(p.target, r.target_row + node * p.target.row_stride), {}};
+      pair = {r.target_law, crew, row_at(p.target, r.target_row + node * p.target.row_stride), {}};
       if (has_draft()) pair.draft = row_at(p.draft, r.draft_row + node * p.draft.row_stride);
       at_node = node;
     }
@@ -30,7 +29,7 @@ struct TreeOps {
   bool has_draft() const { return p.draft.data != nullptr; }
 
   int32_t next_child(int32_t node, int32_t after) {
-    return specdec::next_child(p.parents, r.first_parent, p.nodes, node, after, status);
+    return specdec::next_child(p.parents, r.first_parent, p.nodes(), node, after, status);
   }
 
   int64_t draft_token(int32_t node) const {
@@ -70,7 +69,7 @@ struct TreeOps {
     return true;
   }
   bool residual(int32_t node, int32_t depth, float taken, Draw* draw) {
-    *draw = rows(node).residual(tree_noise(r, depth, kStreamResidual), taken, ChildTokens{*this, node, p.nodes});
+    *draw = rows(node).residual(tree_noise(r, depth, kStreamResidual), taken, ChildTokens{*this, node, p.nodes()});
     return true;
   }
   bool laws(int32_t node, int32_t token, float* law_p, float* law_q, int32_t* bits) {
@@ -88,17 +87,17 @@ struct TreeOps {
 }  // namespace
 
 void verify_tree(const TreeParams& p, int threads) {
-  over_requests(p.batch, tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
+  over_requests(p.batch(), tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
     const TreeRequest r = tree_request(p, b);
-    int64_t* tokens = p.tokens + b * p.tokens_stride;
-    int32_t* path = p.path + b * p.path_stride;
-    for (int32_t i = 0; i <= p.max_depth; ++i) tokens[i] = path[i] = -1;
+    int64_t* tokens = p.tokens.data + b * p.tokens.row_stride;
+    int32_t* path = p.path.data + b * p.path.row_stride;
+    for (int32_t i = 0; i <= p.max_depth(); ++i) tokens[i] = path[i] = -1;
     int32_t status = r.status;
     TreeOps ops{p, r, tokens, path, crew, &status};
     TreeWalk walk = walk_from(0, 0);
-    walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &walk, &status);
-    p.num_accepted[b] = walk.depth;
-    p.status[b] = status;
+    walk_tree(r, p.method, p.replacement, p.nodes(), p.max_depth(), p.target.vocab, ops, &walk, &status);
+    p.num_accepted.data[b] = walk.depth;
+    p.status.data[b] = status;
   });
 }
 

@@ -1,9 +1,9 @@
-// The CUDA ops for Python: as the CPU's (csrc/bindings.h), and then stream and workspace. The result is the number of
+// The CUDA ops for Python: op(call, stream, workspace, bytes), the workspace by its address. The result is the number of
 // bytes the workspace must have, 0 when the kernel is on its way.
-#include <stdexcept>
+#include "../bindings.h"
+
 #include <string>
 
-#include "../bindings.h"
 #include "ops.h"
 
 namespace specdec {
@@ -11,26 +11,29 @@ namespace cuda {
 
 namespace {
 
-void check(cudaError_t e, const char* name) {
-  if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
+int64_t integer(PyObject* object) {
+  const int64_t value = PyLong_AsLongLong(object);
+  if (value == -1 && PyErr_Occurred()) throw python::py::error_already_set();
+  return value;
 }
 
-template <class Made, class... Args, class Params>
-void bind_op(pybind11::module_& m, const char* name, Made (*make)(Args...),
-             cudaError_t (*op)(const Params&, const Workspace&, cudaStream_t, int64_t*)) {
-  m.def(name, [=](const pybind11::tuple& call, intptr_t stream, intptr_t workspace, int64_t bytes) {
-    const Made made = python::make_params(make, call);
+template <class Params>
+using Launcher = cudaError_t (*)(const Params&, const Workspace&, cudaStream_t, int64_t*);
+
+template <class Params>
+PyObject* launched(const char* name, Launcher<Params> op, PyObject* const* arguments, Py_ssize_t count) {
+  return python::called(arguments, count, 4, [=](PyObject* const* argument) {
+    const python::Call<Params> call(argument[0]);
+    const auto stream = reinterpret_cast<cudaStream_t>(integer(argument[1]));
+    const Workspace workspace = {reinterpret_cast<void*>(integer(argument[2])), integer(argument[3])};
     int64_t needed = 0;
+    cudaError_t e;
     {
-      pybind11::gil_scoped_release unlocked;
-      const Workspace room = {reinterpret_cast<void*>(workspace), bytes};
-      const cudaError_t e = op(python::params_of(made), room, reinterpret_cast<cudaStream_t>(stream), &needed);
-      if (e != cudaSuccess) {
-        pybind11::gil_scoped_acquire locked;
-        check(e, name);
-      }
+      const python::Unlocked unlocked;
+      e = op(call.params, workspace, stream, &needed);
     }
-    return needed;
+    if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
+    return PyLong_FromLongLong(needed);
   });
 }
 
@@ -43,15 +46,13 @@ void bind(pybind11::module_ m) {
     const cudaError_t e = cudaGetDeviceCount(&count);
     return std::string(e != cudaSuccess ? cudaGetErrorString(e) : count == 0 ? "no CUDA device" : "");
   });
-  bind_op(m, "verify_chain", python::chain_params, verify_chain);
-  bind_op(m, "race_sample", python::race_params, race_sample);
-  bind_op(m, "race_topk", python::race_params, race_topk);
-  bind_op(m, "residual", python::residual_params, residual);
-  bind_op(m, "overlap", python::overlap_params, overlap);
-  bind_op(m, "verify_tree", python::tree_params, verify_tree);
-  bind_op(m, "tree_mask", python::mask_params, tree_mask);
-  bind_op(m, "tree_positions", python::positions_params, tree_positions);
-  bind_op(m, "compact_kv", python::compact_call, compact_kv);
+#define SPECDEC_METHOD(op, Params)                                                      \
+  python::method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
+    return launched<Params>(#op, op, arguments, count);                                \
+  }),
+  static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
+#undef SPECDEC_METHOD
+  python::add_functions(m, methods);
 }
 
 }  // namespace cuda

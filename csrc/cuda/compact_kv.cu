@@ -28,7 +28,7 @@ struct CompactArguments {
   int64_t slots;         // of the shortest tensor
   const int32_t* path;
   int64_t path_stride;
-  PerRequest<int64_t> prefix_len;
+  Per<int64_t> prefix_len;
   int32_t* status;
   Columns columns[kLayers];
 };
@@ -93,30 +93,31 @@ int32_t width_of(const CacheLayer& layer) {
 // Layers first .. first + count of the call.
 template <int kLayers>
 cudaError_t launch_layers(const CompactParams& p, int64_t slots, int32_t first, int32_t count, cudaStream_t stream) {
-  CompactArguments<kLayers> a = {p.max_depth + 1, 1,        count > 0 ? count : 1, slots, p.path, p.path_stride,
-                                 p.prefix_len,    p.status, {}};
+  CompactArguments<kLayers> a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, slots, p.path.data,
+                                 p.path.row_stride, p.prefix_len, p.status.data, {}};
   a.columns[0].width = 1;
   for (int32_t i = 0; i < count; ++i) {
-    const CacheLayer& layer = p.layers[first + i];
+    const CacheLayer& layer = p.layers.data[first + i];
     a.columns[i] = {layer, width_of(layer)};
     const int64_t columns = int64_t{layer.heads} * (layer.entry_bytes / a.columns[i].width);
     if (columns > INT32_MAX - kThreads) return cudaErrorInvalidValue;
     const int32_t blocks = static_cast<int32_t>((columns + kThreads - 1) / kThreads);
     if (blocks > a.layer_blocks) a.layer_blocks = blocks;
   }
-  return launch(compact_kv_kernel<kLayers>, {p.batch * a.layer_count * a.layer_blocks, kThreads}, a, stream);
+  return launch(compact_kv_kernel<kLayers>, {p.path.rows * a.layer_count * a.layer_blocks, kThreads}, a, stream);
 }
 
 }  // namespace
 
 cudaError_t compact_kv(const CompactParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
+  const int32_t layers = static_cast<int32_t>(p.layers.size);
   int64_t slots = INT64_MAX;
-  for (int32_t i = 0; i < p.layer_count; ++i) slots = p.layers[i].slots < slots ? p.layers[i].slots : slots;
-  if (p.layer_count <= kFewLayers) return launch_layers<kFewLayers>(p, slots, 0, p.layer_count, stream);
+  for (int32_t i = 0; i < layers; ++i) slots = p.layers.data[i].slots < slots ? p.layers.data[i].slots : slots;
+  if (layers <= kFewLayers) return launch_layers<kFewLayers>(p, slots, 0, layers, stream);
   cudaError_t e = cudaSuccess;
-  for (int32_t first = 0; first < p.layer_count && e == cudaSuccess; first += kManyLayers) {
-    const int32_t left = p.layer_count - first;
+  for (int32_t first = 0; first < layers && e == cudaSuccess; first += kManyLayers) {
+    const int32_t left = layers - first;
     e = launch_layers<kManyLayers>(p, slots, first, left < kManyLayers ? left : kManyLayers, stream);
   }
   return e;

@@ -1,9 +1,9 @@
-// Every op of the CUDA backend. A launcher enqueues one kernel on `stream` and returns; it never waits for the device.
+// The CUDA backend. A launcher enqueues one kernel on `stream` and returns; it never waits for the device.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "specdec/params.h"
+#include "specdec/ops.h"
 
 namespace specdec {
 namespace cuda {
@@ -15,20 +15,9 @@ struct Workspace {
 };
 
 // Launches if the workspace is large enough; otherwise only says in *needed how many bytes it takes (0 when done).
-#define SPECDEC_CUDA_OPS(op)          \
-  op(verify_chain, ChainParams)       \
-  op(race_sample, RaceParams)         \
-  op(race_topk, RaceParams)           \
-  op(residual, ResidualParams)        \
-  op(overlap, OverlapParams)          \
-  op(verify_tree, TreeParams)         \
-  op(tree_mask, MaskParams)           \
-  op(tree_positions, PositionsParams) \
-  op(compact_kv, CompactParams)
-
 #define SPECDEC_CUDA_DECLARE(name, Params) \
   cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);
-SPECDEC_CUDA_OPS(SPECDEC_CUDA_DECLARE)
+SPECDEC_OPS(SPECDEC_CUDA_DECLARE)
 #undef SPECDEC_CUDA_DECLARE
 
 }  // namespace cuda

@@ -17,11 +17,11 @@ template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
   const OverlapParams& p = a.p;
   Team team(a.pair.team);
-  const int64_t index = team.index(), i = index / p.inner, j = index % p.inner;
+  const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
   int32_t status = kStatusOk;
-  const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
-  LawRow sides[2] = {law_row(p.target, i, j, p.space, temperature), law_row(p.draft, i, j, p.space, temperature)};
-  law_rows(team, a.pair.tiles, p.space, temperature, sides);
+  const Law law = law_at(p.target_law, i, j, &status);
+  LawRow sides[2] = {law_row(p.target, i, j, law), law_row(p.draft, i, j, law)};
+  law_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
 
   const int tiles = sum_tiles_of(p.target.vocab);
   OverlapSums<float> sums = {};
@@ -45,10 +45,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
   team.sync();
   const TwoSums first = sum_items(team, 0, tiles), second = sum_items(team, second_half(team, tiles), tiles);
   if (team.rank() == 0 && threadIdx.x == 0) {
-    p.accept[index] = first.a;
-    p.tv[index] = 0.5f * first.b;
-    p.kl[index] = second.a;
-    p.harmonic[index] = second.b;
+    p.accept.data[index] = first.a;
+    p.tv.data[index] = 0.5f * first.b;
+    p.kl.data[index] = second.a;
+    p.harmonic.data[index] = second.b;
+    if (p.status.data) p.status.data[index] = status;
   }
   team.leave();
 }
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
 }  // namespace
 
 cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  if (p.outer * p.inner == 0) return *needed = 0, cudaSuccess;
+  if (p.count() == 0) return *needed = 0, cudaSuccess;
   Device device;
   TeamPlan plan;
   OverlapArguments a = {p, {}};

@@ -2,7 +2,6 @@
 // 1,024 tokens, four tokens a lane and step; tiles are summed on their own and combined in one order.
 #pragma once
 
-#include "specdec/chain.h"
 #include "team_rows.cuh"
 
 namespace specdec {
@@ -40,32 +39,30 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token, flo
 // One side of the pair.
 struct LawRow {
   Row row;
-  Space space;
-  Temperature temperature;
+  Law law;
   LogSumExp lse;   // logits
   int32_t greedy;  // temperature 0
 
   __device__ Four probabilities(int32_t token) const {
     Four four = {{}};
-    if (temperature.greedy) {
+    if (law.greedy) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) four.value[i] = token + i == greedy ? 1.0f : 0.0f;
       return four;
     }
     if (token >= row.vocab) return four;
-    four = four_elements(row, token, space == Space::kProbs ? 0.0f : -kInfinity);
+    four = four_elements(row, token, law.space == Space::kProbs ? 0.0f : -kInfinity);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      four.value[i] = space == Space::kProbs ? clean_probability(four.value[i])
-                                             : probability(scaled(four.value[i], temperature.inverse), lse);
+      four.value[i] = law.space == Space::kProbs ? clean_probability(four.value[i])
+                                                 : probability(scaled(four.value[i], law.inverse), lse);
     return four;
   }
 };
 
 // Row (i, j) of one side.
-__device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, Space space,
-                                          const Temperature& temperature) {
-  return {row_at(rows, i * rows.request_stride + j * rows.row_stride), space, temperature, kNoMass, kNoToken};
+__device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, const Law& law) {
+  return {row_at(rows, rows.offset(i, j)), law, kNoMass, kNoToken};
 }
 
 struct PairArguments {
@@ -73,34 +70,38 @@ struct PairArguments {
   int tiles;  // of the longer row of logits
 };
 
-// Both sides, ready to give probabilities: for every thread of the team.
+// Both sides, ready to give probabilities: for every thread of the team. Rows of probabilities need nothing for that:
+// they are looked through for their status alone, where somebody wants it.
 template <class Team>
-__device__ __forceinline__ void law_rows(Team& team, int tiles, Space space, const Temperature& temperature,
-                                         LawRow (&sides)[2]) {
+__device__ __forceinline__ void law_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
+                                         int32_t* status) {
   SPECDEC_SHARED(RowStat, stats, 2);
-  if (temperature.greedy) {
-#pragma unroll 1
-    for (int side = 0; side < 2; ++side) {
-      const Row row = side == 0 ? sides[0].row : sides[1].row;
-      const Find find = team_find(team, argmax_part(row, space, {team.rank(), team.size()}));
-      const int32_t token = candidate_of_key(find.key).token;
-      if (side == 0) sides[0].greedy = token;
-      else sides[1].greedy = token;
-    }
-  } else if (space == Space::kLogits) {
-    stats_of_rows(team, 2, tiles, temperature.inverse, [&](int row) { return row == 0 ? sides[0].row : sides[1].row; },
+  const Law law = sides[0].law;
+  if (law.space == Space::kLogits && !law.greedy) {
+    stats_of_rows(team, 2, tiles, law, [&](int row) { return row == 0 ? sides[0].row : sides[1].row; },
                   [&](int row, const RowStat& stat) { stats[row] = stat; });
     __syncthreads();
     const RowStat target = stats[0], draft = stats[1];
     sides[0].lse = target.lse;
     sides[1].lse = draft.lse;
+    if (target.bad || draft.bad) *status |= kStatusNonFinite;
+  } else if (law.greedy || wants_status) {
+#pragma unroll 1
+    for (int side = 0; side < 2; ++side) {
+      const Row row = side == 0 ? sides[0].row : sides[1].row;
+      const Find find = team_find(team, argmax_part(row, law.space, {team.rank(), team.size()}));
+      const int32_t token = candidate_of_key(find.key).token;
+      if (side == 0) sides[0].greedy = token;
+      else sides[1].greedy = token;
+      *status = draw_of(find, *status).status;
+    }
   }
 }
 
 // Brings a tile of a pair that is not greedy into the L2 cache.
 __device__ __forceinline__ void prefetch_tile(const LawRow (&sides)[2], int tile) {
   constexpr int kSector = 32;  // bytes that memory gives at once
-  if (sides[0].temperature.greedy) return;
+  if (sides[0].law.greedy) return;
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const Row row = side == 0 ? sides[0].row : sides[1].row;
@@ -161,11 +162,11 @@ cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* need
   const cudaError_t e = this_device(device);
   if (e != cudaSuccess) return e;
   pair->tiles = tiles_of(p.target) > tiles_of(p.draft) ? tiles_of(p.target) : tiles_of(p.draft);
-  const TeamShape shape = team_shape(*device, p.outer * p.inner, p.target, 2);
+  const TeamShape shape = team_shape(*device, p.count(), p.target, 2);
   const int warps = shape.size * (shape.threads / 32), stats = 2 * pair->tiles;
   const int sums = 2 * (sum_tiles_of(p.target.vocab) + warps - 1) / warps * warps + warps;
   const Room room = room_in(workspace);
-  *plan = team_plan(shape, p.outer * p.inner, sums > stats ? sums : stats, 0, 0);
+  *plan = team_plan(shape, p.count(), sums > stats ? sums : stats, 0, 0);
   if (!plan->fits(room)) *needed = plan->bytes();
   pair->team = plan->team(room);
   return cudaSuccess;

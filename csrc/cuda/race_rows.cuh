@@ -2,34 +2,28 @@
 #pragma once
 
 #include "scan.cuh"
-#include "specdec/chain.h"
 
 namespace specdec {
 namespace cuda {
 
 struct RaceRow {
   Row row;
-  Temperature temperature;
+  Law law;
   Noise noise;
+  int32_t status;
 };
 
 __device__ __forceinline__ RaceRow race_row(const RaceParams& p, int64_t index) {
-  const int64_t i = index / p.inner, j = index % p.inner;
-  int32_t status = kStatusOk;
-  return {row_at(p.rows, i * p.rows.request_stride + j * p.rows.row_stride),
-          temperature_of(p.temperature.at(i, j), &status),
-          {key_of(p.seed.at(i, j)), static_cast<uint32_t>(p.position.at(i, j)),
-           static_cast<uint32_t>(p.nonce.at(i, j)), kStreamRace}};
+  const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
+  RaceRow r = {row_at(p.rows, p.rows.offset(i, j)), {}, noise_at(p.noise, i, j, kStreamRace), kStatusOk};
+  r.law = law_at(p.law, i, j, &r.status);
+  return r;
 }
 
-__device__ __forceinline__ Find find_winner(const Row& row, const Temperature& temperature, const Noise& noise,
-                                            Space space, int32_t excluded, Part part) {
-  if (temperature.greedy) return argmax_part(row, space, part);
-  return race_part(law_of_row(row, space, temperature.inverse, excluded), noise, part);
-}
-
-__device__ __forceinline__ Find find_winner(const RaceRow& r, Space space, Part part) {
-  return find_winner(r.row, r.temperature, r.noise, space, kNoToken, part);
+__device__ __forceinline__ Find find_winner(const Row& row, const Law& law, const Noise& noise, int32_t excluded,
+                                            Part part) {
+  if (law.greedy) return argmax_part(row, law.space, part);
+  return race_part(weights_of_row(row, law, excluded), noise, part);
 }
 
 }  // namespace cuda

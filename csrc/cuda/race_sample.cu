@@ -15,20 +15,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRow row = race_row(a.p, index);
-  Find find = find_winner(row, a.p.space, {rank, a.splits});
+  Find find = find_winner(row.row, row.law, row.noise, kNoToken, {rank, a.splits});
   if (a.splits > 1) {
     if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, find);
     if (!last_to_come(a.room.tickets + index, a.splits)) return;
     find = gather_partials(a.room.words, index * a.splits, a.splits);
   }
-  if (threadIdx.x == 0) a.p.tokens[index] = draw_of(find, kStatusOk).token;
+  if (threadIdx.x != 0) return;
+  const Draw draw = draw_of(find, row.status);
+  a.p.tokens.data[index] = draw.token;
+  if (a.p.status.data) a.p.status.data[index] = draw.status;
 }
 
 cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  const int64_t rows = p.outer * p.inner;
+  const int64_t rows = p.count();
   if (rows == 0) return *needed = 0, cudaSuccess;
   const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   const Room room = room_in(workspace);

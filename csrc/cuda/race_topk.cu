@@ -37,32 +37,49 @@ struct Podium {
 };
 
 // The key of one token, exactly; 0 if it cannot beat `to_beat`.
-__device__ __forceinline__ WideKey key_of(const RaceRow& r, const Law& law, const Group& group, int32_t token,
+__device__ __forceinline__ WideKey key_of(const RaceRow& r, const Weights& weights, const Group& group, int32_t token,
                                           float to_beat) {
-  if (r.temperature.greedy) {
+  if (r.law.greedy) {
     const float x = scaled(element(r.row, token), 1.0f);
-    return x == -kInfinity || (law.space == Space::kProbs && !(x >= kSmallest)) ? 0 : key_of_candidate({x, token});
+    return x == -kInfinity || (r.law.space == Space::kProbs && !(x >= kSmallest)) ? 0 : key_of_candidate({x, token});
   }
-  const float log_weight = law.log_weight(token, needed_log_weight(to_beat, group.first));
+  const float log_weight = weights.log_weight(token, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
   const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(token));
   return key_of_candidate({race_score(log_weight, arrives), token});
 }
 
-// The arrivals of this warp's chunks of a row.
-__device__ __forceinline__ void fill_podium(const RaceRow& r, Space space, Part part, const Shared<unsigned>& best,
+// The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
+template <class T>
+__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRow& r, int32_t first, int steps,
+                                                     float to_beat, bool* bad) {
+  unsigned open = 0;
+  float top = -kInfinity;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    const float largest = T::largest(batch.vector[u]);
+    top = max_nan(top, largest);
+    if (u < steps && !(largest < to_beat)) open |= 1u << u;
+  }
+  *bad |= bad_elements(r.row, r.law.space, batch, top, first);
+  return open;
+}
+
+// The arrivals of this warp's chunks of a row. Says whether this thread met what no law has.
+__device__ __forceinline__ bool fill_podium(const RaceRow& r, Part part, const Shared<unsigned>& best,
                                             Podium* podium) {
-  const Law law = law_of_row(r.row, space, r.temperature.inverse, kNoToken);
+  const Weights weights = weights_of_row(r.row, r.law, kNoToken);
+  bool bad = false;
   with_type(r.row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(
         r.row, part,
         [&](int32_t first, int steps, bool any) {
-          if (!any || r.temperature.greedy) return;
+          if (!any || r.law.greedy) return;
           // The first arrivals of the warp's groups are so many tokens: what the last of them scores is to be beaten.
           Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
-          offer_first_arrival(law, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, first), &mine);
+          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, first), &mine);
           Podium guess = {0, podium->size, podium->below};
           guess.offer(key_of_candidate(mine));
           const unsigned score = ordered(guess.to_beat());
@@ -70,26 +87,20 @@ __device__ __forceinline__ void fill_podium(const RaceRow& r, Space space, Part 
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
-          unsigned open = 0;
-          bool bad = false;
-          if (r.temperature.greedy) {
-#pragma unroll
-            for (int u = 0; u < kVectors; ++u)
-              if (u < steps && !(T::largest(batch.vector[u]) < to_beat)) open |= 1u << u;
-          } else {
-            open = vectors_to_open(batch, law, first, steps, lane_noise(r.noise, first), to_beat, &bad);
-          }
+          unsigned open = r.law.greedy ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
+                                       : vectors_to_open(batch, weights, first, steps, lane_noise(r.noise, first),
+                                                         to_beat, &bad);
 #pragma unroll 1
           while (__any_sync(kWarp, open != 0)) {
             const bool mine = open != 0;
             const int32_t token = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
             open &= open - 1;
             Group group = {};
-            if (mine && !r.temperature.greedy) group = group_at(opaque(r.noise), static_cast<uint32_t>(token) / kGroup);
+            if (mine && !r.law.greedy) group = group_at(opaque(r.noise), static_cast<uint32_t>(token) / kGroup);
 #pragma unroll 1
             for (int i = 0; i < T::kPerVector; ++i) {
               WideKey key = 0;
-              if (mine && token + i < r.row.vocab) key = key_of(r, law, group, token + i, to_beat);
+              if (mine && token + i < r.row.vocab) key = key_of(r, weights, group, token + i, to_beat);
               podium->offer(key);
             }
           }
@@ -97,26 +108,35 @@ __device__ __forceinline__ void fill_podium(const RaceRow& r, Space space, Part 
           if (lane_id() == 0) atomicMax(&best[0], score);
         });
   });
+  return bad;
 }
 
-// The best of the block's warps, into warp 0.
-__device__ __forceinline__ void merge_podiums(Podium* podium) {
+// The best of the block's warps, into warp 0. Every thread learns whether any brought `bad`.
+__device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
   SPECDEC_SHARED(WideKey, places, kThreads);
   places[threadIdx.x] = podium->place;
-  __syncthreads();
+  bad = __syncthreads_or(bad);
   if (warp_id() == 0)
     for (int w = 1; w < warps_in_block(); ++w) podium->offer(places[w * 32 + lane_id()]);
   __syncthreads();
+  return bad;
 }
 
 struct RaceTopkArguments {
   RaceParams p;
-  Room room;
+  WideKey* lists;  // [rows, splits, k]
+  WideKey* flags;  // [rows, splits]: whether the part held what no law has
+  unsigned* tickets;
   int splits;
 };
 
 __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, int64_t index, int32_t at, WideKey key) {
-  a.p.tokens[index * a.p.k + at] = key == 0 ? -1 : candidate_of_key(key).token;
+  a.p.tokens.data[index * a.p.k() + at] = key == 0 ? -1 : candidate_of_key(key).token;
+}
+
+// By one thread, which knows the row's first arrival.
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, int64_t index, int32_t status, const Find& first) {
+  if (a.p.status.data) a.p.status.data[index] = draw_of(first, status).status;
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
@@ -124,34 +144,44 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
   SPECDEC_SHARED(WideKey, lowest, 1);
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const int32_t k = a.p.k();
   const RaceRow r = race_row(a.p, index);
-  WideKey* lists = a.room.words + index * a.splits * a.p.k;
+  WideKey* lists = a.lists + index * a.splits * k;
+  WideKey* flags = a.flags + index * a.splits;
 
   WideKey below = kCeiling;
 #pragma unroll 1
-  for (int32_t from = 0; from < a.p.k; from += 32) {
-    Podium podium = {0, a.p.k - from < 32 ? a.p.k - from : 32, below};
+  for (int32_t from = 0; from < k; from += 32) {
+    Podium podium = {0, k - from < 32 ? k - from : 32, below};
     if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
     __syncthreads();
-    if (below) fill_podium(r, a.p.space, {rank, a.splits}, best, &podium);
-    merge_podiums(&podium);
+    const bool bad = below ? fill_podium(r, {rank, a.splits}, best, &podium) : false;
+    const bool any_bad = merge_podiums(&podium, bad);
     if (threadIdx.x < podium.size) {
       if (a.splits == 1) store_arrival(a, index, from + lane_id(), podium.place);
-      else lists[static_cast<int64_t>(rank) * a.p.k + from + lane_id()] = podium.place;
+      else lists[static_cast<int64_t>(rank) * k + from + lane_id()] = podium.place;
+    }
+    if (from == 0 && threadIdx.x == 0) {
+      if (a.splits == 1) store_status(a, index, r.status, {podium.place, any_bad});
+      else flags[rank] = any_bad;
     }
     if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
     __syncthreads();
     below = lowest[0];
   }
-  if (a.splits == 1 || !last_to_come(a.room.tickets + index, static_cast<unsigned>(a.splits)) || warp_id() != 0) return;
+  if (a.splits == 1 || !last_to_come(a.tickets + index, static_cast<unsigned>(a.splits)) || warp_id() != 0) return;
 
   below = kCeiling;
+  bool bad = false;
+  for (int i = lane_id(); i < a.splits; i += 32) bad |= load_fresh(flags + i) != 0;
+  bad = __any_sync(kWarp, bad);
 #pragma unroll 1
-  for (int32_t from = 0; from < a.p.k; from += 32) {
-    Podium podium = {0, a.p.k - from < 32 ? a.p.k - from : 32, below};
-    const int count = a.splits * a.p.k;
+  for (int32_t from = 0; from < k; from += 32) {
+    Podium podium = {0, k - from < 32 ? k - from : 32, below};
+    const int count = a.splits * k;
     for (int i = 0; i < count; i += 32) podium.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
     if (lane_id() < podium.size) store_arrival(a, index, from + lane_id(), podium.place);
+    if (from == 0 && lane_id() == 0) store_status(a, index, r.status, {podium.place, bad});
     below = podium.last();
   }
 }
@@ -160,21 +190,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
 
 cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  const int64_t rows = p.outer * p.inner;
-  if (rows == 0 || p.k == 0) return cudaSuccess;
+  const int64_t rows = p.count();
+  const int32_t k = p.k();
+  if (rows == 0 || k == 0) return cudaSuccess;
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
   // Each split has a list of k: no more splits than keep the lists short.
   constexpr int64_t kLists = 16 << 10;
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
-  if (splits > kLists / (rows * p.k)) splits = kLists / (rows * p.k) > 1 ? kLists / (rows * p.k) : 1;
+  if (splits > kLists / (rows * k)) splits = kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;
   const Room room = room_in(workspace);
-  const int64_t words = rows * splits * p.k;
+  const int64_t words = rows * splits * (k + 1);
   if (splits > 1 && (rows > room.ticket_count || words > room.word_count))
     return *needed = room_needed(rows, words), cudaSuccess;
   const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
-  return launch(race_topk_kernel, shape, {p, room, static_cast<int>(splits)}, stream);
+  const RaceTopkArguments a = {p, room.words, room.words + rows * splits * k, room.tickets, static_cast<int>(splits)};
+  return launch(race_topk_kernel, shape, a, stream);
 }
 
 }  // namespace cuda

@@ -1,5 +1,6 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
 #include "pair_rows.cuh"
+#include "specdec/chain.h"
 
 namespace specdec {
 namespace cuda {
@@ -38,14 +39,14 @@ template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
   const ResidualParams& p = a.p;
   Team team(a.pair.team);
-  const int64_t index = team.index(), i = index / p.inner, j = index % p.inner;
+  const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
   int32_t status = kStatusOk;
-  const Temperature temperature = temperature_of(p.temperature.at(i, j), &status);
+  const Law law = law_at(p.target_law, i, j, &status);
   const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
-  LawRow sides[2] = {law_row(p.target, i, j, p.space, temperature), law_row(p.draft, i, j, p.space, temperature)};
-  law_rows(team, a.pair.tiles, p.space, temperature, sides);
+  LawRow sides[2] = {law_row(p.target, i, j, law), law_row(p.draft, i, j, law)};
+  law_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
   const int32_t vocab = p.target.vocab;
-  float* probs = p.probs + index * vocab;
+  float* probs = p.probs.data + index * vocab;
 
   float weight = 0.0f, rejected = 0.0f;
   over_sum_tiles(
@@ -82,15 +83,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
         store_four(probs, token, vocab, four);
       },
       [](int) {});
-  if (team.rank() == 0 && threadIdx.x == 0)
-    p.mass[index] = empty ? 0.0f : epsilon == 0.0f ? sums.a : add(sub(1.0f, h), sums.b);
+  if (team.rank() == 0 && threadIdx.x == 0) {
+    p.mass.data[index] = empty ? 0.0f : epsilon == 0.0f ? sums.a : add(sub(1.0f, h), sums.b);
+    if (p.status.data) p.status.data[index] = empty ? status | kStatusEmptyResidual : status;
+  }
   team.leave();
 }
 
 }  // namespace
 
 cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  if (p.outer * p.inner == 0) return *needed = 0, cudaSuccess;
+  if (p.count() == 0) return *needed = 0, cudaSuccess;
   Device device;
   TeamPlan plan;
   ResidualArguments a = {p, {}};

@@ -3,6 +3,7 @@
 
 #include "arch.cuh"
 #include "specdec/params.h"
+#include "specdec/law.h"
 #include "specdec/race.h"
 
 namespace specdec {

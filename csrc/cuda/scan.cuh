@@ -74,23 +74,23 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, int32_t fi
 }
 
 // A first guess at the best score: of the lane's group the token that arrives first.
-__device__ __forceinline__ void offer_first_arrival(const Law& law, int32_t first, int groups, const LaneNoise& words,
+__device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups, const LaneNoise& words,
                                                     Candidate* mine) {
   const int32_t token = (first / kGroup + lane_id()) * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || token >= law.row.vocab) return;
-  const float log_weight = law.log_weight(token, -kInfinity);
+  if (lane_id() >= groups || token >= weights.row.vocab) return;
+  const float log_weight = weights.log_weight(token, -kInfinity);
   if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), token};
 }
 
 // Evaluates what of the lane's `count` tokens from `token` on could still win. Rare, so it may read them again.
-__device__ __forceinline__ void open_tokens(const Law& law, const Noise& visible, int32_t token, int count,
+__device__ __forceinline__ void open_tokens(const Weights& weights, const Noise& visible, int32_t token, int count,
                                             float to_beat, Candidate* mine) {
   const Noise noise = opaque(visible);
   const Group group = group_at(noise, static_cast<uint32_t>(token) / kGroup);
-  const int32_t end = token + count < law.row.vocab ? token + count : law.row.vocab;
+  const int32_t end = token + count < weights.row.vocab ? token + count : weights.row.vocab;
 #pragma unroll 1
   for (; token < end; ++token) {
-    const float log_weight = law.log_weight(token, needed_log_weight(max(to_beat, mine->score), group.first));
+    const float log_weight = weights.log_weight(token, needed_log_weight(max(to_beat, mine->score), group.first));
     if (log_weight == -kInfinity) continue;
     const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, static_cast<uint32_t>(token))), token};
     if (better(c, *mine)) *mine = c;
@@ -106,7 +106,7 @@ __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) 
 
 // Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
 template <class T>
-__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const Law& law, int32_t first, int steps,
+__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const Weights& weights, int32_t first, int steps,
                                                     const LaneNoise& words, float to_beat, bool* bad) {
   float largest[kVectors], top = -kInfinity;
 #pragma unroll
@@ -114,8 +114,8 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
     largest[u] = T::largest(batch.vector[u]);
     top = max_nan(top, largest[u]);
   }
-  *bad |= bad_elements(law.row, law.space, batch, top, first);
-  const float bound = top == top ? law.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
+  *bad |= bad_elements(weights.row, weights.law.space, batch, top, first);
+  const float bound = top == top ? weights.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
   if (!__any_sync(kWarp, open_tile)) return 0;
@@ -123,7 +123,7 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
     const uint32_t a = __shfl_sync(kWarp, words.a, u * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup);
-    const float here = largest[u] == largest[u] ? law.log_bound(largest[u]) : kLargest;
+    const float here = largest[u] == largest[u] ? weights.log_bound(largest[u]) : kLargest;
     if (may_win(here, a, to_beat)) open |= 1u << u;
   }
   return open;
@@ -131,43 +131,43 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
 
 // The race of one chunk. `best` is the block's best score so far, shared by its warps.
 template <class T>
-__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Law& law, const Noise& noise, int32_t first,
+__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise, int32_t first,
                                            int steps, const Shared<unsigned>& best, Candidate* mine, bool* bad) {
   const float to_beat = from_ordered(load_relaxed(best));
-  unsigned open = vectors_to_open(batch, law, first, steps, lane_noise(noise, first), to_beat, bad);
+  unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, first), to_beat, bad);
   if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
 #pragma unroll 1
   for (; open; open &= open - 1)
-    open_tokens(law, noise, Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1), T::kPerVector, to_beat, mine);
+    open_tokens(weights, noise, Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1), T::kPerVector, to_beat, mine);
   if (__any_sync(kWarp, mine->score > before)) {
     const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
     if (lane_id() == 0) atomicMax(&best[0], mine_ordered);
   }
 }
 
-// The best of this block's part of a row, under `law`. Every thread gets it.
-__device__ __forceinline__ Find race_part(const Law& law, const Noise& noise, Part part) {
+// The best of this block's part of a row, under `weights`. Every thread gets it.
+__device__ __forceinline__ Find race_part(const Weights& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
   Candidate mine = kNobody;
   bool bad = false;
-  with_type(law.row.dtype, [&](auto type) {
+  with_type(weights.row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(
-        law.row, part,
+        weights.row, part,
         [&](int32_t first, int steps, bool any) {
           if (any) {
-            prefetch<T>(law.row, first, steps);  // on its way while the first guess is made
-            offer_first_arrival(law, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, first), &mine);
+            prefetch<T>(weights.row, first, steps);  // on its way while the first guess is made
+            offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, first), &mine);
             const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
             if (lane_id() == 0) atomicMax(&best[0], guess);
           }
           __syncthreads();
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          race_chunk(batch, law, noise, first, steps, best, &mine, &bad);
+          race_chunk(batch, weights, noise, first, steps, best, &mine, &bad);
         });
   });
   return block_find({key_of_candidate(mine), bad});

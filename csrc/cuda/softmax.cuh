@@ -31,7 +31,7 @@ __device__ __forceinline__ TileStat unpacked(WideKey word) {
 constexpr WideKey kNoTile = static_cast<WideKey>(0xff800000u) << 32;  // maximum -inf, sum 0
 
 template <class T>
-__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, float inv_temperature) {
+__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, const Law& law) {
   Batch<T> batch;
   const int32_t first = tile * Batch<T>::kTokens;
   batch.load(row, first, kVectors);
@@ -47,14 +47,14 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, floa
       if (token < row.vocab) largest = max(element(row, token), largest);
     }
   }
-  const float top = warp_max(scaled(largest, inv_temperature));
+  const float top = warp_max(scaled(largest, law.inverse));
   if (top == -kInfinity) return {top, 0.0f, bad};
   float sum = 0.0f;
   if (bad) {
 #pragma unroll 1
     for (int i = 0; i < kVectors * T::kPerVector; ++i) {
       const int32_t token = first + i * 32 + lane_id();
-      if (token < row.vocab) sum = add(sum, exp_or_zero(sub(scaled(element(row, token), inv_temperature), top)));
+      if (token < row.vocab) sum = add(sum, exp_or_zero(sub(scaled(element(row, token), law.inverse), top)));
     }
   } else {
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, floa
         // min: x may overflow where top was capped, and is not rounded before top is taken away. The approximate
         // exponential is within 2^-22 (and what its argument loses is as small beside a sum that holds exp(0)); a law
         // needs 1e-5.
-        const float below = fminf(fma(T::at(batch.vector[u], i), inv_temperature, -top), 0.0f);
+        const float below = fminf(fma(T::at(batch.vector[u], i), law.inverse, -top), 0.0f);
         sum = add(sum, exp2_approx(mul(below, 1.44269504f)));
       }
     }
@@ -72,8 +72,8 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, floa
   return {top, warp_sum(sum), bad};
 }
 
-__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, float inv_temperature) {
-  return with_type(row.dtype, [&](auto type) { return tile_stat<decltype(type)>(row, tile, inv_temperature); });
+__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, const Law& law) {
+  return with_type(row.dtype, [&](auto type) { return tile_stat<decltype(type)>(row, tile, law); });
 }
 
 struct RowStat {

@@ -17,12 +17,12 @@ inline int tiles_of(const Rows& rows) {
 // The log-sum-exp of rows 0 .. rows - 1 of at most `tiles` tiles: store(row, figures) by one thread of this block each.
 // The block must meet at a barrier before others look.
 template <class Team, class RowAt, class Store>
-__device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, float inv_temperature, RowAt&& row_at,
+__device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, const Law& law, RowAt&& row_at,
                                               Store&& store) {
   for (int i = team.rank() * warps_in_block() + warp_id(); i < rows * tiles; i += team.size() * warps_in_block()) {
     const Row row = row_at(i / tiles);
     const int tile = i % tiles;
-    const WideKey word = tile < tiles_of(row) ? packed(tile_stat(row, tile, inv_temperature)) : kNoTile;
+    const WideKey word = tile < tiles_of(row) ? packed(tile_stat(row, tile, law)) : kNoTile;
     if (lane_id() == 0) team.put(i, word);
   }
   team.sync();

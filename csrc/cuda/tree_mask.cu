@@ -51,7 +51,7 @@ __device__ __forceinline__ void store_columns(const MaskParams& p, Element* row,
     const uint32_t bits = __shfl_sync(kWarp, attends, at / 32) >> at % 32;
     uint32_t word[4];
 #pragma unroll
-    for (int w = 0; w < 4; ++w) word[w] = mask_word(Element{}, bits >> w * kWord, p.minus_infinity);
+    for (int w = 0; w < 4; ++w) word[w] = mask_word(Element{}, bits >> w * kWord, p.mask.minus_infinity);
     const int64_t column = first + at;
     if (column >= 0 && column + kVector <= p.columns) {
       *reinterpret_cast<uint4*>(row + column) = {word[0], word[1], word[2], word[3]};
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_columns(const MaskParams& p, Element* row,
 template <class Element>
 __device__ __forceinline__ void write_chunk(const MaskParams& p, int64_t request, int32_t node, int64_t prefix,
                                             int64_t chunk) {
-  Element* row = static_cast<Element*>(p.mask) + (request * p.nodes + node) * p.columns;
+  Element* row = static_cast<Element*>(p.mask.data) + (request * p.mask.nodes + node) * p.columns;
   const int64_t past_boundary = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(Element));
   const int64_t first = chunk * kColumns - past_boundary;
   store_columns(p, row, first, attended(p, request * p.parents.request_stride, node, prefix, first));
@@ -78,24 +78,24 @@ __device__ __forceinline__ void write_bits(const MaskParams& p, int64_t request,
                                            int64_t chunk) {
   const int64_t words = (p.columns + 31) / 32, at = chunk * 32 + lane_id();
   const uint32_t word = attended(p, request * p.parents.request_stride, node, prefix, chunk * kColumns);
-  if (at < words) static_cast<uint32_t*>(p.mask)[(request * p.nodes + node) * words + at] = word;
+  if (at < words) static_cast<uint32_t*>(p.mask.data)[(request * p.mask.nodes + node) * words + at] = word;
 }
 
 __global__ void __launch_bounds__(kThreads) tree_mask_kernel(const MaskArguments a) {
   const MaskParams& p = a.p;
   const int64_t request = blockIdx.x / a.request_blocks, block = blockIdx.x % a.request_blocks;
   int32_t status = kStatusOk;
-  const int64_t prefix = prefix_of(p.prefix_len.at(request), p.columns - p.nodes, &status);
+  const int64_t prefix = prefix_of(p.prefix_len.at(request), p.columns - p.mask.nodes, &status);
   if (block == 0) {
-    for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.nodes; node += kThreads)
+    for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.mask.nodes; node += kThreads)
       parent_of(p.parents, request * p.parents.request_stride, node, &status);
     const bool bad = __syncthreads_or(status != kStatusOk);
-    if (threadIdx.x == 0) p.status[request] = bad ? kStatusParameter : kStatusOk;
+    if (threadIdx.x == 0) p.status.data[request] = bad ? kStatusParameter : kStatusOk;
   }
   const int64_t task = block * kWarps + warp_id(), chunk = task % a.chunks;
-  if (task / a.chunks >= p.nodes) return;
+  if (task / a.chunks >= p.mask.nodes) return;
   const int32_t node = static_cast<int32_t>(task / a.chunks);
-  switch (p.layout) {
+  switch (p.mask.layout) {
     case MaskLayout::kBool: return write_chunk<uint8_t>(p, request, node, prefix, chunk);
     case MaskLayout::kAdditive32: return write_chunk<uint32_t>(p, request, node, prefix, chunk);
     case MaskLayout::kAdditive16: return write_chunk<uint16_t>(p, request, node, prefix, chunk);
@@ -109,8 +109,8 @@ cudaError_t tree_mask(const MaskParams& p, const Workspace&, cudaStream_t stream
   *needed = 0;
   MaskArguments a = {p, 0, 0};
   a.chunks = (p.columns + 15 + kColumns - 1) / kColumns;  // 15: as far as a boundary may lie before the row
-  a.request_blocks = (p.nodes * a.chunks + kWarps - 1) / kWarps;
-  return launch(tree_mask_kernel, {p.batch * a.request_blocks, kThreads}, a, stream);
+  a.request_blocks = (p.mask.nodes * a.chunks + kWarps - 1) / kWarps;
+  return launch(tree_mask_kernel, {p.mask.batch * a.request_blocks, kThreads}, a, stream);
 }
 
 }  // namespace cuda

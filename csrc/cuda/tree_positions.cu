@@ -12,21 +12,22 @@ __global__ void __launch_bounds__(kThreads) tree_positions_kernel(const Position
   const int64_t request = blockIdx.x, first_parent = request * p.parents.request_stride;
   int32_t status = kStatusOk;
   const int64_t prefix = prefix_of(p.prefix_len.at(request), INT64_MAX, &status);
-  for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.nodes; node += static_cast<int32_t>(blockDim.x)) {
+  for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.positions.columns; node += static_cast<int32_t>(blockDim.x)) {
     int64_t position = prefix;
     for (int32_t above = node; (above = parent_of(p.parents, first_parent, above, &status)) >= 0;) ++position;
-    p.positions[request * p.nodes + node] = position;
+    p.positions.data[request * p.positions.columns + node] = position;
   }
   const bool bad = __syncthreads_or(status != kStatusOk);
-  if (threadIdx.x == 0) p.status[request] = bad ? kStatusParameter : kStatusOk;
+  if (threadIdx.x == 0) p.status.data[request] = bad ? kStatusParameter : kStatusOk;
 }
 
 }  // namespace
 
 cudaError_t tree_positions(const PositionsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  const int threads = p.nodes < kThreads ? (p.nodes + 31) / 32 * 32 : kThreads;
-  return launch(tree_positions_kernel, {p.batch, threads}, p, stream);
+  const int64_t nodes = p.positions.columns;
+  const int threads = nodes < kThreads ? static_cast<int>((nodes + 31) / 32 * 32) : kThreads;
+  return launch(tree_positions_kernel, {p.positions.rows, threads}, p, stream);
 }
 
 }  // namespace cuda

@@ -20,10 +20,6 @@ namespace {
 
 constexpr int kSlotsAtOnce = 8;  // whose log-sum-exp a team takes between two barriers, at most
 
-__device__ __forceinline__ int64_t chain_draft_token(const ChainParams& p, const ChainRequest& r, int32_t slot) {
-  return p.draft_tokens.at(r.first_slot + slot * r.slot_stride);
-}
-
 __device__ __forceinline__ Row chain_target(const ChainParams& p, const ChainRequest& r, int32_t slot) {
   return row_at(p.target, r.target_row + slot * p.target.row_stride);
 }
@@ -31,11 +27,11 @@ __device__ __forceinline__ Row chain_target(const ChainParams& p, const ChainReq
 // One thread writes the verdict. Every accepted token is the draft's.
 __device__ void write_verdict(const ChainParams& p, const ChainRequest& r, int64_t request, int32_t accepted,
                               int32_t token, int32_t status) {
-  int64_t* tokens = p.tokens + request * p.tokens_stride;
-  for (int32_t slot = 0; slot <= p.max_drafts; ++slot)
+  int64_t* tokens = p.tokens.data + request * p.tokens.row_stride;
+  for (int32_t slot = 0; slot <= p.max_drafts(); ++slot)
     tokens[slot] = slot < accepted ? chain_draft_token(p, r, slot) : slot == accepted ? token : -1;
-  p.num_accepted[request] = accepted;
-  p.status[request] = status;
+  p.num_accepted.data[request] = accepted;
+  p.status.data[request] = status;
 }
 
 // ---- all rows at once -----------------------------------------------------------------------------------------------
@@ -82,12 +78,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   const ChainParams& p = a.p;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int64_t row = blockIdx.x / a.splits;
-  const int32_t rows = p.max_drafts + 1, slot = static_cast<int32_t>(row % rows);
+  const int32_t rows = p.max_drafts() + 1, slot = static_cast<int32_t>(row % rows);
   const int64_t request = row / rows;
   const ChainRequest r = chain_request(p, request);
   if (reachable(p, r, slot)) {
-    const Find find = find_winner(chain_target(p, r, slot), r.temperature, chain_noise(r, slot, kStreamRace), p.space,
-                                  kNoToken, {rank, a.splits});
+    const Find find = find_winner(chain_target(p, r, slot), r.target_law, chain_noise(r, slot, kStreamRace), kNoToken,
+                                  {rank, a.splits});
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, find);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
@@ -113,9 +109,9 @@ struct Order {
   Kind kind;
   int32_t slots;          // kStats: how many from this one on
   int64_t target, draft;  // where the slot's rows start, in elements
-  float inv_temperature;
+  Law law;
   // kDraw
-  bool greedy, residual;
+  bool residual;
   int32_t excluded;
   float draft_prob;
   int32_t first_stat;  // residual: where the figures of its rows of logits are
@@ -144,9 +140,7 @@ struct AskingOps {
   __device__ int64_t draft_offset(int32_t slot) const { return r.draft_row + slot * a.p.draft.row_stride; }
 
   __device__ int64_t draft_token(int32_t slot) const { return chain_draft_token(a.p, r, slot); }
-  __device__ float draft_prob(int32_t slot) const {
-    return has_draft() ? a.p.draft_prob.at(r.first_prob + slot * a.p.draft_prob.slot_stride) : 1.0f;
-  }
+  __device__ float draft_prob(int32_t slot) const { return chain_draft_prob(a.p, r, slot); }
   __device__ void emit(int32_t, int32_t token) { last_token = token; }
 
   __device__ bool argmax(int32_t slot, Draw* draw) { return race(slot, kStreamRace, draw); }
@@ -154,7 +148,7 @@ struct AskingOps {
     return drawn(slot, stream, false, kNoToken, 1.0f, draw);
   }
   __device__ bool residual(int32_t slot, int32_t token, float h, Draw* draw) {
-    const bool of_logits = has_draft() && a.p.space == Space::kLogits;
+    const bool of_logits = has_draft() && r.target_law.space == Space::kLogits;
     if (of_logits && !figures(slot)) return false;
     const int32_t excluded = has_draft() || token < 0 ? kNoToken : token;
     if (!drawn(slot, kStreamResidual, true, excluded, h, draw)) return false;
@@ -163,12 +157,12 @@ struct AskingOps {
   }
 
   __device__ bool laws(int32_t slot, int32_t token, float* p, float* q, int32_t* bits) {
-    if (a.p.space == Space::kLogits) {
+    if (r.target_law.space == Space::kLogits) {
       if (!figures(slot)) return false;
       *bits |= row_status(slot);
     }
-    *bits |= laws_at(chain_target(a.p, r, slot), row_at(a.p.draft, draft_offset(slot)), has_draft(), a.p.space,
-                     r.temperature.inverse, token, [&](int side) { return stat(slot, side); }, p, q);
+    *bits |= laws_at(chain_target(a.p, r, slot), row_at(a.p.draft, draft_offset(slot)), has_draft(),
+                     r.target_law, token, [&](int side) { return stat(slot, side); }, p, q);
     return true;
   }
 
@@ -192,7 +186,6 @@ struct AskingOps {
     *draw = memory.drawn;
     if (memory.drawn_slot == slot) return true;
     place(Order::kDraw, slot);
-    order.greedy = r.temperature.greedy;
     order.residual = residual;
     order.excluded = excluded;
     order.draft_prob = h;
@@ -206,7 +199,7 @@ struct AskingOps {
     order.kind = kind;
     order.target = r.target_row + slot * a.p.target.row_stride;
     order.draft = draft_offset(slot);
-    order.inv_temperature = r.temperature.inverse;
+    order.law = r.target_law;
   }
 
   // How many slots from `slot` on the walk could still ask for.
@@ -240,7 +233,7 @@ __device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, 
                                            const Shared<RowStat>& stats) {
   const int sides = a.p.draft.data ? 2 : 1;
   stats_of_rows(
-      team, order.slots * sides, a.tiles, order.inv_temperature,
+      team, order.slots * sides, a.tiles, order.law,
       [&](int row) {
         const int ahead = row / sides;
         return row % sides == 0 ? row_at(a.p.target, order.target + ahead * a.p.target.row_stride)
@@ -254,22 +247,23 @@ template <class Team>
 __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
                                           const Shared<RowStat>& stats, const Shared<Memory>& memory) {
   const Row row = row_at(a.p.target, order.target);
-  Law law = law_of_row(row, a.p.space, order.inv_temperature, order.excluded);
+  const bool greedy = order.law.greedy;
+  Weights weights = weights_of_row(row, order.law, order.excluded);
   if (order.residual && a.p.draft.data)
-    law = law_of_residual(row, row_at(a.p.draft, order.draft), a.p.space, order.inv_temperature, order.draft_prob,
-                          [&](int side) -> RowStat { return stats[order.first_stat + side]; });
+    weights = weights_of_residual(row, row_at(a.p.draft, order.draft), order.law, order.draft_prob,
+                                  [&](int side) -> RowStat { return stats[order.first_stat + side]; });
   Part part = {team.rank(), team.size()};
   // A draft row of probabilities is looked through for what is none, and for any weight; nothing else reads it all.
-  const bool look_at_draft = law.kind == Law::kResidual && a.p.space == Space::kProbs;
+  const bool look_at_draft = weights.kind == Weights::kResidual && order.law.space == Space::kProbs;
   Find find, looked = {0, false};
-  if (order.greedy || look_at_draft) looked = argmax_part(order.greedy ? row : law.draft, a.p.space, part);
+  if (greedy || look_at_draft) looked = argmax_part(greedy ? row : weights.draft, order.law.space, part);
   bool finisher = team.rank() == 0;
   int32_t status = kStatusOk;
   for (;;) {
-    find = order.greedy ? looked : race_part(law, order.noise, part);
+    find = greedy ? looked : race_part(weights, order.noise, part);
     find.bad |= looked.bad;
     find.draft_weighs = looked.key != 0 || looked.draft_weighs;
-    if (order.greedy || a.p.method == Method::kRace) {  // the walk may go on: all must know
+    if (greedy || a.p.method == Method::kRace) {  // the walk may go on: all must know
       find = team_find(team, find);
     } else if (part.size > 1) {
       const int64_t first = static_cast<int64_t>(team.index()) * part.size;
@@ -281,7 +275,7 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
     if (find.key != 0 || !order.residual || status != kStatusOk) break;
     // p and q equal to rounding: the finisher alone draws from p.
     status = kStatusEmptyResidual;
-    law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
+    weights = weights_of_row(row, order.law, kNoToken);
     part = {0, 1};
     looked = find;
   }
@@ -317,10 +311,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel
 
 cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                              int64_t* needed) {
-  const int64_t rows = p.batch * (p.max_drafts + 1);
+  const int64_t rows = p.batch() * (p.max_drafts() + 1);
   const int splits = splits_of_row(device, rows, p.target.vocab, p.target.dtype);
   const int64_t words = rows * splits * kWordsAPartial;
-  if (p.batch > room.ticket_count || words > room.word_count) return *needed = room_needed(p.batch, words), cudaSuccess;
+  if (p.batch() > room.ticket_count || words > room.word_count) return *needed = room_needed(p.batch(), words), cudaSuccess;
   const Shape shape = {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)};
   return launch(race_rows_kernel, shape, {p, room, splits}, stream);
 }
@@ -328,14 +322,14 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                          int64_t* needed) {
   const int sides = p.draft.data ? 2 : 1;
-  const bool in_order = p.space == Space::kProbs || p.method == Method::kRace;
+  const bool in_order = p.target_law.space == Space::kProbs || p.method == Method::kRace;
   ChainArguments a = {p, {}, nullptr, nullptr, 1, tiles_of(p.target)};
   if (tiles_of(p.draft) > a.tiles) a.tiles = tiles_of(p.draft);
-  const TeamShape shape = team_shape(device, p.batch, p.target, in_order ? 1 : sides);
+  const TeamShape shape = team_shape(device, p.batch(), p.target, in_order ? 1 : sides);
   if (shape.grid && !in_order)
-    a.slots_at_once = p.max_drafts < 1 ? 1 : p.max_drafts < kSlotsAtOnce ? p.max_drafts : kSlotsAtOnce;
-  const int64_t tickets = shape.size > 1 ? p.batch : 0, partials = tickets * shape.size * kWordsAPartial;
-  const TeamPlan plan = team_plan(shape, p.batch, a.slots_at_once * sides * a.tiles, tickets, partials);
+    a.slots_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kSlotsAtOnce ? p.max_drafts() : kSlotsAtOnce;
+  const int64_t tickets = shape.size > 1 ? p.batch() : 0, partials = tickets * shape.size * kWordsAPartial;
+  const TeamPlan plan = team_plan(shape, p.batch(), a.slots_at_once * sides * a.tiles, tickets, partials);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   a.team = plan.team(room);
   a.tickets = room.tickets;
@@ -348,13 +342,13 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  if (p.batch == 0) return cudaSuccess;
+  if (p.batch() == 0) return cudaSuccess;
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
   const Room room = room_in(workspace);
   // Rows that fit at the same time cost one row's time. More would come in a second wave, half of them for nothing.
-  const bool few = p.batch * (p.max_drafts + 1) <= blocks_at_once(device);
+  const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
   return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
                                           : launch_chain(p, device, room, stream, needed);
 }

@@ -42,7 +42,7 @@ struct Order {
   Kind kind;
   int32_t node;
   int64_t target, draft;  // where the node's rows start, in elements
-  float inv_temperature;
+  Law law;
   int32_t rows;   // kStats, kLook: 1 for the target's, 2 for both
   int32_t end;    // kMasses, kRace: what the node's children before this one have is left out; 0: nothing is
   bool fresh;     // kMasses: the first of this node
@@ -81,13 +81,13 @@ struct AskingOps {
 
   __device__ int32_t next_child(int32_t node, int32_t after) {
 #pragma unroll 1
-    for (int32_t first = after + 1; first < p.nodes; first += 32) {
+    for (int32_t first = after + 1; first < p.nodes(); first += 32) {
       const int32_t child = first + lane_id();
-      const bool found = child < p.nodes && parent_of(p.parents, r.first_parent, child, status) == node;
+      const bool found = child < p.nodes() && parent_of(p.parents, r.first_parent, child, status) == node;
       const unsigned children = __ballot_sync(kWarp, found);
       if (children) return first + __ffs(static_cast<int>(children)) - 1;
     }
-    return p.nodes;
+    return p.nodes();
   }
 
   __device__ bool tried(int32_t node, int32_t child, int64_t token) {
@@ -99,12 +99,12 @@ struct AskingOps {
   }
 
   __device__ bool laws(int32_t node, int32_t token, float* law_p, float* law_q, int32_t* bits) {
-    if (p.space == Space::kLogits) {
+    if (r.target_law.space == Space::kLogits) {
       if (!figures(node)) return false;
       *bits |= memory.figures_status;
     }
     *bits |= laws_at(row_at(p.target, target_offset(p, request, node)), row_at(p.draft, draft_offset(p, request, node)),
-                     has_draft(), p.space, r.temperature.inverse, token,
+                     has_draft(), r.target_law, token,
                      [&](int side) -> RowStat { return stats[side]; }, law_p, law_q);
     return true;
   }
@@ -145,7 +145,7 @@ struct AskingOps {
       return true;
     }
     place(Order::kRace, node);
-    order.end = has_draft() ? 0 : p.nodes;
+    order.end = has_draft() ? 0 : p.nodes();
     order.residual = true;
     order.taken = taken;
     order.noise = tree_noise(r, depth, kStreamResidual);
@@ -154,14 +154,14 @@ struct AskingOps {
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
     if (!writes || lane_id() != 0) return;
-    p.path[request * p.path_stride + depth] = node;
-    p.tokens[request * p.tokens_stride + depth] = token;
+    p.path.data[request * p.path.row_stride + depth] = node;
+    p.tokens.data[request * p.tokens.row_stride + depth] = token;
   }
 
  private:
   __device__ bool figures(int32_t node) {
     if (memory.figures_node == node) return true;
-    place(p.space == Space::kLogits ? Order::kStats : Order::kLook, node);
+    place(r.target_law.space == Space::kLogits ? Order::kStats : Order::kLook, node);
     order.rows = has_draft() ? 2 : 1;
     memory.figures_node = node;
     return false;
@@ -179,7 +179,7 @@ struct AskingOps {
     order.node = node;
     order.target = target_offset(p, request, node);
     order.draft = draft_offset(p, request, node);
-    order.inv_temperature = r.temperature.inverse;
+    order.law = r.target_law;
     order.rows = 1;
   }
 };
@@ -193,7 +193,7 @@ __device__ void walk(const TreeParams& p, int64_t request, bool writes, const Sh
   int32_t status = memory.status | r.status;
   AskingOps ops{p, r, request, stats, writes, memory, order, &status};
   const bool through =
-      walk_tree(r, p.method, p.replacement, p.nodes, p.max_depth, p.target.vocab, ops, &memory.walk, &status);
+      walk_tree(r, p.method, p.replacement, p.nodes(), p.max_depth(), p.target.vocab, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   __syncwarp();  // every lane has read its memory
   if (lane_id() == 0) {
@@ -201,11 +201,11 @@ __device__ void walk(const TreeParams& p, int64_t request, bool writes, const Sh
     shared_order[0] = order;
   }
   if (!through || !writes) return;
-  for (int32_t depth = memory.walk.depth + 1 + lane_id(); depth <= p.max_depth; depth += 32)
-    p.path[request * p.path_stride + depth] = -1, p.tokens[request * p.tokens_stride + depth] = -1;
+  for (int32_t depth = memory.walk.depth + 1 + lane_id(); depth <= p.max_depth(); depth += 32)
+    p.path.data[request * p.path.row_stride + depth] = -1, p.tokens.data[request * p.tokens.row_stride + depth] = -1;
   if (lane_id() != 0) return;
-  p.num_accepted[request] = memory.walk.depth;
-  p.status[request] = memory.status;
+  p.num_accepted.data[request] = memory.walk.depth;
+  p.status.data[request] = memory.status;
 }
 
 // ---- what it asks for -----------------------------------------------------------------------------------------------
@@ -232,9 +232,9 @@ __device__ __forceinline__ Masses take_masses(const TreeArguments& a, Team& team
                                               const Shared<RowStat>& stats, const Shared<unsigned>& tried) {
   const TreeParams& p = a.p;
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  LawRow sides[2] = {{row_at(p.target, order.target), p.space, {order.inv_temperature, false}, kNoMass, kNoToken},
-                     {row_at(p.draft, order.draft), p.space, {order.inv_temperature, false}, kNoMass, kNoToken}};
-  if (p.space == Space::kLogits) {
+  LawRow sides[2] = {{row_at(p.target, order.target), order.law, kNoMass, kNoToken},
+                     {row_at(p.draft, order.draft), order.law, kNoMass, kNoToken}};
+  if (order.law.space == Space::kLogits) {
     const RowStat target = stats[0], draft = stats[1];
     sides[0].lse = target.lse;
     sides[1].lse = draft.lse;
@@ -273,7 +273,7 @@ template <class Team>
 __device__ __forceinline__ Draw take_stats(const TreeArguments& a, Team& team, const Order& order,
                                            const Shared<RowStat>& stats) {
   stats_of_rows(
-      team, order.rows, a.tiles, order.inv_temperature,
+      team, order.rows, a.tiles, order.law,
       [&](int side) { return side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft); },
       [&](int side, const RowStat& stat) { stats[side] = stat; });
   __syncthreads();
@@ -289,7 +289,7 @@ __device__ __forceinline__ Draw take_look(const TreeArguments& a, Team& team, co
 #pragma unroll 1
   for (int side = order.rows - 1; side >= 0; --side) {
     const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
-    const Find find = team_find(team, argmax_part(row, a.p.space, {team.rank(), team.size()}));
+    const Find find = team_find(team, argmax_part(row, order.law.space, {team.rank(), team.size()}));
     look = draw_of(find, look.status);
   }
   return look;
@@ -299,21 +299,21 @@ template <class Team>
 __device__ __forceinline__ Draw take_race(const TreeArguments& a, Team& team, const Order& order,
                                           const Shared<RowStat>& stats, const Shared<unsigned>& tried) {
   const Row row = row_at(a.p.target, order.target);
-  Law law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
+  Weights weights = weights_of_row(row, order.law, kNoToken);
   if (order.end) {
-    law.tried = tried;
-    law.leaves_out = true;
+    weights.tried = tried;
+    weights.leaves_out = true;
   } else if (order.residual) {
-    law = law_of_residual(row, row_at(a.p.draft, order.draft), a.p.space, order.inv_temperature, order.taken,
-                          [&](int side) -> RowStat { return stats[side]; });
+    weights = weights_of_residual(row, row_at(a.p.draft, order.draft), order.law, order.taken,
+                                  [&](int side) -> RowStat { return stats[side]; });
   }
   int32_t status = kStatusOk;
   for (;;) {
-    const Find find = team_find(team, race_part(law, order.noise, {team.rank(), team.size()}));
+    const Find find = team_find(team, race_part(weights, order.noise, {team.rank(), team.size()}));
     if (find.bad) status |= kStatusNonFinite;
     if (find.key != 0 || !order.residual || status & kStatusEmptyResidual) return draw_of(find, status);
     status |= kStatusEmptyResidual;  // p and q equal to rounding: from p
-    law = law_of_row(row, a.p.space, order.inv_temperature, kNoToken);
+    weights = weights_of_row(row, order.law, kNoToken);
   }
 }
 
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(
 
 cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  if (p.batch == 0) return cudaSuccess;
+  if (p.batch() == 0) return cudaSuccess;
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
@@ -364,10 +364,10 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   const size_t marks = p.method == Method::kRejection ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // What leaves room for another block beside this one, and for what both declare.
   const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
-  TeamShape shape = team_shape(device, p.batch, p.target, sides);
+  TeamShape shape = team_shape(device, p.batch(), p.target, sides);
   // Blocks that wait for each other must run at the same time.
   if (shape.grid && marks > room_of_block) shape = {shape.threads, 1, false};
-  const TeamPlan plan = team_plan(shape, p.batch, sides * a.tiles > sums ? sides * a.tiles : sums, 0, 0);
+  const TeamPlan plan = team_plan(shape, p.batch(), sides * a.tiles > sums ? sides * a.tiles : sums, 0, 0);
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   a.team = plan.team(room);

@@ -1,9 +1,13 @@
 """The backends: which there are, which one a call uses, and how a call reaches it.
 
-A backend is a module with one function per op. It gets what ``specdec_kernels.ops`` has checked, writes its results
-into the tensors it is given and returns nothing. One that cannot run everywhere has ``unavailable()``, which gives the
-reason or None. ``temperature``, ``draft_prob`` and ``epsilon`` come as a float or a float32 tensor, ``seed``,
-``position`` and ``nonce`` as an int or an int64 tensor.
+A backend is a module with one function per op (``specdec_kernels.ops.OPS``). It takes one argument, an ``Op.Call`` that
+``specdec_kernels.ops`` has checked, writes its results into the tensors in it and returns nothing. Numbers come as a
+float or a float32 tensor, counters as an int or an int64 or int32 tensor, what was not given as None. Beside rows
+[A, R, V] (of chains [B, K+1, V] or ragged [D+B, V]) they are [A, R] (of chains [B]; ``draft_prob`` [B, K], or ragged
+[B, D]), of any strides; outputs are [rows] or [rows, columns].
+
+A backend that cannot run everywhere has ``unavailable()``, one that cannot do every call has ``unsupported(op, call)``.
+Both give the reason, or None.
 """
 
 import contextlib
@@ -14,7 +18,7 @@ import os
 
 import torch
 
-__all__ = ["active", "available_backends", "backend", "build_info", "register"]
+__all__ = ["available_backends", "backend", "build_info", "register", "run"]
 
 # name -> (module, device types it takes)
 _BACKENDS = {
@@ -96,8 +100,8 @@ def _default(device_type):
     raise RuntimeError(f"device: expected cpu or cuda; got {device_type}")
 
 
-def active(device_type):
-    """The backend module for tensors on this type of device."""
+def run(op, call, device_type):
+    """Have the backend for tensors on this type of device do a call of an op."""
     name = _chosen.get() or _default(device_type)
     module = _loaded.get(name)
     if module is None:
@@ -107,7 +111,10 @@ def active(device_type):
         raise RuntimeError(
             f"backend {name!r} takes tensors on {' or '.join(_BACKENDS[name][1])}; these are on {device_type}"
         )
-    return module
+    unsupported = getattr(module, "unsupported", None)
+    if unsupported is not None and (reason := unsupported(op, call)):
+        raise RuntimeError(f"backend {name!r} cannot do this {op.name}: {reason}")
+    getattr(module, op.name)(call)
 
 
 def _reason(name):

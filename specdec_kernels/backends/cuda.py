@@ -1,11 +1,16 @@
 """The CUDA backend: one kernel a call, on the current stream of the tensors' device."""
 
+import functools
 import json
 
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends import arguments
+from specdec_kernels.backends._missing import unsupported
+from specdec_kernels.backends._native import use_tensors
+from specdec_kernels.ops import OPS
+
+__all__ = ["Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
 
 _WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
 _SPARES = 2
@@ -79,42 +84,16 @@ class Kernels:
         self._native = native
         self._current_stream = current_stream
         self._workspaces = Workspaces()
+        for name, op in OPS.items():
+            setattr(self, name, functools.partial(self._launch, op, getattr(native, name)))
 
-    def _launch(self, op, device, call):
+    def _launch(self, op, function, call):
+        device = op.device(call)
         stream = self._current_stream(device)
         needed = 1
         while needed:
             workspace = self._workspaces.get(device, stream, needed)
-            needed = op(call, stream, workspace.data_ptr(), workspace.numel())
-
-    def verify_chain(self, draft_tokens, target, *rest):
-        self._launch(self._native.verify_chain, target.device, arguments.chain(draft_tokens, target, *rest))
-
-    def race_sample(self, target, space, temperature, seed, position, nonce, tokens):
-        call = arguments.race(target, 1, space, temperature, seed, position, nonce, tokens)
-        self._launch(self._native.race_sample, target.device, call)
-
-    def race_topk(self, draft, space, temperature, seed, position, nonce, tokens):
-        call = arguments.race(draft, tokens.shape[-1], space, temperature, seed, position, nonce, tokens)
-        self._launch(self._native.race_topk, draft.device, call)
-
-    def residual(self, target, *rest):
-        self._launch(self._native.residual, target.device, arguments.residual(target, *rest))
-
-    def overlap(self, target, *rest):
-        self._launch(self._native.overlap, target.device, arguments.overlap(target, *rest))
-
-    def verify_tree(self, draft_tokens, target, *rest):
-        self._launch(self._native.verify_tree, target.device, arguments.tree(draft_tokens, target, *rest))
-
-    def tree_mask(self, parents, *rest):
-        self._launch(self._native.tree_mask, parents.device, arguments.mask(parents, *rest))
-
-    def tree_positions(self, parents, *rest):
-        self._launch(self._native.tree_positions, parents.device, arguments.positions(parents, *rest))
-
-    def compact_kv(self, caches, path, *rest):
-        self._launch(self._native.compact_kv, path.device, arguments.compact(caches, path, *rest))
+            needed = function(call, stream, workspace.data_ptr(), workspace.numel())
 
 
 class _OnDevice(Kernels):
@@ -123,21 +102,15 @@ class _OnDevice(Kernels):
     def __init__(self):
         super().__init__(_C.cuda, lambda device: torch.cuda.current_stream(device).cuda_stream)
 
-    def _launch(self, op, device, call):
+    def _launch(self, op, function, call):
+        device = op.device(call)
         if device.index == torch.cuda.current_device():
-            return super()._launch(op, device, call)
+            return super()._launch(op, function, call)
         with torch.cuda.device(device):
-            return super()._launch(op, device, call)
+            return super()._launch(op, function, call)
 
 
 if hasattr(_C, "cuda"):
+    use_tensors(_C)
     _kernels = _OnDevice()
-    verify_chain = _kernels.verify_chain
-    race_sample = _kernels.race_sample
-    race_topk = _kernels.race_topk
-    residual = _kernels.residual
-    overlap = _kernels.overlap
-    verify_tree = _kernels.verify_tree
-    tree_mask = _kernels.tree_mask
-    tree_positions = _kernels.tree_positions
-    compact_kv = _kernels.compact_kv
+    globals().update({name: getattr(_kernels, name) for name in OPS})

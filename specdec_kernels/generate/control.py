@@ -17,6 +17,7 @@ import torch
 from specdec_kernels.backends.reference import noise
 from specdec_kernels.generate.drafting import DraftPlan
 from specdec_kernels.generate.policy import coin_per_chain
+from specdec_kernels.ops import Noise
 from specdec_kernels.theory.chains import tokens_curve
 from specdec_kernels.theory.randomised import drafted_mass
 from specdec_kernels.theory.trees import optimal_nodes
@@ -239,7 +240,7 @@ class Controller:
         if not self.randomised:
             self.planned = [min(k, most) for most in limit]
             return DraftPlan(self.planned, 1.0)
-        heads = noise.coins(seed, position, torch.zeros_like(seed), noise.POLICY, 0).tolist()
+        heads = noise.coins(Noise(seed, position, torch.zeros_like(seed)), noise.POLICY, 0).tolist()
         drafts = [coin_per_chain(k, a, lambda slot, head=head: head) for head in heads]
         self.planned = [min(draft.count, most) for draft, most in zip(drafts, limit, strict=True)]
         if a < 1 and k:

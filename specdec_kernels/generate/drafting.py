@@ -11,6 +11,7 @@ import specdec_kernels as specdec
 from specdec_kernels.backends.reference import noise
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.policy import POLICIES
+from specdec_kernels.ops import Noise
 
 
 class Clock(NamedTuple):
@@ -169,7 +170,7 @@ class RandomLength(FixedLength):
     def plan(self, seed: torch.Tensor, position: torch.Tensor, limit: list[int]) -> DraftPlan:
         @cache
         def coins(index: int) -> list[float]:
-            return noise.coins(seed, position, torch.zeros_like(seed), noise.POLICY, index).tolist()
+            return noise.coins(Noise(seed, position, torch.zeros_like(seed)), noise.POLICY, index).tolist()
 
         coin_of = [lambda index, row=row: coins(index)[row] for row in range(len(limit))]
         drafts = [self.scheme(self.max_k, self.draft_prob, coin) for coin in coin_of]

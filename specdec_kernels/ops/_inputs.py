@@ -4,8 +4,12 @@ import math
 
 import torch
 
+from specdec_kernels.status import Status
+
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOKEN_DTYPES = (torch.int32, torch.int64)
+COUNTER_DTYPES = (torch.int64, torch.int32)
+SPACES = ("logits", "probs")
 
 
 def shown(x):
@@ -14,13 +18,16 @@ def shown(x):
     return repr(x) if isinstance(x, (int, float, str, type(None))) else type(x).__name__
 
 
+def named(dtypes):
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+
+
 def check_tensor(name, x, dtypes, ndim):
     if isinstance(x, torch.Tensor) and x.dtype in dtypes:
         if ndim is None or x.ndim == ndim:
             return
         raise ValueError(f"{name}: expected {ndim} dimensions; got {shown(x)}")
-    expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
-    raise TypeError(f"{name}: expected a tensor of {expected}; got {shown(x)}")
+    raise TypeError(f"{name}: expected a tensor of {named(dtypes)}; got {shown(x)}")
 
 
 def check_rows(name, x, ndim=None):
@@ -54,14 +61,18 @@ def check_vocabulary(target, draft):
         )
 
 
-def check_space(space, temperature):
+def check_final(name, temperature, space_name, space):
     """Probabilities are final: a temperature only says argmax (0) or not."""
-    check_choice("space", space, ("logits", "probs"))
     if space == "probs" and not isinstance(temperature, torch.Tensor) and temperature not in (0.0, 1.0):
         raise ValueError(
-            "temperature: expected 0 or 1 with space='probs', whose laws are final (apply it before the softmax); "
+            f"{name}: expected 0 or 1 with {space_name}='probs', whose laws are final (apply it before the softmax); "
             f"got {temperature}"
         )
+
+
+def host_sees(tensor):
+    """Whether looking at the values costs no wait and breaks no graph."""
+    return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not torch.compiler.is_compiling()
 
 
 def is_int(x):
@@ -79,16 +90,16 @@ def int64(name, x):
     raise ValueError(f"{name}: expected 64 bits at most; got {x}")
 
 
-def counter(name, x, shape, device):
-    """``seed``, ``position`` or ``nonce``: an int, or one int64 for each of ``shape``. Gives (tensor or None, int)."""
+def counter(name, x, shape, device, seen=None):
+    """``seed``, ``position`` or ``nonce``: an int, or an int64 or int32 tensor, one for each of ``shape``."""
     if is_int(x):
-        return None, int64(name, x)
+        return int64(name, x)
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected an int or an int64 tensor; got {shown(x)}")
-    return _broadcast(name, x, torch.int64, shape, device), 0
+    return _broadcast(name, x, COUNTER_DTYPES, shape, device, seen)
 
 
-def number(name, x, shape, device, least=0.0, most=float("inf")):
+def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
     """``temperature``, ``draft_prob`` or ``epsilon``: a float in range, or one float32 for each of ``shape``.
 
     A tensor's values are the kernels' to check: they set status bit 8.
@@ -97,25 +108,26 @@ def number(name, x, shape, device, least=0.0, most=float("inf")):
         if not least <= x <= most or x == float("inf"):
             span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
             raise ValueError(f"{name}: expected a number {span}; got {x}")
-        return None, float(x)
+        return float(x)
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a float or a float32 tensor; got {shown(x)}")
-    return _broadcast(name, x, torch.float32, shape, device), 0.0
+    return _broadcast(name, x, (torch.float32,), shape, device, seen)
 
 
-def _broadcast(name, x, dtype, shape, device):
-    if x.dtype != dtype:
-        raise TypeError(f"{name}: expected {str(dtype).removeprefix('torch.')}; got {shown(x)}")
+def _broadcast(name, x, dtypes, shape, device, seen):
+    """A tensor broadcast to ``shape``, as the backends have ``seen`` it."""
+    if x.dtype not in dtypes:
+        raise TypeError(f"{name}: expected {named(dtypes[:1])}; got {shown(x)}")
     if x.device != device:
         raise ValueError(f"{name}: expected a tensor on {device}; got {shown(x)}")
-    if x.shape == shape:
-        return x
-    if x.ndim > len(shape):
-        raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}")
-    try:
-        return x.expand(shape)
-    except RuntimeError:
-        raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}") from None
+    if x.shape != shape:
+        if x.ndim > len(shape):
+            raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}")
+        try:
+            x = x.expand(shape)
+        except RuntimeError:
+            raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}") from None
+    return x if seen is None else x.reshape(seen)
 
 
 def check_noise(requests, seed, position, nonce):
@@ -127,12 +139,16 @@ def check_noise(requests, seed, position, nonce):
         )
 
 
-def output(name, x, dtype, shape, device, row_stride=False):
-    """A preallocated output, contiguous; with ``row_stride`` only along its last dimension."""
+def output(name, x, dtype, shape, device, by_rows=False):
+    """A preallocated output, contiguous; ``by_rows`` only along its last dimension, with rows apart from each other."""
     if isinstance(x, torch.Tensor) and x.dtype == dtype and x.shape == shape and x.device == device:
-        if x.is_contiguous() or (row_stride and (x.stride(-1) == 1 or x.shape[-1] <= 1)):
+        if x.is_contiguous():
             return
-        raise ValueError(f"{name}: expected {'unit stride' if row_stride else 'contiguous'}; got strides {x.stride()}")
+        if not by_rows or (x.stride(-1) != 1 and x.shape[-1] > 1):
+            raise ValueError(f"{name}: expected {'unit stride' if by_rows else 'contiguous'}; got strides {x.stride()}")
+        if x.stride(0) < x.shape[1]:
+            raise ValueError(f"{name}: expected rows that share no memory; got strides {x.stride()}")
+        return
     check_tensor(name, x, (dtype,), None)
     check_shape(name, x, shape)
     check_device(name, x, device)
@@ -154,24 +170,20 @@ def rows3(name, x):
         ) from None
 
 
-def fold(x, rows):
-    """A per-row tensor of the shape of the leading dimensions, as [A, R] of ``rows`` [A, R, V]; None stays None."""
-    return x if x is None else x.reshape(rows.shape[:2])
-
-
-STATUS = (
-    (1, "a NaN or +inf was met, or a row without positive weight"),
-    (2, "the residual was empty"),
-    (4, "a draft token out of range"),
-    (8, "a temperature, draft_prob, epsilon or cu_drafts out of range"),
-)
+STATUS = {
+    Status.NON_FINITE: "a NaN or +inf was met, or a row without positive weight",
+    Status.EMPTY_RESIDUAL: "the residual was empty",
+    Status.TOKEN_RANGE: "a draft token out of range",
+    Status.PARAMETER: "a temperature, draft_prob, epsilon, cu_drafts or request_index out of range",
+}
 
 
 def raise_for_status(op, status):
-    """What ``check=True`` does: waits for the device, raises if any request has a status bit set."""
-    found = status.tolist()
+    """What ``check=True`` does: waits for the device, raises if any request (row) has a status bit set."""
+    each = "request" if status.ndim == 1 else "row"
+    found = status.flatten().tolist()
     bad = [(b, s) for b, s in enumerate(found) if s]
     if bad:
-        lines = [f"request {b}: " + "; ".join(text for bit, text in STATUS if s & bit) for b, s in bad[:8]]
+        lines = [f"{each} {b}: " + "; ".join(text for bit, text in STATUS.items() if s & bit) for b, s in bad[:8]]
         more = f" (and {len(bad) - 8} more)" if len(bad) > 8 else ""
         raise RuntimeError(f"{op}: " + ", ".join(lines) + more)

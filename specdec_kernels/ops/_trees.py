@@ -4,6 +4,7 @@ import torch
 
 from specdec_kernels import _C
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._inputs import host_sees
 
 PARENT_DTYPES = (torch.int32, torch.int64)
 
@@ -27,24 +28,12 @@ def check_parents(parents):
     return depth
 
 
-def host_sees(tensor):
-    """Whether looking at the values costs no wait and breaks no graph."""
-    return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not torch.compiler.is_compiling()
-
-
 def prefix_lens(prefix_len, batch, device):
-    """``prefix_len`` as (tensor or None, int)."""
-    lens, number = inputs.counter("prefix_len", prefix_len, (batch,), device)
-    if lens is None and number < 0:
-        raise ValueError(f"prefix_len: expected 0 or more; got {number}")
-    return lens, number
-
-
-def status_tensor(status, batch, device):
-    if status is None:
-        return torch.empty(batch, dtype=torch.int32, device=device)
-    inputs.output("status", status, torch.int32, (batch,), device)
-    return status
+    """``prefix_len`` as an int, or a tensor of one for each request."""
+    prefix_len = inputs.counter("prefix_len", prefix_len, (batch,), device)
+    if not isinstance(prefix_len, torch.Tensor) and prefix_len < 0:
+        raise ValueError(f"prefix_len: expected 0 or more; got {prefix_len}")
+    return prefix_len
 
 
 def batch_of(parents, prefix_len):

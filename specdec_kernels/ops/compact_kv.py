@@ -4,15 +4,15 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops._declaration import COUNTER, TENSOR, WRITTEN_TENSORS, Op, Output
 
-_op = define(
+COMPACT_KV = Op(
     "compact_kv",
-    "Tensor path, Tensor? prefix_lens, SymInt prefix_len, Tensor(a!)[] caches, Tensor(b!) status",
-    lambda path, prefix_lens, prefix_len, caches, status: (
-        caches, path, prefix_len if prefix_lens is None else prefix_lens, status,
-    ),
-)  # fmt: skip
+    caches=WRITTEN_TENSORS,
+    path=TENSOR,
+    prefix_len=COUNTER,
+    status=Output(torch.int32, "status"),
+)
 
 
 def compact_kv(cache, path, *, prefix_len, status=None):
@@ -26,11 +26,11 @@ def compact_kv(cache, path, *, prefix_len, status=None):
     ----------
     cache : Tensor, or sequence of tensors or of such sequences
         Each [B, H, S, E] of any type, for instance the keys and values of every layer; only the last dimension must be
-        contiguous. H, S and E may differ between tensors.
+        contiguous. H, S and E may differ between tensors. No two may share memory.
     path : Tensor
         int32 [B, D+1], from ``verify_tree``: node indices from the root, -1 after the last.
     prefix_len : int or Tensor
-        int64 [B]: slot of the root.
+        int64 or int32 [B]: slot of the root.
     status : Tensor, optional
         int32 [B], overwritten: 8 where a path does not rise or leaves a cache, or ``prefix_len`` is negative. Nothing
         is moved from there on.
@@ -59,8 +59,10 @@ def compact_kv(cache, path, *, prefix_len, status=None):
             raise ValueError(f"cache: expected shape [{batch}, H, S, E]; got {inputs.shown(x)}")
         if x.stride(3) != 1 and x.shape[3] > 1:
             raise ValueError(f"cache: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
-    lens, length = trees.prefix_lens(prefix_len, batch, device)
-    _op(path, lens, length, caches, trees.status_tensor(status, batch, device))
+        if 0 in x.stride() and any(x.stride(i) == 0 and x.shape[i] > 1 for i in range(4)):
+            raise ValueError(f"cache: expected entries with memory of their own; got strides {tuple(x.stride())}")
+    prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    COMPACT_KV(caches, path, prefix_len, COMPACT_KV.output("status", status, (batch,), device), given=True)
 
 
 def _tensors(cache):

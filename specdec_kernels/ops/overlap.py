@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import LAW, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops.residual import check_pair
 
 
@@ -30,24 +31,37 @@ class Overlap(NamedTuple):
     harmonic: torch.Tensor
 
 
-_op = define(
+OVERLAP = Op(
     "overlap",
-    "Tensor target, Tensor draft, str space, Tensor? temperatures, float temperature, "
-    "Tensor(a!) accept, Tensor(b!) tv, Tensor(c!) kl, Tensor(d!) harmonic",
-    lambda target, draft, space, temperatures, temperature, accept, tv, kl, harmonic: (
-        target,
-        draft,
-        space,
-        temperature if temperatures is None else temperatures,
-        accept,
-        tv,
-        kl,
-        harmonic,
-    ),
+    target=TENSOR,
+    draft=TENSOR,
+    draft_map=OPTIONAL,
+    request_index=OPTIONAL,
+    target_law=LAW,
+    draft_law=LAW,
+    accept=Output(torch.float32, "out.accept"),
+    tv=Output(torch.float32, "out.tv"),
+    kl=Output(torch.float32, "out.kl"),
+    harmonic=Output(torch.float32, "out.harmonic"),
+    status=Output(torch.int32, "status", optional=True),
 )
 
 
-def overlap(target, draft, *, space="logits", temperature=1.0):
+def overlap(
+    target,
+    draft,
+    *,
+    space="logits",
+    temperature=None,
+    sampling=None,
+    draft_space=None,
+    draft_sampling=None,
+    draft_map=None,
+    request_index=None,
+    out=None,
+    status=None,
+    check=False,
+):
     """How much of the target's law the draft's covers: acceptance, distances, and the race's lower bound, in one pass.
 
     Parameters
@@ -56,7 +70,16 @@ def overlap(target, draft, *, space="logits", temperature=1.0):
         float32, bfloat16 or float16 [..., V] and [..., V'], V' <= V; tokens from V' on have q = 0.
     space : {"logits", "probs"}
     temperature : float or Tensor
-        float32, broadcast to the rows.
+        float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
+    sampling, draft_space, draft_sampling, draft_map, request_index : optional
+        As for ``residual``.
+    out : Overlap, optional
+        Preallocated outputs, contiguous.
+    status : Tensor, optional
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
+        temperature (argmax) or request_index out of range.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------
@@ -67,6 +90,8 @@ def overlap(target, draft, *, space="logits", temperature=1.0):
     ------
     TypeError, ValueError
         Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here.
 
     References
     ----------
@@ -79,12 +104,18 @@ def overlap(target, draft, *, space="logits", temperature=1.0):
     >>> [round(x.item(), 4) for x in specdec_kernels.overlap(p, q, space="probs")]
     [0.6, 0.4, 0.4564, 0.4]
     """
-    lead, target_rows, draft_rows = check_pair(target, draft)
-    temperatures, temperature = inputs.number("temperature", temperature, lead, target.device)
-    inputs.check_space(space, temperature if temperatures is None else temperatures)
-    out = Overlap(*(torch.empty(lead, dtype=torch.float32, device=target.device) for _ in Overlap._fields))
-    _op(
-        target_rows, draft_rows, space, inputs.fold(temperatures, target_rows), temperature,
-        *(figure.view(target_rows.shape[:2]) for figure in out),
+    rows, draft_rows, (shape, seen) = check_pair(target, draft, draft_map, request_index)
+    lead, device = target.shape[:-1], target.device
+    target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    given = out is not None or status is not None
+    out = OVERLAP.outputs(Overlap, out, device, lead, lead, lead, lead)
+    if check or status is not None:
+        status = OVERLAP.output("status", status, lead, device)
+    OVERLAP(
+        rows, draft_rows, draft_map, request_index, target_law, draft_law, *(figure.view(-1) for figure in out),
+        None if status is None else status.view(-1), given=given,
     )  # fmt: skip
+    if check:
+        inputs.raise_for_status("overlap", status)
     return out

@@ -3,44 +3,36 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
 
-
-def merge_noise(rows, space, temperatures, temperature, seeds, seed, positions, position, nonces, nonce, tokens):
-    return (
-        rows,
-        space,
-        temperature if temperatures is None else temperatures,
-        seed if seeds is None else seeds,
-        position if positions is None else positions,
-        nonce if nonces is None else nonces,
-        tokens,
-    )
-
-
-def check_noise_of_rows(rows, lead, space, temperature, seed, position, nonce):
-    """The arguments that race_sample and race_topk share, as the schema wants them; rows [A, R, V]."""
-    device = rows.device
-    inputs.check_noise(rows.shape[0] * rows.shape[1], seed, position, nonce)
-    temperatures, temperature = inputs.number("temperature", temperature, lead, device)
-    inputs.check_space(space, temperature if temperatures is None else temperatures)
-    seeds, seed = inputs.counter("seed", seed, lead, device)
-    positions, position = inputs.counter("position", position, lead, device)
-    nonces, nonce = inputs.counter("nonce", nonce, lead, device)
-    return (
-        inputs.fold(temperatures, rows), temperature, inputs.fold(seeds, rows), seed,
-        inputs.fold(positions, rows), position, inputs.fold(nonces, rows), nonce,
-    )  # fmt: skip
-
-
-NOISE_SCHEMA = (
-    "str space, Tensor? temperatures, float temperature, Tensor? seeds, SymInt seed, "
-    "Tensor? positions, SymInt position, Tensor? nonces, SymInt nonce, Tensor(a!) tokens"
+RACE_SAMPLE = Op(
+    "race_sample",
+    rows=Kind("Tensor {}", shown="target"),
+    draft_map=OPTIONAL,
+    request_index=OPTIONAL,
+    law=LAW,
+    noise=NOISE,
+    tokens=Output(torch.int64, "out"),
+    status=Output(torch.int32, "status", optional=True),
 )
-_op = define("race_sample", f"Tensor target, {NOISE_SCHEMA}", merge_noise)
 
 
-def race_sample(target, *, seed, position, nonce=0, space="logits", temperature=1.0, out=None):
+def race_sample(
+    target,
+    *,
+    seed,
+    position,
+    nonce=0,
+    space="logits",
+    temperature=None,
+    sampling=None,
+    draft_map=None,
+    request_index=None,
+    out=None,
+    status=None,
+    check=False,
+):
     """Draw one token of each row: ``argmin_i E(i) / p(i)``, E the position's exponential arrivals.
 
     The law is exactly ``softmax(target / temperature)``, but no softmax is computed: one pass over the row, and
@@ -52,12 +44,27 @@ def race_sample(target, *, seed, position, nonce=0, space="logits", temperature=
     target : Tensor
         float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
     seed, position, nonce : int or Tensor
-        int64, broadcast to the rows. With several rows at least one must differ between them.
+        int64 or int32, broadcast to the rows. With several rows at least one must differ between them.
     space : {"logits", "probs"}
     temperature : float or Tensor
-        float32, broadcast to the rows. 0 means argmax, ties to the lowest id.
+        float32, broadcast to the rows. Default 1.0. 0 means argmax, ties to the lowest id. Short for
+        ``sampling=Sampling(temperature=...)``.
+    sampling : Sampling, optional
+        How a row becomes a law, in place of ``temperature``.
+    draft_map : Tensor, optional
+        int32 [V], rising: the target's token of each of the row's, for a draft with a vocabulary of its own. The tokens
+        drawn, and the noise, are then the target's.
+    request_index : Tensor, optional
+        int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses. ``temperature``, ``seed``, ``position`` and
+        ``nonce`` then have S entries in the place of B. -1 is an idle request: token -1. Any other index outside [0, S)
+        gives token 0 and status 8.
     out : Tensor, optional
         int64 [...], preallocated.
+    status : Tensor, optional
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
+        temperature (argmax) or request_index out of range.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------
@@ -68,6 +75,8 @@ def race_sample(target, *, seed, position, nonce=0, space="logits", temperature=
     ------
     TypeError, ValueError
         Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here.
 
     References
     ----------
@@ -81,12 +90,26 @@ def race_sample(target, *, seed, position, nonce=0, space="logits", temperature=
     1
     """
     inputs.check_rows("target", target)
-    lead = target.shape[:-1]
+    lead, device = target.shape[:-1], target.device
     rows = inputs.rows3("target", target)
-    noise = check_noise_of_rows(rows, lead, space, temperature, seed, position, nonce)
-    if out is None:
-        out = torch.empty(lead, dtype=torch.int64, device=target.device)
-    else:
-        inputs.output("out", out, torch.int64, lead, target.device)
-    _op(rows, space, *noise, out.view(rows.shape[:2]))
+    race = arguments(target, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index)
+    given = out is not None or status is not None
+    out = RACE_SAMPLE.output("tokens", out, lead, device)
+    if check or status is not None:
+        status = RACE_SAMPLE.output("status", status, lead, device)
+    RACE_SAMPLE(rows, *race, out.view(-1), None if status is None else status.view(-1), given=given)
+    if check:
+        inputs.raise_for_status("race_sample", status)
     return out
+
+
+def arguments(target, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index):
+    """What race_sample and race_topk share, as a call has it: draft_map, request_index, law, noise."""
+    device = target.device
+    numbers = laws.temperatures(temperature, sampling)
+    shape, seen = laws.number_shapes(target, rows, request_index, None, *numbers, seed, position, nonce)
+    if draft_map is not None:
+        laws.check_draft_map(draft_map, target.shape[-1], None, device)
+    law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    requests = rows.shape[0] * rows.shape[1]
+    return draft_map, request_index, law, laws.noise_of(requests, seed, position, nonce, shape, device, seen)

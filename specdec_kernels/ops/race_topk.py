@@ -3,13 +3,37 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._registration import define
-from specdec_kernels.ops.race_sample import NOISE_SCHEMA, check_noise_of_rows, merge_noise
+from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops.race_sample import arguments
 
-_op = define("race_topk", f"Tensor draft, {NOISE_SCHEMA}", merge_noise)
+RACE_TOPK = Op(
+    "race_topk",
+    rows=Kind("Tensor {}", shown="draft"),
+    draft_map=OPTIONAL,
+    request_index=OPTIONAL,
+    law=LAW,
+    noise=NOISE,
+    tokens=Output(torch.int64, "out"),
+    status=Output(torch.int32, "status", optional=True),
+)
 
 
-def race_topk(draft, k, *, seed, position, nonce=0, space="logits", temperature=1.0):
+def race_topk(
+    draft,
+    k,
+    *,
+    seed,
+    position,
+    nonce=0,
+    space="logits",
+    temperature=None,
+    sampling=None,
+    draft_map=None,
+    request_index=None,
+    out=None,
+    status=None,
+    check=False,
+):
     """The first k arrivals of each row, in order: k samples without replacement, the first as by ``race_sample``.
 
     Parameters
@@ -19,10 +43,20 @@ def race_topk(draft, k, *, seed, position, nonce=0, space="logits", temperature=
     k : int
         1 <= k <= V.
     seed, position, nonce : int or Tensor
-        int64, broadcast to the rows. With several rows at least one must differ between them.
+        int64 or int32, broadcast to the rows. With several rows at least one must differ between them.
     space : {"logits", "probs"}
     temperature : float or Tensor
-        float32, broadcast to the rows. 0 gives the k most probable tokens, ties to the lower id.
+        float32, broadcast to the rows. Default 1.0. 0 gives the k most probable tokens, ties to the lower id. Short for
+        ``sampling=Sampling(temperature=...)``.
+    sampling, draft_map, request_index : optional
+        As for ``race_sample``. An idle request has -1 in all places, one with another index out of range has token 0
+        first, then -1.
+    out : Tensor, optional
+        int64 [..., k], preallocated.
+    status : Tensor, optional
+        int32 [...], overwritten, as by ``race_sample``.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------
@@ -33,6 +67,8 @@ def race_topk(draft, k, *, seed, position, nonce=0, space="logits", temperature=
     ------
     TypeError, ValueError
         Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here.
 
     References
     ----------
@@ -48,9 +84,14 @@ def race_topk(draft, k, *, seed, position, nonce=0, space="logits", temperature=
     inputs.check_rows("draft", draft)
     if not inputs.is_int(k) or not 1 <= k <= draft.shape[-1]:
         raise ValueError(f"k: expected an int from 1 to the vocabulary's {draft.shape[-1]}; got {k!r}")
-    lead = draft.shape[:-1]
+    lead, device = draft.shape[:-1], draft.device
     rows = inputs.rows3("draft", draft)
-    noise = check_noise_of_rows(rows, lead, space, temperature, seed, position, nonce)
-    out = torch.empty((*lead, k), dtype=torch.int64, device=draft.device)
-    _op(rows, space, *noise, out.view(*rows.shape[:2], k))
+    race = arguments(draft, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index)
+    given = out is not None or status is not None
+    out = RACE_TOPK.output("tokens", out, (*lead, k), device)
+    if check or status is not None:
+        status = RACE_TOPK.output("status", status, lead, device)
+    RACE_TOPK(rows, *race, out.view(-1, k), None if status is None else status.view(-1), given=given)
+    if check:
+        inputs.raise_for_status("race_topk", status)
     return out

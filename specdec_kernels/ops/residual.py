@@ -1,39 +1,63 @@
 """residual: what is left of the target once the draft had its share."""
 
+from typing import NamedTuple
+
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
 
-_op = define(
+
+class Residual(NamedTuple):
+    """The law of what a rejected token is replaced by.
+
+    Attributes
+    ----------
+    probs : Tensor
+        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. Over-acceptance leaves it as it is.
+    mass : Tensor
+        float32 [...]: the probability that a token is drawn from it, ``1 - h + sum (h q - p - epsilon)^+``; TV(p, q)
+        for h = 1, epsilon = 0.
+    """
+
+    probs: torch.Tensor
+    mass: torch.Tensor
+
+
+RESIDUAL = Op(
     "residual",
-    "Tensor target, Tensor draft, str space, Tensor? temperatures, float temperature, "
-    "Tensor? draft_probs, float draft_prob, Tensor? epsilons, float epsilon, Tensor(a!) probs, Tensor(b!) mass",
-    lambda target, draft, space, temperatures, temperature, draft_probs, draft_prob, epsilons, epsilon, probs, mass: (
-        target,
-        draft,
-        space,
-        temperature if temperatures is None else temperatures,
-        draft_prob if draft_probs is None else draft_probs,
-        epsilon if epsilons is None else epsilons,
-        probs,
-        mass,
-    ),
+    target=TENSOR,
+    draft=TENSOR,
+    draft_map=OPTIONAL,
+    request_index=OPTIONAL,
+    target_law=LAW,
+    draft_law=LAW,
+    draft_prob=NUMBER,
+    epsilon=NUMBER,
+    probs=Output(torch.float32, "out.probs"),
+    mass=Output(torch.float32, "out.mass"),
+    status=Output(torch.int32, "status", optional=True),
 )
 
 
-def check_pair(target, draft):
-    """Target and draft rows that lie side by side: their leading shape, and both as [A, R, V]."""
-    inputs.check_rows("target", target)
-    inputs.check_rows("draft", draft)
-    inputs.check_device("draft", draft, target.device)
-    if target.shape[:-1] != draft.shape[:-1]:
-        raise ValueError(f"draft: expected shape {[*target.shape[:-1], 'V']}; got {inputs.shown(draft)}")
-    inputs.check_vocabulary(target, draft)
-    return target.shape[:-1], inputs.rows3("target", target), inputs.rows3("draft", draft)
-
-
-def residual(target, draft, *, space="logits", temperature=1.0, draft_prob=1.0, epsilon=0.0):
+def residual(
+    target,
+    draft,
+    *,
+    space="logits",
+    temperature=None,
+    sampling=None,
+    draft_space=None,
+    draft_sampling=None,
+    draft_map=None,
+    draft_prob=1.0,
+    epsilon=0.0,
+    request_index=None,
+    out=None,
+    status=None,
+    check=False,
+):
     """The law ``norm((p - h q)^+)`` that a rejected (or undrafted) token is drawn from, h = ``draft_prob``.
 
     ``verify_chain`` draws from it without ever writing it; this op is for engines that want to look at it.
@@ -43,21 +67,41 @@ def residual(target, draft, *, space="logits", temperature=1.0, draft_prob=1.0, 
     target, draft : Tensor
         float32, bfloat16 or float16 [..., V] and [..., V'], V' <= V; tokens from V' on have q = 0.
     space : {"logits", "probs"}
-    temperature, draft_prob, epsilon : float or Tensor
+    temperature : float or Tensor
+        float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
+    sampling : Sampling, optional
+        How a target row becomes a law, in place of ``temperature``.
+    draft_space : {"logits", "probs"}, optional
+        What the draft rows hold. Default: ``space``.
+    draft_sampling : Sampling, optional
+        How a draft row becomes a law. Default: at the target's temperature.
+    draft_map : Tensor, optional
+        int32 [V'], rising: the target's token of each of the draft's. Tokens that are none of these have q = 0.
+    draft_prob, epsilon : float or Tensor
         float32, broadcast to the rows.
+    request_index : Tensor, optional
+        int32 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then have S
+        entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives 0,
+        too, and status 8.
+    out : Residual, optional
+        Preallocated outputs, contiguous.
+    status : Tensor, optional
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
+        temperature (argmax), draft_prob or epsilon (clamped) or request_index out of range.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------
-    probs : Tensor
-        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. Over-acceptance leaves it as it is.
-    mass : Tensor
-        float32 [...]: the probability that a token is drawn from it, ``1 - h + sum (h q - p - epsilon)^+``; TV(p, q)
-        for h = 1, epsilon = 0.
+    Residual
+        ``(probs, mass)``.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here.
 
     References
     ----------
@@ -71,17 +115,39 @@ def residual(target, draft, *, space="logits", temperature=1.0, draft_prob=1.0, 
     >>> [round(x, 4) for x in probs.tolist()], round(mass.item(), 4)
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
-    lead, target_rows, draft_rows = check_pair(target, draft)
-    device = target.device
-    temperatures, temperature = inputs.number("temperature", temperature, lead, device)
-    inputs.check_space(space, temperature if temperatures is None else temperatures)
-    draft_probs, draft_prob = inputs.number("draft_prob", draft_prob, lead, device, most=1.0)
-    epsilons, epsilon = inputs.number("epsilon", epsilon, lead, device)
-    probs = torch.empty(target.shape, dtype=torch.float32, device=device)
-    mass = torch.empty(lead, dtype=torch.float32, device=device)
-    _op(
-        target_rows, draft_rows, space, inputs.fold(temperatures, target_rows), temperature,
-        inputs.fold(draft_probs, target_rows), draft_prob, inputs.fold(epsilons, target_rows), epsilon,
-        probs.view(target_rows.shape), mass.view(target_rows.shape[:2]),
+    rows, draft_rows, (shape, seen) = check_pair(target, draft, draft_map, request_index)
+    lead, device = target.shape[:-1], target.device
+    target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
+    epsilon = inputs.number("epsilon", epsilon, shape, device, seen=seen)
+    given = out is not None or status is not None
+    out = RESIDUAL.outputs(Residual, out, device, target.shape, lead)
+    if check or status is not None:
+        status = RESIDUAL.output("status", status, lead, device)
+    RESIDUAL(
+        rows, draft_rows, draft_map, request_index, target_law, draft_law, draft_prob, epsilon,
+        out.probs.view(-1, target.shape[-1]), out.mass.view(-1), None if status is None else status.view(-1),
+        given=given,
     )  # fmt: skip
-    return probs, mass
+    if check:
+        inputs.raise_for_status("residual", status)
+    return out
+
+
+def check_pair(target, draft, draft_map, request_index):
+    """Target and draft rows that lie side by side: both as [A, R, V], and the shapes of the numbers beside them."""
+    inputs.check_rows("target", target)
+    inputs.check_rows("draft", draft)
+    inputs.check_device("draft", draft, target.device)
+    lead = target.shape[:-1]
+    if request_index is None:
+        if draft.shape[:-1] != lead:
+            raise ValueError(f"draft: expected shape {[*lead, 'V']}; got {inputs.shown(draft)}")
+    elif draft.ndim != target.ndim or draft.shape[1:-1] != lead[1:]:
+        raise ValueError(f"draft: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(draft)}")
+    inputs.check_vocabulary(target, draft)
+    if draft_map is not None:
+        laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)
+    rows = inputs.rows3("target", target)
+    return rows, inputs.rows3("draft", draft), laws.number_shapes(target, rows, request_index, draft)

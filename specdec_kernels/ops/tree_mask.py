@@ -4,21 +4,22 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops._declaration import COUNTER, SIZE, TENSOR, Op, Output
 
 LAYOUTS = ("bool", "additive", "bits")
 ADDITIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_op = define(
+TREE_MASK = Op(
     "tree_mask",
-    "Tensor parents, Tensor? prefix_lens, SymInt prefix_len, SymInt columns, Tensor(a!) mask, Tensor(b!) status",
-    lambda parents, prefix_lens, prefix_len, columns, mask, status: (
-        parents, prefix_len if prefix_lens is None else prefix_lens, columns, mask, status,
-    ),
-)  # fmt: skip
+    parents=TENSOR,
+    prefix_len=COUNTER,
+    columns=SIZE,
+    mask=Output(torch.bool, "out"),  # or the type of another layout
+    status=Output(torch.int32, "status"),
+)
 
 
-def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=None, status=None):
+def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=None, out=None, status=None):
     """The attention mask of a batch of trees, straight from their parents.
 
     Columns are cache slots: a request's committed prefix lies in slots ``0 .. prefix_len - 1``, its node j in slot
@@ -30,7 +31,7 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
         int32 or int64 [N], one tree for the batch, or [B, N]; see ``verify_tree``. An absent node (-1) attends to the
         prefix and to itself, so no row of a softmax is empty.
     prefix_len : int or Tensor, optional
-        int64 [B]: length of the prefix of each request. Default 0: the mask among the nodes alone.
+        int64 or int32 [B]: length of the prefix of each request. Default 0: the mask among the nodes alone.
     layout : {"bool", "additive", "bits"}
         "bool": True where attended. "additive": 0 where attended, else -inf, to be added to scores. "bits": int32
         words, bit j of word w (bit 0 the lowest) is column 32 w + j; bits past the last column are 0.
@@ -40,6 +41,8 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
         Number of slots covered. Default: the longest prefix plus N; needed where ``prefix_len`` is a tensor whose
         values the host cannot see (on a device, or under compilation). A prefix that leaves no room for the nodes is
         cut off and sets status 8.
+    out : Tensor, optional
+        Preallocated, contiguous, of the shape and type returned.
     status : Tensor, optional
         int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
         absent, such a length as the nearest possible.
@@ -75,23 +78,25 @@ def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=No
         raise ValueError(f"dtype: expected None with layout={layout!r}; got {dtype}")
     prefix_len = 0 if prefix_len is None else prefix_len
     nodes, batch, device = parents.shape[-1], trees.batch_of(parents, prefix_len), parents.device
-    lens, length = trees.prefix_lens(prefix_len, batch, device)
-    columns = _columns(columns, lens, length, nodes)
+    prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    columns = _columns(columns, prefix_len, nodes)
+    given = out is not None or status is not None
     if layout == "bits":
-        mask = torch.empty(batch, nodes, (columns + 31) // 32, dtype=torch.int32, device=device)
+        out = TREE_MASK.output("mask", out, (batch, nodes, (columns + 31) // 32), device, torch.int32)
     else:
-        mask = torch.empty(batch, nodes, columns, dtype=dtype or torch.bool, device=device)
-    _op(parents, lens, length, columns, mask, trees.status_tensor(status, batch, device))
-    return mask
+        out = TREE_MASK.output("mask", out, (batch, nodes, columns), device, dtype)
+    status = TREE_MASK.output("status", status, (batch,), device)
+    TREE_MASK(parents, prefix_len, columns, out, status, given=given)
+    return out
 
 
-def _columns(columns, lens, length, nodes):
+def _columns(columns, prefix_len, nodes):
     if columns is not None:
         if not inputs.is_int(columns) or columns < nodes:
             raise ValueError(f"columns: expected an int of at least the {nodes} nodes; got {columns!r}")
         return columns
-    if lens is None:
-        return length + nodes
-    if not trees.host_sees(lens):
+    if not isinstance(prefix_len, torch.Tensor):
+        return prefix_len + nodes
+    if not trees.host_sees(prefix_len):
         raise ValueError("columns: expected an int where the host does not look into prefix_len; got None")
-    return nodes + max(0, int(lens.max()) if lens.numel() else 0)
+    return nodes + max(0, int(prefix_len.max()) if prefix_len.numel() else 0)

@@ -3,18 +3,18 @@
 import torch
 
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops._declaration import COUNTER, TENSOR, Op, Output
 
-_op = define(
+TREE_POSITIONS = Op(
     "tree_positions",
-    "Tensor parents, Tensor? prefix_lens, SymInt prefix_len, Tensor(a!) positions, Tensor(b!) status",
-    lambda parents, prefix_lens, prefix_len, positions, status: (
-        parents, prefix_len if prefix_lens is None else prefix_lens, positions, status,
-    ),
-)  # fmt: skip
+    parents=TENSOR,
+    prefix_len=COUNTER,
+    positions=Output(torch.int64, "out"),
+    status=Output(torch.int32, "status"),
+)
 
 
-def tree_positions(parents, *, prefix_len, status=None):
+def tree_positions(parents, *, prefix_len, out=None, status=None):
     """Position ids of a batch of trees: ``prefix_len`` + depth, the root's depth being 0.
 
     Parameters
@@ -22,7 +22,9 @@ def tree_positions(parents, *, prefix_len, status=None):
     parents : Tensor
         int32 or int64 [N], one tree for the batch, or [B, N]; see ``verify_tree``. An absent node (-1) has depth 0.
     prefix_len : int or Tensor
-        int64 [B]: number of tokens before the root.
+        int64 or int32 [B]: number of tokens before the root.
+    out : Tensor, optional
+        int64 [B, N], preallocated, contiguous.
     status : Tensor, optional
         int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
         absent, such a length as 0.
@@ -45,7 +47,9 @@ def tree_positions(parents, *, prefix_len, status=None):
     """
     trees.check_parents(parents)
     batch, device = trees.batch_of(parents, prefix_len), parents.device
-    lens, length = trees.prefix_lens(prefix_len, batch, device)
-    positions = torch.empty(batch, parents.shape[-1], dtype=torch.int64, device=device)
-    _op(parents, lens, length, positions, trees.status_tensor(status, batch, device))
-    return positions
+    prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    given = out is not None or status is not None
+    out = TREE_POSITIONS.output("positions", out, (batch, parents.shape[-1]), device)
+    status = TREE_POSITIONS.output("status", status, (batch,), device)
+    TREE_POSITIONS(parents, prefix_len, out, status, given=given)
+    return out

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import CHOICE, LAW, NOISE, NUMBER, OPTIONAL, TENSOR, Op, Output
 
 
 class Verdict(NamedTuple):
@@ -16,11 +17,11 @@ class Verdict(NamedTuple):
     tokens : Tensor
         int64 [B, K+1]: the emitted tokens, -1 after the last.
     num_accepted : Tensor
-        int32 [B]: drafts accepted; ``num_accepted + 1`` tokens were emitted.
+        int32 [B]: drafts accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
-        int32 [B], bits: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was empty (drew from
-        p); 4 a draft token out of range (rejected); 8 a temperature, draft_prob, epsilon or cu_drafts out of range
-        (argmax, clamped, or token 0). Of rows that decided the output only.
+        int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
+        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, draft_prob, epsilon, cu_drafts or
+        request_index out of range (argmax, clamped, or token 0). Of rows that decided the output only.
     """
 
     tokens: torch.Tensor
@@ -28,24 +29,24 @@ class Verdict(NamedTuple):
     status: torch.Tensor
 
 
-_op = define(
+VERIFY_CHAIN = Op(
     "verify_chain",
-    "Tensor draft_tokens, Tensor target, Tensor? draft, Tensor? cu_drafts, str method, str space, "
-    "Tensor? temperatures, float temperature, Tensor? draft_probs, float draft_prob, Tensor? epsilons, float epsilon, "
-    "Tensor? seeds, SymInt seed, Tensor? positions, SymInt position, Tensor? nonces, SymInt nonce, "
-    "Tensor(a!) tokens, Tensor(b!) num_accepted, Tensor(c!) status",
-    lambda draft_tokens, target, draft, cu_drafts, method, space, temperatures, temperature, draft_probs, draft_prob,
-    epsilons, epsilon, seeds, seed, positions, position, nonces, nonce, tokens, num_accepted, status: (
-        draft_tokens, target, draft, cu_drafts, method, space,
-        temperature if temperatures is None else temperatures,
-        draft_prob if draft_probs is None else draft_probs,
-        epsilon if epsilons is None else epsilons,
-        seed if seeds is None else seeds,
-        position if positions is None else positions,
-        nonce if nonces is None else nonces,
-        tokens, num_accepted, status,
-    ),
-)  # fmt: skip
+    draft_tokens=TENSOR,
+    target=TENSOR,
+    draft=OPTIONAL,
+    cu_drafts=OPTIONAL,
+    draft_map=OPTIONAL,
+    request_index=OPTIONAL,
+    method=CHOICE,
+    target_law=LAW,
+    draft_law=LAW,
+    draft_prob=NUMBER,
+    epsilon=NUMBER,
+    noise=NOISE,
+    tokens=Output(torch.int64, "out.tokens", by_rows=True),
+    num_accepted=Output(torch.int32, "out.num_accepted"),
+    status=Output(torch.int32, "out.status"),
+)
 
 
 def verify_chain(
@@ -55,12 +56,17 @@ def verify_chain(
     *,
     method="rejection",
     space="logits",
-    temperature=1.0,
+    temperature=None,
+    sampling=None,
+    draft_space=None,
+    draft_sampling=None,
+    draft_map=None,
     draft_prob=1.0,
     epsilon=0.0,
     seed,
     position,
     nonce=0,
+    request_index=None,
     cu_drafts=None,
     max_drafts=None,
     out=None,
@@ -81,22 +87,39 @@ def verify_chain(
         float32, bfloat16 or float16 [B, K+1, V], or [D+B, V]: row j of a request is the law of the token that draft j
         proposes. Only the last dimension must be contiguous.
     draft : Tensor, optional
-        [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0.
-        Without it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and takes none.
+        [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0 (but
+        see ``draft_map``). Without it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and
+        takes none.
     method : {"rejection", "race"}
     space : {"logits", "probs"}
         What the rows hold. Logits are divided by the temperature; probabilities are final.
     temperature : float or Tensor
-        float32 [B]. 0 means argmax, ties to the lowest id. With probabilities only 0 or not 0 matters.
+        float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id. With probabilities only 0 or not 0 matters.
+        Short for ``sampling=Sampling(temperature=...)``.
+    sampling : Sampling, optional
+        How a target row becomes a law, in place of ``temperature``.
+    draft_space : {"logits", "probs"}, optional
+        What the draft rows hold. Default: ``space``.
+    draft_sampling : Sampling, optional
+        How the draft tokens were drawn from their rows. Default: at the target's temperature. Argmax of the target
+        (temperature 0) does not ask for draft laws.
+    draft_map : Tensor, optional
+        int32 [V'], rising: the target's token of each of the draft's, where the draft has a vocabulary of its own.
+        Tokens that are none of these have q = 0. ``draft_tokens`` are the target's always.
     draft_prob : float or Tensor
-        float32 [B], [B, K] or (ragged) [D]: the probability h that a slot is drafted at all. Acceptance is then
-        ``u h q(x) < p(x)`` and the residual ``norm((p - h q)^+)``, which is also the law of a slot that was not
-        drafted: a -1 whose slot has h < 1.
+        float32 [B] or [B, K]; with ``cu_drafts`` [D], one a slot, or [B, 1], one a request: the probability h that a
+        slot is drafted at all. Acceptance is then ``u h q(x) < p(x)`` and the residual ``norm((p - h q)^+)``, which is
+        also the law of a slot that was not drafted: a -1 whose slot has h < 1.
     epsilon : float or Tensor
         float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q).
     seed, position, nonce : int or Tensor
-        int64 [B]. All randomness is a function of these: the request's key, the absolute position of the token that
-        row 0 decides, and a counter for calls that may repeat a position.
+        int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
+        that row 0 decides, and a counter for calls that may repeat a position.
+    request_index : Tensor, optional
+        int32 [B]: whose state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise then have
+        S entries in the place of B, and request b uses number ``request_index[b]`` of them; ``draft_tokens`` and
+        ``target`` still have B. -1 is an idle request: nothing of it is read, its tokens and ``num_accepted`` are -1.
+        Any other index outside [0, S) gives token 0 and status 8. Not with ``cu_drafts`` and a ``draft``.
     cu_drafts : Tensor, optional
         int32 [B+1] from 0: request b owns drafts ``cu[b] .. cu[b+1]`` and target rows from ``cu[b] + b`` on.
     max_drafts : int, optional
@@ -142,46 +165,44 @@ def verify_chain(
     if ragged:
         batch, drafts = _check_ragged(cu_drafts, draft_tokens, target)
         width = _ragged_width(cu_drafts, drafts, max_drafts, out)
-        slots = (drafts,)
+        if draft is not None and request_index is not None:
+            raise ValueError("request_index: expected None with cu_drafts and a draft, whose rows have no entries")
     else:
         if max_drafts is not None:
             raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
         batch, width = draft_tokens.shape
-        slots = (batch, width)
         if target.shape[:-1] != (batch, width + 1):
             raise ValueError(f"target: expected shape [{batch}, {width + 1}, V]; got {inputs.shown(target)}")
+    requests = batch
+    if request_index is not None:
+        laws.check_index(request_index, batch, device)
+        numbers = laws.temperatures(temperature, sampling, draft_sampling)
+        requests = laws.entries(draft, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
+    shape, slots = (requests,), (drafts,) if ragged else (requests, width)
     if draft is not None:
-        _check_draft(draft, target, slots, method)
+        _check_draft(draft, draft_map, target, slots, method)
+    else:
+        laws.check_no_draft(draft_space=draft_space, draft_sampling=draft_sampling, draft_map=draft_map)
 
-    temperatures, temperature = inputs.number("temperature", temperature, (batch,), device)
-    inputs.check_space(space, temperature if temperatures is None else temperatures)
-    epsilons, epsilon = inputs.number("epsilon", epsilon, (batch,), device)
-    draft_probs, draft_prob = _slot_numbers(draft_prob, batch, slots, cu_drafts, device)
-    plain = draft_probs is None and draft_prob == 1.0
-    if method == "race" and not (plain and epsilons is None and epsilon == 0.0):
+    target_law = laws.target_law(space, temperature, sampling, shape, device)
+    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device)
+    epsilon = inputs.number("epsilon", epsilon, shape, device)
+    draft_prob = _slot_numbers(draft_prob, requests, slots, ragged, device)
+    plain = type(draft_prob) is float and draft_prob == 1.0
+    if method == "race" and not (plain and type(epsilon) is float and epsilon == 0.0):
         raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='race', which has no use for them")
     if draft is None and not plain:
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-    inputs.check_noise(batch, seed, position, nonce)
-    seeds, seed = inputs.counter("seed", seed, (batch,), device)
-    positions, position = inputs.counter("position", position, (batch,), device)
-    nonces, nonce = inputs.counter("nonce", nonce, (batch,), device)
+    noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
-    if out is None:
-        out = Verdict(
-            torch.empty(batch, width + 1, dtype=torch.int64, device=device),
-            torch.empty(batch, dtype=torch.int32, device=device),
-            torch.empty(batch, dtype=torch.int32, device=device),
-        )
-    else:
-        out = _check_out(out, batch, width, device)
-    _op(
-        draft_tokens, target, draft, cu_drafts, method, space, temperatures, temperature, draft_probs, draft_prob,
-        epsilons, epsilon, seeds, seed, positions, position, nonces, nonce, *out,
+    verdict = VERIFY_CHAIN.outputs(Verdict, out, device, (batch, width + 1), (batch,), (batch,))
+    VERIFY_CHAIN(
+        draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, draft_prob,
+        epsilon, noise, *verdict, given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_chain", out.status)
-    return out
+        inputs.raise_for_status("verify_chain", verdict.status)
+    return verdict
 
 
 def _check_ragged(cu_drafts, draft_tokens, target):
@@ -207,7 +228,7 @@ def _ragged_width(cu_drafts, drafts, max_drafts, out):
     return min(max(int(cu_drafts.diff().max()), 0), drafts)
 
 
-def _check_draft(draft, target, slots, method):
+def _check_draft(draft, draft_map, target, slots, method):
     if method == "race":
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
     inputs.check_rows("draft", draft, len(slots) + 1)
@@ -215,27 +236,19 @@ def _check_draft(draft, target, slots, method):
     if draft.shape[:-1] != slots:
         raise ValueError(f"draft: expected shape {[*slots, 'V']}; got {inputs.shown(draft)}")
     inputs.check_vocabulary(target, draft)
+    if draft_map is not None:
+        laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)
 
 
-def _slot_numbers(draft_prob, batch, slots, cu_drafts, device):
-    """draft_prob for every slot: [B, K] (or [D]) from what the caller gave."""
-    if not isinstance(draft_prob, torch.Tensor):
-        return inputs.number("draft_prob", draft_prob, slots, device, most=1.0)
-    if cu_drafts is None:
-        if draft_prob.ndim == 1:
-            draft_prob = draft_prob.unsqueeze(1)
-    elif draft_prob.ndim == 1 and draft_prob.shape[0] == batch != slots[0]:
-        request = torch.arange(slots[0], device=device, dtype=torch.int32)
-        draft_prob = draft_prob[torch.bucketize(request, cu_drafts[1:], right=True).clamp(max=batch - 1)]
-    return inputs.number("draft_prob", draft_prob, slots, device, most=1.0)
-
-
-def _check_out(out, batch, width, device):
-    if type(out) is not Verdict:
-        if not isinstance(out, (tuple, list)) or len(out) != 3:
-            raise TypeError(f"out: expected (tokens, num_accepted, status); got {inputs.shown(out)}")
-        out = Verdict(*out)
-    inputs.output("out.tokens", out.tokens, torch.int64, (batch, width + 1), device, row_stride=True)
-    inputs.output("out.num_accepted", out.num_accepted, torch.int32, (batch,), device)
-    inputs.output("out.status", out.status, torch.int32, (batch,), device)
-    return out
+def _slot_numbers(draft_prob, requests, slots, ragged, device):
+    """``draft_prob`` as a number, or [requests, slots] where slots may be those of all requests, numbered through."""
+    if isinstance(draft_prob, torch.Tensor):
+        if not ragged:
+            draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
+        elif draft_prob.ndim == 1 and draft_prob.shape[0] not in (1, slots[0]):
+            raise ValueError(
+                f"draft_prob: expected shape {list(slots)} (one a slot) or {[requests, 1]} (one a request); "
+                f"got {inputs.shown(draft_prob)}"
+            )
+    shape = (requests, *slots) if ragged else slots
+    return inputs.number("draft_prob", draft_prob, shape, device, most=1.0)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._registration import define
+from specdec_kernels.ops._declaration import CHOICE, FLAG, LAW, NOISE, OPTIONAL, TENSOR, Op, Output
 
 
 class TreeVerdict(NamedTuple):
@@ -20,11 +21,12 @@ class TreeVerdict(NamedTuple):
         int32 [B, D+1]: the nodes walked, from the root (0): the row of ``path[d]`` decided ``tokens[d]``, and
         ``tokens[d]`` is the draft token of ``path[d + 1]``. -1 after the last.
     num_accepted : Tensor
-        int32 [B]: draft nodes accepted; ``num_accepted + 1`` tokens were emitted.
+        int32 [B]: draft nodes accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
-        int32 [B], bits: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was empty (drew from
-        p); 4 a draft token out of range (rejected); 8 a temperature out of range (argmax), a parent that is none (the
-        node counts as absent), or a node deeper than ``max_depth`` (likewise). Of what decided the output only.
+        int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
+        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature out of range (argmax), a parent
+        that is none (the node counts as absent), a node deeper than ``max_depth`` (likewise), or a request_index that
+        points outside (token 0). Of what decided the output only.
     """
 
     tokens: torch.Tensor
@@ -33,21 +35,24 @@ class TreeVerdict(NamedTuple):
     status: torch.Tensor
 
 
-_op = define(
+VERIFY_TREE = Op(
     "verify_tree",
-    "Tensor draft_tokens, Tensor target, Tensor? draft, Tensor parents, str method, bool replacement, str space, "
-    "Tensor? temperatures, float temperature, Tensor? seeds, SymInt seed, Tensor? positions, SymInt position, "
-    "Tensor? nonces, SymInt nonce, Tensor(a!) tokens, Tensor(b!) path, Tensor(c!) num_accepted, Tensor(d!) status",
-    lambda draft_tokens, target, draft, parents, method, replacement, space, temperatures, temperature,
-    seeds, seed, positions, position, nonces, nonce, tokens, path, num_accepted, status: (
-        draft_tokens, target, draft, parents, method, replacement, space,
-        temperature if temperatures is None else temperatures,
-        seed if seeds is None else seeds,
-        position if positions is None else positions,
-        nonce if nonces is None else nonces,
-        tokens, path, num_accepted, status,
-    ),
-)  # fmt: skip
+    draft_tokens=TENSOR,
+    parents=TENSOR,
+    target=TENSOR,
+    draft=OPTIONAL,
+    draft_map=OPTIONAL,
+    request_index=OPTIONAL,
+    method=CHOICE,
+    replacement=FLAG,
+    target_law=LAW,
+    draft_law=LAW,
+    noise=NOISE,
+    tokens=Output(torch.int64, "out.tokens", by_rows=True),
+    path=Output(torch.int32, "out.path", by_rows=True),
+    num_accepted=Output(torch.int32, "out.num_accepted"),
+    status=Output(torch.int32, "out.status"),
+)
 
 
 def verify_tree(
@@ -59,10 +64,15 @@ def verify_tree(
     method="rejection",
     replacement=False,
     space="logits",
-    temperature=1.0,
+    temperature=None,
+    sampling=None,
+    draft_space=None,
+    draft_sampling=None,
+    draft_map=None,
     seed,
     position,
     nonce=0,
+    request_index=None,
     max_depth=None,
     out=None,
     check=False,
@@ -88,8 +98,8 @@ def verify_tree(
         float32, bfloat16 or float16 [B, N, V]. Only the last dimension must be contiguous.
     draft : Tensor, optional
         [B, N, V'], V' <= V: row i is the law that the children of node i were drawn from, the rows of leaves are
-        ignored; tokens from V' on have q = 0. Without it the children count as deterministic: child x is accepted with
-        probability p(x) / (mass not yet tried). ``method="race"`` needs none and takes none.
+        ignored; tokens from V' on have q = 0 (but see ``draft_map``). Without it the children count as deterministic:
+        child x is accepted with probability p(x) / (mass not yet tried). ``method="race"`` needs none and takes none.
     parents : Tensor
         int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree
         is padded with -1. ``DraftTree`` makes shapes.
@@ -100,10 +110,18 @@ def verify_tree(
     space : {"logits", "probs"}
         What the rows hold. Logits are divided by the temperature; probabilities are final.
     temperature : float or Tensor
-        float32 [B]. 0 means argmax, ties to the lowest id: the child that has it is accepted.
+        float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id: the child that has it is accepted. Short for
+        ``sampling=Sampling(temperature=...)``.
+    sampling, draft_space, draft_sampling, draft_map : optional
+        As for ``verify_chain``: how rows become laws, the draft's apart from the target's, and the target's token of
+        each of the draft's.
     seed, position, nonce : int or Tensor
-        int64 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at depth d
-        decides ``position + d``; the coin of node i has index i - 1. So a chain gives what ``verify_chain`` gives.
+        int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at
+        depth d decides ``position + d``; the coin of node i has index i - 1. So a chain gives what ``verify_chain``
+        gives.
+    request_index : Tensor, optional
+        int32 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft`` then have S
+        entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
     max_depth : int, optional
         D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU, N - 1 elsewhere, where
         looking would wait for the device. Deeper nodes count as absent; one that would have been tried sets status 8.
@@ -153,45 +171,43 @@ def verify_tree(
         raise ValueError(f"parents: expected shape [{nodes}] or [{batch}, {nodes}]; got {inputs.shown(parents)}")
     if target.shape[:2] != (batch, nodes):
         raise ValueError(f"target: expected shape [{batch}, {nodes}, V]; got {inputs.shown(target)}")
+    requests = batch
+    if request_index is not None:
+        laws.check_index(request_index, batch, device)
+        numbers = laws.temperatures(temperature, sampling, draft_sampling)
+        requests = laws.entries(draft, 1, *numbers, seed, position, nonce)
     if draft is not None:
-        _check_draft(draft, target, method)
+        _check_draft(draft, draft_map, target, (requests, nodes), method)
+    else:
+        laws.check_no_draft(draft_space=draft_space, draft_sampling=draft_sampling, draft_map=draft_map)
     if not isinstance(replacement, bool):
         raise TypeError(f"replacement: expected a bool; got {inputs.shown(replacement)}")
 
-    temperatures, temperature = inputs.number("temperature", temperature, (batch,), device)
-    inputs.check_space(space, temperature if temperatures is None else temperatures)
-    inputs.check_noise(batch, seed, position, nonce)
-    seeds, seed = inputs.counter("seed", seed, (batch,), device)
-    positions, position = inputs.counter("position", position, (batch,), device)
-    nonces, nonce = inputs.counter("nonce", nonce, (batch,), device)
+    target_law = laws.target_law(space, temperature, sampling, (requests,), device)
+    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, (requests,), device)
+    noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
 
     width = _width(max_depth, depth, nodes, out)
-    if out is None:
-        out = TreeVerdict(
-            torch.empty(batch, width, dtype=torch.int64, device=device),
-            torch.empty(batch, width, dtype=torch.int32, device=device),
-            torch.empty(batch, dtype=torch.int32, device=device),
-            torch.empty(batch, dtype=torch.int32, device=device),
-        )
-    else:
-        out = _check_out(out, batch, width, device)
-    _op(
-        draft_tokens, target, draft, parents, method, replacement, space, temperatures, temperature,
-        seeds, seed, positions, position, nonces, nonce, *out,
+    verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, (batch, width), (batch, width), (batch,), (batch,))
+    VERIFY_TREE(
+        draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
+        noise, *verdict, given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_tree", out.status)
-    return out
+        inputs.raise_for_status("verify_tree", verdict.status)
+    return verdict
 
 
-def _check_draft(draft, target, method):
+def _check_draft(draft, draft_map, target, rows, method):
     if method == "race":
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
     inputs.check_rows("draft", draft, 3)
     inputs.check_device("draft", draft, target.device)
-    if draft.shape[:2] != target.shape[:2]:
-        raise ValueError(f"draft: expected shape {[*target.shape[:2], 'V']}; got {inputs.shown(draft)}")
+    if draft.shape[:2] != rows:
+        raise ValueError(f"draft: expected shape {[*rows, 'V']}; got {inputs.shown(draft)}")
     inputs.check_vocabulary(target, draft)
+    if draft_map is not None:
+        laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)
 
 
 def _width(max_depth, depth, nodes, out):
@@ -203,14 +219,3 @@ def _width(max_depth, depth, nodes, out):
     if out is not None and isinstance(out[0], torch.Tensor) and out[0].ndim == 2 and out[0].shape[1] > 0:
         return out[0].shape[1]
     return nodes if depth is None else depth + 1
-
-
-def _check_out(out, batch, width, device):
-    if not isinstance(out, (tuple, list)) or len(out) != 4:
-        raise TypeError(f"out: expected (tokens, path, num_accepted, status); got {inputs.shown(out)}")
-    out = TreeVerdict(*out)
-    inputs.output("out.tokens", out.tokens, torch.int64, (batch, width), device, row_stride=True)
-    inputs.output("out.path", out.path, torch.int32, (batch, width), device, row_stride=True)
-    inputs.output("out.num_accepted", out.num_accepted, torch.int32, (batch,), device)
-    inputs.output("out.status", out.status, torch.int32, (batch,), device)
-    return out

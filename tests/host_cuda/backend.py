@@ -6,9 +6,13 @@ import shutil
 
 import torch
 
-from specdec_kernels.backends import arguments
+from specdec_kernels.backends._missing import unsupported
+from specdec_kernels.backends._native import use_tensors
 from specdec_kernels.backends.cuda import Kernels
+from specdec_kernels.ops import OPS, Law, Noise
 from tests.host_cuda.build import HERE, ROOT, build
+
+__all__ = [*OPS, "bytes_needed", "counted", "play", "unavailable", "unsupported", "workspaces"]
 
 
 def machine(multiprocessors, capability, blocks_in_flight, schedule):
@@ -42,6 +46,7 @@ def load(sanitize=False):
     spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    use_tensors(module)
     return module
 
 
@@ -68,36 +73,37 @@ class HostCuda(Kernels):
     def bytes_needed(self, target):
         """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
         requests, rows, _ = target.shape
-        outputs = [torch.empty(requests, rows), torch.empty(requests), torch.empty(requests)]
+        head = target[:, :1]
+        law = Law("logits", 1.0)
+        noise = Noise(torch.zeros(requests).long(), 0, 0)
+        verdict = torch.empty(requests, rows).long(), *torch.empty(2, requests).int()
+        tree_verdict = verdict[0], verdict[0].int(), *verdict[1:]
+        figures = torch.empty(4, requests)
+        drafts = verdict[0][:, 1:]
         parents = torch.arange(-1, rows - 1)
-        noise = (torch.zeros(requests).long(), 0, 0)
-        drafts = torch.zeros(requests, rows - 1).long()
-        options = ("logits", 1.0, 1.0, 0.0, *noise, *outputs)
-        race = arguments.chain(drafts, target, None, None, "race", *options)
-        rejection = arguments.chain(drafts, target, target[:, 1:], None, "rejection", *options)
-        options = ("rejection", False, "logits", 1.0, *noise, outputs[0], *outputs)
-        tree = arguments.tree(outputs[0].long(), target, target, parents, *options)
-        sample = arguments.race(target[:, :1], 1, "logits", 1.0, 0, 0, 0, outputs[0])
-        pair = target[:, :1], target[:, :1], "logits", 1.0
+
+        def chain(draft, method):
+            return drafts, target, draft, None, None, None, method, law, law, 1.0, 0.0, noise, *verdict
+
         calls = {
-            "race": (self._native.verify_chain, race),
-            "rejection": (self._native.verify_chain, rejection),
-            "race_sample": (self._native.race_sample, sample),
-            "tree": (self._native.verify_tree, tree),
-            "residual": (self._native.residual, arguments.residual(*pair, 1.0, 0.0, *outputs[:2])),
-            "overlap": (self._native.overlap, arguments.overlap(*pair, *outputs, outputs[0])),
+            "race": ("verify_chain", *chain(None, "race")),
+            "rejection": ("verify_chain", *chain(target[:, 1:], "rejection")),
+            "race_sample": ("race_sample", head, None, None, law, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None),
+            "tree": (
+                "verify_tree", verdict[0], parents, target, target, None, None, "rejection", False, law, law, noise,
+                *tree_verdict,
+            ),
+            "residual": (
+                "residual", head, head, None, None, law, law, 1.0, 0.0, target[:, 0].float(), figures[0], None,
+            ),
+            "overlap": ("overlap", head, head, None, None, law, law, *figures, None),
+        }  # fmt: skip
+        return {
+            name: getattr(self._native, op)(OPS[op].Call(*call), 0, 0, -(1 << 20))
+            for name, (op, *call) in calls.items()
         }
-        return {name: op(call, 0, 0, -(1 << 20)) for name, (op, call) in calls.items()}
 
 
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
-verify_chain = _kernels.verify_chain
-race_sample = _kernels.race_sample
-race_topk = _kernels.race_topk
-residual = _kernels.residual
-overlap = _kernels.overlap
-verify_tree = _kernels.verify_tree
-tree_mask = _kernels.tree_mask
-tree_positions = _kernels.tree_positions
-compact_kv = _kernels.compact_kv
+globals().update({name: getattr(_kernels, name) for name in OPS})

@@ -1,6 +1,7 @@
 // The CUDA ops on the played machine, as a Python module.
 #include <pybind11/pybind11.h>
 
+#include "../../csrc/tensor.h"
 #include "machine.h"
 
 namespace specdec {
@@ -11,6 +12,7 @@ void bind(pybind11::module_ m);  // csrc/cuda/bindings.cpp
 
 PYBIND11_MODULE(specdec_host_cuda, m) {
   specdec::cuda::bind(m);
+  m.def("use_tensors", specdec::python::use_tensors);
   namespace py = pybind11;
   m.def(
       "configure",

@@ -4,22 +4,10 @@
 #pragma once
 
 #include "accept.h"
-#include "params.h"
+#include "law.h"
 #include "race.h"
 
 SPECDEC_BEGIN
-
-// A temperature as the kernels use it: its inverse, or argmax.
-struct Temperature {
-  float inverse;
-  bool greedy;
-};
-
-SPECDEC_HD Temperature temperature_of(float t, int32_t* status) {
-  if (!(t >= 0.0f)) *status |= kStatusParameter;
-  if (!(t >= kSmallest)) return {1.0f, true};
-  return {1.0f / t, false};
-}
 
 SPECDEC_HD float draft_prob_of(float h, int32_t* status) {
   if (h >= 0.0f && h <= 1.0f) return h;
@@ -35,13 +23,12 @@ SPECDEC_HD float epsilon_of(float e, int32_t* status) {
 
 // One request of a chain call, decoded.
 struct ChainRequest {
-  int64_t first_slot, slot_stride;  // of draft tokens
-  int64_t first_prob;               // of draft_prob
-  int64_t target_row, draft_row;    // offsets in elements of row 0
-  int32_t slots;                    // drafts at most
-  Key key;
-  uint32_t position, nonce;
-  Temperature temperature;
+  int64_t first_slot;             // offset of its draft tokens
+  int64_t request, first_prob;    // where its draft_prob is: (request, first_prob + slot)
+  int64_t target_row, draft_row;  // offsets in elements of row 0
+  int32_t slots;                  // drafts at most
+  Noise noise;                    // of slot 0
+  Law target_law;
   float epsilon;
   int32_t status;
   bool readable;  // false if cu_drafts points outside: nothing is read then
@@ -51,44 +38,39 @@ SPECDEC_HD ChainRequest chain_request(const ChainParams& p, int64_t b) {
   ChainRequest r;
   r.status = kStatusOk;
   r.readable = true;
-  r.slots = p.max_drafts;
-  r.slot_stride = p.draft_tokens.slot_stride;
+  r.slots = p.max_drafts();
+  r.request = b;
+  r.first_prob = 0;
   r.first_slot = b * p.draft_tokens.request_stride;
-  r.first_prob = b * p.draft_prob.request_stride;
   r.target_row = b * p.target.request_stride;
   r.draft_row = b * p.draft.request_stride;
-  if (p.cu_drafts) {
-    const int64_t from = p.cu_drafts[b], to = p.cu_drafts[b + 1];
-    r.readable = from >= 0 && to >= from && to <= p.total_drafts;
+  if (p.cu_drafts.data) {
+    const int64_t from = p.cu_drafts.data[b], to = p.cu_drafts.data[b + 1];
+    r.readable = from >= 0 && to >= from && to <= p.draft_tokens.slots;
     if (!r.readable) r.status |= kStatusParameter;
-    if (to - from > p.max_drafts) r.status |= kStatusParameter;
+    if (to - from > p.max_drafts()) r.status |= kStatusParameter;
     if (to - from < r.slots) r.slots = static_cast<int32_t>(to - from);
-    r.first_slot = from * r.slot_stride;
-    r.first_prob = from * p.draft_prob.slot_stride;
+    r.first_prob = from;
+    r.first_slot = from * p.draft_tokens.slot_stride;
     r.target_row = (from + b) * p.target.row_stride;
     r.draft_row = from * p.draft.row_stride;
   }
-  r.key = key_of(p.seed.at(b));
-  r.position = static_cast<uint32_t>(p.position.at(b));
-  r.nonce = static_cast<uint32_t>(p.nonce.at(b));
-  r.temperature = temperature_of(p.temperature.at(b), &r.status);
+  r.noise = noise_at(p.noise, b, 0, kStreamRace);
+  r.target_law = law_at(p.target_law, b, 0, &r.status);
   r.epsilon = epsilon_of(p.epsilon.at(b), &r.status);
   return r;
 }
 
-SPECDEC_HD Noise chain_noise(const ChainRequest& r, int32_t slot, uint32_t stream) {
-  return {r.key, r.position + static_cast<uint32_t>(slot), r.nonce, stream};
+SPECDEC_HD int64_t chain_draft_token(const ChainParams& p, const ChainRequest& r, int32_t slot) {
+  return p.draft_tokens.at(r.first_slot + slot * p.draft_tokens.slot_stride);
 }
 
-// What a row operation found: a token, and the status bits of the rows it read.
-struct Draw {
-  int32_t token;
-  int32_t status;
-};
-
-SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
-  return winner.token == kNoToken ? Draw{0, status | kStatusNonFinite} : Draw{winner.token, status};
+// h; 1 where there is no draft law.
+SPECDEC_HD float chain_draft_prob(const ChainParams& p, const ChainRequest& r, int32_t slot) {
+  return p.draft.data ? p.draft_prob.at(r.request, r.first_prob + slot) : 1.0f;
 }
+
+SPECDEC_HD Noise chain_noise(const ChainRequest& r, int32_t slot, uint32_t stream) { return later(r.noise, slot, stream); }
 
 // The walk. `Ops` gives, for target row `slot` of this request,
 //   int64_t draft_token(slot)                      the draft token, -1 at the end
@@ -113,8 +95,8 @@ SPECDEC_HD bool walk_chain(const ChainRequest& r, Method method, int32_t vocab, 
 
     Draw draw;
     bool accepted = false;
-    if (r.temperature.greedy || method == Method::kRace) {
-      const bool known = r.temperature.greedy ? ops.argmax(slot, &draw) : ops.race(slot, kStreamRace, &draw);
+    if (r.target_law.greedy || method == Method::kRace) {
+      const bool known = r.target_law.greedy ? ops.argmax(slot, &draw) : ops.race(slot, kStreamRace, &draw);
       if (!known) return false;
       accepted = drafted && draw.token == token;
     } else {

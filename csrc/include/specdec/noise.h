@@ -2,6 +2,7 @@
 #pragma once
 
 #include "logarithm.h"
+#include "params.h"
 #include "philox.h"
 
 SPECDEC_BEGIN
@@ -20,6 +21,16 @@ struct Noise {
   Key key;
   uint32_t position, nonce, stream;
 };
+
+SPECDEC_HD Noise noise_at(const NoiseParams& p, int64_t outer, int64_t inner, uint32_t stream) {
+  return {key_of(p.seed.at(outer, inner)), static_cast<uint32_t>(p.position.at(outer, inner)),
+          static_cast<uint32_t>(p.nonce.at(outer, inner)), stream};
+}
+
+// That of the token `tokens` places later.
+SPECDEC_HD Noise later(const Noise& noise, int32_t tokens, uint32_t stream) {
+  return {noise.key, noise.position + static_cast<uint32_t>(tokens), noise.nonce, stream};
+}
 
 template <class Word>
 SPECDEC_HD Words<Word> noise_words(const Noise& noise, Word index, uint32_t second = 0) {

@@ -1,6 +1,11 @@
 // Plain parameter structs, one per op, shared by every C++ backend. Strides are in elements. Pointers are to host or
 // device memory, whichever the backend runs on. Plain types: the same in every copy of the CPU kernels.
+//
+// A struct's `fields()` are the op's arguments in the order of its declaration in specdec_kernels/ops: what Python hands
+// over is read by their types (csrc/bindings.h), so an argument is named once here and once there.
 #pragma once
+
+#include <tuple>
 
 #include "config.h"
 
@@ -10,140 +15,180 @@ enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 enum class Space : int32_t { kLogits = 0, kProbs = 1 };
 enum class Method : int32_t { kRejection = 0, kRace = 1 };
 
-// One number for all requests (data null) or one each.
+// One number for all (data null), or one for each place (outer, inner): a request and its slot, or a row of two leading
+// dimensions. A stride of 0 means that a dimension shares its number. Integers in memory are int32 or int64.
 template <class T>
-struct PerRequest {
-  const T* data;
-  int64_t stride;
+struct Per {
+  const void* data;
+  int64_t outer_stride, inner_stride;
   T value;
-  SPECDEC_HD T at(int64_t request) const { return data ? data[request * stride] : value; }
+  bool wide;  // 64 bits in memory
+  SPECDEC_HD T at(int64_t outer, int64_t inner = 0) const { return data ? load(outer * outer_stride + inner * inner_stride) : value; }
+  SPECDEC_HD T load(int64_t offset) const {
+    if (sizeof(T) == 8 && !wide) return static_cast<T>(static_cast<const int32_t*>(data)[offset]);
+    return static_cast<const T*>(data)[offset];
+  }
 };
 
-// Likewise for every draft slot of every request.
-struct PerSlot {
-  const float* data;
-  int64_t request_stride, slot_stride;
-  float value;
-  SPECDEC_HD float at(int64_t offset) const { return data ? data[offset] : value; }
+// From a raw logit to a weight: what every row operation asks of (specdec/law.h decodes it).
+struct LawParams {
+  Space space;
+  Per<float> temperature;
+  auto fields() { return std::tie(space, temperature); }
 };
 
-// int32 or int64 token ids.
+// Whose random numbers, and which of them (specdec/noise.h).
+struct NoiseParams {
+  Per<int64_t> seed, position, nonce;
+  auto fields() { return std::tie(seed, position, nonce); }
+};
+
+// int32 or int64 token ids or parents, [requests, slots], or one [slots] for all requests (request_stride 0).
 struct Tokens {
   const void* data;
   int64_t request_stride, slot_stride;
+  int64_t requests;  // 1 where they are shared, or numbered through
+  int32_t slots;
   bool wide;
   SPECDEC_HD int64_t at(int64_t offset) const {
     return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
   }
 };
 
-// Rows of logits or probabilities, [batch, rows, vocab] with unit stride along the vocabulary. A ragged chain has
-// request_stride 0 and numbers its rows through.
+// Rows of logits or probabilities, [requests, rows, vocab] with unit stride along the vocabulary. A ragged chain has
+// [rows, vocab]: request_stride 0, and its rows numbered through.
 struct Rows {
   const void* data;  // null where there is no draft
   int64_t request_stride, row_stride;
+  int64_t requests, rows;
   int32_t vocab;
   DType dtype;
+  SPECDEC_HD int64_t offset(int64_t outer, int64_t inner) const { return outer * request_stride + inner * row_stride; }
+};
+
+// A contiguous vector, null where it was not given.
+template <class T>
+struct Vector {
+  T* data;
+  int64_t size;
+};
+
+// An output [rows, columns] (a vector has one column): unit stride along the columns. Null where nobody wants it.
+template <class T>
+struct Output {
+  T* data;
+  int64_t row_stride;
+  int64_t rows, columns;
 };
 
 struct ChainParams {
-  int64_t batch;
-  int32_t max_drafts;  // K
-  Method method;
-  Space space;
   Tokens draft_tokens;
   Rows target, draft;
-  const int32_t* cu_drafts;  // [batch + 1], null when padded
-  int64_t total_drafts;      // D of a ragged call
-  PerRequest<float> temperature, epsilon;
-  PerSlot draft_prob;
-  PerRequest<int64_t> seed, position, nonce;
-  int64_t* tokens;  // [batch, max_drafts + 1]
-  int64_t tokens_stride;
-  int32_t* num_accepted;  // [batch]
-  int32_t* status;        // [batch]
-};
-
-// race_sample (k = 1) and race_topk over [outer, inner] rows; per-row numbers have strides along both.
-template <class T>
-struct PerRow {
-  const T* data;
-  int64_t outer_stride, inner_stride;
-  T value;
-  SPECDEC_HD T at(int64_t outer, int64_t inner) const {
-    return data ? data[outer * outer_stride + inner * inner_stride] : value;
+  Vector<const int32_t> cu_drafts;      // [batch + 1], null when padded
+  Vector<const int32_t> draft_map;      // [draft.vocab]: the target's token of each of the draft's, rising
+  Vector<const int32_t> request_index;  // [batch]: whose numbers and draft rows a request uses; -1: idle
+  Method method;
+  LawParams target_law, draft_law;
+  Per<float> draft_prob, epsilon;
+  NoiseParams noise;
+  Output<int64_t> tokens;  // [batch, max_drafts + 1]
+  Output<int32_t> num_accepted, status;
+  auto fields() {
+    return std::tie(draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law,
+                    draft_prob, epsilon, noise, tokens, num_accepted, status);
   }
-};
-
-struct RaceParams {
-  int64_t outer, inner;
-  int32_t k;
-  Space space;
-  Rows rows;
-  PerRow<float> temperature;
-  PerRow<int64_t> seed, position, nonce;
-  int64_t* tokens;  // [outer, inner, k], contiguous
-};
-
-struct ResidualParams {
-  int64_t outer, inner;
-  Space space;
-  Rows target, draft;
-  PerRow<float> temperature, draft_prob, epsilon;
-  float* probs;  // [outer, inner, V], contiguous
-  float* mass;   // [outer, inner], contiguous
-};
-
-struct OverlapParams {
-  int64_t outer, inner;
-  Space space;
-  Rows target, draft;
-  PerRow<float> temperature;
-  float *accept, *tv, *kl, *harmonic;  // [outer, inner], contiguous
+  SPECDEC_HD int64_t batch() const { return tokens.rows; }
+  SPECDEC_HD int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; }
 };
 
 struct TreeParams {
-  int64_t batch;
-  int32_t nodes;      // N, the root included
-  int32_t max_depth;  // the outputs hold max_depth + 1 columns; deeper nodes count as absent
-  Method method;
-  bool replacement;
-  Space space;
   Tokens draft_tokens, parents;  // [batch, nodes]; a stride of 0 along the batch is one tree for all
   Rows target, draft;            // row i of a request: the law of the token after node i
-  PerRequest<float> temperature;
-  PerRequest<int64_t> seed, position, nonce;
-  int64_t* tokens;  // [batch, max_depth + 1]
-  int64_t tokens_stride;
-  int32_t* path;  // [batch, max_depth + 1]
-  int64_t path_stride;
-  int32_t* num_accepted;  // [batch]
-  int32_t* status;        // [batch]
+  Vector<const int32_t> draft_map, request_index;
+  Method method;
+  bool replacement;
+  LawParams target_law, draft_law;
+  NoiseParams noise;
+  Output<int64_t> tokens;  // [batch, max_depth + 1]; deeper nodes count as absent
+  Output<int32_t> path;    // likewise
+  Output<int32_t> num_accepted, status;
+  auto fields() {
+    return std::tie(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
+                    draft_law, noise, tokens, path, num_accepted, status);
+  }
+  SPECDEC_HD int64_t batch() const { return tokens.rows; }
+  SPECDEC_HD int32_t nodes() const { return static_cast<int32_t>(target.rows); }
+  SPECDEC_HD int32_t max_depth() const { return static_cast<int32_t>(tokens.columns) - 1; }
+};
+
+// race_sample (one column of tokens) and race_topk (k), over [requests, rows] rows.
+struct RaceParams {
+  Rows rows;
+  Vector<const int32_t> draft_map, request_index;
+  LawParams law;
+  NoiseParams noise;
+  Output<int64_t> tokens;  // [requests * rows, k]
+  Output<int32_t> status;  // [requests * rows], may be null
+  auto fields() { return std::tie(rows, draft_map, request_index, law, noise, tokens, status); }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+  SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
+};
+
+struct ResidualParams {
+  Rows target, draft;
+  Vector<const int32_t> draft_map, request_index;
+  LawParams target_law, draft_law;
+  Per<float> draft_prob, epsilon;
+  Output<float> probs;     // [requests * rows, V]
+  Output<float> mass;      // [requests * rows]
+  Output<int32_t> status;  // likewise, may be null
+  auto fields() {
+    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, draft_prob, epsilon, probs, mass,
+                    status);
+  }
+  SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
+};
+
+struct OverlapParams {
+  Rows target, draft;
+  Vector<const int32_t> draft_map, request_index;
+  LawParams target_law, draft_law;
+  Output<float> accept, tv, kl, harmonic;  // [requests * rows]
+  Output<int32_t> status;                  // likewise, may be null
+  auto fields() {
+    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, accept, tv, kl, harmonic, status);
+  }
+  SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
 };
 
 enum class MaskLayout : int32_t { kBool = 0, kAdditive32 = 1, kAdditive16 = 2, kBits = 3 };
 
+// [batch, nodes, columns], contiguous; kBits: int32 [batch, nodes, ceil(columns / 32)].
+struct Mask {
+  void* data;
+  int64_t batch;
+  int32_t nodes;
+  MaskLayout layout;
+  uint32_t minus_infinity;  // additive layouts: the bits of -inf in their own type
+};
+
 // tree_mask: row i of a request says which cache slots node i attends to. Slots [0, prefix_len) hold the committed
 // prefix, slot prefix_len + j holds node j.
 struct MaskParams {
-  int64_t batch;
-  int32_t nodes;
-  int64_t columns;  // slots covered
   Tokens parents;
-  PerRequest<int64_t> prefix_len;
-  MaskLayout layout;
-  void* mask;  // [batch, nodes, columns], contiguous; kBits: int32 [batch, nodes, ceil(columns / 32)]
-  uint32_t minus_infinity;  // additive layouts: the bits of -inf in their own type
-  int32_t* status;  // [batch]
+  Per<int64_t> prefix_len;
+  int64_t columns;  // slots covered
+  Mask mask;
+  Output<int32_t> status;  // [batch]
+  auto fields() { return std::tie(parents, prefix_len, columns, mask, status); }
 };
 
 struct PositionsParams {
-  int64_t batch;
-  int32_t nodes;
   Tokens parents;
-  PerRequest<int64_t> prefix_len;
-  int64_t* positions;  // [batch, nodes], contiguous
-  int32_t* status;     // [batch]
+  Per<int64_t> prefix_len;
+  Output<int64_t> positions;  // [batch, nodes]
+  Output<int32_t> status;     // [batch]
+  auto fields() { return std::tie(parents, prefix_len, positions, status); }
 };
 
 // One tensor [batch, heads, slots, size] of a cache. Its elements are moved, never looked at: strides are in bytes here.
@@ -154,14 +199,11 @@ struct CacheLayer {
 };
 
 struct CompactParams {
-  int64_t batch;
-  int32_t max_depth;
-  const int32_t* path;  // [batch, max_depth + 1]
-  int64_t path_stride;
-  PerRequest<int64_t> prefix_len;
-  const CacheLayer* layers;  // in host memory
-  int32_t layer_count;
-  int32_t* status;  // [batch]
+  Vector<const CacheLayer> layers;  // in host memory
+  Output<const int32_t> path;       // [batch, max_depth + 1]
+  Per<int64_t> prefix_len;
+  Output<int32_t> status;  // [batch]
+  auto fields() { return std::tie(layers, path, prefix_len, status); }
 };
 
 }  // namespace specdec

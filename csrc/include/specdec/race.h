@@ -23,6 +23,16 @@ SPECDEC_HD bool better(const Candidate& a, const Candidate& b) {
 
 SPECDEC_HD Candidate best_of(const Candidate& a, const Candidate& b) { return better(a, b) ? a : b; }
 
+// What a row operation found: a token, and the status bits of the rows it read.
+struct Draw {
+  int32_t token;
+  int32_t status;
+};
+
+SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
+  return winner.token == kNoToken ? Draw{0, status | kStatusNonFinite} : Draw{winner.token, status};
+}
+
 // x = logit / T as every backend sees it: NaN is -inf, +inf the largest finite number.
 SPECDEC_HD float scaled(float logit, float inv_temperature) {
   const float x = mul(logit, inv_temperature);

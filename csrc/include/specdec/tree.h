@@ -18,16 +18,13 @@ SPECDEC_BEGIN
 struct TreeRequest {
   int64_t first_token, first_parent;  // offsets of node 0
   int64_t target_row, draft_row;      // offsets in elements of row 0
-  Key key;
-  uint32_t position, nonce;
-  Temperature temperature;
+  Noise noise;                        // of the token after the root
+  Law target_law;
   int32_t status;
 };
 
 // The token after a node of this depth.
-SPECDEC_HD Noise tree_noise(const TreeRequest& r, int32_t depth, uint32_t stream) {
-  return {r.key, r.position + static_cast<uint32_t>(depth), r.nonce, stream};
-}
+SPECDEC_HD Noise tree_noise(const TreeRequest& r, int32_t depth, uint32_t stream) { return later(r.noise, depth, stream); }
 
 // The parent of a node if it is one, and lies before it; -1 where the node is absent (-1, or the root) or its entry is
 // no parent at all (then the status says so).
@@ -45,10 +42,8 @@ SPECDEC_HD TreeRequest tree_request(const TreeParams& p, int64_t b) {
   r.first_parent = b * p.parents.request_stride;
   r.target_row = b * p.target.request_stride;
   r.draft_row = b * p.draft.request_stride;
-  r.key = key_of(p.seed.at(b));
-  r.position = static_cast<uint32_t>(p.position.at(b));
-  r.nonce = static_cast<uint32_t>(p.nonce.at(b));
-  r.temperature = temperature_of(p.temperature.at(b), &r.status);
+  r.noise = noise_at(p.noise, b, 0, kStreamRace);
+  r.target_law = law_at(p.target_law, b, 0, &r.status);
   parent_of(p.parents, r.first_parent, 0, &r.status);  // the root has none
   return r;
 }
@@ -119,7 +114,7 @@ SPECDEC_HD bool match_children(const TreeRequest& r, const TreeWalk& at, int32_t
                                Step* step, int32_t* status) {
   Draw draw;
   const bool known =
-      r.temperature.greedy ? ops.argmax(at.node, &draw) : ops.race(at.node, at.depth, kStreamRace, &draw);
+      r.target_law.greedy ? ops.argmax(at.node, &draw) : ops.race(at.node, at.depth, kStreamRace, &draw);
   if (!known) return false;
   *status |= draw.status;
   *step = {-1, draw.token};
@@ -198,7 +193,7 @@ SPECDEC_HD bool try_children(const TreeRequest& r, bool replacement, int32_t nod
 template <class Ops>
 SPECDEC_HD bool walk_tree(const TreeRequest& r, Method method, bool replacement, int32_t nodes, int32_t max_depth,
                           int32_t vocab, Ops& ops, TreeWalk* at, int32_t* status) {
-  const bool matches = r.temperature.greedy || method == Method::kRace;
+  const bool matches = r.target_law.greedy || method == Method::kRace;
   for (;;) {
     const bool last = at->depth == max_depth;
     if (last && has_children(at->node, nodes, ops)) *status |= kStatusParameter;

@@ -2,34 +2,38 @@
 
 Values that no law can have are given one meaning: a NaN logit or probability and a negative probability have no weight,
 +inf counts as the largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
+
+A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]: what ``decoded`` makes of a call's.
 """
 
 import torch
+
+from specdec_kernels.ops._declaration import Law
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
-def per_row(value, rows, dtype, device):
-    """A number or tensor as a tensor of one value per row."""
-    return torch.as_tensor(value, dtype=dtype, device=device).expand(rows)
+def decoded(law, who):
+    """(Law, bad) of the requests ``who``: temperature 0 where it is too small, negative or NaN; bad where not >= 0."""
+    value = who.numbers(law.temperature, torch.float32)
+    return Law(law.space, torch.where(value >= SMALLEST, value, 0.0)), ~(value >= 0)
 
 
-def temperatures(value, rows, device):
-    """(temperature, bad): float32, one per row; 0 where it is too small, negative or NaN, bad where it was not >= 0."""
-    value = per_row(value, rows, torch.float32, device)
-    return torch.where(value >= SMALLEST, value, 0.0), ~(value >= 0)
+def at(law, requests):
+    """The law of some requests."""
+    return Law(law.space, law.temperature[requests])
 
 
-def draft_probs(value, rows, device):
-    """(draft_prob, bad): float64 in [0, 1], one per row, NaN counts as 1; bad where it was outside."""
-    value = per_row(value, rows, torch.float32, device).double()
+def draft_probs(value):
+    """(draft_prob, bad): float64 in [0, 1], NaN counts as 1; bad where it was outside."""
+    value = value.double()
     return value.nan_to_num(nan=1.0).clamp(0.0, 1.0), ~((value >= 0) & (value <= 1))
 
 
-def epsilons(value, rows, device):
-    """(epsilon, bad): float64, one per row, 0 where it is NaN or negative; bad where it was not >= 0."""
-    value = per_row(value, rows, torch.float32, device).double()
+def epsilons(value):
+    """(epsilon, bad): float64, 0 where it is NaN or negative; bad where it was not >= 0."""
+    value = value.double()
     return torch.where(value >= 0, value, 0.0), ~(value >= 0)
 
 
@@ -50,30 +54,42 @@ def weights(values):
     return torch.where(values < SMALLEST, 0.0, values)
 
 
-def log_weights(values, temperature, space):
+def log_weights(values, law):
     """Unnormalised log-law of each row, float64, -inf for no weight; temperature 0 leaves the row as it is."""
-    if space == "probs":
+    if law.space == "probs":
         return weights(values).log()
     # The scaled logit is a float32 by contract, so that all backends race over the same numbers.
-    inverse = torch.where(temperature > 0, 1 / temperature, 1.0).unsqueeze(-1)
+    inverse = torch.where(law.temperature > 0, 1 / law.temperature, 1.0).unsqueeze(-1)
     return (values.float() * inverse).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf).double()
 
 
-def law(values, temperature, space):
+def probabilities(values, law):
     """Probabilities of each row, float64; all zero without any weight. Temperature 0: one-hot on the lowest argmax."""
-    logs = log_weights(values, temperature, space)
-    if space == "probs":
-        probabilities = weights(values)
+    logs = log_weights(values, law)
+    if law.space == "probs":
+        found = weights(values)
     else:
-        probabilities = logs.softmax(dim=-1).nan_to_num(nan=0.0)
-        probabilities = torch.where(probabilities < SMALLEST, 0.0, probabilities)
+        found = logs.softmax(dim=-1).nan_to_num(nan=0.0)
+        found = torch.where(found < SMALLEST, 0.0, found)
     top = torch.zeros_like(logs).scatter_(-1, logs.argmax(dim=-1, keepdim=True), 1.0)
-    return torch.where((temperature > 0).unsqueeze(-1), probabilities, top)
+    return torch.where((law.temperature > 0).unsqueeze(-1), found, top)
 
 
-def widened(draft_law, vocabulary):
+def widened(draft_law, vocabulary, draft_map):
     """A draft law over the target's vocabulary: tokens the draft does not know have probability 0."""
-    return torch.nn.functional.pad(draft_law, (0, vocabulary - draft_law.shape[-1]))
+    if draft_map is None:
+        return torch.nn.functional.pad(draft_law, (0, vocabulary - draft_law.shape[-1]))
+    wide = draft_law.new_zeros(*draft_law.shape[:-1], vocabulary)
+    wide[..., draft_map.long()] = draft_law
+    return wide
+
+
+def columns(tokens, draft_vocabulary, vocabulary, draft_map):
+    """Where the target's tokens stand in a draft row; -1 for those it does not know."""
+    known = torch.arange(draft_vocabulary, device=tokens.device)
+    column = torch.full((vocabulary,), -1, device=tokens.device)
+    column[known if draft_map is None else draft_map.long()] = known
+    return column[tokens]
 
 
 def residual_weights(p, q, draft_prob):

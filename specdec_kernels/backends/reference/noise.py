@@ -1,9 +1,12 @@
 """Counter-based noise: Philox4x32-10, accept coins, arrivals in groups of 64 tokens.
 
-32-bit words are held in int64 tensors; a product of two of them wraps to its low 64 bits, which are all of its bits.
+Whose noise it is comes as a ``Noise`` of int64 tensors [...]. 32-bit words are held in int64 tensors, too; a product of
+two of them wraps to its low 64 bits, which are all of its bits.
 """
 
 import torch
+
+from specdec_kernels.ops._declaration import Noise
 
 RACE, RESIDUAL, COIN, POLICY = 0, 2, 4, 6
 WORD = 0xFFFFFFFF
@@ -21,18 +24,24 @@ def philox(key, counter):
     return c0, c1, c2, c3
 
 
-def words(seed, position, nonce, stream, index):
-    """Philox words [..., n, 4] for int64 ``seed``, ``position``, ``nonce`` [...] and the n counters ``index``."""
-    seed, position, nonce = seed.unsqueeze(-1), position.unsqueeze(-1), nonce.unsqueeze(-1)
+def words(whose, stream, index):
+    """Philox words [..., n, 4] of the n counters ``index``."""
+    seed, position, nonce = (value.unsqueeze(-1) for value in whose)
     index = index.expand(*seed.shape[:-1], -1)
     counter = (index & WORD, position & WORD, nonce & WORD, torch.full_like(index, stream))
     return torch.stack(philox((seed & WORD, seed >> 32 & WORD), counter), dim=-1)
 
 
-def coins(seed, position, nonce, stream, index):
+def coins(whose, stream, index):
     """Coin u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
-    word = words(seed, position, nonce, stream, torch.tensor([index], device=seed.device))[..., 0, 0]
+    word = words(whose, stream, torch.tensor([index], device=whose.seed.device))[..., 0, 0]
     return torch.where(word < 1 << 24, word * 2.0**-32, (word >> 8) * 2.0**-24)
+
+
+def at(whose, requests, step):
+    """Noise of some requests, so many positions on."""
+    seed, position, nonce = (value[requests] for value in whose)
+    return Noise(seed, position + step, nonce)
 
 
 def truncated(integer, bits):
@@ -41,18 +50,18 @@ def truncated(integer, bits):
     return integer >> drop << drop
 
 
-def arrivals(seed, position, nonce, stream, vocabulary):
+def arrivals(whose, stream, vocabulary):
     """Exp(1) arrivals [..., vocabulary]: of every group of 64 the first's time and name, then the others' delays."""
-    token = torch.arange(vocabulary, device=seed.device)
+    token = torch.arange(vocabulary, device=whose.seed.device)
     group = token // GROUP
 
-    pairs = words(seed, position, nonce, stream, torch.arange((vocabulary + 127) // 128, device=seed.device))
+    pairs = words(whose, stream, torch.arange((vocabulary + 127) // 128, device=token.device))
     a, b = pairs[..., :2].flatten(-2), pairs[..., 2:].flatten(-2)
     uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57) * 2.0**-57
     first = -torch.log1p(-uniform) / GROUP
     winner = b >> 26
 
-    fours = words(seed, position, nonce, stream + 1, torch.arange((vocabulary + 3) // 4, device=seed.device))
+    fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device))
     uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33) * 2.0**-33
     delay = torch.where(token % GROUP == winner[..., group], 0.0, -torch.log1p(-uniform))
     return first[..., group] + delay

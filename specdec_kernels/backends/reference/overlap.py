@@ -2,15 +2,16 @@
 
 import torch
 
-from specdec_kernels.backends.reference import laws
+from specdec_kernels.backends.reference.residual import pair
+from specdec_kernels.status import Status
 
 
-def overlap(target, draft, space, temperature, accept, tv, kl, harmonic):
+def overlap(call):
     """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q) of each pair of rows."""
-    temperature, _ = laws.temperatures(temperature, target.shape[:-1], target.device)
-    p = laws.law(target, temperature, space)
-    q = laws.widened(laws.law(draft, temperature, space), target.shape[-1])
-    accept.copy_(torch.minimum(p, q).sum(dim=-1))
-    tv.copy_((p - q).abs().sum(dim=-1) / 2)
-    kl.copy_(torch.where(p > 0, p * (p / q).log(), 0.0).sum(dim=-1))
-    harmonic.copy_(torch.where(p * q > 0, p * q / (p + q), 0.0).sum(dim=-1))
+    who, p, q, status = pair(call)
+    who.write(call.accept, torch.minimum(p, q).sum(dim=-1))
+    who.write(call.tv, (p - q).abs().sum(dim=-1) / 2)
+    who.write(call.kl, torch.where(p > 0, p * (p / q).log(), 0.0).sum(dim=-1))
+    who.write(call.harmonic, torch.where(p * q > 0, p * q / (p + q), 0.0).sum(dim=-1))
+    if call.status is not None:
+        who.write(call.status, status, outside=Status.PARAMETER)

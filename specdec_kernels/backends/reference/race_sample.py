@@ -1,17 +1,34 @@
 """Sampling by a race: the first arrival under the target's law."""
 
-from specdec_kernels.backends.reference import laws, noise
+import torch
+
+from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.status import Status
 
 
-def race_scores(logits_or_probs, space, temperature, seed, position, nonce):
-    """Scores [A, R, V] of every token in the race that draft and target share; -inf cannot win."""
-    rows, device = logits_or_probs.shape[:-1], logits_or_probs.device
-    temperature, _ = laws.temperatures(temperature, rows, device)
-    seed, position, nonce = (laws.per_row(value, rows, None, device).long() for value in (seed, position, nonce))
-    arrivals = noise.arrivals(seed, position, nonce, noise.RACE, logits_or_probs.shape[-1])
-    return laws.scores(laws.log_weights(logits_or_probs, temperature, space), arrivals, temperature)
+def race(call):
+    """(requests, scores [n, R, V] of every token in the race that draft and target share, status): -inf cannot win."""
+    batch, inner, vocabulary = call.rows.shape
+    who = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, who)
+    rows, map_ = call.rows[who.live], call.draft_map
+    arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, vocabulary if map_ is None else int(map_[-1]) + 1)
+    if map_ is not None:
+        arrivals = arrivals[..., map_.long()]
+    status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+    return who, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
 
 
-def race_sample(target, space, temperature, seed, position, nonce, tokens):
+def tokens_of(columns, draft_map):
+    """The target's tokens of a draft row's."""
+    return columns if draft_map is None else torch.where(columns < 0, -1, draft_map.long()[columns])
+
+
+def race_sample(call):
     """argmin over tokens of arrival / p, the lowest token on ties; 0 in a row without weight."""
-    tokens.copy_(race_scores(target, space, temperature, seed, position, nonce).argmax(dim=-1))
+    who, scores, status = race(call)
+    tokens = tokens_of(scores.argmax(dim=-1), call.draft_map)
+    tokens = torch.where((scores == -torch.inf).all(dim=-1), 0, tokens)
+    who.write(call.tokens, tokens, idle=-1)
+    if call.status is not None:
+        who.write(call.status, status, outside=Status.PARAMETER)

@@ -2,13 +2,17 @@
 
 import torch
 
-from specdec_kernels.backends.reference.race_sample import race_scores
+from specdec_kernels.backends.reference.race_sample import race, tokens_of
+from specdec_kernels.status import Status
 
 
-def race_topk(draft, space, temperature, seed, position, nonce, tokens):
+def race_topk(call):
     """The k smallest arrivals / q in order, lower tokens first on ties; -1 once no weight is left."""
-    scores = race_scores(draft, space, temperature, seed, position, nonce)
+    who, scores, status = race(call)
+    k = call.tokens.shape[-1]
     scores, order = scores.sort(dim=-1, descending=True, stable=True)
-    order = torch.where(scores > -torch.inf, order, -1)[..., : tokens.shape[-1]]
-    tokens.fill_(-1)
-    tokens[..., : order.shape[-1]] = order
+    order = torch.where(scores > -torch.inf, order, -1)[..., :k]
+    nothing = torch.tensor([0] + [-1] * (k - 1), device=order.device)
+    who.write(call.tokens, tokens_of(order, call.draft_map), idle=-1, outside=nothing)
+    if call.status is not None:
+        who.write(call.status, status, outside=Status.PARAMETER)

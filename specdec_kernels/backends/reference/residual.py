@@ -2,22 +2,35 @@
 
 import torch
 
-from specdec_kernels.backends.reference import laws
+from specdec_kernels.backends.reference import laws, requests
+from specdec_kernels.status import Status
 
 
-def residual(target, draft, space, temperature, draft_prob, epsilon, probs, mass):
+def pair(call):
+    """(requests, p and q [n, R, V] of rows that lie side by side, status)."""
+    batch, inner, vocabulary = call.target.shape
+    who = requests.of(call, batch, call.target.device, inner=(inner,))
+    target_law, bad_target = laws.decoded(call.target_law, who)
+    draft_law, bad_draft = laws.decoded(call.draft_law, who)
+    target, draft = call.target[who.live], call.draft[who.entry]
+    p = laws.probabilities(target, target_law)
+    q = laws.widened(laws.probabilities(draft, draft_law), vocabulary, call.draft_map)
+    unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
+    return who, p, q, unfit.int() * Status.NON_FINITE | (bad_target | bad_draft).int() * Status.PARAMETER
+
+
+def residual(call):
     """norm((p - a q)+), drawn from with probability (1 - a) + sum (a q - p - eps)+; where it is empty, p and 0."""
-    rows, device = target.shape[:-1], target.device
-    temperature, _ = laws.temperatures(temperature, rows, device)
-    draft_prob, _ = laws.draft_probs(draft_prob, rows, device)
-    epsilon, _ = laws.epsilons(epsilon, rows, device)
-
-    p = laws.law(target, temperature, space)
-    q = laws.widened(laws.law(draft, temperature, space), target.shape[-1])
+    who, p, q, status = pair(call)
+    draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
+    epsilon, bad_epsilon = laws.epsilons(who.numbers(call.epsilon, torch.float32))
     excess = laws.residual_weights(p, q, draft_prob)
     total = excess.sum(dim=-1, keepdim=True)
-    probs.copy_(torch.where(total > 0, excess / total, p))
+    who.write(call.probs, torch.where(total > 0, excess / total, p))
 
     draft_prob, epsilon = draft_prob.unsqueeze(-1), epsilon.unsqueeze(-1)
     rejected = (draft_prob * q - p - epsilon).clamp(min=0.0).sum(dim=-1, keepdim=True)
-    mass.copy_(torch.where(total > 0, 1 - draft_prob + rejected, 0.0).squeeze(-1))
+    who.write(call.mass, torch.where(total > 0, 1 - draft_prob + rejected, 0.0).squeeze(-1))
+    if call.status is not None:
+        status |= (bad_draft_prob | bad_epsilon).int() * Status.PARAMETER
+        who.write(call.status, status, outside=Status.PARAMETER)

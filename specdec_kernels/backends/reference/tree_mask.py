@@ -3,10 +3,12 @@
 import torch
 
 from specdec_kernels.backends.reference import trees
+from specdec_kernels.status import Status
 
 
-def tree_mask(parents, prefix_len, columns, mask, status):
+def tree_mask(call):
     """Slots of the prefix, of the ancestors and of the node itself; node j lies in slot prefix_len + j."""
+    parents, prefix_len, columns, mask, status = call
     requests, nodes = mask.shape[:2]
     attended = torch.zeros(requests, nodes, columns, dtype=torch.bool)
     lengths = trees.prefix_lens(prefix_len, requests, most=columns - nodes)
@@ -19,7 +21,7 @@ def tree_mask(parents, prefix_len, columns, mask, status):
             while ancestor is not None:
                 attended[b, node, prefix + ancestor] = True
                 ancestor = tree[ancestor]
-        status[b] = (bad or bad_prefix) * trees.BAD_PARAMETER
+        status[b] = (bad or bad_prefix) * Status.PARAMETER
     if mask.dtype == torch.bool:
         mask.copy_(attended)
     elif mask.dtype == torch.int32:

@@ -3,10 +3,12 @@
 import torch
 
 from specdec_kernels.backends.reference import trees
+from specdec_kernels.status import Status
 
 
-def tree_positions(parents, prefix_len, positions, status):
+def tree_positions(call):
     """prefix_len + depth; the root and absent nodes have depth 0."""
+    parents, prefix_len, positions, status = call
     requests, nodes = positions.shape
     lengths = trees.prefix_lens(prefix_len, requests)
     for b, entries in enumerate(parents.expand(requests, nodes).tolist()):
@@ -16,4 +18,4 @@ def tree_positions(parents, prefix_len, positions, status):
         for parent in tree:
             depths.append(0 if parent is None else depths[parent] + 1)
         positions[b] = prefix + torch.tensor(depths)
-        status[b] = (bad or bad_prefix) * trees.BAD_PARAMETER
+        status[b] = (bad or bad_prefix) * Status.PARAMETER

@@ -1,7 +1,5 @@
 """Trees as lists: what an entry of ``parents`` means, and lengths of prefixes."""
 
-BAD_PARAMETER = 8
-
 
 def parents_of(entries):
     """(parents, bad): every node's parent, None for the root, an absent node (-1) and an entry that is none (bad)."""

@@ -1,70 +1,125 @@
 """Verification of chains of draft tokens: slot by slot, all requests that still walk at once."""
 
+from typing import NamedTuple
+
 import torch
 
-from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.ops._declaration import Law
+from specdec_kernels.status import Status
 
-NON_FINITE, EMPTY_RESIDUAL, OUT_OF_RANGE, BAD_PARAMETER = 1, 2, 4, 8
 
-
-def verify_chain(
-    draft_tokens, target, draft, cu_drafts, method, space, temperature, draft_prob, epsilon, seed, position, nonce,
-    tokens, num_accepted, status,
-):  # fmt: skip
+def verify_chain(call):
     """Accept drafts until the method rejects one or none is left; every slot that is reached emits one token."""
-    requests, width = tokens.shape
-    device = target.device
-    temperature, bad_temperature = laws.temperatures(temperature, (requests,), device)
-    epsilon, bad_epsilon = laws.epsilons(epsilon, (requests,), device)
-    seed, position, nonce = (laws.per_row(value, (requests,), torch.int64, device) for value in (seed, position, nonce))
+    batch, width = call.tokens.shape
+    device, vocabulary = call.target.device, call.target.shape[-1]
+    bounds, outside = slot_bounds(call, batch)
+    who = requests.of(call, batch, device, outside=outside)
+    target_law, bad_temperature = laws.decoded(call.target_law, who)
+    draft_law, bad_draft_temperature = laws.decoded(call.draft_law, who)
+    epsilon, bad_epsilon = laws.epsilons(who.numbers(call.epsilon, torch.float32))
+    draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
+    whose = who.noise(call.noise)
 
-    bounds = slot_bounds(draft_tokens, cu_drafts, requests)
-    start, count = bounds[:-1], bounds.diff()
-    draft_tokens, target = draft_tokens.reshape(-1).long(), target.reshape(-1, target.shape[-1])
-    draft = None if draft is None else draft.reshape(-1, draft.shape[-1])
-    draft_prob = draft_prob.reshape(-1) if isinstance(draft_prob, torch.Tensor) else draft_prob
-    draft_prob, bad_draft_prob = laws.draft_probs(draft_prob, draft_tokens.shape, device)
+    start, count = bounds[:-1][who.live], bounds.diff()[who.live]
+    draft_tokens = call.draft_tokens.reshape(-1).long()
+    target = call.target.reshape(-1, vocabulary)
+    # Draft rows and draft_prob lie by entry where they are padded.
+    draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
+    drafts_from = start if call.cu_drafts is not None else who.entry * call.draft_tokens.shape[-1]
+    shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
 
-    tokens.fill_(-1)
-    num_accepted.zero_()
-    status.copy_((bad_temperature | bad_epsilon | (count > width - 1)) * BAD_PARAMETER)
-    walking = torch.arange(requests, device=device)
+    bad = bad_temperature | bad_epsilon | (count > width - 1)
+    if draft is not None:
+        bad |= bad_draft_temperature
+    status = bad.int() * Status.PARAMETER
+    tokens = torch.full((len(start), width), -1, device=device)
+    num_accepted = torch.zeros_like(start)
+    walking = torch.arange(len(start), device=device)
     for slot in range(width):
         here = walking
-        index = start[here] + slot
         within = slot < count[here].clamp(max=width - 1)
         x = torch.full_like(here, -1)
-        x[within] = draft_tokens[index[within]]
-        out_of_range = (x < -1) | (x >= target.shape[-1])
+        x[within] = draft_tokens[start[here][within] + slot]
+        out_of_range = (x < -1) | (x >= vocabulary)
 
-        rows = target[index + here]
-        clock = (seed[here], position[here] + slot, nonce[here])
-        if method == "race":
-            token, flags = race_step(rows, space, temperature[here], clock)
+        rows = target[start[here] + slot + who.live[here]]
+        law, now = laws.at(target_law, here), noise.at(whose, here, slot)
+        if call.method == "race":
+            token, flags = race_step(rows, law, now)
             accepted = x == token
         else:
-            within &= temperature[here] > 0
+            within &= law.temperature > 0
             h, bad = torch.ones_like(here, dtype=torch.float64), torch.zeros_like(within)
-            h[within], bad[within] = draft_prob[index[within]], bad_draft_prob[index[within]]
+            if draft_prob.ndim == 1:
+                h[within], bad[within] = draft_prob[here][within], bad_draft_prob[here][within]
+            else:
+                place = here[within], shares_from[here][within] + slot
+                h[within], bad[within] = draft_prob[place], bad_draft_prob[place]
             # A slot without a token has its draft law all the same, unless drafting was certain: then the chain ends.
             drafted = within & ((x != -1) | (h < 1))
-            draft_rows = None if draft is None else rows_where(drafted, draft, index, space)
-            coin = noise.coins(*clock, noise.COIN, slot)
-            token, accepted, flags = rejection_step(
-                rows, draft_rows, drafted, x, h, epsilon[here], space, temperature[here], coin, clock
-            )
-            flags |= bad.int() * BAD_PARAMETER
-        status[here] |= flags | out_of_range.int() * OUT_OF_RANGE
+            pair = Pair(rows, law)
+            if draft is not None:
+                draft_rows = rows_where(drafted, draft, drafts_from[here] + slot, draft_law.space)
+                pair = Pair(rows, law, draft_rows, laws.at(draft_law, here), call.draft_map)
+            coin = noise.coins(now, noise.COIN, slot)
+            token, accepted, flags = rejection_step(pair, drafted, x, h, epsilon[here], coin, now)
+            flags |= bad.int() * Status.PARAMETER
+        status[here] |= flags | out_of_range.int() * Status.TOKEN_RANGE
         tokens[here, slot] = token
         num_accepted[here] += accepted.int()
         walking = here[accepted]
 
+    who.write(call.tokens, tokens, idle=-1, outside=torch.tensor([0] + [-1] * (width - 1), device=device))
+    who.write(call.num_accepted, num_accepted, idle=-1)
+    who.write(call.status, status, outside=Status.PARAMETER)
 
-def slot_bounds(draft_tokens, cu_drafts, requests):
-    """Slots bounds[b] .. bounds[b + 1] are request b's, padded or ragged; target row i + b verifies slot i."""
-    if cu_drafts is not None:
-        return cu_drafts.long()
-    return torch.arange(requests + 1, device=draft_tokens.device) * draft_tokens.shape[-1]
+
+class Pair(NamedTuple):
+    """Rows of the target and, where there is one, of the draft, and how they become laws."""
+
+    target: torch.Tensor
+    target_law: Law
+    draft: torch.Tensor = None
+    draft_law: Law = None
+    draft_map: torch.Tensor = None
+
+    def p(self):
+        return laws.probabilities(self.target, self.target_law)
+
+    def q(self):
+        """Over the target's vocabulary."""
+        return laws.widened(laws.probabilities(self.draft, self.draft_law), self.target.shape[-1], self.draft_map)
+
+    def unfit(self, drafted, glance, x):
+        """Where rows that were read are no laws; those of the draft are read where ``drafted``.
+
+        ``glance``: probabilities were looked at for token x alone. An argmax takes a whole row.
+        """
+        found = unfit_where_read(self.target, self.target_law, glance, x)
+        if self.draft is None:
+            return found
+        column = laws.columns(x, self.draft.shape[-1], self.target.shape[-1], self.draft_map)
+        return found | drafted & unfit_where_read(self.draft, self.draft_law, glance, column)
+
+
+def unfit_where_read(rows, law, glance, column):
+    """Rows with a value no law has: in this column (-1: in none) at a glance at probabilities, anywhere otherwise."""
+    at = column.clamp(min=0).unsqueeze(-1)
+    glanced = laws.non_finite(rows.gather(-1, at), law.space).squeeze(-1) & (column >= 0)
+    return torch.where(glance & (law.space == "probs") & (law.temperature > 0), glanced, laws.unfit(rows, law.space))
+
+
+def slot_bounds(call, batch):
+    """Slots bounds[b] .. bounds[b + 1] are request b's, and which requests' bounds point outside.
+
+    Padded or ragged, target row i + b verifies slot i.
+    """
+    if call.cu_drafts is None:
+        return torch.arange(batch + 1, device=call.target.device) * call.draft_tokens.shape[-1], None
+    bounds = call.cu_drafts.long()
+    begin, end = bounds[:-1], bounds[1:]
+    return bounds, (begin < 0) | (end < begin) | (end > len(call.draft_tokens))
 
 
 def rows_where(drafted, values, index, space):
@@ -74,42 +129,34 @@ def rows_where(drafted, values, index, space):
     return rows
 
 
-def race_step(rows, space, temperature, clock):
+def race_step(rows, law, now):
     """The target's own winner of the race in which the draft took part, and status bits."""
-    logs = laws.log_weights(rows, temperature, space)
-    token = laws.scores(logs, noise.arrivals(*clock, noise.RACE, rows.shape[-1]), temperature).argmax(dim=-1)
-    return token, laws.unfit(rows, space).int() * NON_FINITE
+    arrivals = noise.arrivals(now, noise.RACE, rows.shape[-1])
+    token = laws.scores(laws.log_weights(rows, law), arrivals, law.temperature).argmax(dim=-1)
+    return token, laws.unfit(rows, law.space).int() * Status.NON_FINITE
 
 
-def rejection_step(rows, draft_rows, drafted, x, h, epsilon, space, temperature, coin, clock):
+def rejection_step(pair, drafted, x, h, epsilon, coin, now):
     """Accept x iff u h q(x) < p(x) + eps, else draw from norm((p - h q)+); at temperature 0 p is one-hot and q is 0."""
-    vocabulary = rows.shape[-1]
+    p, sampled = pair.p(), pair.target_law.temperature > 0
+    vocabulary = p.shape[-1]
     valid = (x >= 0) & (x < vocabulary)
-    at_x = torch.where(valid, x, 0).unsqueeze(-1)
-    p = laws.law(rows, temperature, space)
-    if draft_rows is None:
+    x = torch.where(valid, x, 0)
+    at_x = x.unsqueeze(-1)
+    if pair.draft is None:
         q = torch.zeros_like(p).scatter_(-1, at_x, (drafted & valid).double().unsqueeze(-1))
     else:
-        q = drafted.unsqueeze(-1) * laws.widened(laws.law(draft_rows, temperature, space), vocabulary)
+        q = drafted.unsqueeze(-1) * pair.q()
 
     p_x, q_x = p.gather(-1, at_x).squeeze(-1), q.gather(-1, at_x).squeeze(-1)
-    accepted = valid & (coin * (h * q_x) < p_x + torch.where(temperature > 0, epsilon, 0.0))
+    accepted = valid & (coin * (h * q_x) < p_x + torch.where(sampled, epsilon, 0.0))
     weights = laws.residual_weights(p, q, h)
     empty = (weights == 0).all(dim=-1)
     weights = torch.where(empty.unsqueeze(-1), p, weights)
-    drawn = laws.draw(weights, noise.arrivals(*clock, noise.RESIDUAL, vocabulary))
+    drawn = laws.draw(weights, noise.arrivals(now, noise.RESIDUAL, vocabulary))
 
-    # From probabilities an accepted slot reads p(x) and q(x) alone; whole rows are read to draw and to find an argmax.
-    glance = accepted & (temperature > 0) & (space == "probs")
-    flags = unfit_where_read(rows, glance, at_x, space)
-    if draft_rows is not None:
-        flags |= drafted & unfit_where_read(draft_rows, glance, at_x, space)
+    # From probabilities an accepted slot reads p(x) and q(x) alone; whole rows are read to draw.
+    flags = pair.unfit(drafted, accepted, x)
     empty &= drafted & ~accepted
-    return torch.where(accepted, x, drawn), accepted, flags.int() * NON_FINITE | empty.int() * EMPTY_RESIDUAL
-
-
-def unfit_where_read(rows, glance, at_x, space):
-    """Rows with a value no law has: at x alone where ``glance``, anywhere otherwise."""
-    known = at_x < rows.shape[-1]
-    glanced = laws.non_finite(rows.gather(-1, torch.where(known, at_x, 0)), space) & known
-    return torch.where(glance, glanced.squeeze(-1), laws.unfit(rows, space))
+    flags = flags.int() * Status.NON_FINITE | empty.int() * Status.EMPTY_RESIDUAL
+    return torch.where(accepted, x, drawn), accepted, flags

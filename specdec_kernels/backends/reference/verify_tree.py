@@ -2,112 +2,114 @@
 
 import torch
 
-from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.backends.reference.verify_chain import (
-    BAD_PARAMETER,
-    EMPTY_RESIDUAL,
-    NON_FINITE,
-    OUT_OF_RANGE,
-    race_step,
-    unfit_where_read,
-)
+from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.backends.reference.verify_chain import Pair, race_step
+from specdec_kernels.status import Status
 
 
-def verify_tree(
-    draft_tokens, target, draft, parents, method, replacement, space, temperature, seed, position, nonce,
-    tokens, path, num_accepted, status,
-):  # fmt: skip
+def verify_tree(call):
     """Walk from the root to the first child accepted, as long as there is one; then emit one token more.
 
     Children come after their parents and in the order in which they are tried, so one pass over the nodes is the walk.
     """
-    (requests, width), (nodes, vocabulary), device = tokens.shape, target.shape[1:], target.device
-    temperature, bad_temperature = laws.temperatures(temperature, (requests,), device)
-    seed, position, nonce = (laws.per_row(value, (requests,), torch.int64, device) for value in (seed, position, nonce))
-    draft_tokens, parents = draft_tokens.long(), parents.expand(requests, nodes).long()
+    (batch, width), (nodes, vocabulary), device = call.tokens.shape, call.target.shape[1:], call.target.device
+    who = requests.of(call, batch, device)
+    target_law, bad_temperature = laws.decoded(call.target_law, who)
+    draft_law, bad_draft_temperature = laws.decoded(call.draft_law, who)
+    whose = who.noise(call.noise)
+    draft_tokens = call.draft_tokens[who.live].long()
+    parents = call.parents.expand(batch, nodes)[who.live].long()
+    rejection, certain = call.method == "rejection", target_law.temperature == 0
     stray = (parents < -1) | (parents >= torch.arange(nodes, device=device))
 
-    tokens.fill_(-1)
-    path.fill_(-1)
-    num_accepted.zero_()
-    status.copy_((bad_temperature | stray.any(dim=1)) * BAD_PARAMETER)
-    node, depth, tries = torch.zeros(3, requests, dtype=torch.int64, device=device)
+    count = len(who.live)
+    tokens, path = torch.full((2, count, width), -1, device=device)
+    bad = bad_temperature | stray.any(dim=1)
+    if call.draft is not None:
+        bad |= bad_draft_temperature
+    status = bad.int() * Status.PARAMETER
+    node, depth, tries = torch.zeros(3, count, dtype=torch.int64, device=device)
     # The laws p^m and q^m at each request's node, and the tokens tried there.
-    p, q = torch.zeros(2, requests, vocabulary, dtype=torch.float64, device=device)
-    tried = torch.zeros(requests, vocabulary, dtype=torch.bool, device=device)
+    p, q = torch.zeros(2, count, vocabulary, dtype=torch.float64, device=device)
+    tried = torch.zeros(count, vocabulary, dtype=torch.bool, device=device)
 
-    def clock(who):
-        return seed[who], position[who] + depth[who], nonce[who]
+    def now(some):
+        return noise.at(whose, some, depth[some])
 
-    def arrive(who):
-        rows = target[who, node[who]]
-        path[who, depth[who]] = node[who].int()
-        tries[who], tried[who] = 0, False
-        if method == "race":
+    def pair_at(some):
+        """The rows at their nodes."""
+        target, law = call.target[who.live[some], node[some]], laws.at(target_law, some)
+        if call.draft is None:
+            return Pair(target, law)
+        draft = call.draft[who.entry[some], node[some]]
+        return Pair(target, law, draft, laws.at(draft_law, some), call.draft_map)
+
+    def arrive(some):
+        pair = pair_at(some)
+        path[some, depth[some]] = node[some]
+        tries[some], tried[some] = 0, False
+        if not rejection:
             # The winner is all that the race leaves to accept or to emit.
-            winner, flags = race_step(rows, space, temperature[who], clock(who))
-            p[who], q[who] = one_hot(winner, vocabulary), 0.0
-            status[who] |= flags
+            winner, flags = race_step(pair.target, pair.target_law, now(some))
+            p[some], q[some] = one_hot(winner, vocabulary), 0.0
+            status[some] |= flags
             return
-        p[who], q[who] = laws.law(rows, temperature[who], space), 0.0
-        if draft is not None:
-            draft_law = laws.widened(laws.law(draft[who, node[who]], temperature[who], space), vocabulary)
-            q[who] = torch.where(temperature[who].unsqueeze(-1) > 0, draft_law, 0.0)
+        p[some], q[some] = pair.p(), 0.0
+        if call.draft is not None:
+            q[some] = torch.where(certain[some].unsqueeze(-1), 0.0, pair.q())
 
-    def read(who, at_x, glance):
+    def read(some, x, glance):
         """Status of what a trial or a draw reads of the node's pair of rows: only at x where ``glance``."""
-        flags = unfit_where_read(target[who, node[who]], glance, at_x, space)
-        if draft is not None:
-            used = (tries[who] > 0) & (temperature[who] > 0)
-            flags |= used & unfit_where_read(draft[who, node[who]], glance, at_x, space)
-        status[who] |= flags.int() * NON_FINITE
+        drafted = (tries[some] > 0) & ~certain[some]
+        status[some] |= pair_at(some).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
-    arrive(torch.arange(requests, device=device))
+    everyone = torch.arange(count, device=device)
+    arrive(everyone)
     for child in range(1, nodes):
         x = draft_tokens[:, child]
         here = (parents[:, child] == node) & (x != -1)
         no_room = here & (depth == width - 1)
         valid = (x >= 0) & (x < vocabulary)
-        at_x = torch.where(valid, x, 0).unsqueeze(-1)
-        status |= no_room.int() * BAD_PARAMETER | (here & ~no_room & ~valid).int() * OUT_OF_RANGE
-        repeated = valid & tried.gather(-1, at_x).squeeze(-1)
-        if draft is None or not replacement:
-            here = here & ~repeated
+        x = torch.where(valid, x, 0)
+        status |= no_room.int() * Status.PARAMETER | (here & ~no_room & ~valid).int() * Status.TOKEN_RANGE
+        if call.draft is None or not call.replacement:
+            here = here & ~(valid & tried.gather(-1, x.unsqueeze(-1)).squeeze(-1))
 
-        who = (here & ~no_room).nonzero().squeeze(-1)
-        x, valid, at_x = x[who], valid[who], at_x[who]
-        tries[who] += 1
-        tried[who] = tried[who].scatter(-1, at_x, valid.unsqueeze(-1) | tried[who].gather(-1, at_x))
-        if method == "rejection":
-            certain = temperature[who] == 0
-            first = (tries[who] == 1) | (draft is None)
-            read(who, at_x, glance=first & ~certain & (space == "probs"))
-        if draft is None and method == "rejection":
-            q[who] = one_hot(at_x.squeeze(-1), vocabulary) * (valid & ~certain).unsqueeze(-1)
+        some = (here & ~no_room).nonzero().squeeze(-1)
+        x, valid = x[some], valid[some]
+        at_x = x.unsqueeze(-1)
+        tries[some] += 1
+        tried[some] = tried[some].scatter(-1, at_x, valid.unsqueeze(-1) | tried[some].gather(-1, at_x))
+        if rejection:
+            read(some, x, glance=(tries[some] == 1) | (call.draft is None))
+            if call.draft is None:
+                q[some] = one_hot(x, vocabulary) * (valid & ~certain[some]).unsqueeze(-1)
 
-        coin = noise.coins(*clock(who), noise.COIN, child - 1)
-        p_x, q_x = p[who].gather(-1, at_x).squeeze(-1), q[who].gather(-1, at_x).squeeze(-1)
+        coin = noise.coins(now(some), noise.COIN, child - 1)
+        p_x, q_x = p[some].gather(-1, at_x).squeeze(-1), q[some].gather(-1, at_x).squeeze(-1)
         accepted = valid & (coin * q_x < p_x)
-        rejected = who[~accepted]
+        rejected = some[~accepted]
         p[rejected] = normalised((p[rejected] - q[rejected]).clamp(min=0.0))
-        if not replacement:
+        if not call.replacement:
             q[rejected] = normalised(torch.where(tried[rejected], 0.0, q[rejected]))
 
-        who, x = who[accepted], x[accepted]
-        tokens[who, depth[who]] = x
-        node[who], depth[who] = child, depth[who] + 1
-        arrive(who)
+        some, x = some[accepted], x[accepted]
+        tokens[some, depth[some]] = x
+        node[some], depth[some] = child, depth[some] + 1
+        arrive(some)
 
-    everyone = torch.arange(requests, device=device)
-    root = torch.zeros_like(node).unsqueeze(-1)
-    if method == "rejection":
-        read(everyone, root, glance=torch.zeros_like(bad_temperature))
+    if rejection:
+        read(everyone, torch.zeros_like(node), glance=torch.zeros_like(certain))
     empty = (p == 0).all(dim=-1)
-    whole = laws.law(target[everyone, node], temperature, space)
-    p = torch.where(empty.unsqueeze(-1), whole, p)
-    status |= (empty & (tries > 0)).int() * EMPTY_RESIDUAL
-    tokens[everyone, depth] = laws.draw(p, noise.arrivals(*clock(everyone), noise.RESIDUAL, vocabulary))
-    num_accepted.copy_(depth)
+    p = torch.where(empty.unsqueeze(-1), pair_at(everyone).p(), p)
+    status |= (empty & (tries > 0)).int() * Status.EMPTY_RESIDUAL
+    tokens[everyone, depth] = laws.draw(p, noise.arrivals(now(everyone), noise.RESIDUAL, vocabulary))
+
+    root = torch.arange(width, device=device) == 0
+    who.write(call.tokens, tokens, idle=-1, outside=root.long() - 1)
+    who.write(call.path, path, idle=-1, outside=root.int() - 1)
+    who.write(call.num_accepted, depth, idle=-1)
+    who.write(call.status, status, outside=Status.PARAMETER)
 
 
 def one_hot(token, vocabulary):

@@ -1,16 +1,15 @@
-// Every op of the CPU backend, one line each. verify_chain(p, threads) and the rest are compiled once per instruction
-// set; dispatch.cpp picks.
+// Every op, one line each: what the CPU and the CUDA backends have, and what Python sees of them.
 #pragma once
 
-#include "cpu.h"
+#include "params.h"
 
-#define SPECDEC_CPU_OPS(op)           \
+#define SPECDEC_OPS(op)               \
   op(verify_chain, ChainParams)       \
+  op(verify_tree, TreeParams)         \
   op(race_sample, RaceParams)         \
   op(race_topk, RaceParams)           \
   op(residual, ResidualParams)        \
   op(overlap, OverlapParams)          \
-  op(verify_tree, TreeParams)         \
   op(tree_mask, MaskParams)           \
   op(tree_positions, PositionsParams) \
   op(compact_kv, CompactParams)

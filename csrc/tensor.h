@@ -1,0 +1,103 @@
+// Python's tensors as C++ sees them: through the functions that torch hands out for that (dlpack.h), in 40 ns each; where
+// a torch has none, or for a subclass of its tensors, through their attributes.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include "dlpack.h"
+
+namespace specdec {
+namespace python {
+
+namespace py = pybind11;
+
+// DLPack's code and bits.
+enum class Element : uint16_t {
+  kFloat32 = dlpack::kFloat << 8 | 32,
+  kFloat16 = dlpack::kFloat << 8 | 16,
+  kBFloat16 = dlpack::kBFloat << 8 | 16,
+  kInt32 = dlpack::kInt << 8 | 32,
+  kInt64 = dlpack::kInt << 8 | 64,
+  kBool = dlpack::kBool << 8 | 8,
+};
+
+struct Tensor {
+  static constexpr int kMaxDims = 8;
+  void* data;
+  Element element;  // none of these: a type that only compact_kv takes
+  int32_t element_bytes, ndim;
+  int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
+};
+
+[[noreturn]] inline void expected(const char* what, PyObject* got) {
+  PyErr_Format(PyExc_TypeError, "expected %s; got %.200s", what, Py_TYPE(got)->tp_name);
+  throw py::error_already_set();
+}
+
+// The one type that `api` can view, once somebody has named it.
+struct Viewed {
+  PyObject* type;
+  const dlpack::ExchangeApi* api;
+};
+inline Viewed viewed = {};
+
+// A capsule of another version than ours, or without what is needed of it, changes nothing.
+inline void use_tensors(const py::type& type, const py::capsule& capsule) {
+  auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
+  if (!api) throw py::error_already_set();
+  while (api && api->version.major != dlpack::kMajor) api = api->older;
+  if (api && api->view_object) viewed = {py::type(type).release().ptr(), api};
+}
+
+inline Tensor tensor_by_view(PyObject* object) {
+  dlpack::View view;
+  if (viewed.api->view_object(object, &view) != 0) throw py::error_already_set();
+  if (view.ndim > Tensor::kMaxDims) expected("a tensor of at most 8 dimensions", object);
+  Tensor t;
+  t.data = view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr;
+  t.element = static_cast<Element>(view.dtype.code << 8 | view.dtype.bits);
+  t.element_bytes = view.dtype.bits * view.dtype.lanes / 8;
+  t.ndim = view.ndim;
+  std::copy_n(view.shape, view.ndim, t.shape);
+  std::copy_n(view.strides, view.ndim, t.strides);
+  return t;
+}
+
+inline Element element_of(const py::handle& dtype) {
+  static constexpr struct {
+    const char* name;
+    Element element;
+  } kNamed[] = {{"torch.float32", Element::kFloat32}, {"torch.float16", Element::kFloat16},
+                {"torch.bfloat16", Element::kBFloat16}, {"torch.int32", Element::kInt32},
+                {"torch.int64", Element::kInt64},       {"torch.bool", Element::kBool}};
+  const py::str name(dtype);
+  for (const auto& named : kNamed)
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), named.name) == 0) return named.element;
+  return Element{};
+}
+
+inline Tensor tensor_by_attributes(const py::handle& object) {
+  const py::tuple shape = object.attr("shape"), strides = object.attr("stride")();
+  if (shape.size() > Tensor::kMaxDims) expected("a tensor of at most 8 dimensions", object.ptr());
+  Tensor t;
+  t.data = reinterpret_cast<void*>(object.attr("data_ptr")().cast<uintptr_t>());
+  t.element = element_of(object.attr("dtype"));
+  t.element_bytes = object.attr("element_size")().cast<int32_t>();
+  t.ndim = static_cast<int32_t>(shape.size());
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    t.shape[i] = shape[static_cast<size_t>(i)].cast<int64_t>();
+    t.strides[i] = strides[static_cast<size_t>(i)].cast<int64_t>();
+  }
+  return t;
+}
+
+inline Tensor tensor_of(PyObject* object) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) == viewed.type) return tensor_by_view(object);
+  if (!PyObject_HasAttrString(object, "data_ptr")) expected("a tensor", object);
+  return tensor_by_attributes(object);
+}
+
+}  // namespace python
+}  // namespace specdec

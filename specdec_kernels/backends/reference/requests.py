@@ -1,0 +1,66 @@
+"""Whose numbers and draft rows a batch row uses, and numbers as tensors with one for each row."""
+
+import torch
+
+from specdec_kernels.ops._declaration import Noise
+
+ANY = 2**31
+
+
+class Requests:
+    """The requests of a call that are worked on; the others are idle, or point outside of what there is.
+
+    Parameters
+    ----------
+    index : Tensor or None
+        ``request_index``; without one each batch row is an entry of its own.
+    entries : int
+        How many there are.
+    inner : tuple of int
+        Dimensions of numbers beside the request's: (R,) beside rows [A, R, V].
+    outside : Tensor, optional
+        bool [B]: requests that point outside by other means.
+
+    Attributes
+    ----------
+    live, entry : Tensor
+        int64 [n]: the batch rows of those worked on, and the entry of numbers and draft rows that each of them uses.
+    idle, outside : Tensor
+        bool [B]: the batch rows that are not worked on.
+    """
+
+    def __init__(self, index, batch, entries, device, inner=(), outside=None):
+        index = torch.arange(batch, device=device) if index is None else index.long()
+        self.idle = index == -1
+        self.outside = (index < -1) | (index >= entries)
+        if outside is not None:
+            self.outside |= outside & ~self.idle
+        self.live = (~self.idle & ~self.outside).nonzero().squeeze(-1)
+        self.entry, self.inner = index[self.live], inner
+
+    def numbers(self, value, dtype):
+        """A number, or a tensor of entries, as one for each request worked on: [n, *inner]."""
+        if isinstance(value, torch.Tensor):
+            return value[self.entry].to(dtype)
+        return torch.tensor(value, dtype=dtype, device=self.live.device).expand(len(self.live), *self.inner)
+
+    def noise(self, noise):
+        return Noise(*(self.numbers(value, torch.int64) for value in noise))
+
+    def write(self, output, values, idle=0, outside=0):
+        """The results of the requests worked on, and what the others have."""
+        if self.inner:
+            output = output.unflatten(0, (len(self.idle), *self.inner))
+        output[self.idle], output[self.outside] = idle, outside
+        output[self.live] = values.to(output.dtype)
+
+
+def of(call, batch, device, inner=(), outside=None):
+    """The requests of a call. Without a draft and without any tensor of numbers every index will do: all are equal."""
+    if call.request_index is None:
+        return Requests(None, batch, batch, device, inner, outside)
+    numbers = [getattr(call, "draft", None), getattr(call, "draft_prob", None), getattr(call, "epsilon", None)]
+    for group in ("law", "target_law", "draft_law", "noise"):
+        numbers += getattr(call, group, ())
+    entries = next((len(x) for x in numbers if isinstance(x, torch.Tensor)), ANY)
+    return Requests(call.request_index, batch, entries, device, inner, outside)

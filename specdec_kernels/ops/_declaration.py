@@ -1,0 +1,215 @@
+"""An op is declared once, as an ``Op``: named arguments, each of a kind.
+
+From that come the tuple that backends get (``Op.Call``), the schema under which torch knows the op with its CPU, CUDA
+and meta implementations, the making and checking of outputs, and, by ``OPS``, every table of ops there is.
+"""
+
+import collections
+import string
+from typing import NamedTuple
+
+import torch
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
+from torch.autograd import _profiler_enabled
+from torch.compiler import is_compiling
+
+from specdec_kernels import backends
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._memory import check_apart
+
+OPS = {}  # name -> Op
+_library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
+
+
+class Law(NamedTuple):
+    """From a raw value of a row to a weight."""
+
+    space: str
+    temperature: "float | torch.Tensor"
+
+
+class Noise(NamedTuple):
+    """Whose random numbers, and which of them."""
+
+    seed: "int | torch.Tensor"
+    position: "int | torch.Tensor"
+    nonce: "int | torch.Tensor"
+
+
+class Kind:
+    """How an argument is written in a schema, and the way of a value to the schema's arguments and back.
+
+    ``shown`` is its public name, where that is another one; ``(!)`` in a schema marks what the op writes.
+    """
+
+    def __init__(self, schema, shown=None):
+        self._schema = schema
+        self.shown = shown
+        self.written = schema is not None and "(!)" in schema
+
+    @property
+    def is_tensor(self):
+        return self._schema == "Tensor {}"
+
+    def schema(self, name):
+        return self._schema.format(name)
+
+    def flat(self, value):
+        return [value]
+
+    def whole(self, flat):
+        return next(flat)
+
+
+class Either(Kind):
+    """One number for all, or a tensor of them."""
+
+    def __init__(self, type_, nothing):
+        super().__init__(f"Tensor? {{0}}s, {type_} {{0}}")
+        self._nothing = nothing
+
+    def flat(self, value):
+        return [value, self._nothing] if isinstance(value, torch.Tensor) else [None, value]
+
+    def whole(self, flat):
+        tensor, number = next(flat), next(flat)
+        return number if tensor is None else tensor
+
+
+class Group(Kind):
+    """A value of several parts, a NamedTuple."""
+
+    def __init__(self, type_, **kinds):
+        super().__init__(None)
+        self._type, self._kinds = type_, kinds
+
+    def schema(self, name):
+        return ", ".join(kind.schema(f"{name}_{part}") for part, kind in self._kinds.items())
+
+    def flat(self, value):
+        flat = []
+        for kind, part in zip(self._kinds.values(), value, strict=True):
+            flat += kind.flat(part)
+        return flat
+
+    def whole(self, flat):
+        return self._type(*[kind.whole(flat) for kind in self._kinds.values()])
+
+
+class Output(Kind):
+    """A tensor that the op writes. Contiguous; one ``by_rows`` may have rows apart from each other."""
+
+    def __init__(self, dtype, shown=None, optional=False, by_rows=False):
+        super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown)
+        self.dtype, self._by_rows = dtype, by_rows
+
+    def made(self, given, shape, device, dtype=None):
+        """A new one, or the one ``given`` once it is found fit."""
+        dtype = self.dtype if dtype is None else dtype
+        if given is None:
+            return torch.empty(shape, dtype=dtype, device=device)
+        inputs.output(self.shown, given, dtype, shape, device, self._by_rows)
+        return given
+
+
+TENSOR, OPTIONAL = Kind("Tensor {}"), Kind("Tensor? {}")
+NUMBER, COUNTER = Either("float", 0.0), Either("SymInt", 0)  # float32; int32 or int64
+CHOICE, FLAG, SIZE = Kind("str {}"), Kind("bool {}"), Kind("SymInt {}")
+LAW = Group(Law, space=CHOICE, temperature=NUMBER)
+NOISE = Group(Noise, seed=COUNTER, position=COUNTER, nonce=COUNTER)
+WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache")
+
+
+class Op:
+    """An op: called with its arguments in order, it has the active backend run it.
+
+    ``Library.define`` and ``impl`` cost a call about 2 µs and 0.1 µs for each argument (``torch.library.custom_op``
+    14 µs). Where nobody watches, neither compiler nor mode, subclass or profiler, a call spares itself even those and
+    goes to the backend directly.
+
+    Parameters
+    ----------
+    name : str
+        Of the op, and of every backend's function for it.
+    arguments : Kind
+        In the order of the ``fields()`` in csrc/include/specdec/params.h. The schema returns nothing: every output is
+        an argument that the op writes.
+
+    Attributes
+    ----------
+    Call : type
+        The NamedTuple of the arguments' names, which a backend's function gets.
+    """
+
+    def __init__(self, name, **arguments):
+        self.name, self.arguments = name, arguments
+        self.Call = collections.namedtuple(name, arguments)
+        self._kinds = tuple(arguments.values())
+        self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
+        OPS[name] = self
+
+        _library.define(f"{name}({self.schema()}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+        _library.impl(name, lambda *flat: backends.run(self, self.whole(flat), "cpu"), "CPU")
+        _library.impl(name, lambda *flat: backends.run(self, self.whole(flat), "cuda"), "CUDA")
+        _library.impl(name, lambda *flat: None, "Meta")
+        self._watched_call = getattr(torch.ops.specdec, name).default
+
+    def schema(self):
+        """The schema's arguments, as torch writes them."""
+        first, *written = ", ".join(kind.schema(name) for name, kind in self.arguments.items()).split("(!)")
+        return first + "".join(f"({a}!){text}" for a, text in zip(string.ascii_lowercase, written, strict=False))
+
+    def flat(self, call):
+        """The schema's arguments for a call."""
+        flat = []
+        for kind, value in zip(self._kinds, call, strict=True):
+            flat += kind.flat(value)
+        return flat
+
+    def whole(self, flat):
+        """The call of a schema's arguments."""
+        flat = iter(flat)
+        return self.Call(*[kind.whole(flat) for kind in self._kinds])
+
+    def device(self, call):
+        """Where the tensors of a call are."""
+        return call[self._place].device
+
+    def output(self, name, given, shape, device, dtype=None):
+        """One output of this shape: new, or the one given."""
+        return self.arguments[name].made(given, shape, device, dtype)
+
+    def outputs(self, group, out, device, *shapes):
+        """Outputs of these shapes as the NamedTuple ``group``, whose fields name them: new, or those of ``out``."""
+        names = group._fields
+        if out is None:
+            out = (None,) * len(names)
+        elif not isinstance(out, (tuple, list)) or len(out) != len(names):
+            raise TypeError(f"out: expected ({', '.join(names)}); got {inputs.shown(out)}")
+        made = [
+            self.arguments[name].made(given, shape, device)
+            for name, given, shape in zip(names, out, shapes, strict=True)
+        ]
+        return group(*made)
+
+    def __call__(self, *values, given=False):
+        """Run it; ``given`` says that some output came from the caller, so that its memory is to be looked at."""
+        call = self.Call(*values)
+        place = values[self._place]
+        if _watched(place):
+            self._watched_call(*self.flat(call))
+            return
+        if given:
+            check_apart(self.arguments, call)
+        backends.run(self, call, "cpu" if place.is_cpu else place.device.type)
+
+
+def _watched(tensor):
+    return (
+        is_compiling()
+        or type(tensor) is not torch.Tensor
+        or tensor.is_meta
+        or _len_torch_dispatch_stack() > 0
+        or _len_torch_function_stack() > 0
+        or _profiler_enabled()
+    )

@@ -1,0 +1,26 @@
+"""What the ops report of each request."""
+
+import enum
+
+__all__ = ["Status"]
+
+
+class Status(enum.IntFlag):
+    """Bits of a ``status``: one number a request, or a row in ops on rows; 0 is well. Of what decided the output only.
+
+    Examples
+    --------
+    >>> from specdec_kernels import Status
+    >>> Status.TOKEN_RANGE in Status(5)
+    True
+    """
+
+    NON_FINITE = 1
+    """A NaN or +inf (as a probability also a negative number) was met, or a row without positive weight."""
+    EMPTY_RESIDUAL = 2
+    """Target and draft were equal to rounding: the token was drawn from the target itself."""
+    TOKEN_RANGE = 4
+    """A draft token outside of the vocabulary: rejected."""
+    PARAMETER = 8
+    """A temperature, ``draft_prob`` or ``epsilon`` out of range (taken as argmax, clamped, 0), a ``request_index`` or
+    ``cu_drafts`` that points outside (token 0), an entry of ``parents`` or a ``prefix_len`` that is none."""

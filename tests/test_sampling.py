@@ -1,0 +1,301 @@
+"""How rows become laws: sampling= in place of temperature=, and a law of the draft's own."""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+import specdec_kernels
+from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from specdec_kernels.ops import Law
+from tests.cases import chain_call, seeds
+from tests.enumeration import PROBS, Contexts, Given, completed, output_law
+from tests.tree_enumeration import emitted_law
+from tests.tree_enumeration import output_law as tree_law
+from tests.trees import depths, tree_call
+
+TEMPERATURES = (0.0, 0.7, torch.tensor([1.0, 0.5, 0.0, 1.7]))
+
+
+def rows_of(requests, vocabulary=33, seed=0):
+    return 2 * torch.randn(requests, vocabulary, generator=torch.Generator().manual_seed(seed))
+
+
+def without_temperature(call):
+    return {name: value for name, value in call.items() if name != "temperature"}
+
+
+CHAIN = without_temperature(chain_call(1, requests=4, slots=3, vocabulary=33))
+TREE = without_temperature(tree_call(1, requests=4, nodes=5, vocabulary=33))
+NOISE = {"seed": seeds(4), "position": 5}
+CALLS = {
+    "verify_chain": (verify_chain, CHAIN),
+    "verify_chain race": (verify_chain, CHAIN | {"draft": None, "method": "race"}),
+    "verify_tree": (verify_tree, TREE),
+    "race_sample": (race_sample, {"target": rows_of(4)} | NOISE),
+    "race_topk": (race_topk, {"draft": rows_of(4), "k": 3} | NOISE),
+    "residual": (residual, {"target": rows_of(4), "draft": rows_of(4, seed=1)}),
+    "overlap": (overlap, {"target": rows_of(4), "draft": rows_of(4, seed=1)}),
+}
+WITH_DRAFT = ("verify_chain", "verify_tree", "residual", "overlap")
+
+
+def assert_same(found, expected):
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
+class TestShortForm:
+    @pytest.mark.parametrize("temperature", TEMPERATURES)
+    def test_says_the_same(self, op, call, temperature):
+        assert_same(op(**call, sampling=Sampling(temperature)), op(**call, temperature=temperature))
+
+    def test_default_is_one(self, op, call):
+        assert_same(op(**call), op(**call, temperature=1.0))
+        assert_same(op(**call, sampling=Sampling()), op(**call, temperature=1.0))
+
+
+@pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        (
+            {"temperature": 0.5, "sampling": Sampling()},
+            ValueError,
+            "temperature: expected None beside sampling=, which has one; got 0.5",
+        ),
+        ({"sampling": 0.5}, TypeError, "sampling: expected a Sampling; got 0.5"),
+        ({"sampling": (0.5,)}, TypeError, "sampling: expected a Sampling; got tuple"),
+        (
+            {"sampling": Sampling(-1.0)},
+            ValueError,
+            r"sampling\.temperature: expected a number at least 0 and finite; got -1.0",
+        ),
+        ({"sampling": Sampling(torch.ones(5))}, ValueError, r"sampling\.temperature: expected shape \[4\]; got"),
+        (
+            {"sampling": Sampling(0.7), "space": "probs"},
+            ValueError,
+            r"sampling\.temperature: expected 0 or 1 with space='probs'.*; got 0.7",
+        ),
+    ],
+)
+def test_refused(op, call, changes, error, message):
+    with pytest.raises(error, match=message):
+        op(**call | changes)
+
+
+@pytest.mark.parametrize("name", WITH_DRAFT)
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"draft_space": "words"}, ValueError, "draft_space: expected one of 'logits', 'probs'; got 'words'"),
+        ({"draft_sampling": 1.0}, TypeError, "draft_sampling: expected a Sampling; got 1.0"),
+        (
+            {"draft_sampling": Sampling(float("nan"))},
+            ValueError,
+            r"draft_sampling\.temperature: expected a number at least 0 and finite; got nan",
+        ),
+        (
+            {"draft_sampling": Sampling(torch.ones(4).double())},
+            TypeError,
+            r"draft_sampling\.temperature: expected float32; got float64",
+        ),
+        (
+            {"draft_sampling": Sampling(0.5), "draft_space": "probs"},
+            ValueError,
+            r"draft_sampling\.temperature: expected 0 or 1 with draft_space='probs'.*; got 0.5",
+        ),
+    ],
+)
+def test_refused_of_the_draft(name, changes, error, message):
+    op, call = CALLS[name]
+    with pytest.raises(error, match=message):
+        op(**call, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"draft_sampling": Sampling()}, {"draft_space": "probs"}], ids=str)
+@pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
+def test_a_law_of_no_draft(name, changes):
+    op, call = CALLS[name]
+    with pytest.raises(ValueError, match=f"{next(iter(changes))}: expected None without draft laws; got"):
+        op(**call | {"draft": None}, **changes)
+
+
+def test_backends_say_what_they_cannot_do():
+    op, call = CALLS["verify_chain"]
+    op(**call, temperature=0.5, draft_sampling=Sampling(0.5), draft_space="logits")  # nothing of its own
+    for changes in ({"draft_sampling": Sampling(0.5)}, {"draft_space": "probs"}):
+        with (
+            specdec_kernels.backend("cpu"),
+            pytest.raises(RuntimeError, match=r"backend 'cpu' cannot do this verify_chain: .*draft rows"),
+        ):
+            op(**call, **changes)
+
+
+# Spaces and temperatures of target and draft.
+LAWS = {
+    "two temperatures": Given(Law("logits", 0.5), Law("logits", 2.0)),
+    "draft of probabilities": Given(Law("logits", 0.7), PROBS),
+    "target of probabilities": Given(PROBS, Law("logits", 1.3)),
+}
+GREEDY_DRAFTS = {
+    "logits": Given(Law("logits", 0.7), Law("logits", 0.0)),
+    "probabilities": Given(PROBS, Law("probs", 0.0)),
+}
+
+
+def greedy(contexts):
+    """The same contexts with a draft that has one token in each."""
+    contexts.q = {said: (law == law.max()).double() for said, law in contexts.q.items()}
+    return contexts
+
+
+class TestExactly:
+    """Every coin and every draw of the oracle, enumerated; scaled logits are rounded to float32."""
+
+    def is_lossless(self, contexts, given, draft_lengths, draft_prob=1.0):
+        law = output_law(contexts, draft_lengths, draft_prob, given=given)
+        return self.continues(contexts, law, len(draft_lengths))
+
+    def continues(self, contexts, law, length):
+        law = completed(contexts, law, length)
+        return law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=2e-6)
+
+    @pytest.mark.parametrize("given", LAWS.values(), ids=LAWS)
+    def test_chains(self, given):
+        assert self.is_lossless(Contexts(3, 2), given, [0.0, 0.0, 1.0])
+        assert self.is_lossless(Contexts(3, 2), given, [0.25, 0.1875, 0.5625], torch.tensor([0.75, 0.75]))
+
+    @pytest.mark.parametrize("given", GREEDY_DRAFTS.values(), ids=GREEDY_DRAFTS)
+    def test_chains_of_greedy_drafts(self, given):
+        assert self.is_lossless(greedy(Contexts(3, 2)), given, [0.0, 0.0, 1.0])
+
+    @pytest.mark.parametrize("given", LAWS.values(), ids=LAWS)
+    def test_a_draft_law_that_was_not_drawn_from_is_caught(self, given):
+        """Rows made for one law and verified as another."""
+        wrong = given._replace(draft=Law("logits", 1.1 * given.draft.temperature))
+
+        class Mistaken(Given):
+            def rows(self, p, q):
+                return given._replace(draft=Law("logits", given.draft.temperature)).rows(p, q)
+
+        assert not self.is_lossless(Contexts(3, 2), Mistaken(*wrong), [0.0, 0.0, 1.0])
+
+    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
+    @pytest.mark.parametrize("given", LAWS.values(), ids=LAWS)
+    def test_trees(self, given, replacement):
+        parents = (-1, 0, 0, 1)
+        contexts = Contexts(3, max(depths(parents)), seed=4)
+        law = tree_law(contexts, parents, drawn_with_replacement=replacement, given=given)
+        assert self.continues(contexts, emitted_law(law), 3)
+
+    @pytest.mark.parametrize("given", GREEDY_DRAFTS.values(), ids=GREEDY_DRAFTS)
+    def test_trees_of_greedy_drafts(self, given):
+        parents = (-1, 0, 1)
+        contexts = greedy(Contexts(3, 2, seed=4))
+        assert self.continues(contexts, emitted_law(tree_law(contexts, parents, given=given)), 3)
+
+
+def softmax(rows, temperature):
+    """float64 laws of rows at temperatures [n], one-hot at 0."""
+    temperature = torch.as_tensor(temperature).expand(len(rows))[:, None].double()
+    law = (rows.double() / temperature.clamp(min=1e-9)).softmax(-1)
+    top = torch.nn.functional.one_hot(rows.argmax(-1), rows.shape[-1]).double()
+    return torch.where(temperature > 0, law, top)
+
+
+PAIRS = {
+    "two temperatures": (0.5, 2.0),
+    "greedy draft": (1.0, 0.0),
+    "greedy target": (0.0, 1.0),
+    "one each": (torch.tensor([1.0, 0.5, 0.0, 1.7]), torch.tensor([0.0, 0.9, 1.3, 0.0])),
+}
+
+
+@pytest.mark.usefixtures("able_backend")
+@pytest.mark.parametrize("temperatures", PAIRS.values(), ids=PAIRS)
+class TestFigures:
+    """residual and overlap by their formulas."""
+
+    target, draft = rows_of(4), rows_of(4, seed=1)
+
+    def laws(self, temperatures):
+        return softmax(self.target, temperatures[0]), softmax(self.draft, temperatures[1])
+
+    def calls(self, temperatures):
+        """The same two laws: both of logits, and one of them or both as probabilities."""
+        p, q = (law.float() for law in self.laws(temperatures))
+        one, other = (Sampling(t) for t in temperatures)
+        yield (self.target, self.draft), {"sampling": one, "draft_sampling": other}
+        yield (self.target, q), {"sampling": one, "draft_space": "probs", "draft_sampling": Sampling()}
+        yield (p, self.draft), {"space": "probs", "draft_space": "logits", "draft_sampling": other}
+        yield (p, q), {"space": "probs"}
+
+    def test_residual(self, temperatures):
+        p, q = self.laws(temperatures)
+        excess = (p - 0.8 * q).clamp(min=0)
+        for rows, options in self.calls(temperatures):
+            probs, mass = residual(*rows, draft_prob=0.8, **options)
+            torch.testing.assert_close(probs.double(), excess / excess.sum(-1, keepdim=True), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(mass.double(), excess.sum(-1), rtol=1e-5, atol=1e-6)
+
+    def test_overlap(self, temperatures):
+        p, q = self.laws(temperatures)
+        for rows, options in self.calls(temperatures):
+            found = overlap(*rows, **options)
+            torch.testing.assert_close(found.accept.double(), torch.minimum(p, q).sum(-1), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found.tv.double(), (p - q).abs().sum(-1) / 2, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("able_backend")
+class TestOfTheDraft:
+    def test_final_draft_laws_need_no_temperature(self):
+        """The target's temperature says nothing of probabilities."""
+        call = CHAIN | {"draft": CHAIN["draft"].softmax(-1), "draft_space": "probs"}
+        expected = verify_chain(**call, temperature=0.5, draft_sampling=Sampling())
+        assert_same(verify_chain(**call, temperature=0.5), expected)
+
+    def test_temperatures_of_a_tensor(self):
+        call = CHAIN | {"temperature": 0.8}
+        each = verify_chain(**call, draft_sampling=Sampling(torch.tensor([0.5, 1.0, 2.0, 0.0])))
+        for b, temperature in enumerate((0.5, 1.0, 2.0, 0.0)):
+            one = verify_chain(**call, draft_sampling=Sampling(temperature))
+            assert_same([part[b] for part in each], [part[b] for part in one])
+
+    def test_a_greedy_target_asks_for_no_draft_laws(self):
+        nan = torch.full_like(CHAIN["draft"], torch.nan)
+        call = CHAIN | {"temperature": 0.0, "draft_sampling": Sampling(1.0)}
+        assert_same(verify_chain(**call | {"draft": nan}), verify_chain(**call))
+
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_a_greedy_draft_is_one_hot(self, space):
+        hot = torch.nn.functional.one_hot(CHAIN["draft"].argmax(-1), 33).float()
+        draft = CHAIN["draft"] if space == "logits" else CHAIN["draft"].softmax(-1)
+        call = CHAIN | {"temperature": 0.8}
+        assert_same(
+            verify_chain(**call | {"draft": draft, "draft_space": space, "draft_sampling": Sampling(0.0)}),
+            verify_chain(**call | {"draft": hot, "draft_space": "probs", "draft_sampling": Sampling()}),
+        )
+
+    @pytest.mark.parametrize("temperature, status", [(1.0, 0), (0.0, 1)])
+    def test_an_argmax_reads_the_whole_row(self, temperature, status):
+        """From probabilities an accepted token reads p(x) and q(x) alone, unless q is an argmax."""
+        target = torch.tensor([[[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]])
+        draft = torch.tensor([[[0.25, 0.0, torch.nan]]])
+        verdict = verify_chain(
+            torch.tensor([[1]]), target, draft, space="probs", draft_sampling=Sampling(temperature), seed=1, position=0
+        )
+        assert verdict.num_accepted.tolist() == [1]  # q(1) = 0
+        assert verdict.status.tolist() == [status]
+
+    @pytest.mark.parametrize("name", WITH_DRAFT)
+    def test_a_bad_temperature_is_reported(self, name):
+        op, call = CALLS[name]
+        bad = Sampling(torch.tensor([1.0, -1.0, torch.nan, 0.0]))
+        status = torch.full((4,), -77, dtype=torch.int32)
+        found = op(**call, draft_sampling=bad, **({} if "seed" in call else {"status": status}))
+        status = found.status if "seed" in call else status
+        assert (status & 8).tolist() == [0, 8, 8, 0]
+        with pytest.raises(RuntimeError, match=f"{name}: request 1: .*temperature"):
+            op(**call, draft_sampling=bad, check=True)
