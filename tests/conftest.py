@@ -29,6 +29,7 @@ QUICK_TO_INTERPRET = re.compile(
     r"|test_(residual|overlap)\.py::(?!test_equals_the_oracle|test_accepted_and_replaced)"
     r"|test_race_topk\.py::test_(temperature|rows)"
     r"|test_race_sample\.py::test_(temperature|seeds|one_row|out_is)"
+    r"|test_sampling\.py::Test(Figures|OfTheDraft)"
     r"|test_peer_bugs\.py::test_(a_|padding|ragged|the_seeds)"
     r"|test_verify_chain\.py::Test(Race|Status::(?!test_parameters))"
     r"|test_verify_tree\.py::TestStatus::(?!test_trees_deeper)"
@@ -45,7 +46,8 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(items):
     def kept(item):
-        if not hasattr(item, "callspec") or item.callspec.params.get("backend") not in INTERPRETED:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("backend", parameters.get("able_backend")) not in INTERPRETED:
             return True
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))  # NumPy's, of what GPUs do in silence
         return QUICK_TO_INTERPRET.search(item.nodeid)
@@ -74,7 +76,7 @@ def running(request):
 
 backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED))
 # For request_index, draft_map and laws of the draft's own; the others join as they learn them.
-able_backend = pytest.fixture(running, name="able_backend", params=(ORACLE,))
+able_backend = pytest.fixture(running, name="able_backend", params=(ORACLE, *INTERPRETED))
 # For what is compared with the oracle.
 other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))
 # For statistics over many thousands of requests.

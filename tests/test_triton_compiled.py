@@ -55,6 +55,12 @@ def test_kernels_compile_for_a_small_vocabulary_of_no_round_size(tmp_path):
     )
 
 
+def test_calls_with_all_that_is_optional_compile(tmp_path):
+    found = ahead_of_time("unusual", cache=tmp_path)
+    assert {row["kernel"] for row in found} >= {"verify_chain: scan", "verify_tree: emit", "race_topk", "laws"}
+    assert all(row["spill_bytes"] <= MOST_SPILLED for row in found)
+
+
 def test_no_number_of_a_call_is_compiled_in(tmp_path):
     programs = ahead_of_time("specialisations", cache=tmp_path)
     assert programs
