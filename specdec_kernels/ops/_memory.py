@@ -10,10 +10,17 @@ def check_apart(arguments, call):
     """Raise ValueError if an output of ``call`` shares memory with another one, or with an input."""
     written, read = [], []  # (first byte, byte after the last, name, tensor)
     for (name, kind), value in zip(arguments.items(), call, strict=True):
-        parts = value if isinstance(value, (list, tuple)) else (value,)
-        for part in parts:
-            if isinstance(part, torch.Tensor):
-                (written if kind.written else read).append((*_span(part), kind.shown or name, part))
+        entries = written if kind.written else read
+        if isinstance(value, torch.Tensor):
+            entries.append((*_span(value), kind.shown or name, value))
+        elif isinstance(value, tuple):
+            entries += [
+                (*_span(part), field, part)
+                for field, part in zip(value._fields, value, strict=True)
+                if isinstance(part, torch.Tensor)
+            ]
+        elif isinstance(value, list):
+            entries += [(*_span(part), kind.shown, part) for part in value]
     written.sort(key=_start)
     if any(b[0] < a[1] for a, b in pairwise(written)):
         _check_written([(name, x) for _, _, name, x in written])

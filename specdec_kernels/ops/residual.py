@@ -86,8 +86,8 @@ def residual(
     out : Residual, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
-        temperature (argmax), draft_prob or epsilon (clamped) or request_index out of range.
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2
+        nothing is left; 8 a temperature (argmax), draft_prob or epsilon (clamped) or request_index out of range.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 

@@ -33,4 +33,5 @@ def residual(call):
     who.write(call.mass, torch.where(total > 0, 1 - draft_prob + rejected, 0.0).squeeze(-1))
     if call.status is not None:
         status |= (bad_draft_prob | bad_epsilon).int() * Status.PARAMETER
+        status |= (total == 0).squeeze(-1).int() * Status.EMPTY_RESIDUAL
         who.write(call.status, status, outside=Status.PARAMETER)

@@ -1,0 +1,240 @@
+"""draft_map: a draft with a vocabulary of its own, as one over the target's with nothing elsewhere."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from tests.cases import chain_call, seeds
+from tests.enumeration import PROBS, Contexts, Given, completed, output_law
+from tests.tree_enumeration import emitted_law
+from tests.tree_enumeration import output_law as tree_law
+from tests.trees import tree_call
+
+V = 70
+MAPS = {
+    "some": torch.tensor([0, 2, 3, 11, 40, 63, 64, 69], dtype=torch.int32),
+    "first": torch.arange(9, dtype=torch.int32),
+    "one": torch.tensor([68], dtype=torch.int32),
+    "all": torch.arange(V, dtype=torch.int32),
+}
+EVERY_MAP = pytest.mark.parametrize("draft_map", MAPS.values(), ids=MAPS)
+SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
+
+
+def scattered(rows, draft_map, space):
+    """The same rows over the target's vocabulary."""
+    full = torch.full((*rows.shape[:-1], V), 0.0 if space == "probs" else -torch.inf)
+    full[..., draft_map.long()] = rows
+    return full
+
+
+def draft_rows(draft_map, *shape, space="logits", seed=3):
+    rows = 2 * torch.randn(*shape, len(draft_map), generator=torch.Generator().manual_seed(seed))
+    return rows.softmax(-1) if space == "probs" else rows
+
+
+def some_of_them_known(tokens, draft_map):
+    """Most draft tokens are of the draft's own, as it would draw them."""
+    mapped = draft_map.long()[tokens.clamp(min=0) % len(draft_map)]
+    most = torch.arange(tokens.numel()).view_as(tokens) % 5 > 0
+    return torch.where((tokens >= 0) & (tokens < V) & most, mapped, tokens)
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def assert_near(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("able_backend")
+@SPACES
+@EVERY_MAP
+class TestEqualsAFullRow:
+    @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.7, "epsilon": 0.05}], ids=["rejection", "randomised"])
+    def test_verify_chain(self, draft_map, space, options):
+        call = chain_call(5, requests=64, slots=3, vocabulary=V, space=space) | options
+        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
+        rows = draft_rows(draft_map, 64, 3, space=space)
+        assert_same(
+            verify_chain(**call | {"draft": rows}, draft_map=draft_map),
+            verify_chain(**call | {"draft": scattered(rows, draft_map, space)}),
+        )
+
+    @pytest.mark.parametrize("replacement", [False, True], ids=["distinct", "independent"])
+    def test_verify_tree(self, draft_map, space, replacement):
+        call = tree_call(5, requests=64, nodes=7, vocabulary=V, space=space, replacement=replacement)
+        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
+        rows = draft_rows(draft_map, 64, 7, space=space)
+        assert_same(
+            verify_tree(**call | {"draft": rows}, draft_map=draft_map),
+            verify_tree(**call | {"draft": scattered(rows, draft_map, space)}),
+        )
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.0])
+    def test_races(self, draft_map, space, temperature):
+        """The tokens drawn, and their noise, are the target's."""
+        rows = draft_rows(draft_map, 64, space=space)
+        full = scattered(rows, draft_map, space)
+        call = {"seed": seeds(64), "position": 5, "space": space, "temperature": temperature}
+        assert torch.equal(race_sample(rows, **call, draft_map=draft_map), race_sample(full, **call))
+        k = len(draft_map)
+        assert torch.equal(race_topk(rows, k, **call, draft_map=draft_map), race_topk(full, k, **call))
+
+    @pytest.mark.parametrize("op", [residual, overlap])
+    def test_figures(self, draft_map, space, op):
+        target = draft_rows(MAPS["all"], 8, 3, space=space, seed=8)
+        rows = draft_rows(draft_map, 8, 3, space=space)
+        assert_near(
+            op(target, rows, space=space, draft_map=draft_map),
+            op(target, scattered(rows, draft_map, space), space=space),
+        )
+
+
+@pytest.mark.usefixtures("able_backend")
+class TestTogether:
+    """With the other things that are said of a draft."""
+
+    draft_map = MAPS["some"]
+
+    def test_another_law(self):
+        call = chain_call(5, requests=64, slots=3, vocabulary=V)
+        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map)
+        rows = draft_rows(self.draft_map, 64, 3, space="probs")
+        own = {"draft_space": "probs", "draft_sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(32))}
+        assert_same(
+            verify_chain(**call | {"draft": rows}, draft_map=self.draft_map, **own),
+            verify_chain(**call | {"draft": scattered(rows, self.draft_map, "probs")}, **own),
+        )
+
+    def test_rows_by_index(self):
+        index = torch.tensor([2, 0, -1, 1, 9, 2], dtype=torch.int32)
+        target = draft_rows(MAPS["all"], 6, seed=8)
+        rows = draft_rows(self.draft_map, 3)
+        assert_near(
+            overlap(target, rows, draft_map=self.draft_map, request_index=index),
+            overlap(target, scattered(rows, self.draft_map, "logits"), request_index=index),
+        )
+        call = {"seed": seeds(3), "position": 1, "request_index": index}
+        rows = draft_rows(self.draft_map, 6)
+        assert torch.equal(
+            race_sample(rows, **call, draft_map=self.draft_map),
+            race_sample(scattered(rows, self.draft_map, "logits"), **call),
+        )
+
+    def test_status(self):
+        """NaN at a token that was asked for; rows without weight, which give token 0."""
+        target = torch.tensor([[[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]])
+        draft_map = torch.tensor([1, 3], dtype=torch.int32)
+        for nan_at, status in ((0, 1), (1, 0)):  # in the draft's own numbers: tokens 1 and 3
+            draft = torch.tensor([[[0.25, 0.25]]])
+            draft[..., nan_at] = torch.nan
+            verdict = verify_chain(
+                torch.tensor([[1]]), target, draft, space="probs", draft_map=draft_map, seed=1, position=0
+            )
+            assert (verdict.num_accepted.tolist(), verdict.status.tolist()) == ([1], [status])
+        bits = torch.full((2,), -77, dtype=torch.int32)
+        rows = torch.tensor([[torch.nan, 1.0], [-torch.inf, -torch.inf]])
+        tokens = race_sample(rows, seed=seeds(2), position=0, draft_map=draft_map, status=bits)
+        assert (tokens.tolist(), bits.tolist()) == ([3, 0], [1, 1])
+        tokens = race_topk(rows, 2, seed=seeds(2), position=0, draft_map=draft_map)
+        assert tokens.tolist() == [[3, -1], [-1, -1]]
+
+
+class TestExactly:
+    """Every coin and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
+
+    draft_map = torch.tensor([0, 2], dtype=torch.int32)
+
+    def contexts(self, vocabulary, depth):
+        contexts = Contexts(vocabulary, depth, seed=5)
+        for said, law in contexts.q.items():
+            known = torch.zeros_like(law).index_fill_(0, self.draft_map.long(), 1.0) * law
+            contexts.q[said] = known / known.sum()
+        return contexts
+
+    def assert_lossless(self, contexts, law, length):
+        law = completed(contexts, law, length)
+        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-12)
+
+    def test_chains(self):
+        contexts = self.contexts(4, 2)
+        law = output_law(contexts, [0.0, 0.0, 1.0], given=Given(PROBS, PROBS, self.draft_map))
+        self.assert_lossless(contexts, law, 3)
+
+    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
+    def test_trees(self, replacement):
+        contexts = self.contexts(3, 2)
+        given = Given(PROBS, PROBS, self.draft_map)
+        law = tree_law(contexts, (-1, 0, 0, 1), drawn_with_replacement=replacement, given=given)
+        self.assert_lossless(contexts, emitted_law(law), 3)
+
+
+MAP = MAPS["some"]
+CHAIN = chain_call(5, requests=3, slots=2, vocabulary=V) | {"draft": draft_rows(MAP, 3, 2), "draft_map": MAP}
+TREE = tree_call(5, requests=3, nodes=4, vocabulary=V) | {"draft": draft_rows(MAP, 3, 4), "draft_map": MAP}
+RACE = {"seed": seeds(3), "position": 0, "draft_map": MAP}
+CALLS = {
+    "verify_chain": (verify_chain, CHAIN),
+    "verify_tree": (verify_tree, TREE),
+    "race_sample": (race_sample, {"target": draft_rows(MAP, 3)} | RACE),
+    "race_topk": (race_topk, {"draft": draft_rows(MAP, 3), "k": 2} | RACE),
+    "residual": (residual, {"target": draft_rows(MAPS["all"], 3), "draft": draft_rows(MAP, 3), "draft_map": MAP}),
+    "overlap": (overlap, {"target": draft_rows(MAPS["all"], 3), "draft": draft_rows(MAP, 3), "draft_map": MAP}),
+}
+
+
+def changed(at, token):
+    draft_map = MAP.clone()
+    draft_map[at] = token
+    return draft_map
+
+
+@pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    "draft_map, error, message",
+    [
+        (MAP.long(), TypeError, "draft_map: expected a tensor of int32; got int64"),
+        ([1, 2], TypeError, "draft_map: expected a tensor of int32; got list"),
+        (MAP[None], ValueError, "draft_map: expected 1 dimensions"),
+        (MAP[1:], ValueError, r"draft_map: expected contiguous int32 \[8\], a token of the target.*; got int32 \[7\]"),
+        (MAP.repeat_interleave(2)[::2], ValueError, r"draft_map: expected contiguous int32 \[8\]"),
+        (MAP.to("meta"), ValueError, "draft_map: expected a tensor on cpu; got"),
+        (changed(0, -1), ValueError, r"draft_map: expected tokens (inside \[0, 70\)|of 0 or more); got -1 to 69"),
+        (changed(3, 3), ValueError, "draft_map: expected rising tokens; got 3 after 3"),
+        (changed(3, 1), ValueError, "draft_map: expected rising tokens; got 1 after 3"),
+    ],
+)
+def test_refused(op, call, draft_map, error, message):
+    with specdec_kernels.backend("reference"):
+        op(**call)
+        with pytest.raises(error, match=message):
+            op(**call | {"draft_map": draft_map})
+
+
+@pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "residual", "overlap"])
+def test_tokens_that_the_target_does_not_know(name):
+    op, call = CALLS[name]
+    with pytest.raises(ValueError, match=r"draft_map: expected tokens inside \[0, 70\); got 0 to 70"):
+        op(**call | {"draft_map": changed(-1, 70)})
+
+
+@pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
+def test_a_map_of_no_draft(name):
+    op, call = CALLS[name]
+    with pytest.raises(ValueError, match="draft_map: expected None without draft laws; got int32"):
+        op(**call | {"draft": None})
+
+
+def test_backends_say_that_they_cannot():
+    op, call = CALLS["race_sample"]
+    for backend in ("cpu", "cuda-host"):
+        with (
+            specdec_kernels.backend(backend),
+            pytest.raises(RuntimeError, match=f"backend '{backend}' cannot do this race_sample: .*draft_map"),
+        ):
+            op(**call)

@@ -1,0 +1,466 @@
+"""out=, status= and check= of every op; outputs have memory of their own; counters of 32 bits."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import specdec_kernels
+from specdec_kernels import (
+    Overlap,
+    Residual,
+    Verdict,
+    compact_kv,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    tree_mask,
+    tree_positions,
+    verify_chain,
+    verify_tree,
+)
+from specdec_kernels.ops import OPS
+from specdec_kernels.ops._memory import check_apart
+from tests.cases import UNTOUCHED, chain_call, ragged, seeds
+from tests.trees import tree_call
+
+PARENTS = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, 2], [-1, 0, -1, -1]])
+LENS = torch.tensor([3, 0, 5])
+
+
+def rows(*lead, seed=0, vocabulary=33):
+    return 2 * torch.randn(*lead, vocabulary, generator=torch.Generator().manual_seed(seed))
+
+
+PAIR = {"target": rows(3, 2), "draft": rows(3, 2, seed=1)}
+RACE = {"seed": seeds(6).view(3, 2), "position": 5}
+CALLS = {
+    "verify_chain": (verify_chain, chain_call(1, requests=3, slots=2, vocabulary=33)),
+    "verify_tree": (verify_tree, tree_call(1, requests=3, nodes=4, vocabulary=33)),
+    "race_sample": (race_sample, {"target": rows(3, 2)} | RACE),
+    "race_topk": (race_topk, {"draft": rows(3, 2), "k": 3} | RACE),
+    "residual": (residual, PAIR),
+    "overlap": (overlap, PAIR),
+    "tree_mask": (tree_mask, {"parents": PARENTS, "prefix_len": LENS}),
+    "tree_mask bits": (tree_mask, {"parents": PARENTS, "prefix_len": LENS, "layout": "bits"}),
+    "tree_mask additive": (
+        tree_mask,
+        {"parents": PARENTS, "prefix_len": LENS, "layout": "additive", "dtype": torch.bfloat16},
+    ),
+    "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": LENS}),
+}
+EVERY_CALL = pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
+ON_ROWS = ("race_sample", "race_topk", "residual", "overlap")
+
+
+def poison(tensor):
+    return torch.full_like(tensor, True if tensor.dtype == torch.bool else UNTOUCHED)
+
+
+def test_every_op_is_here():
+    named = {op.__name__ for op, _ in CALLS.values()} | {"compact_kv"}
+    assert named == set(OPS)
+    for name in OPS:
+        options = inspect.signature(getattr(specdec_kernels, name)).parameters
+        assert "out" in options or name == "compact_kv"
+        assert "status" in options or name.startswith("verify")
+
+
+@pytest.mark.usefixtures("backend")
+@EVERY_CALL
+class TestOut:
+    def test_is_filled_and_returned(self, op, call):
+        expected = op(**call)
+        out = tree_map_only(torch.Tensor, poison, expected)
+        found = op(**call, out=out)
+        assert type(found) is type(expected)
+        for mine, theirs, right in zip(tree_leaves(found), tree_leaves(out), tree_leaves(expected), strict=True):
+            assert mine is theirs
+            assert torch.equal(mine, right)
+
+    def test_of_a_list(self, op, call):
+        expected = op(**call)
+        if isinstance(expected, tuple):
+            found = op(**call, out=[poison(part) for part in expected])
+            assert type(found) is type(expected)
+            assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.usefixtures("backend")
+class TestStatus:
+    """Of the ops on rows; the verifying ones have theirs among the outputs."""
+
+    NAN = torch.zeros(3, 2, 33).index_put((torch.tensor(1), torch.tensor(0), torch.tensor(7)), torch.tensor(torch.nan))
+    NOTHING = torch.zeros(3, 2, 33).index_fill(0, torch.tensor(2), -torch.inf)
+
+    def status(self, name, **changes):
+        op, call = CALLS[name]
+        call = {key: value for key, value in call.items() if key != "seed" or "seed" not in changes} | changes
+        bits = torch.full((3, 2), UNTOUCHED, dtype=torch.int32)
+        found = op(**call, status=bits)
+        for one, other in zip(tree_leaves(found), tree_leaves(op(**call)), strict=True):
+            assert torch.equal(one, other)  # asking for it changes nothing
+        if bits.any():
+            with pytest.raises(RuntimeError, match=f"{name}: row {int(bits.flatten().nonzero()[0])}: "):
+                op(**call, check=True)
+        else:
+            op(**call, check=True)
+        return bits.tolist()
+
+    @pytest.mark.parametrize("name", ON_ROWS)
+    def test_well(self, name):
+        assert self.status(name) == [[0, 0]] * 3
+
+    @pytest.mark.parametrize("argument", ["target", "draft"])
+    @pytest.mark.parametrize("name", ON_ROWS)
+    def test_rows_that_are_no_laws(self, name, argument):
+        if argument not in CALLS[name][1]:
+            return
+        empty = 2 if (name, argument) == ("residual", "target") else 0  # nothing of nothing is left
+        assert self.status(name, **{argument: self.NAN}) == [[0, 0], [1, 0], [0, 0]]
+        assert self.status(name, **{argument: self.NOTHING}) == [[0, 0], [0, 0], [1 | empty, 1 | empty]]
+        assert self.status(name, **{argument: -self.NOTHING}) == [[0, 0], [0, 0], [1, 1]]
+
+    @pytest.mark.parametrize("name", ON_ROWS)
+    def test_probabilities(self, name):
+        law = torch.full((3, 2, 33), 1 / 33)
+        bad = law.clone()
+        bad[0, 1, 4], bad[1, 0, 4], bad[1, 1], bad[2, 0, 4] = -0.1, torch.inf, 0.0, torch.nan
+        both = {"draft": law.roll(1, 0).index_fill(2, torch.tensor(5), 0.0)} if name in ("residual", "overlap") else {}
+        rows = {"draft" if name == "race_topk" else "target": bad}
+        empty = 2 if name == "residual" else 0
+        assert self.status(name, space="probs", **both | rows) == [[0, 1], [1, 1 | empty], [1, 0]]
+
+    @pytest.mark.parametrize("name", ON_ROWS)
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_at_any_temperature(self, name, temperature):
+        rows = {"draft" if name == "race_topk" else "target": self.NAN}
+        assert self.status(name, temperature=temperature, **rows) == [[0, 0], [1, 0], [0, 0]]
+
+    @pytest.mark.parametrize("name", ON_ROWS)
+    def test_temperatures(self, name):
+        temperature = torch.tensor([[1.0, -1.0], [torch.nan, 0.0], [1e-40, torch.inf]])
+        equal = 2 if name == "residual" else 0  # at an infinite temperature
+        assert self.status(name, temperature=temperature) == [[0, 8], [8, 0], [0, equal]]
+
+    def test_parameters_of_a_residual(self):
+        assert self.status("residual", draft_prob=torch.tensor([[0.5, -0.1], [1.1, torch.nan], [0, 1]])) == [
+            [0, 8],
+            [8, 8],
+            [0, 0],
+        ]
+        assert self.status("residual", epsilon=torch.tensor([[0.5, -0.1], [torch.nan, 9.0], [0, 1]])) == [
+            [0, 8],
+            [8, 0],
+            [0, 0],
+        ]
+
+    def test_one_row(self):
+        bits = torch.tensor(UNTOUCHED, dtype=torch.int32)
+        race_sample(torch.tensor([0.0, torch.nan]), seed=1, position=0, status=bits)
+        assert bits.item() == 1
+        with pytest.raises(RuntimeError, match="race_sample: row 0: a NaN"):
+            race_sample(torch.tensor([0.0, torch.nan]), seed=1, position=0, check=True)
+
+    def test_wide_rows(self):
+        """One bad value, wherever it is."""
+        for at in (0, 2047, 2048, 5000, 9998):
+            row = rows(2, vocabulary=9999, seed=2)
+            row[1, at] = torch.inf
+            bits = torch.full((2,), UNTOUCHED, dtype=torch.int32)
+            race_sample(row, seed=seeds(2), position=0, status=bits)
+            assert bits.tolist() == [0, 1]
+            race_topk(row, 3, seed=seeds(2), position=0, status=bits.fill_(UNTOUCHED))
+            assert bits.tolist() == [0, 1]
+            overlap(row, row.roll(1, 0), status=bits.fill_(UNTOUCHED))
+            assert bits.tolist() == [1, 1]
+            residual(row, row.roll(1, 0), status=bits.fill_(UNTOUCHED))
+            assert bits.tolist() == [1, 1]
+
+
+@pytest.mark.usefixtures("backend")
+class TestShortCounters:
+    """int32 in the place of int64."""
+
+    @pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "race_sample", "race_topk"])
+    @pytest.mark.parametrize("names", [["seed"], ["position"], ["nonce"], ["seed", "position", "nonce"]], ids="+".join)
+    def test_noise(self, name, names):
+        op, call = CALLS[name]
+        shape = (3, 2) if name in ON_ROWS else (3,)
+        numbers = torch.tensor([-(2**31), -1, 7, 2**31 - 1, 0, 12345])[: 6 if name in ON_ROWS else 3].view(shape)
+        call = call | {counter: numbers for counter in names}
+        short = call | {counter: numbers.int() for counter in names}
+        for one, other in zip(tree_leaves(op(**short)), tree_leaves(op(**call)), strict=True):
+            assert torch.equal(one, other)
+        apart = {counter: numbers.int().repeat_interleave(3, -1)[..., ::3] for counter in names}
+        for one, other in zip(tree_leaves(op(**call | apart)), tree_leaves(op(**call)), strict=True):
+            assert torch.equal(one, other)
+
+    @pytest.mark.parametrize("name", ["tree_mask", "tree_positions"])
+    def test_prefixes(self, name):
+        op, call = CALLS[name]
+        assert torch.equal(op(**call | {"prefix_len": LENS.int()}), op(**call))
+
+    def test_prefixes_of_caches(self):
+        path = torch.tensor([[0, 2, -1], [0, 1, 3], [0, -1, -1]], dtype=torch.int32)
+        caches = [torch.randn(3, 2, 12, 4) for _ in range(2)]
+        caches[1] = caches[0].clone()
+        for cache, lens in zip(caches, (LENS, LENS.int()), strict=True):
+            compact_kv(cache, path, prefix_len=lens)
+        assert torch.equal(*caches)
+
+    def test_shared_by_the_rows(self):
+        """Numbers of one dimension less, or of size 1, are those of all."""
+        op, call = CALLS["race_sample"]
+        position = torch.tensor([4, 9], dtype=torch.int32)
+        assert torch.equal(op(**call | {"position": position}), op(**call | {"position": position.long().expand(3, 2)}))
+
+
+# Wrong outputs -------------------------------------------------------------------------------------------------------
+
+
+def verdict(**changes):
+    parts = {
+        "tokens": torch.zeros(3, 3).long(),
+        "num_accepted": torch.zeros(3).int(),
+        "status": torch.zeros(3).int(),
+    }
+    return Verdict(**parts | changes)
+
+
+def bits(*shape):
+    return torch.zeros(shape).int()
+
+
+WRONG = [
+    # the call, what is given, the error and what it says
+    ("race_topk", {"out": torch.zeros(3, 2, 3)}, TypeError, "out: expected a tensor of int64; got float32"),
+    ("race_topk", {"out": torch.zeros(3, 2, 4).long()}, ValueError, r"out: expected shape \[3, 2, 3\]; got int64"),
+    ("race_topk", {"out": torch.zeros(3, 3, 2).long().mT}, ValueError, "out: expected contiguous; got strides"),
+    ("tree_mask", {"out": torch.zeros(3, 4, 9)}, TypeError, "out: expected a tensor of bool; got float32"),
+    ("tree_mask bits", {"out": torch.zeros(3, 4, 9).bool()}, TypeError, "out: expected a tensor of int32; got bool"),
+    ("tree_mask additive", {"out": torch.zeros(3, 4, 9)}, TypeError, "out: expected a tensor of bfloat16; got float32"),
+    ("tree_mask", {"out": torch.zeros(3, 4, 8).bool()}, ValueError, r"out: expected shape \[3, 4, 9\]; got bool"),
+    ("tree_positions", {"out": torch.zeros(3, 4).int()}, TypeError, "out: expected a tensor of int64; got int32"),
+    ("residual", {"out": torch.zeros(3, 2)}, TypeError, r"out: expected \(probs, mass\); got float32 \[3, 2\]"),
+    ("residual", {"out": (1, 2, 3)}, TypeError, r"out: expected \(probs, mass\); got tuple"),
+    ("residual", {"out": (None, 1.0)}, TypeError, "out.mass: expected a tensor of float32; got 1.0"),
+    (
+        "residual",
+        {"out": Residual(torch.zeros(3, 2, 33), torch.zeros(3, 2).double())},
+        TypeError,
+        "out.mass: expected a tensor of float32; got float64",
+    ),
+    (
+        "overlap",
+        {"out": Overlap(*torch.zeros(4, 3, 3))},
+        ValueError,
+        r"out.accept: expected shape \[3, 2\]; got float32 \[3, 3\]",
+    ),
+    (
+        "overlap",
+        {"out": Overlap(*torch.zeros(3, 2, 4).unbind(-1))},
+        ValueError,
+        r"out.accept: expected contiguous; got strides \(8, 4\)",
+    ),
+    *(
+        (name, {"status": given}, error, message)
+        for name in ON_ROWS
+        for given, error, message in (
+            (torch.zeros(3, 2), TypeError, "status: expected a tensor of int32; got float32"),
+            (bits(6), ValueError, r"status: expected shape \[3, 2\]; got int32 \[6\]"),
+            (bits(3, 1).expand(3, 2), ValueError, r"status: expected contiguous; got strides \(1, 0\)"),
+        )
+    ),
+    ("verify_chain", {"out": verdict(num_accepted=bits(1).expand(3))}, ValueError, "out.num_accepted: expected contig"),
+    (
+        "verify_chain",
+        {"out": verdict(tokens=torch.zeros(1, 3).long().expand(3, 3))},
+        ValueError,
+        r"out.tokens: expected rows that share no memory; got strides \(0, 1\)",
+    ),
+    (
+        "verify_chain",
+        {"out": verdict(tokens=torch.zeros(9).long().as_strided((3, 3), (2, 1)))},
+        ValueError,
+        r"out.tokens: expected rows that share no memory; got strides \(2, 1\)",
+    ),
+    (
+        "verify_chain",
+        {"out": verdict(tokens=torch.zeros(3, 1).long().expand(3, 3))},
+        ValueError,
+        r"out.tokens: expected unit stride; got strides \(1, 0\)",
+    ),
+]
+
+
+@pytest.mark.parametrize("name, changes, error, message", WRONG)
+def test_refused(name, changes, error, message):
+    op, call = CALLS[name]
+    with pytest.raises(error, match=message):
+        op(**call | changes)
+
+
+class TestMemory:
+    """Outputs that share some with each other or with an input; what only lies between them is theirs to have."""
+
+    def of_chain(self, **changes):
+        return verify_chain(**chain_call(1, requests=3, slots=2, vocabulary=33) | changes)
+
+    def assert_shared(self, one, other, call):
+        said = ": expected memory of its own; got some of "
+        with pytest.raises(ValueError, match=f"^({one}{said}{other}'s|{other}{said}{one}'s)$"):
+            call()
+
+    def test_with_each_other(self):
+        same = bits(4)
+        out = verdict(num_accepted=same[:3], status=same[1:])
+        self.assert_shared("out.num_accepted", "out.status", lambda: self.of_chain(out=out))
+        self.of_chain(out=verdict(num_accepted=bits(6)[:3], status=bits(6)[3:]))
+
+    @pytest.mark.parametrize(
+        "name, view",
+        [
+            ("draft_tokens", lambda own: own.view(-1)[:6].view(3, 2)),
+            ("seed", lambda own: own[:, 0]),
+            ("position", lambda own: own[:, 2]),
+            ("nonce", lambda own: own[2]),
+            ("temperature", lambda own: own.view(torch.float32)[:, 1]),
+        ],
+    )
+    def test_with_an_input(self, name, view):
+        own = torch.zeros(3, 3).long()
+        self.assert_shared("out.tokens", name, lambda: self.of_chain(**{name: view(own)}, out=verdict(tokens=own)))
+
+    def test_with_rows(self):
+        target = rows(3, 3)
+        overlap(target, target, out=torch.zeros(4, 3, 3).unbind())
+        out = [*torch.zeros(3, 3, 3).unbind(), target.view(-1)[7:16].view(3, 3)]
+        self.assert_shared("out.harmonic", "target", lambda: overlap(target, rows(3, 3), out=out))
+        self.assert_shared("out.harmonic", "draft", lambda: overlap(rows(3, 3), target, out=out))
+
+    @pytest.mark.parametrize("gap, fits", [(3, True), (2, False)])
+    def test_columns_of_one_buffer(self, gap, fits):
+        """Verdicts and drafts side by side in one tensor, which an engine may keep: apart, or a column too close."""
+        expected = self.of_chain()
+        buffer = torch.full((3, 3 + 2), UNTOUCHED)
+        tokens, drafts = buffer[:, :3], buffer[:, gap : gap + 2]
+        drafts.copy_(chain_call(1, requests=3, slots=2, vocabulary=33)["draft_tokens"])
+        call = lambda: self.of_chain(draft_tokens=drafts, out=verdict(tokens=tokens))  # noqa: E731
+        if fits:
+            assert torch.equal(call().tokens, expected.tokens)
+        else:
+            self.assert_shared("out.tokens", "draft_tokens", call)
+
+    def test_views_of_other_origin(self):
+        """NumPy's arrays come as storages of their own."""
+        array = np.zeros(9, dtype=np.int32)
+        out = verdict(num_accepted=torch.from_numpy(array[:3]), status=torch.from_numpy(array[2:5]))
+        self.assert_shared("out.num_accepted", "out.status", lambda: self.of_chain(out=out))
+        apart = verdict(num_accepted=torch.from_numpy(array[:3]), status=torch.from_numpy(array[3:6]))
+        self.of_chain(out=apart)
+
+    def test_of_every_op(self):
+        """Whatever is given as out= or status= is looked at."""
+        own, figure, lens, absent = torch.zeros(3, 2).long(), torch.zeros(3, 2), LENS.clone(), torch.full((3, 2), -1)
+        words = own.view(-1)[:3].view(torch.int32).view(3, 2)
+        for name, options, one, other in (
+            ("race_sample", {"out": own, "seed": own}, "out", "seed"),
+            ("race_sample", {"out": own, "status": words}, "out", "status"),
+            ("race_topk", {"seed": own, "status": words}, "status", "seed"),
+            ("overlap", {"out": [figure, figure, *torch.zeros(2, 3, 2)]}, "out.accept", "out.tv"),
+            ("residual", {"out": [PAIR["target"], figure]}, "out.probs", "target"),
+            ("residual", {"temperature": figure, "status": figure.view(torch.int32)}, "status", "temperature"),
+            ("tree_positions", {"parents": absent, "prefix_len": 0, "out": absent}, "out", "parents"),
+            ("tree_mask", {"prefix_len": lens, "status": lens.view(torch.int32)[:3]}, "status", "prefix_len"),
+        ):
+            op, call = CALLS[name]
+            self.assert_shared(one, other, lambda op=op, call=call | options: op(**call))
+
+    def test_caches(self):
+        path = torch.tensor([[0, 2, -1]] * 3, dtype=torch.int32)
+        cache = torch.randn(3, 2, 8, 4)
+        with pytest.raises(ValueError, match="cache: expected memory of its own; got some of cache's"):
+            compact_kv([cache, cache], path, prefix_len=1)
+        with pytest.raises(ValueError, match="cache: expected memory of its own; got some of cache's"):
+            compact_kv([cache[:, :, :5], cache[:, :, 4:]], path, prefix_len=1)
+        with pytest.raises(ValueError, match=r"cache: expected entries with memory of their own; got strides \(.*0"):
+            compact_kv(cache[:, :1].expand(3, 2, 8, 4), path, prefix_len=1)
+        words = cache.view(torch.int32)
+        self.assert_shared("cache", "status", lambda: compact_kv(cache, path, prefix_len=1, status=words[0, 0, 0, :3]))
+        self.assert_shared("cache", "path", lambda: compact_kv(cache, words[:, 0, 0, :3], prefix_len=1))
+
+    def test_caches_of_one_buffer(self):
+        """All layers' keys and values between each other, requests first."""
+        path = torch.tensor([[0, 2, -1]] * 3, dtype=torch.int32)
+        whole = torch.randn(3, 5, 2, 2, 8, 4)
+        parts = [whole[:, layer, i] for layer in range(5) for i in range(2)]
+        apart = [part.clone() for part in parts]
+        compact_kv(parts, path, prefix_len=1)
+        compact_kv(apart, path, prefix_len=1)
+        assert all(map(torch.equal, parts, apart))
+
+
+def views(size=24):
+    """A one- or two-dimensional view of a buffer, as (shape, strides, offset)."""
+
+    @st.composite
+    def drawn(draw):
+        ndim = draw(st.integers(1, 2))
+        shape = tuple(draw(st.integers(0, 4)) for _ in range(ndim))
+        strides = tuple(draw(st.integers(1, 6)) for _ in range(ndim))
+        last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
+        return shape, strides, draw(st.integers(0, max(0, size - 1 - last)))
+
+    return drawn()
+
+
+def touched(shape, strides, offset):
+    """The elements of a view, each as often as it is in it."""
+    at = [offset + sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(*shape)]
+    return at
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(views(), views(), views(), views())
+def test_sharing_is_found_exactly(parents, prefix_len, positions, status):
+    """Against every element of every view, whatever the strides."""
+    buffer = torch.zeros(64)
+    call = [buffer.as_strided(*view) for view in (parents, prefix_len, positions, status)]
+    one, other, *written = (touched(*view) for view in (parents, prefix_len, positions, status))
+    if any(len(set(own)) < len(own) for own in written):
+        return  # refused before, by its strides
+    wrong = set(written[0]) & set(written[1]) or (set(one) | set(other)) & (set(written[0]) | set(written[1]))
+    if wrong:
+        with pytest.raises(ValueError, match="expected memory of its own"):
+            check_apart(OPS["tree_positions"].arguments, call)
+    else:
+        check_apart(OPS["tree_positions"].arguments, call)
+
+
+class TestRaggedDraftProb:
+    """[D] is one a slot, [B, 1] one a request, whatever the numbers of slots and requests are."""
+
+    def call(self, counts, **changes):
+        call = chain_call(1, requests=len(counts), slots=4, vocabulary=33)
+        return ragged(call, torch.tensor(counts)) | changes
+
+    @pytest.mark.parametrize("counts", [[4, 0, 2], [1, 1, 1], [3, 0, 0]], ids=str)
+    @pytest.mark.usefixtures("backend")
+    def test_one_a_request_is_that_of_its_slots(self, counts):
+        h = torch.tensor([0.3, 0.9, 0.6])
+        each = verify_chain(**self.call(counts, draft_prob=h[:, None]))
+        slots = verify_chain(**self.call(counts, draft_prob=h.repeat_interleave(torch.tensor(counts))))
+        assert all(map(torch.equal, each, slots))
+
+    def test_one_a_request_needs_two_dimensions(self):
+        message = r"draft_prob: expected shape \[6\] \(one a slot\) or \[3, 1\] \(one a request\); got float32 \[3\]"
+        with pytest.raises(ValueError, match=message):
+            verify_chain(**self.call([4, 0, 2], draft_prob=torch.ones(3)))
+        with pytest.raises(ValueError, match=r"draft_prob: expected shape \[3, 6\]; got float32 \[3, 2\]"):
+            verify_chain(**self.call([4, 0, 2], draft_prob=torch.ones(3, 2)))

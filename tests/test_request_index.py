@@ -1,0 +1,290 @@
+"""request_index: state of requests by number, without a gather."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from tests.cases import chain_call, ragged
+from tests.trees import tree_call
+
+V, STATES = 33, 5
+INDEX = torch.tensor([3, 0, 3, 4, 1, 1, 2], dtype=torch.int32)
+BATCH = len(INDEX)
+IDLE, OUTSIDE = -1, (-2, STATES, 2**31 - 1, -(2**31))
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def uniform(*shape, seed):
+    return torch.rand(*shape, generator=generator(seed))
+
+
+def logits(*shape, seed):
+    return 2 * torch.randn(*shape, V, generator=generator(seed))
+
+
+def noise(*inner):
+    shape = (STATES, *inner)
+    return {
+        "seed": torch.randint(-(2**63), 2**63 - 1, shape, generator=generator(1)),
+        "position": torch.randint(0, 2**31 - 1, shape, generator=generator(2), dtype=torch.int32),
+        "nonce": torch.randint(0, 9, shape, generator=generator(3)),
+    }
+
+
+def chain(**options):
+    """What a batch row has, and what each state has."""
+    rows = chain_call(1, requests=BATCH, slots=3, vocabulary=V)
+    states = {"draft": logits(STATES, 3, seed=4), "temperature": torch.tensor([1.0, 0.5, 0.0, 1.7, 0.9]), **noise()}
+    return {name: rows[name] for name in ("draft_tokens", "target")}, states | options
+
+
+def tree(**options):
+    rows = tree_call(1, requests=BATCH, nodes=5, vocabulary=V)
+    states = {"draft": logits(STATES, 5, seed=4), "temperature": torch.tensor([1.0, 0.5, 0.0, 1.7, 0.9]), **noise()}
+    return {name: rows[name] for name in ("draft_tokens", "target", "parents")}, states | options
+
+
+def race(name, *inner, **options):
+    states = {"temperature": uniform(STATES, *inner, seed=5), **noise(*inner)}
+    return {name: logits(BATCH, *inner, seed=6)}, states | options
+
+
+def pair(*inner, **options):
+    states = {"draft": logits(STATES, *inner, seed=4), "temperature": uniform(STATES, *inner, seed=5)}
+    return {"target": logits(BATCH, *inner, seed=6)}, states | options
+
+
+# name -> (op, (what each batch row has, what each state has), what all share)
+CALLS = {
+    "verify_chain": (verify_chain, chain(), {}),
+    "verify_chain race": (verify_chain, chain(draft=None), {"method": "race"}),
+    "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.7, nonce=3), {}),
+    "verify_chain randomised": (
+        verify_chain,
+        chain(draft_prob=uniform(STATES, seed=7), epsilon=0.1 * uniform(STATES, seed=8)),
+        {},
+    ),
+    "verify_chain by slot": (verify_chain, chain(draft_prob=uniform(STATES, 3, seed=7), epsilon=0.1), {}),
+    "verify_chain two laws": (
+        verify_chain,
+        chain(draft_sampling=Sampling(2 * uniform(STATES, seed=9))),
+        {},
+    ),
+    "verify_tree": (verify_tree, tree(), {}),
+    "verify_tree one": (verify_tree, tree(), {"parents": torch.tensor([-1, 0, 0, 1, 1])}),
+    "verify_tree race": (verify_tree, tree(draft=None), {"method": "race"}),
+    "race_sample": (race_sample, race("target"), {}),
+    "race_sample rows": (race_sample, race("target", 4), {}),
+    "race_sample shared": (race_sample, race("target", 4, temperature=uniform(4, seed=5), nonce=0), {}),
+    "race_topk": (race_topk, race("draft"), {"k": 3}),
+    "race_topk rows": (race_topk, race("draft", 4), {"k": 3}),
+    "residual": (residual, pair(draft_prob=uniform(STATES, seed=7), epsilon=0.01), {}),
+    "residual rows": (residual, pair(4, draft_prob=uniform(STATES, 1, seed=7)), {}),
+    "overlap": (overlap, pair(), {}),
+    "overlap rows": (overlap, pair(4), {}),
+}
+EVERY_CALL = pytest.mark.parametrize("op, arguments, shared", CALLS.values(), ids=CALLS)
+
+
+def indexed(states, index):
+    """The states that an index names, as batch rows."""
+
+    def taken(x):
+        if isinstance(x, Sampling):
+            return Sampling(taken(x.temperature))
+        return x[index.long()] if isinstance(x, torch.Tensor) and x.shape[0] == STATES else x
+
+    return {name: taken(x) for name, x in states.items()}
+
+
+def run(op, *arguments, **options):
+    """All results of a call, with its status."""
+    call = {name: value for part in arguments for name, value in part.items()} | options
+    if op in (verify_chain, verify_tree):
+        return [*op(**call)]
+    target = call.get("target", call.get("draft"))
+    status = torch.full(target.shape[:-1], -77, dtype=torch.int32)
+    found = op(**call, status=status)
+    return [*(found if isinstance(found, tuple) else (found,)), status]
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("able_backend")
+@EVERY_CALL
+class TestEveryOp:
+    def test_equals_a_gather(self, op, arguments, shared):
+        rows, states = arguments
+        assert_same(
+            run(op, rows, states, shared, request_index=INDEX),
+            run(op, rows, indexed(states, INDEX), shared),
+        )
+
+    def test_idle_requests(self, op, arguments, shared):
+        """Nothing of them is read: their rows are NaN, and there are no numbers for them."""
+        rows, states = arguments
+        idle = torch.arange(BATCH) % 3 == 1
+        rows = {name: x.clone() for name, x in rows.items()}
+        for x in rows.values():
+            x[idle] = torch.nan if x.is_floating_point() else -1
+        found = run(op, rows, states, shared, request_index=INDEX.masked_fill(idle, IDLE))
+        expected = run(op, rows, indexed(states, INDEX), shared)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one[~idle], other[~idle])
+        *figures, status = (part[idle] for part in found)
+        nothing = 0 if op in (residual, overlap) else -1
+        assert all((figure == nothing).all() for figure in figures)
+        assert not status.any()
+
+    @pytest.mark.parametrize("outside", OUTSIDE)
+    def test_indices_that_point_outside(self, op, arguments, shared, outside):
+        rows, states = arguments
+        bad = torch.arange(BATCH) % 3 == 1
+        found = run(op, rows, states, shared, request_index=INDEX.masked_fill(bad, outside))
+        for one, other in zip(found, run(op, rows, indexed(states, INDEX), shared), strict=True):
+            assert torch.equal(one[~bad], other[~bad])
+        *figures, status = (part[bad] for part in found)
+        assert (status == 8).all()
+        if op in (verify_chain, verify_tree, race_topk):
+            for tokens in figures[: 2 if op is verify_tree else 1]:
+                assert (tokens[..., 0] == 0).all()
+                assert (tokens[..., 1:] == -1).all()
+            figures = figures[-1:] if op is not race_topk else []
+        assert all((figure == 0).all() for figure in figures)
+
+    def test_no_requests(self, op, arguments, shared):
+        rows, states = arguments
+        none = {name: x[:0] for name, x in rows.items()}
+        for part in run(op, none, states, shared, request_index=INDEX[:0]):
+            assert part.shape[0] == 0
+
+
+@pytest.mark.usefixtures("able_backend")
+class TestRagged:
+    def test_equals_a_gather(self):
+        rows, states = chain(draft=None)
+        rows = ragged(rows | {"draft": None}, torch.arange(BATCH) % 4)
+        for method in ("race", "rejection"):
+            assert_same(
+                run(verify_chain, rows, states, method=method, request_index=INDEX),
+                run(verify_chain, rows, indexed(states, INDEX), method=method),
+            )
+
+    def test_not_with_draft_rows(self):
+        call = ragged(chain_call(1, requests=3, slots=2, vocabulary=V), torch.tensor([2, 0, 1]))
+        with pytest.raises(ValueError, match="request_index: expected None with cu_drafts and a draft"):
+            verify_chain(**call, request_index=INDEX[:3])
+
+
+@pytest.mark.usefixtures("able_backend")
+class TestWithoutStates:
+    """Where all requests have the same numbers an index only says whether a request is idle."""
+
+    @pytest.mark.parametrize("index, token, status", [(7, None, 0), (0, None, 0), (-1, -1, 0), (-2, 0, 8)])
+    def test_one_request(self, index, token, status):
+        row = logits(1, seed=6)
+        found, bits = run(
+            race_sample, {"target": row, "seed": 5, "position": 2}, request_index=torch.tensor([index]).int()
+        )
+        expected = race_sample(row, seed=5, position=2) if token is None else torch.tensor([token])
+        assert torch.equal(found, expected)
+        assert bits.tolist() == [status]
+
+    def test_one_entry_is_one_entry(self):
+        """A tensor of one entry has one, though it would do for all where nobody points at it."""
+        call = {"target": logits(1, seed=6), "seed": torch.tensor([5]), "position": 2}
+        tokens, status = run(race_sample, call, request_index=torch.tensor([1]).int())
+        assert (tokens.tolist(), status.tolist()) == ([0], [8])
+
+
+def sample(**changes):
+    rows, states = race("target")
+    return race_sample(**rows | states | {"request_index": INDEX} | changes)
+
+
+def chain_of(**changes):
+    rows, states = chain()
+    return verify_chain(**rows | states | {"request_index": INDEX} | changes)
+
+
+def tree_of(**changes):
+    rows, states = tree()
+    return verify_tree(**rows | states | {"request_index": INDEX} | changes)
+
+
+def pair_of(**changes):
+    rows, states = pair()
+    return overlap(**rows | states | {"request_index": INDEX} | changes)
+
+
+@pytest.mark.parametrize(
+    "call, changes, error, message",
+    [
+        *(
+            (call, changes, error, message)
+            for call in (sample, chain_of, tree_of, pair_of)
+            for changes, error, message in (
+                (
+                    {"request_index": INDEX.long()},
+                    TypeError,
+                    "request_index: expected a tensor of int32; got int64",
+                ),
+                ({"request_index": 3}, TypeError, "request_index: expected a tensor of int32; got 3"),
+                ({"request_index": INDEX[None]}, ValueError, "request_index: expected 1 dimensions; got int32"),
+                (
+                    {"request_index": INDEX[1:]},
+                    ValueError,
+                    r"request_index: expected contiguous int32 \[7\]; got int32 \[6\]",
+                ),
+                (
+                    {"request_index": INDEX.repeat_interleave(2)[::2]},
+                    ValueError,
+                    r"request_index: expected contiguous int32 \[7\]",
+                ),
+                (
+                    {"request_index": INDEX.to("meta")},
+                    ValueError,
+                    "request_index: expected a tensor on cpu; got .* meta",
+                ),
+                (
+                    {"temperature": torch.ones(4)},
+                    ValueError,
+                    r"temperature: expected shape \[5\]; got float32 \[4\]|seed: expected shape \[4\]; got int64 \[5\]",
+                ),
+            )
+        ),
+        (sample, {"position": torch.zeros(6).long()}, ValueError, r"position: expected shape \[5\]; got int64 \[6\]"),
+        (sample, {"seed": 1, "position": 1, "nonce": 1}, ValueError, "seed: expected one seed per request"),
+        (
+            sample,
+            {"target": logits(7, 1, 1, seed=1)},
+            ValueError,
+            r"request_index: expected None, or rows \[B, V\] or \[B, R, V\]; got float32 \[7, 1, 1, 33\]",
+        ),
+        (chain_of, {"draft_prob": torch.ones(4)}, ValueError, r"draft_prob: expected shape \[5, 3\]"),
+        (chain_of, {"draft": logits(5, 2, seed=1)}, ValueError, r"draft: expected shape \[5, 3, 'V'\]; got"),
+        (tree_of, {"draft": logits(5, 4, seed=1)}, ValueError, r"draft: expected shape \[5, 5, 'V'\]; got"),
+        (pair_of, {"draft": logits(5, 1, seed=1)}, ValueError, r"draft: expected shape \['S', 'V'\]; got float32"),
+    ],
+)
+def test_refused(call, changes, error, message):
+    with specdec_kernels.backend("reference"):
+        call()
+        with pytest.raises(error, match=message):
+            call(**changes)
+
+
+def test_backends_say_that_they_cannot():
+    for backend in ("cpu", "cuda-host"):
+        with (
+            specdec_kernels.backend(backend),
+            pytest.raises(RuntimeError, match=f"backend '{backend}' cannot do this race_sample: .*request_index"),
+        ):
+            sample()

@@ -1,0 +1,31 @@
+"""The status bits are the same ones everywhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import specdec_kernels
+from specdec_kernels import Status
+from specdec_kernels.ops import _inputs as inputs
+
+
+def test_of_the_headers():
+    header = Path(specdec_kernels.get_include()) / "specdec" / "config.h"
+    found = re.findall(r"kStatus(\w+) = (\d+),", header.read_text())
+    capitals = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(): int(value) for name, value in found}
+    assert capitals == {"OK": 0} | {status.name: status.value for status in Status}
+
+
+def test_of_the_triton_kernels():
+    (folder,) = importlib.util.find_spec("specdec_kernels.triton_kernels").submodule_search_locations
+    text = (Path(folder) / "_math.py").read_text()
+    found = dict(re.findall(r"(?m)^([A-Z_]+) = tl\.constexpr\((\d+)\)$", text))
+    assert {status.name: str(status.value) for status in Status}.items() <= found.items()
+
+
+def test_are_bits_that_differ():
+    assert [status.value for status in Status] == [1 << i for i in range(len(Status))]
+
+
+def test_each_has_a_text():
+    assert set(inputs.STATUS) == set(Status)
