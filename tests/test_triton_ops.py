@@ -66,12 +66,6 @@ def test_race_of_rows_made_to_fail(size, space):
     )
 
 
-def test_race_in_which_every_tile_is_scored_whole(monkeypatch):
-    monkeypatch.setattr(_launch, "multiprocessors", lambda device: 1000)
-    rows = torch.stack(list(adversarial_rows(4097).values()))
-    assert_same(race_sample, rows, seed=seeds(len(rows)), position=4)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_race_of_padded_and_misaligned_rows(dtype):
     rows = poisoned((3 * torch.randn(2, 3, 700, generator=torch.Generator().manual_seed(1))).to(dtype))

@@ -62,11 +62,6 @@ def chunks_of(requests, splits, width, device):
     return max(1, min(width, 8 * multiprocessors(device) // (requests * splits)))
 
 
-def is_dense(tiles, device):
-    """1 if a call has so few tiles, one wave of programs, that opening all of each is quicker than choosing."""
-    return int(tiles <= 8 * multiprocessors(device))
-
-
 def aligned(*tensors):
     """Whether every row starts on a multiple of 16 elements, so that tiles load in whole vectors."""
     return all(

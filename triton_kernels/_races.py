@@ -15,7 +15,6 @@ from specdec_kernels.triton_kernels._laws import (
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     GROUP,
-    INFINITY,
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
@@ -25,7 +24,6 @@ from specdec_kernels.triton_kernels._math import (
     first_arrival,
     first_winner,
     group_words,
-    key_of,
     key_score,
     key_token,
     later_by,
@@ -49,6 +47,7 @@ from specdec_kernels.triton_kernels._rows import (
 )
 from specdec_kernels.triton_kernels._trees import NODES, children_at
 
+MOST_SCORED = tl.constexpr(512)  # tokens at once, so that what is rare does not set the registers
 DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
 
@@ -72,11 +71,6 @@ def exchange(key, best):
 
 
 @triton.jit
-def best_key(best, score, token):
-    return tl.maximum(best, tl.max(key_of(score, token), axis=0))
-
-
-@triton.jit
 def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
     """The score of every token of a tile of clean values."""
     GROUPS: tl.constexpr = x.shape[0]
@@ -87,45 +81,6 @@ def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
     second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
     arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))
     return log_weights(x, law) - log(arrival)
-
-
-@triton.jit
-def open_tile(x, a, b, start, best, key, noise, law, STREAM: tl.constexpr):
-    """The best key after a tile of clean values, most of them unseen.
-
-    Each group offers its first arrival, then its largest weight. What other programs of the row found by then is asked
-    for, and groups whose second largest weight could still win are opened one by one.
-    """
-    GROUPS: tl.constexpr = x.shape[0]
-    group = tl.arange(0, GROUPS)
-    column = tl.arange(0, GROUP)
-    first, winner = first_arrival(a, b), first_winner(b)
-    log_first = log(first)
-    chosen = tl.sum(tl.where(column[None, :] == winner[:, None], x, 0.0), axis=1)
-    best = best_key(best, log_weights(chosen, law) - log_first, start + group * GROUP + winner)
-
-    largest = tl.max(x, axis=1)
-    at = tl.min(tl.where(x == largest[:, None], column[None, :], GROUP), axis=1)
-    token = start + group * GROUP + at
-    later = first + later_by(second_words(noise, token, STREAM))
-    best = best_key(best, log_weights(largest, law) - log(tl.where(at == winner, first, later)), token)
-
-    to_beat = key_score(exchange(key, best))
-    rest = tl.max(tl.where(column[None, :] == at[:, None], nothing(law), x), axis=1)
-    ceiling = log_weights(rest, law) - log_first
-    top = tl.max(ceiling, axis=0)
-    while top + slack(top, to_beat) >= to_beat:  # never for -inf: its sum is a NaN
-        mine = group == tl.min(tl.where(ceiling == top, group, GROUPS), axis=0)
-        row = tl.sum(tl.where(mine[:, None], x, 0.0), axis=0)
-        column_token = start + tl.sum(tl.where(mine, group, 0), axis=0) * GROUP + column
-        when = tl.sum(tl.where(mine, first, 0.0), axis=0)
-        column_later = when + later_by(second_words(noise, column_token, STREAM))
-        arrival = tl.where(column == tl.sum(tl.where(mine, winner, 0), axis=0), when, column_later)
-        best = best_key(best, log_weights(row, law) - log(arrival), column_token)
-        ceiling = tl.where(mine, -INFINITY, ceiling)
-        top = tl.max(ceiling, axis=0)
-        to_beat = tl.maximum(to_beat, key_score(best))
-    return best
 
 
 @triton.jit
@@ -144,67 +99,75 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 
 
 @triton.jit
-def race_tile(x, a, b, start, best, key, dense, noise, law, STREAM: tl.constexpr):
-    """The best key after a tile of clean values that may hold the winner. Both ways give the same winner."""
-    if dense != 0:  # few programs: latency counts, not work
-        scores = tile_scores(x, a, b, start, noise, law, STREAM)
-        best = best_of_tile(scores, tile_tokens(start, scores.shape[0] * GROUP), best)
-    else:
-        best = open_tile(x, a, b, start, best, key, noise, law, STREAM)
+def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
+    """The best key after a part of a tile, clean values: every token is scored if one of its groups can win."""
+    a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
+    tops, to_beat = tl.max(x, axis=1), key_score(best)
+    wins = can_win(log_weights(tops, law), a, to_beat)
+    greedy = None if law is None else law.greedy
+    if greedy is not None:
+        wins = tl.where(greedy, tops >= to_beat, wins)
+    if any_of(wins) > 0:
+        tokens = tile_tokens(start, x.shape[0] * GROUP)
+        if greedy is None:
+            best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
+        else:
+            if greedy:
+                best = best_of_tile(greedy_scores(x, law), tokens, best)
+            else:
+                best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
     return best
 
 
 @triton.jit
 def race_tiles(
-    row, law, first, last, key, dense, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr
+    row, law, first, last, key, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
 
     ``key`` points to the best key of all programs of the row. Most tiles cost a maximum of each group, half a Philox
-    call a group and one compare.
+    call a group and one compare. One that may hold the winner is read again, from cache, in parts; tokens without
+    weight are taken out there, since a bound may be too high.
     """
+    PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(row, law, start, TILE)
-        to_beat = key_score(exchange(key, best))
-        if excluded is not None:
-            x = tl.where(tile_tokens(start, TILE) == excluded, nothing(law), x)
-        if children is not None:
-            x = without_children(x, start, nothing(law), children, TILE)
+        best = exchange(key, best)
         tops = group_tops(x)
         unclean = unclean_groups(x, tops, law)
         tops = clean(tops, law)
-        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
-        wins = can_win(log_weights(tops, law), a, to_beat)
+        a, _ = group_words(noise, start // GROUP, STREAM, x.shape[0])
+        wins = can_win(log_weights(tops, law), a, key_score(best))
         if law.greedy is not None:
-            wins = tl.where(law.greedy, tops >= to_beat, wins)
+            wins = tl.where(law.greedy, tops >= key_score(best), wins)
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
         if found > 0:
-            if law.greedy is None:
-                best = race_tile(clean(x, law), a, b, start, best, key, dense, noise, law, STREAM)
-            else:
-                if law.greedy:
-                    best = best_of_tile(greedy_scores(clean(x, law), law), tile_tokens(start, TILE), best)
-                else:
-                    best = race_tile(clean(x, law), a, b, start, best, key, dense, noise, law, STREAM)
+            for at in range(start, tl.minimum(start + TILE, row.columns), PART):
+                part = tl.cast(at, tl.int32)
+                y = load_tile(row, law, part, PART)
+                if excluded is not None:
+                    y = tl.where(tile_tokens(part, PART) == excluded, nothing(law), y)
+                if children is not None:
+                    y = without_children(y, part, nothing(law), children, PART)
+                best = race_part(clean(y, law), part, best, noise, law, STREAM)
         bad = bad | (found > 1)
     return best, bad
 
 
 @triton.jit
 def race_row(row, law, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
-    """(best key, bad) of a row that one program races alone, every token scored: short code for what is rare."""
+    """(best key, bad) of a row that one program races alone."""
+    PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = row.columns < 0
-    for tile in range(0, tl.cdiv(row.columns, TILE)):
-        start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(row, law, start, TILE)
+    for at in range(0, row.columns, PART):
+        start = tl.cast(at, tl.int32)
+        x = load_tile(row, law, start, PART)
         bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
-        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
-        scores = tile_scores(clean(x, law), a, b, start, noise, law, STREAM)
-        best = best_of_tile(scores, tile_tokens(start, TILE), best)
+        best = race_part(clean(x, law), start, best, noise, law, STREAM)
     return best, bad
 
 
@@ -228,14 +191,15 @@ def map_tokens(draft_map, columns, start, TILE: tl.constexpr):
 @triton.jit
 def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
     """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own, every token scored."""
+    PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
-    for tile in range(first, last):
-        start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(row, law, start, TILE)
+    for at in range(first * TILE, tl.minimum(last * TILE, row.columns), PART):
+        start = tl.cast(at, tl.int32)
+        x = load_tile(row, law, start, PART)
         bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
         x = clean(x, law)
-        tokens = map_tokens(draft_map, row.columns, start, TILE)
+        tokens = map_tokens(draft_map, row.columns, start, PART)
         scores = greedy_scores(x, law)
         if law.greedy == 0:
             scores = mapped_scores(x, tokens, noise, law, STREAM)
@@ -245,20 +209,21 @@ def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, T
 
 @triton.jit
 def residual_tiles(
-    target, target_law, draft, draft_law, draft_map, p_known, q_known, first, last, key, h, dense, noise,
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, first, last, key, h, noise,
     STREAM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
 
     p bounds it, so few tiles of logits pay for q. Whether q has weight is only looked at in probabilities.
     """
+    PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     drafted = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = load_tile(target, target_law, start, TILE)
-        to_beat = key_score(exchange(key, best))
+        best = exchange(key, best)
         tops = group_tops(x)
         unclean = unclean_groups(x, tops, target_law)
         if draft_law.inverse is None:
@@ -266,16 +231,17 @@ def residual_tiles(
             y_tops = group_tops(y)
             unclean = unclean | unclean_groups(y, y_tops, draft_law)
             drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
-        a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
-        wins = can_win(log_bound(tops, target_law, p_known), a, to_beat)
+        a, _ = group_words(noise, start // GROUP, STREAM, x.shape[0])
+        wins = can_win(log_bound(tops, target_law, p_known), a, key_score(best))
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
         if found > 0:
-            if draft_law.inverse is not None:
-                y = load_tokens(draft, draft_law, draft_map, start, TILE)
-            tokens = tile_tokens(start, TILE)
-            p = probabilities(x, tokens, target_law, p_known)
-            q = probabilities(y, tokens, draft_law, q_known)
-            best = race_tile(residual_weight(p, h * q), a, b, start, best, key, dense, noise, None, STREAM)
+            for at in range(start, tl.minimum(start + TILE, target.columns), PART):
+                part = tl.cast(at, tl.int32)
+                tokens = tile_tokens(part, PART)
+                p = probabilities(load_tile(target, target_law, part, PART), tokens, target_law, p_known)
+                raw = load_tokens(draft, draft_law, draft_map, part, PART)
+                q = probabilities(raw, tokens, draft_law, q_known)
+                best = race_part(residual_weight(p, h * q), part, best, noise, None, STREAM)
         bad = bad | (found > 1)
     return best, bad, drafted
 
@@ -283,7 +249,7 @@ def residual_tiles(
 @triton.jit
 def draw_part(
     target, target_law, draft, draft_law, draft_map, h, from_residual, readable, excluded, children, own, request,
-    dense, noise, split, splits, TILE: tl.constexpr,
+    noise, split, splits, TILE: tl.constexpr,
 ):  # fmt: skip
     """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
 
@@ -296,14 +262,12 @@ def draw_part(
     if (draft is not None) and from_residual:
         best, bad, drafted = residual_tiles(
             target, target_law, draft, draft_law, draft_map, known_at(own, target_law, readable),
-            known_at(own + 2, draft_law, readable), first, last, key, h, dense, noise, STREAM_RESIDUAL, TILE,
+            known_at(own + 2, draft_law, readable), first, last, key, h, noise, STREAM_RESIDUAL, TILE,
         )  # fmt: skip
         if drafted:
             tl.atomic_or(request + FLAGS, DRAFTED, sem="relaxed")
     else:
-        best, bad = race_tiles(
-            target, target_law, first, last, key, dense, noise, excluded, children, STREAM_RESIDUAL, TILE
-        )
+        best, bad = race_tiles(target, target_law, first, last, key, noise, excluded, children, STREAM_RESIDUAL, TILE)
     tl.atomic_max(key, best, sem="relaxed")
     if bad:
         tl.atomic_or(request + FLAGS, NON_FINITE, sem="relaxed")

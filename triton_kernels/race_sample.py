@@ -28,7 +28,7 @@ from specdec_kernels.triton_kernels._rows import (
 
 @_launch.kernel
 def race_sample_kernel(
-    target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, dense: tl.int32, vocab: tl.int32,
+    target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
     draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
@@ -53,7 +53,7 @@ def race_sample_kernel(
     last = tl.where(live, last, first)
     own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab)
     if draft_map is None:
-        best, bad = race_tiles(own, law, first, last, key_at(record), dense, noise, None, None, STREAM_RACE, TILE)
+        best, bad = race_tiles(own, law, first, last, key_at(record), noise, None, None, STREAM_RACE, TILE)
     else:
         best, bad = race_mapped(own, law, draft_map, first, last, noise, STREAM_RACE, TILE)
     tl.atomic_max(key_at(record), best, sem="relaxed")
@@ -84,7 +84,7 @@ def race_sample(call):
         _launch.launch(
             race_sample_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps,
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
-            inner=inner, dense=_launch.is_dense(count * tiles, rows.device), vocab=vocab, draft_map=call.draft_map,
+            inner=inner, vocab=vocab, draft_map=call.draft_map,
             **_launch.index(call.request_index, call.law.temperature, *call.noise),
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,

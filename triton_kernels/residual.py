@@ -4,6 +4,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
+    EMPTY_RESIDUAL,
     draft_prob_of,
     drawn_mass,
     epsilon_of,
@@ -103,6 +104,7 @@ def residual_kernel(
                 tl.store(probs + tokens, probabilities(x, tokens, target_law, p_known), mask=tokens < vocab)
         tl.store(mass + row, drawn_mass(weight, rejected, h, share))
         if status is not None:
+            flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
             tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
         tl.store(record + FLAGS, 0)
         tl.store(record + DONE, 0)

@@ -116,11 +116,11 @@ def slot_accepts(
 
 
 @triton.jit
-def race_slot(target, law, dense, noise, slot, token, record, request, split, splits, TILE: tl.constexpr):
+def race_slot(target, law, noise, slot, token, record, request, split, splits, TILE: tl.constexpr):
     """A program's part of the race of a row; the last one says whether the walk ends there."""
     first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
     best, bad = race_tiles(
-        target, law, first, last, key_at(record), dense, later(noise, slot), None, None, STREAM_RACE, TILE
+        target, law, first, last, key_at(record), later(noise, slot), None, None, STREAM_RACE, TILE
     )  # fmt: skip
     tl.atomic_max(key_at(record), best, sem="relaxed")
     if bad:
@@ -235,7 +235,7 @@ def verify_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
     cu_drafts, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
-    rows: tl.int64, dense: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
+    rows: tl.int64, vocab: tl.int32, draft_vocab: tl.int32,
     target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     draft_prob, draft_prob_request: tl.int64, draft_prob_slot: tl.int64, draft_prob_value: tl.float32,
@@ -304,7 +304,7 @@ def verify_chain_kernel(
             target_slot = row_of(target_rows, slot, ALIGNED)
             if racing:
                 race_slot(
-                    target_slot, Law(target_law.inverse, greedy), dense, noise, slot, token, record, request, split,
+                    target_slot, Law(target_law.inverse, greedy), noise, slot, token, record, request, split,
                     splits, TILE,
                 )  # fmt: skip
             elif LEARNS:
@@ -348,7 +348,7 @@ def verify_chain_kernel(
         noise = later(noise, n)
         if draw_part(
             target_n, target_law, draft_n, draft_law, draft_map, h, from_residual, readable, excluded, None,
-            figures + 4 * n, request, dense, noise, split, splits, TILE,
+            figures + 4 * n, request, noise, split, splits, TILE,
         ):  # fmt: skip
             token, drawn_flags = drawn(
                 target_n, target_law, draft_n, draft_law, from_residual, readable, request, noise, TILE
@@ -384,8 +384,7 @@ def verify_chain(call):
                 call.request_index, None if ragged else call.draft, call.target_law.temperature,
                 call.draft_law.temperature, call.draft_prob, call.epsilon, *call.noise,
             ),
-            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows,
-            dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
+            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),

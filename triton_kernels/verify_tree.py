@@ -66,6 +66,7 @@ from specdec_kernels.triton_kernels._trees import (
 ROW = tl.constexpr(6)  # words of a row's record
 NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
 NODE, NODE_TAKEN, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)  # of a request's
+MASS_PART = tl.constexpr(1024)  # tokens at once of a pass for masses
 NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
 
 
@@ -87,17 +88,18 @@ def masses(
 ):  # fmt: skip
     """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
 
-    ``marks`` has the bits of the tiles, modulo 64, in which children have tokens.
+    ``marks`` has the bits of the parts, modulo 64, in which children have tokens.
     """
-    GROUPS: tl.constexpr = TILE // GROUP
+    PART: tl.constexpr = min(MASS_PART, TILE)
+    GROUPS: tl.constexpr = PART // GROUP
     left, untried = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
-    for tile in range(0, tl.cdiv(target.columns, TILE)):
-        start = tl.cast(tile, tl.int32) * TILE
-        tokens = tile_tokens(start, TILE)
-        x = load_tile(target, target_law, start, TILE)
-        y = load_tokens(draft, draft_law, draft_map, start, TILE)
+    for at in range(0, target.columns, PART):
+        start = tl.cast(at, tl.int32)
+        tokens = tile_tokens(start, PART)
+        x = load_tile(target, target_law, start, PART)
+        y = load_tokens(draft, draft_law, draft_map, start, PART)
         p = probabilities(x, tokens, target_law, p_known)
         q = probabilities(y, tokens, draft_law, q_known)
         if target_law.inverse is None:
@@ -107,8 +109,8 @@ def masses(
             bad = bad | unclean_groups(y, group_tops(y), draft_law)
             q_all += tl.sum(q, axis=1)
         left += tl.sum(residual_weight(p, taken * q), axis=1)
-        if (marks >> (start // TILE % 64).to(tl.uint64)) & 1 == 1:
-            q = without_children(q, start, 0.0, children, TILE)
+        if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
+            q = without_children(q, start, 0.0, children, PART)
         untried += tl.sum(q, axis=1)
     unfit = any_of(bad) > 0
     if target_law.inverse is None:
@@ -162,19 +164,21 @@ def try_children(
                 taken = tl.minimum(taken + share, LARGEST)
             else:  # one-hot drafts: the mass not yet tried
                 share = tl.maximum(share - p, 0.0)
-            marks |= tl.full([], 1, tl.uint64) << (tl.where(in_range, token, 0) // TILE % 64).to(tl.uint64)
+            marks |= tl.full([], 1, tl.uint64) << (tl.where(in_range, token, 0) // min(MASS_PART, TILE) % 64).to(
+                tl.uint64
+            )
         child = tl.where(accepted < 0, next_child(tree, node, child, nodes), nodes)
     return accepted, taken, flags
 
 
 @triton.jit
 def race_node(
-    tree, node, below, nodes, target, law, dense, noise, records, request, split, splits, TILE: tl.constexpr
+    tree, node, below, nodes, target, law, noise, records, request, split, splits, TILE: tl.constexpr
 ):  # fmt: skip
     """A program's part of the race of a row; the last one decides."""
     record = records + node * ROW
     first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
-    best, bad = race_tiles(target, law, first, last, key_at(record), dense, noise, None, None, STREAM_RACE, TILE)
+    best, bad = race_tiles(target, law, first, last, key_at(record), noise, None, None, STREAM_RACE, TILE)
     tl.atomic_max(key_at(record), best, sem="relaxed")
     if bad:
         tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
@@ -264,7 +268,7 @@ def verify_tree_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
     parents, parents_request: tl.int64, parents_node: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32, dense: tl.int32,
+    draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32,
     vocab: tl.int32, draft_vocab: tl.int32,
     target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
@@ -318,7 +322,7 @@ def verify_tree_kernel(
             target_node = row_of(target_rows, node, ALIGNED)
             if racing:
                 race_node(
-                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy), dense, later(noise, depth),
+                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy), later(noise, depth),
                     records, request, split, splits, TILE,
                 )  # fmt: skip
             elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
@@ -355,7 +359,7 @@ def verify_tree_kernel(
         noise = later(noise, depth)
         if draw_part(
             target_node, target_law, draft_node, draft_law, draft_map, taken, tried, live, None, children,
-            figures + 4 * node, request, dense, noise, split, splits, TILE,
+            figures + 4 * node, request, noise, split, splits, TILE,
         ):  # fmt: skip
             token, met = drawn(target_node, target_law, draft_node, draft_law, tried, live, request, noise, TILE)
             flags = tl.load(status + b) | met
@@ -388,7 +392,7 @@ def verify_tree(call):
             **_launch.index(
                 call.request_index, call.draft, call.target_law.temperature, call.draft_law.temperature, *call.noise
             ),
-            nodes=nodes, max_depth=call.tokens.shape[1] - 1, dense=_launch.is_dense(rows * tiles, target.device),
+            nodes=nodes, max_depth=call.tokens.shape[1] - 1,
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
