@@ -1,6 +1,7 @@
 """Triton's tree ops against the CPU's, over sizes that its interpreter can take."""
 
 import importlib
+import random
 
 import pytest
 import torch
@@ -223,6 +224,59 @@ def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
         verdict = verify_tree(tokens, target, parents=parents, method=method, seed=1, position=0)
     assert verdict.path.tolist() == [[0, 1, -1, -1]]
     assert len(read) == 2
+
+
+class Paused(BaseException):
+    """A program's turn is over."""
+
+
+class Interleaved:
+    """``decide`` of several nodes as programs that take turns at their atomics, in place of ``tl`` in its module.
+
+    A program is run anew at each of its turns: atomics of earlier turns give what they gave, one more is done.
+    """
+
+    def __init__(self, programs):
+        self.memory, self.results, self.waiting = {}, [[] for _ in programs], dict(enumerate(programs))
+
+    def atomic_max(self, pointer, value, sem):
+        assert sem == "relaxed"
+        if self.given:
+            return self.given.pop(0)
+        if self.done:
+            raise Paused
+        self.done, at = True, int(getattr(pointer, "value", pointer))
+        before = self.memory.get(at, 0)
+        self.memory[at] = max(before, int(getattr(value, "value", value)))
+        self.results[self.turn].append(before)
+        return before
+
+    def run(self, order):
+        while self.waiting:
+            self.turn = order.choice(list(self.waiting))
+            self.given, self.done = list(self.results[self.turn]), False
+            try:
+                self.waiting[self.turn]()
+            except Paused:
+                continue
+            del self.waiting[self.turn]
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="runs what a program does in Python")
+def test_the_front_is_never_left_behind(monkeypatch):
+    """Wherever the deciders of a path are interrupted, the last of them leaves the front behind the end of the path."""
+    module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
+    decide, nodes, request = module.decide.fn, 4, 1000
+    for seed in range(500):
+        programs = [
+            lambda node=node: decide(0, request, node, node + 1 if node < nodes - 1 else -1, nodes)
+            for node in range(nodes)
+        ]
+        machine = Interleaved(programs)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "tl", machine)
+            machine.run(random.Random(seed))
+        assert machine.memory[request + module.FRONT.value] == nodes, seed
 
 
 def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):

@@ -76,10 +76,12 @@ def decide(records, request, node, child, nodes):
     tl.atomic_max(records + node * ROW + NEXT, child + 2, sem="relaxed")
     if tl.atomic_max(request + FRONT, 0, sem="relaxed") == node:
         said = child + 2
-        while said > NOWHERE:
+        while said > NOWHERE:  # the front first: who decides ``node`` meanwhile sees it there, or is seen here
             node = said - 2
+            tl.atomic_max(request + FRONT, node, sem="relaxed")
             said = tl.atomic_max(records + node * ROW + NEXT, 0, sem="relaxed")
-        tl.atomic_max(request + FRONT, tl.where(said == NOWHERE, nodes, node), sem="relaxed")
+        if said == NOWHERE:
+            tl.atomic_max(request + FRONT, nodes, sem="relaxed")
 
 
 @triton.jit
