@@ -1,4 +1,8 @@
-"""The law a rejected token is replaced from. The last program of a row knows the sum, and normalises."""
+"""The law a rejected token is replaced from: one launch weighs its tokens, the next knows the sum, and normalises.
+
+Nothing of a row that several threads wrote is read before the launch that wrote it has ended: on gfx942 the barrier
+before a ticket does not wait for the stores of other waves.
+"""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
@@ -14,14 +18,13 @@ from specdec_kernels.triton_kernels._math import (
 )
 from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell
 from specdec_kernels.triton_kernels._rows import (
-    DONE,
     FLAGS,
     Row,
-    is_last,
     load_tile,
     load_tokens,
     number,
     row_at,
+    share_of,
     tile_tokens,
 )
 
@@ -37,7 +40,8 @@ def residual_kernel(
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
     probs, mass, status, counters, figures, partials,
-    TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    STAGE: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
@@ -71,43 +75,43 @@ def residual_kernel(
     p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
-    met = 0
-    for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
-        start = tl.cast(tile, tl.int32) * TILE
-        tokens = tile_tokens(start, TILE)
-        x = load_tile(target_row, target_law, start, TILE)
-        y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
-        p = probabilities(x, tokens, target_law, p_known)
-        drafted = h * probabilities(y, tokens, draft_law, q_known)
-        weight = residual_weight(p, drafted)
-        rejected = rejected_weight(p, drafted, share)
-        tl.store(probs + tokens, weight, mask=tokens < vocab)
-        tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
-        tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected, axis=1), axis=0))
+    first, last = share_of(tiles, split, splits)
+    if STAGE == "weigh":
+        met = 0
+        for tile in range(first, last):
+            start = tl.cast(tile, tl.int32) * TILE
+            tokens = tile_tokens(start, TILE)
+            x = load_tile(target_row, target_law, start, TILE)
+            y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
+            p = probabilities(x, tokens, target_law, p_known)
+            drafted = h * probabilities(y, tokens, draft_law, q_known)
+            weight = residual_weight(p, drafted)
+            tl.store(probs + tokens, weight, mask=tokens < vocab)
+            tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
+            tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected_weight(p, drafted, share), axis=1), axis=0))
+            if status is not None:
+                met = look(y, draft_law, look(x, target_law, met, 1), 2)
         if status is not None:
-            met = look(y, draft_law, look(x, target_law, met, 1), 2)
-    if status is not None:
-        tell(record, met)
-
-    if is_last(record + DONE, splits):
+            tell(record, met)
+    else:
         index = tl.arange(0, TILES)
-        weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
-        rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
-        for tile in range(0, tiles):
+        weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0), axis=0)
+        rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0), axis=0)
+        for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = tile_tokens(start, TILE)
             if weight > 0.0:
-                p = tl.load(probs + tokens, mask=tokens < vocab, other=0.0, cache_modifier=".cg")
-                tl.store(probs + tokens, tl.div_rn(p, weight), mask=tokens < vocab)
+                p = tl.div_rn(tl.load(probs + tokens, mask=tokens < vocab, other=0.0), weight)
             else:
                 x = load_tile(target_row, target_law, start, TILE)
-                tl.store(probs + tokens, probabilities(x, tokens, target_law, p_known), mask=tokens < vocab)
-        tl.store(mass + row, drawn_mass(weight, rejected, h, share))
-        if status is not None:
-            flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
-            tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
-        tl.store(record + FLAGS, 0)
-        tl.store(record + DONE, 0)
+                p = probabilities(x, tokens, target_law, p_known)
+            tl.store(probs + tokens, p, mask=tokens < vocab)
+        if split == 0:
+            tl.store(mass + row, drawn_mass(weight, rejected, h, share))
+            if status is not None:
+                flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
+                tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
+            tl.store(record + FLAGS, 0)
 
 
 def residual(call):
@@ -122,9 +126,11 @@ def residual(call):
         counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
         shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
         shared["ALIGNED"] = _launch.aligned(target, call.draft, call.probs)
-        _launch.launch(
-            residual_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
+        shared |= {
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
             **_launch.number("epsilon", call.epsilon, "outer", "inner"),
-            probs=call.probs, mass=call.mass, status=call.status,
-        )  # fmt: skip
+            "probs": call.probs, "mass": call.mass, "status": call.status,
+        }  # fmt: skip
+        for stage in ("weigh", "normalise"):
+            splits = _launch.splits_of(rows, tiles, target.device)
+            _launch.launch(residual_kernel, (rows, splits), warps, **shared, STAGE=stage)
