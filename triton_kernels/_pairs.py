@@ -19,6 +19,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Row,
+    barrier,
     entry_of,
     group_tops,
     key_at,
@@ -108,7 +109,7 @@ def status_of_pair(record, target_law, draft_law, flags, live, idle):
     if draft_law.inverse is not None:
         weigh |= 2
     flags |= tl.where(weigh == BOTH_WEIGH, 0, NON_FINITE)
-    tl.debug_barrier()  # all warps have read
+    barrier()  # all warps have read
     tl.store(record + WEIGHS, 0)
     return tl.where(live, flags, tl.where(idle, 0, PARAMETER))
 

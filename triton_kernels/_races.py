@@ -277,7 +277,7 @@ def draw_part(
 @triton.jit
 def drawn(target, target_law, draft, draft_law, from_residual, readable, request, noise, TILE: tl.constexpr):
     """(the token that all parts drew, status); from p where nothing is left of a residual. For the last part."""
-    best = tl.atomic_xchg(key_at(request), tl.full([], 0, tl.uint64))
+    best = tl.atomic_xchg(key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
     met = tl.load(request + FLAGS, cache_modifier=".cg")
     flags = met & NON_FINITE
     if draft is not None and draft_law.inverse is None:

@@ -186,9 +186,15 @@ def best_of_tile(scores, tokens, best):
 
 
 @triton.jit
+def barrier():
+    """All threads of this program have come here, and each sees what the others wrote."""
+    tl.debug_barrier()
+
+
+@triton.jit
 def is_last(ticket, programs):
     """Whether this program is the last of ``programs`` to come here; what the others wrote before is then visible."""
-    tl.debug_barrier()  # all threads of this program have written
+    barrier()  # all threads of this program have written
     return tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1
 
 
@@ -268,7 +274,7 @@ def finish_row(row, law, draft_map, key, sums, own, TILE: tl.constexpr, TILES: t
             best = tl.load(key, cache_modifier=".cg")
             top, log_sum = argmax_known(best, draft_map)
             weightless = best == NOBODY
-            tl.debug_barrier()  # all warps have read
+            barrier()  # all warps have read
             tl.store(key, best * 0)
         elif law.inverse is not None:
             top, log_sum, weightless = finish_lse(sums, tl.cdiv(row.columns, TILE), TILES)

@@ -16,6 +16,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Row,
+    barrier,
     entry_of,
     is_last,
     key_at,
@@ -61,12 +62,12 @@ def race_sample_kernel(
         if bad:
             tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
     if is_last(record + DONE, tl.num_programs(1)):
-        best = tl.atomic_xchg(key_at(record), best * 0)
+        best = tl.atomic_xchg(key_at(record), best * 0, sem="relaxed")
         tl.store(tokens + row, tl.where(idle, -1, key_token(best)).to(tl.int64))
         if status is not None:
             flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(best == NOBODY, NON_FINITE, 0)
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
-            tl.debug_barrier()  # all warps have read
+            barrier()  # all warps have read
             tl.store(record + FLAGS, 0)
         tl.store(record + DONE, 0)
 

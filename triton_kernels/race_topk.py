@@ -19,6 +19,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Row,
+    barrier,
     best_of_tile,
     entry_of,
     group_tops,
@@ -98,7 +99,7 @@ def race_topk_kernel(
         if status is not None:
             flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(weighs, 0, NON_FINITE)
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
-            tl.debug_barrier()  # all warps have read
+            barrier()  # all warps have read
             tl.store(record + FLAGS, 0)
         tl.store(record + DONE, 0)
 

@@ -37,6 +37,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
+    barrier,
     entry_of,
     is_last,
     key_at,
@@ -116,8 +117,11 @@ def slot_accepts(
 
 
 @triton.jit
-def race_slot(target, law, noise, slot, token, record, request, split, splits, TILE: tl.constexpr):
-    """A program's part of the race of a row; the last one says whether the walk ends there."""
+def race_slot(target, law, noise, slot, token, alone, record, request, split, splits, TILE: tl.constexpr):
+    """A program's part of the race of a row; the last one says whether the walk ends there.
+
+    Unless the row is all that programs of it have: then nobody asks.
+    """
     first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
     best, bad = race_tiles(
         target, law, first, last, key_at(record), later(noise, slot), None, None, STREAM_RACE, TILE
@@ -125,9 +129,10 @@ def race_slot(target, law, noise, slot, token, record, request, split, splits, T
     tl.atomic_max(key_at(record), best, sem="relaxed")
     if bad:
         tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-    if is_last(record + DONE, splits):  # noqa: SIM102  `and` would load early
-        if key_token(tl.load(key_at(record), cache_modifier=".cg")) != token:
-            tl.atomic_max(request + END, from_end(slot), sem="relaxed")
+    if alone == 0:  # noqa: SIM102  `and` would take a ticket
+        if is_last(record + DONE, splits):  # noqa: SIM102  `and` would load early
+            if key_token(tl.load(key_at(record), cache_modifier=".cg")) != token:
+                tl.atomic_max(request + END, from_end(slot), sem="relaxed")
 
 
 @triton.jit
@@ -165,7 +170,7 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
-        tl.debug_barrier()  # all warps have read
+        barrier()  # all warps have read
         tl.store(key_at(record), tl.zeros_like(keys), mask=held)
         tl.store(record + DONE, tl.zeros_like(slot), mask=held)
         tl.store(record + FLAGS, tl.zeros_like(slot), mask=held)
@@ -217,6 +222,7 @@ def walk(
 @triton.jit
 def finish_draw(chain, readable, n, last_token, flags, records, request, tokens, num_accepted, status, width):
     """The verdict of a request whose last token was drawn, and its counters back to zero."""
+    barrier()  # all warps have read
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         token = tl.where(slot < n, token_at(chain, slot), -1)
@@ -304,8 +310,8 @@ def verify_chain_kernel(
             target_slot = row_of(target_rows, slot, ALIGNED)
             if racing:
                 race_slot(
-                    target_slot, Law(target_law.inverse, greedy), noise, slot, token, record, request, split,
-                    splits, TILE,
+                    target_slot, Law(target_law.inverse, greedy), noise, slot, token, chunks > max_drafts, record,
+                    request, split, splits, TILE,
                 )  # fmt: skip
             elif LEARNS:
                 h, draft_slot = 1.0, None

@@ -39,6 +39,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
+    barrier,
     entry_of,
     group_tops,
     is_last,
@@ -257,7 +258,7 @@ def finish_walk(
         beyond = (at <= max_depth) & ((at > depth) | (live == 0))
         tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
         tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
-    tl.debug_barrier()  # all warps have read
+    barrier()  # all warps have read
     for base in range(0, nodes * ROW, 128):
         word = base + tl.arange(0, 128)
         tl.store(records + word, tl.zeros([128], tl.int32), mask=word < nodes * ROW)
@@ -365,7 +366,7 @@ def verify_tree_kernel(
         ):  # fmt: skip
             token, met = drawn(target_node, target_law, draft_node, draft_law, tried, live, request, noise, TILE)
             flags = tl.load(status + b) | met
-            tl.debug_barrier()  # all warps have read
+            barrier()  # all warps have read
             tl.store(tokens + b * tokens_request + depth, token, mask=live)
             tl.store(status + b, flags)
             for word in tl.static_range(2, 7):
