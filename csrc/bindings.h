@@ -17,10 +17,7 @@ namespace python {
 template <class Params>
 class Call {
  public:
-  explicit Call(PyObject* tuple) {
-    read(tuple, params);
-    settle(params);
-  }
+  explicit Call(PyObject* tuple) { read(tuple, params); }
   Call(const Call&) = delete;  // params point into it
 
   Params params = {};
@@ -77,7 +74,7 @@ class Call {
     out = {static_cast<const int32_t*>(t.data), t.shape[0]};
   }
 
-  // Row by row, however the leading dimensions are shaped, where the op's input is rows; else [rows, columns] or [rows].
+  // As many rows as the op's input has, however the leading dimensions are shaped; or [rows, columns], or [rows].
   template <class T>
   void read(PyObject* object, Output<T>& out) {
     if (object == Py_None) return;
@@ -91,8 +88,8 @@ class Call {
   }
 
   void read(PyObject* object, Mask& out) {
-    const Tensor t = tensor(object, {Element::kBool, Element::kFloat32, Element::kBFloat16, Element::kFloat16,
-                                     Element::kInt32}, 3, 3);
+    const Tensor t = tensor(
+        object, {Element::kBool, Element::kFloat32, Element::kBFloat16, Element::kFloat16, Element::kInt32}, 3, 3);
     out = {t.data, t.shape[0], static_cast<int32_t>(t.shape[1]), MaskLayout::kBool, 0};
     switch (t.element) {
       case Element::kFloat32: out.layout = MaskLayout::kAdditive32, out.minus_infinity = 0xff800000u; break;
@@ -169,19 +166,10 @@ class Call {
   template <class P>
   static int64_t rows_of_output(const P&, int64_t first_dim, long) { return first_dim; }
 
-  // A ragged call's draft_prob lies along its drafts alone.
-  static void settle(ChainParams& p) {
-    if (!p.cu_drafts.data) return;
-    p.draft_prob.inner_stride += p.draft_prob.outer_stride;
-    p.draft_prob.outer_stride = 0;
-  }
-  template <class P>
-  static void settle(P&) {}
-
   std::vector<CacheLayer> layers_;
 };
 
-// ---- functions of a module --------------------------------------------------------------------------------------------
+// ---- functions of a module ------------------------------------------------------------------------------------------
 
 struct Unlocked {
   PyThreadState* state = PyEval_SaveThread();

@@ -1,5 +1,5 @@
-// Python's tensors as C++ sees them: through the functions that torch hands out for that (dlpack.h), in 40 ns each; where
-// a torch has none, or for a subclass of its tensors, through their attributes.
+// Python's tensors as C++ sees them: through the functions that torch hands out for that (dlpack.h), in 40 ns each;
+// where a torch has none, or for a subclass of its tensors, through their attributes.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -43,8 +43,9 @@ struct Viewed {
 };
 inline Viewed viewed = {};
 
-// A capsule of another version than ours, or without what is needed of it, changes nothing.
-inline void use_tensors(const py::type& type, const py::capsule& capsule) {
+// No capsule, one of another version than ours, or one without what is needed of it, changes nothing.
+inline void use_tensors(const py::type& type, const py::object& capsule) {
+  if (capsule.is_none()) return;
   auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
   if (!api) throw py::error_already_set();
   while (api && api->version.major != dlpack::kMajor) api = api->older;

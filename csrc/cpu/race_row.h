@@ -7,68 +7,39 @@
 
 SPECDEC_BEGIN
 
-// A law tells the race about the weights of a row. `key` is a cheap increasing function of a raw element, the same for
-// a vector of them; `log_bound(key)` bounds the log weights of all tokens up to that key; `needed_key(w)` is a key that
-// every token of log weight w or more has.
+// What the race asks of a row's weights: `key`, `log_bound` and `needed_key` as in specdec/law.h, and the log weight of
+// a token.
 
-// Weights p from logits.
-struct LogitLaw {
+// Weights p.
+template <class Space>
+struct RowWeights {
   Row row;
-  float inv_temperature;
+  Space space;
   template <class Float>
-  SPECDEC_HD Float key(Float raw) const { return mul(raw, Float(inv_temperature)); }
-  SPECDEC_HD float log_bound(float key) const { return min(key, kLargest); }
-  SPECDEC_HD float needed_key(float log_weight) const { return log_weight; }
-  SPECDEC_HD float log_weight(int32_t token) const {
-    return scaled(element(row, token), inv_temperature);
-  }
+  SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
+  SPECDEC_HD float log_bound(float raw) const { return space.log_bound(raw); }
+  SPECDEC_HD float needed_key(float log_weight) const { return space.needed_key(log_weight); }
+  SPECDEC_HD float log_weight(int32_t token) const { return space.log_weight(element(row, token)); }
 };
 
-// Weights p from probabilities.
-struct ProbLaw {
-  Row row;
-  template <class Float>
-  SPECDEC_HD Float key(Float raw) const { return raw; }
-  SPECDEC_HD float log_bound(float key) const { return specdec::log_weight(clean_probability(key)); }
-  SPECDEC_HD float needed_key(float log_weight) const {
-    return log_weight < kExpUnderflow ? kSmallest : exp_in_range(min(log_weight, 88.0f)) * 0.99999f;
-  }
-  SPECDEC_HD float log_weight(int32_t token) const {
-    return specdec::log_weight(clean_probability(element(row, token)));
-  }
-};
+template <class Space>
+SPECDEC_HD RowWeights<Space> row_weights(const Row& row, const Space& space) { return {row, space}; }
 
-// Weights (p - h q)^+ from logits. p bounds them, so only opened groups pay for exponentials.
-struct ResidualLogitLaw {
-  Row target, draft;
-  float inv_temperature;
-  LogSumExp target_lse, draft_lse;
+// Weights (p - h q)^+. p bounds them, so only opened groups pay for exponentials, and for the draft's row.
+template <class Space>
+struct ResidualWeights {
+  const LawRow& target;
+  const LawRow& draft;
+  Space space;  // the target's
   float draft_prob;
   template <class Float>
-  SPECDEC_HD Float key(Float raw) const { return mul(raw, Float(inv_temperature)); }
-  SPECDEC_HD float log_bound(float key) const { return log_probability(min(key, kLargest), target_lse) + 1e-5f; }
-  SPECDEC_HD float needed_key(float log_weight) const {
-    const float key = log_weight + target_lse.log_sum + target_lse.max;
-    return key - slack(log_weight, target_lse.max);
-  }
+  SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
+  SPECDEC_HD float log_bound(float raw) const { return space.log_bound(raw, target.known.lse); }
+  SPECDEC_HD float needed_key(float log_weight) const { return space.needed_key(log_weight, target.known.lse); }
   SPECDEC_HD float log_weight(int32_t token) const {
-    const float p = probability(scaled(element(target, token), inv_temperature), target_lse);
-    const float q = token < draft.vocab ? probability(scaled(element(draft, token), inv_temperature), draft_lse) : 0.0f;
+    const float p = space.probability(element(target.row, token), target.known.lse);
+    const float q = token < draft.row.vocab ? draft.probability(token) : 0.0f;
     return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
-  }
-};
-
-// Weights (p - h q)^+ from probabilities.
-struct ResidualProbLaw {
-  Row target, draft;
-  float draft_prob;
-  template <class Float>
-  SPECDEC_HD Float key(Float raw) const { return raw; }
-  SPECDEC_HD float log_bound(float key) const { return specdec::log_weight(clean_probability(key)); }
-  SPECDEC_HD float needed_key(float log_weight) const { return ProbLaw{target}.needed_key(log_weight); }
-  SPECDEC_HD float log_weight(int32_t token) const {
-    const float q = token < draft.vocab ? clean_probability(element(draft, token)) : 0.0f;
-    return specdec::log_weight(residual_weight(clean_probability(element(target, token)), mul(draft_prob, q)));
   }
 };
 
@@ -96,31 +67,31 @@ struct Podium {
 };
 
 // The tokens of a group, one bit each, whose key is at least `needed`.
-template <class Law>
-SPECDEC_HD uint64_t group_at_least(const Law& law, const Row& row, int32_t begin, float needed) {
+template <class Weights>
+SPECDEC_HD uint64_t group_at_least(const Weights& weights, const Row& row, int32_t begin, float needed) {
   const int32_t count = row.vocab - begin < kGroup ? row.vocab - begin : kGroup;
   uint64_t found = 0;
   for (int32_t i = 0; i < count; i += kLanes) {
     const F16 raw = elements(row, begin + i, count - i, __builtin_nanf(""));
-    found |= static_cast<uint64_t>(at_least(law.key(raw), F16(needed))) << i;
+    found |= static_cast<uint64_t>(at_least(weights.key(raw), F16(needed))) << i;
   }
   return found;
 }
 
 // Evaluates the tokens of one group that could still win. Most groups that come here have none, and most tokens but the
 // group's first are late enough for their second word alone to tell.
-template <class Law, class Result>
-SPECDEC_HD void open_group(const Law& law, const Row& row, const Noise& noise, uint32_t index, uint32_t a, uint32_t b,
-                           Result& result) {
+template <class Weights, class Result>
+SPECDEC_HD void open_group(const Weights& weights, const Row& row, const Noise& noise, uint32_t index, uint32_t a,
+                           uint32_t b, Result& result) {
   const int32_t begin = static_cast<int32_t>(index) * kGroup;
   const float earliest = static_cast<float>(a) * 0x1p-38f;
-  uint64_t left = group_at_least(law, row, begin, law.needed_key(needed_at_least(result.to_beat(), earliest)));
+  uint64_t left = group_at_least(weights, row, begin, weights.needed_key(needed_at_least(result.to_beat(), earliest)));
   if (!left) return;
   const Group group = group_of(index, a, b);
   for (; left; left &= left - 1) {
     const int i = __builtin_ctzll(left);
     const int32_t token = begin + i;
-    const float log_weight = law.log_weight(token);
+    const float log_weight = weights.log_weight(token);
     if (log_weight == -kInfinity) continue;
     float time = group.first;
     if (i != group.winner) {
@@ -133,12 +104,12 @@ SPECDEC_HD void open_group(const Law& law, const Row& row, const Noise& noise, u
   }
 }
 
-template <class Law, class Result>
-SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima, int32_t from,
-                           int32_t to, Result& result) {
+template <class Weights, class Result>
+SPECDEC_HD void race_tiles(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
+                           int32_t from, int32_t to, Result& result) {
   const U16 lane = lane_index();
   for (int32_t tile = from; tile < to; ++tile) {
-    const float bound = law.log_bound(law.key(tile_maxima[tile]));
+    const float bound = weights.log_bound(tile_maxima[tile]);
     if (!(bound > -kInfinity)) continue;
     float beaten = result.to_beat();
     uint32_t limit = largest_winning_word(bound, beaten);
@@ -156,7 +127,7 @@ SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, c
       if (index * static_cast<int64_t>(kGroup) >= row.vocab) continue;
       if (result.to_beat() != beaten) beaten = result.to_beat(), limit = largest_winning_word(bound, beaten);
       if (a[parity][i] > limit) continue;
-      open_group(law, row, noise, static_cast<uint32_t>(index), a[parity][i], b[parity][i], result);
+      open_group(weights, row, noise, static_cast<uint32_t>(index), a[parity][i], b[parity][i], result);
     }
   }
 }
@@ -164,8 +135,8 @@ SPECDEC_HD void race_tiles(const Law& law, const Row& row, const Noise& noise, c
 constexpr int32_t kTilesSeen = 16;  // in search of an early arrival
 
 // Offers the best of some early arrivals: in each lane the earliest of the groups that it meets in a few tiles.
-template <class Law>
-SPECDEC_HD void offer_early(const Law& law, const Row& row, const Noise& noise, Winner& winner) {
+template <class Weights>
+SPECDEC_HD void offer_early(const Weights& weights, const Row& row, const Noise& noise, Winner& winner) {
   const U16 lane = lane_index();
   U16 earliest[2] = {U16(~0u), U16(~0u)}, second[2] = {lane, lane}, seen[2] = {lane, lane};
   for (int32_t tile = 0; tile < row.tiles(); tile += row.tiles() / kTilesSeen) {
@@ -189,7 +160,7 @@ SPECDEC_HD void offer_early(const Law& law, const Row& row, const Noise& noise, 
     const uint32_t group = tiles[i] * (kTile / kGroup) + 2 * (i % kLanes) + i / kLanes;
     if (static_cast<int64_t>(group) * kGroup + first_winner(b[i]) >= row.vocab) continue;
     const int32_t token = static_cast<int32_t>(group) * kGroup + first_winner(b[i]);
-    const float log_weight = law.log_weight(token);
+    const float log_weight = weights.log_weight(token);
     const float guess = log_weight - log_below(static_cast<float>(a[i]));
     if (guess > best_guess) best_guess = guess, best_weight = log_weight, best = i, best_token = token;
   }
@@ -197,30 +168,30 @@ SPECDEC_HD void offer_early(const Law& law, const Row& row, const Noise& noise, 
 }
 
 // A first guess at the winner: the arrival of the largest weight, or an early one. After it most groups are dismissed.
-template <class Law>
-SPECDEC_HD Winner race_start(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima) {
+template <class Weights>
+SPECDEC_HD Winner race_start(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima) {
   Winner winner;
   int32_t tile = 0;
   for (int32_t t = 1; t < row.tiles(); ++t)
     if (tile_maxima[t] > tile_maxima[tile]) tile = t;
   const int32_t token = first_at_least(row, tile, tile_maxima[tile]);
   if (token == kNoToken) return winner;
-  const float log_weight = law.log_weight(token);
+  const float log_weight = weights.log_weight(token);
   if (log_weight > -kInfinity)
     winner.offer({race_score(log_weight, arrival(noise, static_cast<uint32_t>(token))), token});
-  if (row.tiles() >= kTilesSeen) offer_early(law, row, noise, winner);
+  if (row.tiles() >= kTilesSeen) offer_early(weights, row, noise, winner);
   return winner;
 }
 
 // The winner of the whole row; tile_maxima as row_maxima left them.
-template <class Law>
-SPECDEC_HD Candidate race_row(const Law& law, const Row& row, const Noise& noise, const float* tile_maxima,
+template <class Weights>
+SPECDEC_HD Candidate race_row(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
                               const Crew& crew) {
-  const Winner start = race_start(law, row, noise, tile_maxima);
+  const Winner start = race_start(weights, row, noise, tile_maxima);
   Winner winners[kMaxParts];
   over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
     Winner mine = start;
-    race_tiles(law, row, noise, tile_maxima, from, to, mine);
+    race_tiles(weights, row, noise, tile_maxima, from, to, mine);
     winners[part] = mine;
   });
   Winner winner = start;

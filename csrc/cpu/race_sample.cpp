@@ -6,15 +6,10 @@ SPECDEC_BEGIN
 void race_sample(const RaceParams& p, int threads) {
   over_race_rows(p, threads, [&](const RaceRow& r, const Crew& crew, int64_t* tokens) {
     float* maxima = scratch(0, r.row.tiles());
-    const int32_t status = row_maxima(r.row, r.law.space, crew, maxima);
-    Candidate winner;
-    if (r.law.greedy) {
-      winner = row_argmax(r.row, r.law.space, maxima);
-    } else if (r.law.space == Space::kLogits) {
-      winner = race_row(LogitLaw{r.row, r.law.inverse}, r.row, r.noise, maxima, crew);
-    } else {
-      winner = race_row(ProbLaw{r.row}, r.row, r.noise, maxima, crew);
-    }
+    const int32_t status = row_maxima(r.row, r.law, crew, maxima);
+    const Candidate winner = r.law.greedy ? row_argmax(r.row, r.law, maxima) : r.law.in_space([&](auto space) {
+      return race_row(row_weights(r.row, space), r.row, r.noise, maxima, crew);
+    });
     const Draw draw = draw_of(winner, status);
     *tokens = draw.token;
     return draw.status;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "simd.h"
-#include "specdec/softmax.h"
+#include "specdec/law.h"
 #include "threads.h"
 
 SPECDEC_BEGIN
@@ -47,26 +47,24 @@ SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill
   return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
 }
 
-// The largest element of a tile (NaN does not count), and whether one met that no law has: NaN and +inf among logits,
-// NaN, negative and +inf among probabilities.
+// The largest element of a tile (NaN does not count), and whether one met that no law has.
 struct TileMax {
   float value;
   bool bad;
 };
 
-template <class T>
-SPECDEC_HD TileMax tile_max_of(const T* p, int32_t count, Space space) {
+template <class Space, class T>
+SPECDEC_HD TileMax tile_max_of(const Space& space, const T* p, int32_t count) {
   constexpr int kStep = 4;
-  const F16 zero(0.0f);
   F16 best[kStep] = {F16(-kInfinity), F16(-kInfinity), F16(-kInfinity), F16(-kInfinity)};
   Mask bad = 0;
   const auto take = [&](F16 x, int k, Mask lanes) {
     best[k] = max(x, best[k]);
-    bad |= space == Space::kLogits ? unordered(x) : ~at_least(x, zero) & lanes;
+    bad |= space.foreign(x, lanes);
   };
   int32_t i = 0;
   for (; i + kStep * kLanes <= count; i += kStep * kLanes)
-    for (int k = 0; k < kStep; ++k) take(load(p + i + k * kLanes), k, 0xffff);
+    for (int k = 0; k < kStep; ++k) take(load(p + i + k * kLanes), k, 0xffffu);
   for (; i < count; i += kLanes) {
     const int lanes = count - i;
     take(load_first(p + i, lanes, -kInfinity), 0, lanes >= kLanes ? 0xffffu : (1u << lanes) - 1u);
@@ -75,18 +73,19 @@ SPECDEC_HD TileMax tile_max_of(const T* p, int32_t count, Space space) {
   return {value, bad != 0 || value == kInfinity};
 }
 
-SPECDEC_HD TileMax tile_max(const Row& row, int32_t tile, Space space) {
-  return with_elements(row, tile * kTile, [&](auto p) { return tile_max_of(p, row.tile_size(tile), space); });
+template <class Space>
+SPECDEC_HD TileMax tile_max(const Row& row, const Space& space, int32_t tile) {
+  return with_elements(row, tile * kTile, [&](auto p) { return tile_max_of(space, p, row.tile_size(tile)); });
 }
 
-// Sum of exp(x - max) over a tile, x = logit / T.
+// Sum of exp(x - top) over a tile, x = logit / T.
 template <class T>
-SPECDEC_HD float tile_sum_of(const T* p, int32_t count, float inv_temperature, float max_x) {
+SPECDEC_HD float tile_sum_of(const Logits& space, const T* p, int32_t count, float top_x) {
   constexpr int kStep = 4;
-  const F16 scale(inv_temperature), top(max_x), low(kExpUnderflow), zero(0.0f);
+  const F16 top(top_x), low(kExpUnderflow), zero(0.0f);
   F16 sum[kStep] = {zero, zero, zero, zero};
   // The order of operands lets a NaN through to `low`.
-  const auto term = [&](F16 logit) { return exp_in_range(max(min(zero, sub(mul(logit, scale), top)), low)); };
+  const auto term = [&](F16 logit) { return exp_in_range(max(min(zero, space.below(logit, top)), low)); };
   int32_t i = 0;
   for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
     for (int k = 0; k < kStep; ++k) {
@@ -98,54 +97,25 @@ SPECDEC_HD float tile_sum_of(const T* p, int32_t count, float inv_temperature, f
   return total(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }
 
-// What the passes over a row leave behind.
-struct RowFigures {
-  float* tile_max;  // raw maxima, one a tile, in scratch memory
-  LogSumExp lse;
-  int32_t status;
-};
-
-// Fills tile_max[0 .. tiles).
-SPECDEC_HD int32_t row_maxima(const Row& row, Space space, const Crew& crew, float* tile_maxima) {
-  bool bad[kMaxParts] = {};
-  over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
-    for (int32_t tile = from; tile < to; ++tile) {
-      const TileMax m = tile_max(row, tile, space);
-      tile_maxima[tile] = m.value;
-      bad[part] |= m.bad;
-    }
-  });
+SPECDEC_HD int32_t status_of_parts(const bool (&bad)[kMaxParts]) {
   for (bool b : bad)
     if (b) return kStatusNonFinite;
   return kStatusOk;
 }
 
-// Log-sum-exp of logits / T; each tile is read twice, the second time from the L1 cache.
-SPECDEC_HD RowFigures row_log_sum_exp(const Row& row, float inv_temperature, const Crew& crew, int scratch_slot) {
-  const int32_t tiles = row.tiles();
-  float* maxima = scratch(scratch_slot, 2 * static_cast<int64_t>(tiles));
-  float* sums = maxima + tiles;
+// Fills tile_max[0 .. tiles) with raw maxima. The status says whether an element was met that no law has.
+SPECDEC_HD int32_t row_maxima(const Row& row, const Law& law, const Crew& crew, float* tile_maxima) {
   bool bad[kMaxParts] = {};
-  over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
-    for (int32_t tile = from; tile < to; ++tile) {
-      const TileMax m = tile_max(row, tile, Space::kLogits);
-      const float top = scaled(m.value, inv_temperature);
-      maxima[tile] = m.value;
-      bad[part] |= m.bad;
-      sums[tile] = top == -kInfinity ? 0.0f : with_elements(row, tile * kTile, [&](auto p) {
-        return tile_sum_of(p, row.tile_size(tile), inv_temperature, top);
-      });
-    }
+  law.in_space([&](auto space) {
+    over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+      for (int32_t tile = from; tile < to; ++tile) {
+        const TileMax m = tile_max(row, space, tile);
+        tile_maxima[tile] = m.value;
+        bad[part] |= m.bad;
+      }
+    });
   });
-  float top = -kInfinity;
-  for (int32_t tile = 0; tile < tiles; ++tile) top = max(scaled(maxima[tile], inv_temperature), top);
-  float sum = 0.0f;
-  for (int32_t tile = 0; tile < tiles; ++tile)
-    if (sums[tile] > 0.0f) sum = add(sum, mul(sums[tile], exp_or_zero(sub(scaled(maxima[tile], inv_temperature), top))));
-  int32_t status = top == -kInfinity ? kStatusNonFinite : kStatusOk;
-  for (bool b : bad)
-    if (b) status = kStatusNonFinite;
-  return {maxima, log_sum_exp(top, sum), status};
+  return status_of_parts(bad);
 }
 
 // The first element of a tile that is at least `value`, or kNoToken.
@@ -160,15 +130,90 @@ SPECDEC_HD int32_t first_at_least(const Row& row, int32_t tile, float value) {
 }
 
 // The most probable token, lowest id on ties; tile_maxima as row_maxima left them.
-SPECDEC_HD Candidate row_argmax(const Row& row, Space space, const float* tile_maxima) {
+SPECDEC_HD Candidate row_argmax(const Row& row, const Law& law, const float* tile_maxima) {
   float top = -kInfinity;
   int32_t tile = 0;
   for (int32_t t = 0; t < row.tiles(); ++t) {
-    const float m = min(tile_maxima[t], kLargest);
-    if (m > top) top = m, tile = t;
+    const float rank = law.rank(tile_maxima[t]);
+    if (rank > top) top = rank, tile = t;
   }
-  if (top == -kInfinity || (space == Space::kProbs && !(top >= kSmallest))) return kNobody;
-  return {top, first_at_least(row, tile, top)};
+  return top == -kInfinity ? kNobody : Candidate{top, first_at_least(row, tile, top)};
+}
+
+// ---- rows that were looked through ----------------------------------------------------------------------------------
+
+// A row and its law; once somebody looked through it, what the law needs to know of it.
+struct LawRow {
+  Row row;
+  KnownLaw known;
+  float* tile_max;  // raw maxima, one a tile, in scratch memory
+  int32_t status;   // of all its elements
+  bool looked;
+
+  // p(token) of a token inside the row.
+  SPECDEC_HD float probability(int32_t token) const { return known.probability(token, element(row, token)); }
+
+  // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
+  SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
+    const int32_t count = (end < row.vocab ? end : row.vocab) - token;
+    if (count <= 0) return F16(0.0f);
+    if (known.law.greedy) {
+      float lane[kLanes];
+      for (int i = 0; i < kLanes; ++i) lane[i] = token + i == known.argmax ? 1.0f : 0.0f;
+      return load(lane);
+    }
+    const F16 raw = elements(row, token, count, -kInfinity);
+    return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
+  }
+};
+
+SPECDEC_HD LawRow law_row(const Row& row, const Law& law) {
+  return {row, nothing_known(law), nullptr, kStatusOk, false};
+}
+
+// The log-sum-exp of logits / T; each tile is read twice, the second time from the L1 cache.
+SPECDEC_HD void take_log_sum_exp(LawRow& r, const Logits& space, const Crew& crew, int scratch_slot) {
+  const Row& row = r.row;
+  const int32_t tiles = row.tiles();
+  float* maxima = scratch(scratch_slot, 2 * static_cast<int64_t>(tiles));
+  float* sums = maxima + tiles;
+  bool bad[kMaxParts] = {};
+  over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
+    for (int32_t tile = from; tile < to; ++tile) {
+      const TileMax m = tile_max(row, space, tile);
+      const float top = space.scaled(m.value);
+      maxima[tile] = m.value;
+      bad[part] |= m.bad;
+      sums[tile] = top == -kInfinity ? 0.0f : with_elements(row, tile * kTile, [&](auto p) {
+        return tile_sum_of(space, p, row.tile_size(tile), top);
+      });
+    }
+  });
+  float top = -kInfinity;
+  for (int32_t tile = 0; tile < tiles; ++tile) top = max(space.scaled(maxima[tile]), top);
+  float sum = 0.0f;
+  for (int32_t tile = 0; tile < tiles; ++tile)
+    if (sums[tile] > 0.0f) sum = add(sum, mul(sums[tile], exp_or_zero(sub(space.scaled(maxima[tile]), top))));
+  r.known.lse = log_sum_exp(top, sum);
+  r.tile_max = maxima;
+  r.status = status_of_parts(bad) | (top == -kInfinity ? kStatusNonFinite : kStatusOk);
+}
+
+// Looks through a row, once: its law's probabilities, its maxima and its status are known then.
+SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
+  if (r.looked) return;
+  r.looked = true;
+  const Law& law = r.known.law;
+  if (law.needs_sum()) return take_log_sum_exp(r, law.logits(), crew, scratch_slot);
+  r.tile_max = scratch(scratch_slot, r.row.tiles());
+  const int32_t bits = row_maxima(r.row, law, crew, r.tile_max);
+  r.known.argmax = row_argmax(r.row, law, r.tile_max).token;
+  r.status = r.known.argmax == kNoToken ? bits | kStatusNonFinite : bits;
+}
+
+// As far as probabilities ask for it. A row of probabilities does not: that one only where its status is wanted.
+SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
+  if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
 }
 
 SPECDEC_END

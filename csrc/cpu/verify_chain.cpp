@@ -18,14 +18,13 @@ struct ChainOps {
   // The rows of a slot; past the last draft only the target's.
   RowPair& rows(int32_t slot) {
     if (at_slot != slot) {
-      pair = {r.target_law, crew, row_at(p.target, r.target_row + slot * p.target.row_stride), {}};
-      if (has_draft() && slot < r.slots) pair.draft = row_at(p.draft, r.draft_row + slot * p.draft.row_stride);
+      pair = {law_row(row_at(p.target, r.target_row + slot * p.target.row_stride), r.target_law), {}, crew};
+      if (p.draft.data && slot < r.slots)
+        pair.draft = law_row(row_at(p.draft, r.draft_row + slot * p.draft.row_stride), r.draft_law);
       at_slot = slot;
     }
     return pair;
   }
-
-  bool has_draft() const { return p.draft.data != nullptr; }
 
   int64_t draft_token(int32_t slot) const { return chain_draft_token(p, r, slot); }
   float draft_prob(int32_t slot) const { return chain_draft_prob(p, r, slot); }

@@ -19,8 +19,8 @@ struct TreeOps {
 
   RowPair& rows(int32_t node) {
     if (at_node != node) {
-      pair = {r.target_law, crew, row_at(p.target, r.target_row + node * p.target.row_stride), {}};
-      if (has_draft()) pair.draft = row_at(p.draft, r.draft_row + node * p.draft.row_stride);
+      pair = {law_row(row_at(p.target, r.target_row + node * p.target.row_stride), r.target_law), {}, crew};
+      if (has_draft()) pair.draft = law_row(row_at(p.draft, r.draft_row + node * p.draft.row_stride), r.draft_law);
       at_node = node;
     }
     return pair;

@@ -1,5 +1,5 @@
-// The CUDA ops for Python: op(call, stream, workspace, bytes), the workspace by its address. The result is the number of
-// bytes the workspace must have, 0 when the kernel is on its way.
+// The CUDA ops for Python: op(call, stream, workspace, bytes), the workspace by its address. The result is the number
+// of bytes the workspace must have, 0 when the kernel is on its way.
 #include "../bindings.h"
 
 #include <string>

@@ -19,16 +19,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
   int32_t status = kStatusOk;
-  const Law law = law_at(p.target_law, i, j, &status);
-  LawRow sides[2] = {law_row(p.target, i, j, law), law_row(p.draft, i, j, law)};
-  law_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
+  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, i, j, &status)),
+                     law_row(p.draft, i, j, law_at(p.draft_law, i, j, &status))};
+  know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
 
   const int tiles = sum_tiles_of(p.target.vocab);
   OverlapSums<float> sums = {};
   over_sum_tiles(
       team, p.target.vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
-        const Four target = sides[0].probabilities(token), draft = sides[1].probabilities(token);
+        const Four target = probabilities(sides[0], token), draft = probabilities(sides[1], token);
 #pragma unroll
         for (int k = 0; k < 4; ++k) sums = add(sums, overlap_terms(target.value[k], draft.value[k]));
       },

@@ -15,8 +15,8 @@ struct alignas(16) Four {
   float value[4];
 };
 
-// Elements token .. token + 3 of a row; past its end, `fill`.
-__device__ __forceinline__ Four four_elements(const Row& row, int32_t token, float fill) {
+// Elements token .. token + 3 of a row; past its end, -inf.
+__device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
   const int size = row.dtype == DType::kFloat32 ? 4 : 2;
   const char* at = static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size;
   if (token + 4 <= row.vocab && reinterpret_cast<uintptr_t>(at) % (4 * size) == 0) {
@@ -32,37 +32,26 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token, flo
   }
   Four four;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) four.value[i] = token + i < row.vocab ? element(row, token + i) : fill;
+  for (int i = 0; i < 4; ++i) four.value[i] = token + i < row.vocab ? element(row, token + i) : -kInfinity;
   return four;
 }
 
-// One side of the pair.
-struct LawRow {
-  Row row;
-  Law law;
-  LogSumExp lse;   // logits
-  int32_t greedy;  // temperature 0
-
-  __device__ Four probabilities(int32_t token) const {
-    Four four = {{}};
-    if (law.greedy) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) four.value[i] = token + i == greedy ? 1.0f : 0.0f;
-      return four;
-    }
-    if (token >= row.vocab) return four;
-    four = four_elements(row, token, law.space == Space::kProbs ? 0.0f : -kInfinity);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      four.value[i] = law.space == Space::kProbs ? clean_probability(four.value[i])
-                                                 : probability(scaled(four.value[i], law.inverse), lse);
-    return four;
+// p of tokens token .. token + 3.
+__device__ __forceinline__ Four probabilities(const LawRow& side, int32_t token) {
+  Four four = {{}};
+  const KnownLaw& known = side.known;
+  if (!known.law.greedy) {
+    if (token >= side.row.vocab) return four;
+    four = four_elements(side.row, token);
   }
-};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.value[i] = known.probability(token + i, four.value[i]);
+  return four;
+}
 
 // Row (i, j) of one side.
 __device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, const Law& law) {
-  return {row_at(rows, rows.offset(i, j)), law, kNoMass, kNoToken};
+  return {row_at(rows, rows.offset(i, j)), nothing_known(law)};
 }
 
 struct PairArguments {
@@ -73,37 +62,36 @@ struct PairArguments {
 // Both sides, ready to give probabilities: for every thread of the team. Rows of probabilities need nothing for that:
 // they are looked through for their status alone, where somebody wants it.
 template <class Team>
-__device__ __forceinline__ void law_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
-                                         int32_t* status) {
+__device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
+                                          int32_t* status) {
   SPECDEC_SHARED(RowStat, stats, 2);
-  const Law law = sides[0].law;
-  if (law.space == Space::kLogits && !law.greedy) {
-    stats_of_rows(team, 2, tiles, law, [&](int row) { return row == 0 ? sides[0].row : sides[1].row; },
-                  [&](int row, const RowStat& stat) { stats[row] = stat; });
+  const bool sums_target = sides[0].known.law.needs_sum(), sums_draft = sides[1].known.law.needs_sum();
+  const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
+  if (sums_target || sums_draft) {
+    stats_of_rows(
+        team, sums_target && sums_draft ? 2 : 1, tiles,
+        [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
+        [&](int row, const RowStat& stat) { stats[side_of(row)] = stat; });
     __syncthreads();
-    const RowStat target = stats[0], draft = stats[1];
-    sides[0].lse = target.lse;
-    sides[1].lse = draft.lse;
-    if (target.bad || draft.bad) *status |= kStatusNonFinite;
-  } else if (law.greedy || wants_status) {
+  }
 #pragma unroll 1
-    for (int side = 0; side < 2; ++side) {
-      const Row row = side == 0 ? sides[0].row : sides[1].row;
-      const Find find = team_find(team, argmax_part(row, law.space, {team.rank(), team.size()}));
-      const int32_t token = candidate_of_key(find.key).token;
-      if (side == 0) sides[0].greedy = token;
-      else sides[1].greedy = token;
-      *status = draw_of(find, *status).status;
-    }
+  for (int side = 0; side < 2; ++side) {
+    const LawRow row = side == 0 ? sides[0] : sides[1];
+    RowStat stat = {};
+    if (row.known.law.needs_sum()) stat = stats[side];
+    else if (row.known.law.greedy || wants_status) stat = look_through(team, row);
+    if (side == 0) sides[0].known = stat.known(row.known.law);
+    else sides[1].known = stat.known(row.known.law);
+    if (stat.bad) *status |= kStatusNonFinite;
   }
 }
 
-// Brings a tile of a pair that is not greedy into the L2 cache.
+// Brings a tile of a pair into the L2 cache.
 __device__ __forceinline__ void prefetch_tile(const LawRow (&sides)[2], int tile) {
   constexpr int kSector = 32;  // bytes that memory gives at once
-  if (sides[0].law.greedy) return;
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
+    if (side == 0 ? sides[0].known.law.greedy : sides[1].known.law.greedy) continue;
     const Row row = side == 0 ? sides[0].row : sides[1].row;
     const int32_t step = kSector / (row.dtype == DType::kFloat32 ? 4 : 2), first = tile * kSumTile;
     for (int32_t token = first + lane_id() * step; token < first + kSumTile && token < row.vocab; token += 32 * step)

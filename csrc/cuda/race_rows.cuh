@@ -20,10 +20,9 @@ __device__ __forceinline__ RaceRow race_row(const RaceParams& p, int64_t index) 
   return r;
 }
 
-__device__ __forceinline__ Find find_winner(const Row& row, const Law& law, const Noise& noise, int32_t excluded,
-                                            Part part) {
-  if (law.greedy) return argmax_part(row, law.space, part);
-  return race_part(weights_of_row(row, law, excluded), noise, part);
+__device__ __forceinline__ Find find_winner(const Row& row, const Law& law, const Noise& noise, Part part) {
+  if (law.greedy) return argmax_part(row, law, part);
+  return race_part(weights_of_row(row, law), noise, part);
 }
 
 }  // namespace cuda

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRow row = race_row(a.p, index);
-  Find find = find_winner(row.row, row.law, row.noise, kNoToken, {rank, a.splits});
+  Find find = find_winner(row.row, row.law, row.noise, {rank, a.splits});
   if (a.splits > 1) {
     if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, find);
     if (!last_to_come(a.room.tickets + index, a.splits)) return;

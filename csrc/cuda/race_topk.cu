@@ -40,8 +40,8 @@ struct Podium {
 __device__ __forceinline__ WideKey key_of(const RaceRow& r, const Weights& weights, const Group& group, int32_t token,
                                           float to_beat) {
   if (r.law.greedy) {
-    const float x = scaled(element(r.row, token), 1.0f);
-    return x == -kInfinity || (r.law.space == Space::kProbs && !(x >= kSmallest)) ? 0 : key_of_candidate({x, token});
+    const float rank = r.law.rank(element(r.row, token));
+    return rank == -kInfinity ? 0 : key_of_candidate({rank, token});
   }
   const float log_weight = weights.log_weight(token, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
@@ -61,14 +61,14 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
     top = max_nan(top, largest);
     if (u < steps && !(largest < to_beat)) open |= 1u << u;
   }
-  *bad |= bad_elements(r.row, r.law.space, batch, top, first);
+  *bad |= bad_elements(r.row, r.law, batch, top, first);
   return open;
 }
 
 // The arrivals of this warp's chunks of a row. Says whether this thread met what no law has.
 __device__ __forceinline__ bool fill_podium(const RaceRow& r, Part part, const Shared<unsigned>& best,
                                             Podium* podium) {
-  const Weights weights = weights_of_row(r.row, r.law, kNoToken);
+  const Weights weights = weights_of_row(r.row, r.law);
   bool bad = false;
   with_type(r.row.dtype, [&](auto type) {
     using T = decltype(type);
@@ -135,7 +135,8 @@ __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, int64_
 }
 
 // By one thread, which knows the row's first arrival.
-__device__ __forceinline__ void store_status(const RaceTopkArguments& a, int64_t index, int32_t status, const Find& first) {
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, int64_t index, int32_t status,
+                                             const Find& first) {
   if (a.p.status.data) a.p.status.data[index] = draw_of(first, status).status;
 }
 

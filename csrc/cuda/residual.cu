@@ -41,10 +41,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
   int32_t status = kStatusOk;
-  const Law law = law_at(p.target_law, i, j, &status);
   const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
-  LawRow sides[2] = {law_row(p.target, i, j, law), law_row(p.draft, i, j, law)};
-  law_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
+  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, i, j, &status)),
+                     law_row(p.draft, i, j, law_at(p.draft_law, i, j, &status))};
+  know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
   const int32_t vocab = p.target.vocab;
   float* probs = p.probs.data + index * vocab;
 
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   over_sum_tiles(
       team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
-        const Four target = sides[0].probabilities(token), draft = sides[1].probabilities(token);
+        const Four target = probabilities(sides[0], token), draft = probabilities(sides[1], token);
         Four left;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   over_sum_tiles(
       team, vocab, [](int) {},
       [&](int32_t token) {
-        Four four = empty ? sides[0].probabilities(token) : load_four(probs, token, vocab);
+        Four four = empty ? probabilities(sides[0], token) : load_four(probs, token, vocab);
         if (!empty) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) four.value[k] /= sums.a;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
       },
       [](int) {});
   if (team.rank() == 0 && threadIdx.x == 0) {
-    p.mass.data[index] = empty ? 0.0f : epsilon == 0.0f ? sums.a : add(sub(1.0f, h), sums.b);
+    p.mass.data[index] = empty ? 0.0f : residual_mass(sums.a, sums.b, h, epsilon);
     if (p.status.data) p.status.data[index] = empty ? status | kStatusEmptyResidual : status;
   }
   team.leave();

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "collect.cuh"
-#include "laws.cuh"
+#include "weights.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -41,10 +41,10 @@ __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& s
 
 // Did the lane's tokens hold what no law has? `largest` is their maximum, NaN if one is.
 template <class T>
-__device__ __forceinline__ bool bad_elements(const Row& row, Space space, const Batch<T>& batch, float largest,
-                                             int32_t first) {
+__device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch,
+                                             float largest, int32_t first) {
   if (!(largest < kInfinity)) return true;
-  if (space == Space::kLogits) return false;
+  if (law.is_signed()) return false;
   bool negative = false;
   unsigned signs = 0;
 #pragma unroll
@@ -74,10 +74,10 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, int32_t fi
 }
 
 // A first guess at the best score: of the lane's group the token that arrives first.
-__device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups, const LaneNoise& words,
-                                                    Candidate* mine) {
+__device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups,
+                                                    const LaneNoise& words, Candidate* mine) {
   const int32_t token = (first / kGroup + lane_id()) * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || token >= weights.row.vocab) return;
+  if (lane_id() >= groups || token >= weights.target.row.vocab) return;
   const float log_weight = weights.log_weight(token, -kInfinity);
   if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), token};
 }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void open_tokens(const Weights& weights, const Noise&
                                             float to_beat, Candidate* mine) {
   const Noise noise = opaque(visible);
   const Group group = group_at(noise, static_cast<uint32_t>(token) / kGroup);
-  const int32_t end = token + count < weights.row.vocab ? token + count : weights.row.vocab;
+  const int32_t end = token + count < weights.target.row.vocab ? token + count : weights.target.row.vocab;
 #pragma unroll 1
   for (; token < end; ++token) {
     const float log_weight = weights.log_weight(token, needed_log_weight(max(to_beat, mine->score), group.first));
@@ -106,15 +106,15 @@ __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) 
 
 // Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
 template <class T>
-__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const Weights& weights, int32_t first, int steps,
-                                                    const LaneNoise& words, float to_beat, bool* bad) {
+__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const Weights& weights, int32_t first,
+                                                    int steps, const LaneNoise& words, float to_beat, bool* bad) {
   float largest[kVectors], top = -kInfinity;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
     largest[u] = T::largest(batch.vector[u]);
     top = max_nan(top, largest[u]);
   }
-  *bad |= bad_elements(weights.row, weights.law.space, batch, top, first);
+  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first);
   const float bound = top == top ? weights.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
@@ -131,15 +131,18 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
 
 // The race of one chunk. `best` is the block's best score so far, shared by its warps.
 template <class T>
-__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise, int32_t first,
-                                           int steps, const Shared<unsigned>& best, Candidate* mine, bool* bad) {
+__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise,
+                                           int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
+                                           bool* bad) {
   const float to_beat = from_ordered(load_relaxed(best));
   unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, first), to_beat, bad);
   if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
 #pragma unroll 1
-  for (; open; open &= open - 1)
-    open_tokens(weights, noise, Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1), T::kPerVector, to_beat, mine);
+  for (; open; open &= open - 1) {
+    const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);
+    open_tokens(weights, noise, token, T::kPerVector, to_beat, mine);
+  }
   if (__any_sync(kWarp, mine->score > before)) {
     const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
     if (lane_id() == 0) atomicMax(&best[0], mine_ordered);
@@ -153,13 +156,13 @@ __device__ __forceinline__ Find race_part(const Weights& weights, const Noise& n
   __syncthreads();
   Candidate mine = kNobody;
   bool bad = false;
-  with_type(weights.row.dtype, [&](auto type) {
+  with_type(weights.target.row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(
-        weights.row, part,
+        weights.target.row, part,
         [&](int32_t first, int steps, bool any) {
           if (any) {
-            prefetch<T>(weights.row, first, steps);  // on its way while the first guess is made
+            prefetch<T>(weights.target.row, first, steps);  // on its way while the first guess is made
             offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, first), &mine);
             const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
             if (lane_id() == 0) atomicMax(&best[0], guess);
@@ -174,7 +177,7 @@ __device__ __forceinline__ Find race_part(const Weights& weights, const Noise& n
 }
 
 // The largest element of this block's part of a row, lowest token on ties: temperature 0.
-__device__ __forceinline__ Find argmax_part(const Row& row, Space space, Part part) {
+__device__ __forceinline__ Find argmax_part(const Row& row, const Law& law, Part part) {
   Candidate mine = kNobody;
   bool bad = false;
   with_type(row.dtype, [&](auto type) {
@@ -189,13 +192,13 @@ __device__ __forceinline__ Find argmax_part(const Row& row, Space space, Part pa
                        top = max_nan(top, largest);
                        if (!(largest <= mine.score)) larger |= 1u << u;  // a NaN hides the maximum
                      }
-                     bad |= bad_elements(row, space, batch, top, first);
+                     bad |= bad_elements(row, law, batch, top, first);
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
                        const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
                        for (int i = 0; i < T::kPerVector && token + i < row.vocab; ++i) {
-                         const float x = scaled(element(row, token + i), 1.0f);
-                         if (x > mine.score && (space == Space::kLogits || x >= kSmallest)) mine = {x, token + i};
+                         const float rank = law.rank(element(row, token + i));
+                         if (rank > mine.score) mine = {rank, token + i};
                        }
                      }
                    });

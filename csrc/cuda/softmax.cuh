@@ -31,7 +31,7 @@ __device__ __forceinline__ TileStat unpacked(WideKey word) {
 constexpr WideKey kNoTile = static_cast<WideKey>(0xff800000u) << 32;  // maximum -inf, sum 0
 
 template <class T>
-__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, const Law& law) {
+__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, const Logits& space) {
   Batch<T> batch;
   const int32_t first = tile * Batch<T>::kTokens;
   batch.load(row, first, kVectors);
@@ -47,14 +47,14 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, cons
       if (token < row.vocab) largest = max(element(row, token), largest);
     }
   }
-  const float top = warp_max(scaled(largest, law.inverse));
+  const float top = warp_max(space.scaled(largest));
   if (top == -kInfinity) return {top, 0.0f, bad};
   float sum = 0.0f;
   if (bad) {
 #pragma unroll 1
     for (int i = 0; i < kVectors * T::kPerVector; ++i) {
       const int32_t token = first + i * 32 + lane_id();
-      if (token < row.vocab) sum = add(sum, exp_or_zero(sub(scaled(element(row, token), law.inverse), top)));
+      if (token < row.vocab) sum = add(sum, exp_or_zero(sub(space.scaled(element(row, token)), top)));
     }
   } else {
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, cons
         // min: x may overflow where top was capped, and is not rounded before top is taken away. The approximate
         // exponential is within 2^-22 (and what its argument loses is as small beside a sum that holds exp(0)); a law
         // needs 1e-5.
-        const float below = fminf(fma(T::at(batch.vector[u], i), law.inverse, -top), 0.0f);
+        const float below = fminf(space.fused_below(T::at(batch.vector[u], i), top), 0.0f);
         sum = add(sum, exp2_approx(mul(below, 1.44269504f)));
       }
     }
@@ -72,14 +72,22 @@ __device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, cons
   return {top, warp_sum(sum), bad};
 }
 
-__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, const Law& law) {
-  return with_type(row.dtype, [&](auto type) { return tile_stat<decltype(type)>(row, tile, law); });
+__device__ __forceinline__ TileStat tile_stat(const Row& row, int32_t tile, const Logits& space) {
+  return with_type(row.dtype, [&](auto type) { return tile_stat<decltype(type)>(row, tile, space); });
 }
 
+// What is known of a row that was looked through.
 struct RowStat {
-  LogSumExp lse;
-  bool bad;
+  LogSumExp lse;   // of laws that need it
+  int32_t argmax;  // of others, kNoToken where nothing has weight
+  bool bad;        // holds what no law has, or has no weight at all
+  __device__ KnownLaw known(const Law& law) const { return {law, lse, argmax}; }
 };
+
+__device__ __forceinline__ RowStat stat_of(const Find& find) {
+  const int32_t argmax = candidate_of_key(find.key).token;
+  return {kNoMass, argmax, find.bad || argmax == kNoToken};
+}
 
 // One warp: the row's figures from `word(tile)`, in an order that depends on `tiles` alone.
 template <class F>
@@ -98,7 +106,7 @@ __device__ __forceinline__ RowStat combine_tiles(int32_t tiles, F&& word) {
     if (s.sum > 0.0f) sum = add(sum, mul(s.sum, exp_or_zero(sub(s.max, top))));
   }
   sum = warp_sum(sum);
-  return {log_sum_exp(top, sum), __any_sync(kWarp, bad) || top == -kInfinity};
+  return {log_sum_exp(top, sum), kNoToken, __any_sync(kWarp, bad) || top == -kInfinity};
 }
 
 }  // namespace cuda

@@ -15,14 +15,14 @@ inline int tiles_of(const Rows& rows) {
 }
 
 // The log-sum-exp of rows 0 .. rows - 1 of at most `tiles` tiles: store(row, figures) by one thread of this block each.
-// The block must meet at a barrier before others look.
+// The block must meet at a barrier before others look. row_at(i) is a row and its law.
 template <class Team, class RowAt, class Store>
-__device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, const Law& law, RowAt&& row_at,
-                                              Store&& store) {
+__device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, RowAt&& row_at, Store&& store) {
   for (int i = team.rank() * warps_in_block() + warp_id(); i < rows * tiles; i += team.size() * warps_in_block()) {
-    const Row row = row_at(i / tiles);
+    const LawRow side = row_at(i / tiles);
     const int tile = i % tiles;
-    const WideKey word = tile < tiles_of(row) ? packed(tile_stat(row, tile, law)) : kNoTile;
+    const WideKey word =
+        tile < tiles_of(side.row) ? packed(tile_stat(side.row, tile, side.known.law.logits())) : kNoTile;
     if (lane_id() == 0) team.put(i, word);
   }
   team.sync();
@@ -30,6 +30,12 @@ __device__ __forceinline__ void stats_of_rows(Team& team, int rows, int tiles, c
     const RowStat stat = combine_tiles(tiles, [&](int tile) { return team.get(row * tiles + tile); });
     if (lane_id() == 0) store(row, stat);
   }
+}
+
+// The argmax of a row and whether it holds what no law has: for every thread of the team.
+template <class Team>
+__device__ __forceinline__ RowStat look_through(Team& team, const LawRow& side) {
+  return stat_of(team_find(team, argmax_part(side.row, side.known.law, {team.rank(), team.size()})));
 }
 
 }  // namespace cuda

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   const int64_t request = row / rows;
   const ChainRequest r = chain_request(p, request);
   if (reachable(p, r, slot)) {
-    const Find find = find_winner(chain_target(p, r, slot), r.target_law, chain_noise(r, slot, kStreamRace), kNoToken,
+    const Find find = find_winner(chain_target(p, r, slot), r.target_law, chain_noise(r, slot, kStreamRace),
                                   {rank, a.splits});
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, find);
   }
@@ -105,24 +105,30 @@ struct ChainArguments {
 };
 
 struct Order {
-  enum Kind : int32_t { kDone, kStats, kDraw };
+  enum Kind : int32_t { kDone, kStats, kLook, kDraw };
   Kind kind;
   int32_t slots;          // kStats: how many from this one on
+  unsigned sides;         // kStats: of which rows
   int64_t target, draft;  // where the slot's rows start, in elements
-  Law law;
+  Law target_law, draft_law;
   // kDraw
   bool residual;
   int32_t excluded;
   float draft_prob;
-  int32_t first_stat;  // residual: where the figures of its rows of logits are
+  int32_t first_stat;  // residual: where the log-sum-exps of its rows are
   Noise noise;
 };
+
+// The rows of a slot, as bits.
+constexpr unsigned kTarget = 1, kDraft = 2;
 
 // What the walking thread remembers while it waits.
 struct Memory {
   int32_t at, status;            // the walk's
-  int32_t stats_from, stats_to;  // the slots whose figures were asked for last
-  int32_t drawn_slot;            // whose draw was asked for last
+  int32_t stats_from, stats_to;  // the slots whose log-sum-exps were asked for last
+  int32_t looked_slot;           // whose draft row was to be looked through last: one of temperature 0
+  RowStat looked;
+  int32_t drawn_slot;  // whose draw was asked for last
   Draw drawn;
   bool finisher;  // knows the verdict and writes it, alone in its team
 };
@@ -148,38 +154,59 @@ struct AskingOps {
     return drawn(slot, stream, false, kNoToken, 1.0f, draw);
   }
   __device__ bool residual(int32_t slot, int32_t token, float h, Draw* draw) {
-    const bool of_logits = has_draft() && r.target_law.space == Space::kLogits;
-    if (of_logits && !figures(slot)) return false;
+    if (has_draft() && !know(slot)) return false;
     const int32_t excluded = has_draft() || token < 0 ? kNoToken : token;
     if (!drawn(slot, kStreamResidual, true, excluded, h, draw)) return false;
-    if (of_logits) draw->status |= row_status(slot);
+    if (has_draft()) draw->status |= row_status(slot);
     return true;
   }
 
   __device__ bool laws(int32_t slot, int32_t token, float* p, float* q, int32_t* bits) {
-    if (r.target_law.space == Space::kLogits) {
-      if (!figures(slot)) return false;
-      *bits |= row_status(slot);
-    }
-    *bits |= laws_at(chain_target(a.p, r, slot), row_at(a.p.draft, draft_offset(slot)), has_draft(),
-                     r.target_law, token, [&](int side) { return stat(slot, side); }, p, q);
+    if (!know(slot)) return false;
+    *bits |= row_status(slot);
+    const RowStat target = sums() & kTarget ? stat(slot, 0) : RowStat{};
+    *p = law_of({chain_target(a.p, r, slot), target.known(r.target_law)}, token, bits);
+    *q = 1.0f;
+    if (!has_draft()) return true;
+    const RowStat draft = sums() & kDraft ? stat(slot, 1) : memory.looked;
+    *q = law_of({row_at(a.p.draft, draft_offset(slot)), draft.known(r.draft_law)}, token, bits);
     return true;
   }
 
  private:
   __device__ int32_t first_stat(int32_t slot) const { return 2 * (slot - memory.stats_from); }
   __device__ RowStat stat(int32_t slot, int side) const { return stats[first_stat(slot) + side]; }
+
+  // The rows whose log-sum-exp the walk needs.
+  __device__ unsigned sums() const {
+    return (r.target_law.needs_sum() ? kTarget : 0u) | (has_draft() && r.draft_law.needs_sum() ? kDraft : 0u);
+  }
+  __device__ bool looks() const { return has_draft() && r.draft_law.greedy; }
+
+  // Of what `know` looks through.
   __device__ int32_t row_status(int32_t slot) const {
-    return stat(slot, 0).bad || (has_draft() && stat(slot, 1).bad) ? kStatusNonFinite : kStatusOk;
+    bool bad = looks() && memory.looked.bad;
+    if (sums() & kTarget) bad |= stat(slot, 0).bad;
+    if (sums() & kDraft) bad |= stat(slot, 1).bad;
+    return bad ? kStatusNonFinite : kStatusOk;
   }
 
-  __device__ bool figures(int32_t slot) {
-    if (slot < memory.stats_to) return true;
-    place(Order::kStats, slot);
-    order.slots = slots_ahead(slot);
-    memory.stats_from = slot;
-    memory.stats_to = slot + order.slots;
-    return false;
+  // Are the rows of a slot looked through that must be before their laws are known?
+  __device__ bool know(int32_t slot) {
+    if (sums() && slot >= memory.stats_to) {
+      place(Order::kStats, slot);
+      order.sides = sums();
+      order.slots = slots_ahead(slot);
+      memory.stats_from = slot;
+      memory.stats_to = slot + order.slots;
+      return false;
+    }
+    if (looks() && memory.looked_slot != slot) {
+      place(Order::kLook, slot);
+      memory.looked_slot = slot;
+      return false;
+    }
+    return true;
   }
 
   __device__ bool drawn(int32_t slot, uint32_t stream, bool residual, int32_t excluded, float h, Draw* draw) {
@@ -199,7 +226,8 @@ struct AskingOps {
     order.kind = kind;
     order.target = r.target_row + slot * a.p.target.row_stride;
     order.draft = draft_offset(slot);
-    order.law = r.target_law;
+    order.target_law = r.target_law;
+    order.draft_law = r.draft_law;
   }
 
   // How many slots from `slot` on the walk could still ask for.
@@ -231,32 +259,58 @@ __device__ void walk(const ChainArguments& a, int64_t request, const Shared<RowS
 template <class Team>
 __device__ __forceinline__ void take_stats(const ChainArguments& a, Team& team, const Order& order,
                                            const Shared<RowStat>& stats) {
-  const int sides = a.p.draft.data ? 2 : 1;
+  const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
+  const auto is_target = [&](int row) { return (order.sides & kTarget) && row % sides == 0; };
   stats_of_rows(
-      team, order.slots * sides, a.tiles, order.law,
-      [&](int row) {
+      team, order.slots * sides, a.tiles,
+      [&](int row) -> LawRow {
         const int ahead = row / sides;
-        return row % sides == 0 ? row_at(a.p.target, order.target + ahead * a.p.target.row_stride)
-                                : row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride);
+        if (is_target(row))
+          return {row_at(a.p.target, order.target + ahead * a.p.target.row_stride), nothing_known(order.target_law)};
+        return {row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride), nothing_known(order.draft_law)};
       },
-      [&](int row, const RowStat& stat) { stats[row / sides * 2 + row % sides] = stat; });
+      [&](int row, const RowStat& stat) { stats[row / sides * 2 + (is_target(row) ? 0 : 1)] = stat; });
 }
 
-// The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it.
+// The weights to draw by.
+__device__ __forceinline__ Weights ordered_weights(const ChainArguments& a, const Order& order,
+                                                   const Shared<RowStat>& stats, const RowStat& looked) {
+  const Row target = row_at(a.p.target, order.target);
+  if (order.residual && a.p.draft.data) {
+    RowStat of_target = {}, of_draft = looked;
+    if (order.target_law.needs_sum()) of_target = stats[order.first_stat];
+    if (order.draft_law.needs_sum()) of_draft = stats[order.first_stat + 1];
+    return weights_of_residual({target, of_target.known(order.target_law)},
+                               {row_at(a.p.draft, order.draft), of_draft.known(order.draft_law)}, order.draft_prob);
+  }
+  Weights weights = weights_of_row(target, order.target_law);
+  weights.excluded = order.excluded;
+  return weights;
+}
+
+// The draw ordered, into memory: of every member, or of the finisher alone where the walk ends with it. Or the look
+// through the draft's row.
 template <class Team>
 __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, const Order& order,
                                           const Shared<RowStat>& stats, const Shared<Memory>& memory) {
-  const Row row = row_at(a.p.target, order.target);
-  const bool greedy = order.law.greedy;
-  Weights weights = weights_of_row(row, order.law, order.excluded);
-  if (order.residual && a.p.draft.data)
-    weights = weights_of_residual(row, row_at(a.p.draft, order.draft), order.law, order.draft_prob,
-                                  [&](int side) -> RowStat { return stats[order.first_stat + side]; });
+  const bool look = order.kind == Order::kLook, greedy = !look && order.target_law.greedy;
+  Weights weights = ordered_weights(a, order, stats, static_cast<Memory>(memory[0]).looked);
   Part part = {team.rank(), team.size()};
   // A draft row of probabilities is looked through for what is none, and for any weight; nothing else reads it all.
-  const bool look_at_draft = weights.kind == Weights::kResidual && order.law.space == Space::kProbs;
+  const bool look_at_draft = weights.residual && !order.draft_law.needs_row();
   Find find, looked = {0, false};
-  if (greedy || look_at_draft) looked = argmax_part(greedy ? row : weights.draft, order.law.space, part);
+  if (greedy || look || look_at_draft)
+    looked = argmax_part(greedy ? weights.target.row : row_at(a.p.draft, order.draft),
+                         greedy ? order.target_law : order.draft_law, part);
+  if (look) {
+    const RowStat known = stat_of(team_find(team, looked));
+    if (threadIdx.x == 0) {
+      Memory remembered = memory[0];
+      remembered.looked = known;
+      memory[0] = remembered;
+    }
+    return;
+  }
   bool finisher = team.rank() == 0;
   int32_t status = kStatusOk;
   for (;;) {
@@ -275,7 +329,7 @@ __device__ __forceinline__ void take_draw(const ChainArguments& a, Team& team, c
     if (find.key != 0 || !order.residual || status != kStatusOk) break;
     // p and q equal to rounding: the finisher alone draws from p.
     status = kStatusEmptyResidual;
-    weights = weights_of_row(row, order.law, kNoToken);
+    weights = weights_of_row(weights.target.row, order.target_law);
     part = {0, 1};
     looked = find;
   }
@@ -294,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Team team(a.team);
-  if (threadIdx.x == 0) memory[0] = Memory{0, kStatusOk, 0, 0, -1, {0, kStatusOk}, team.rank() == 0};
+  if (threadIdx.x == 0) memory[0] = Memory{0, kStatusOk, 0, 0, -1, {}, -1, {0, kStatusOk}, team.rank() == 0};
   for (;;) {
     if (threadIdx.x == 0) walk(a, team.index(), stats, memory, ordered);
     __syncthreads();
@@ -314,22 +368,24 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
   const int64_t rows = p.batch() * (p.max_drafts() + 1);
   const int splits = splits_of_row(device, rows, p.target.vocab, p.target.dtype);
   const int64_t words = rows * splits * kWordsAPartial;
-  if (p.batch() > room.ticket_count || words > room.word_count) return *needed = room_needed(p.batch(), words), cudaSuccess;
+  if (p.batch() > room.ticket_count || words > room.word_count)
+    return *needed = room_needed(p.batch(), words), cudaSuccess;
   const Shape shape = {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)};
   return launch(race_rows_kernel, shape, {p, room, splits}, stream);
 }
 
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                          int64_t* needed) {
-  const int sides = p.draft.data ? 2 : 1;
-  const bool in_order = p.target_law.space == Space::kProbs || p.method == Method::kRace;
+  // Log-sum-exps of a slot; without any, rows are read in order.
+  const int target_sums = p.method != Method::kRace && may_need_sum(p.target_law) ? 1 : 0;
+  const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = {p, {}, nullptr, nullptr, 1, tiles_of(p.target)};
   if (tiles_of(p.draft) > a.tiles) a.tiles = tiles_of(p.draft);
-  const TeamShape shape = team_shape(device, p.batch(), p.target, in_order ? 1 : sides);
-  if (shape.grid && !in_order)
+  const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1);
+  if (shape.grid && sums > 0)
     a.slots_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kSlotsAtOnce ? p.max_drafts() : kSlotsAtOnce;
   const int64_t tickets = shape.size > 1 ? p.batch() : 0, partials = tickets * shape.size * kWordsAPartial;
-  const TeamPlan plan = team_plan(shape, p.batch(), a.slots_at_once * sides * a.tiles, tickets, partials);
+  const TeamPlan plan = team_plan(shape, p.batch(), a.slots_at_once * sums * a.tiles, tickets, partials);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   a.team = plan.team(room);
   a.tickets = room.tickets;

@@ -37,16 +37,19 @@ __device__ __forceinline__ int64_t tree_draft_token(const TreeParams& p, int64_t
 
 // ---- the walk -------------------------------------------------------------------------------------------------------
 
+// The rows of a node, as bits.
+constexpr unsigned kTarget = 1, kDraft = 2;
+
 struct Order {
   enum Kind : int32_t { kDone, kStats, kLook, kMasses, kRace };
   Kind kind;
   int32_t node;
   int64_t target, draft;  // where the node's rows start, in elements
-  Law law;
-  int32_t rows;   // kStats, kLook: 1 for the target's, 2 for both
-  int32_t end;    // kMasses, kRace: what the node's children before this one have is left out; 0: nothing is
-  bool fresh;     // kMasses: the first of this node
-  bool residual;  // kRace
+  Law target_law, draft_law;
+  unsigned sides;  // kStats, kLook: of which rows
+  int32_t end;     // kMasses, kRace: what the node's children before this one have is left out; 0: nothing is
+  bool fresh;      // kMasses: the first of this node
+  bool residual;   // kRace
   float taken;
   Noise noise;
 };
@@ -55,14 +58,15 @@ struct Order {
 struct Memory {
   TreeWalk walk;
   int32_t status;
-  int32_t figures_node, masses_node, masses_child, drawn_node;  // what was asked last
-  int32_t figures_status;  // of the node's rows; of logits their figures are in `stats`
+  int32_t known_node;  // which of its rows were looked through: `stats` has what was found
+  unsigned known;
+  int32_t masses_node, masses_child, drawn_node;  // what was asked last
   Masses masses;
   Draw drawn;
 };
 
-__device__ __forceinline__ Memory nothing_known() {
-  return {walk_from(0, 0), kStatusOk, -1, -1, -1, -1, kStatusOk, {0.0f, 0.0f, kStatusOk}, {0, kStatusOk}};
+__device__ __forceinline__ Memory nothing_remembered() {
+  return {walk_from(0, 0), kStatusOk, -1, 0u, -1, -1, -1, {0.0f, 0.0f, kStatusOk}, {0, kStatusOk}};
 }
 
 // The row operations of walk_tree, by the lanes of a warp together. `status` is each lane's own until the end.
@@ -98,19 +102,20 @@ struct AskingOps {
     return __any_sync(kWarp, found);
   }
 
+  // Rows of probabilities are not looked through for one token.
   __device__ bool laws(int32_t node, int32_t token, float* law_p, float* law_q, int32_t* bits) {
-    if (r.target_law.space == Space::kLogits) {
-      if (!figures(node)) return false;
-      *bits |= memory.figures_status;
-    }
-    *bits |= laws_at(row_at(p.target, target_offset(p, request, node)), row_at(p.draft, draft_offset(p, request, node)),
-                     has_draft(), r.target_law, token,
-                     [&](int side) -> RowStat { return stats[side]; }, law_p, law_q);
+    const unsigned sides = (r.target_law.needs_row() ? kTarget : 0u) | (r.draft_law.needs_row() ? kDraft : 0u);
+    if (!know(node, sides & rows())) return false;
+    *bits |= row_status(sides & rows());
+    *law_p = law_of({row_at(p.target, target_offset(p, request, node)), stat(0).known(r.target_law)}, token, bits);
+    *law_q = has_draft() ? law_of({row_at(p.draft, draft_offset(p, request, node)), stat(1).known(r.draft_law)}, token,
+                                  bits)
+                         : 1.0f;
     return true;
   }
 
   __device__ bool masses(int32_t node, int32_t child, float taken, Masses* masses) {
-    if (!figures(node)) return false;
+    if (!know(node, rows())) return false;
     if (memory.masses_child != child) {
       place(Order::kMasses, node);
       order.end = p.replacement ? 0 : child;
@@ -121,14 +126,15 @@ struct AskingOps {
       return false;
     }
     *masses = memory.masses;
-    masses->status = memory.figures_status;
+    masses->status = row_status(rows());
     return true;
   }
 
   __device__ bool argmax(int32_t node, Draw* draw) {
-    if (drawn(node, draw)) return true;
-    place(Order::kLook, node);
-    return false;
+    if (!know(node, kTarget)) return false;
+    const int32_t token = stat(0).argmax;
+    *draw = {token == kNoToken ? 0 : token, row_status(kTarget)};
+    return true;
   }
 
   __device__ bool race(int32_t node, int32_t depth, uint32_t stream, Draw* draw) {
@@ -139,9 +145,9 @@ struct AskingOps {
   }
 
   __device__ bool residual(int32_t node, int32_t depth, float taken, Draw* draw) {
-    if (has_draft() && !figures(node)) return false;
+    if (has_draft() && !know(node, rows())) return false;
     if (drawn(node, draw)) {
-      if (has_draft()) draw->status |= memory.figures_status;
+      if (has_draft()) draw->status |= row_status(rows());
       return true;
     }
     place(Order::kRace, node);
@@ -159,11 +165,27 @@ struct AskingOps {
   }
 
  private:
-  __device__ bool figures(int32_t node) {
-    if (memory.figures_node == node) return true;
-    place(r.target_law.space == Space::kLogits ? Order::kStats : Order::kLook, node);
-    order.rows = has_draft() ? 2 : 1;
-    memory.figures_node = node;
+  __device__ RowStat stat(int side) const {
+    if (memory.known >> side & 1u) return stats[side];
+    return {};
+  }
+  __device__ unsigned rows() const { return has_draft() ? kTarget | kDraft : kTarget; }
+
+  __device__ int32_t row_status(unsigned sides) const {
+    const bool bad = ((sides & kTarget) && stat(0).bad) || ((sides & kDraft) && stat(1).bad);
+    return bad ? kStatusNonFinite : kStatusOk;
+  }
+
+  // Are these rows of the node looked through?
+  __device__ bool know(int32_t node, unsigned sides) {
+    if (memory.known_node != node) memory.known_node = node, memory.known = 0;
+    const unsigned missing = sides & ~memory.known;
+    if (!missing) return true;
+    const unsigned of_logits = (r.target_law.needs_sum() ? kTarget : 0u) | (r.draft_law.needs_sum() ? kDraft : 0u);
+    const unsigned sums = missing & of_logits;
+    place(sums ? Order::kStats : Order::kLook, node);
+    order.sides = sums ? sums : missing;
+    memory.known |= order.sides;
     return false;
   }
 
@@ -179,8 +201,8 @@ struct AskingOps {
     order.node = node;
     order.target = target_offset(p, request, node);
     order.draft = draft_offset(p, request, node);
-    order.law = r.target_law;
-    order.rows = 1;
+    order.target_law = r.target_law;
+    order.draft_law = r.draft_law;
   }
 };
 
@@ -227,18 +249,20 @@ __device__ __forceinline__ void mark_tried(const TreeParams& p, int64_t request,
   __syncthreads();
 }
 
+// One of the rows ordered, with what is known of it.
+__device__ __forceinline__ LawRow ordered_row(const TreeArguments& a, const Order& order, int side,
+                                              const Shared<RowStat>& stats) {
+  const RowStat stat = stats[side];
+  return side == 0 ? LawRow{row_at(a.p.target, order.target), stat.known(order.target_law)}
+                   : LawRow{row_at(a.p.draft, order.draft), stat.known(order.draft_law)};
+}
+
 template <class Team>
 __device__ __forceinline__ Masses take_masses(const TreeArguments& a, Team& team, const Order& order,
                                               const Shared<RowStat>& stats, const Shared<unsigned>& tried) {
   const TreeParams& p = a.p;
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  LawRow sides[2] = {{row_at(p.target, order.target), order.law, kNoMass, kNoToken},
-                     {row_at(p.draft, order.draft), order.law, kNoMass, kNoToken}};
-  if (order.law.space == Space::kLogits) {
-    const RowStat target = stats[0], draft = stats[1];
-    sides[0].lse = target.lse;
-    sides[1].lse = draft.lse;
-  }
+  const LawRow target = ordered_row(a, order, 0, stats), draft = ordered_row(a, order, 1, stats);
   float left = 0.0f, untried = 0.0f;
   over_sum_tiles(
       team, p.target.vocab, [](int) {},  // the figures were taken: the rows are in the L2 cache
@@ -248,7 +272,7 @@ __device__ __forceinline__ Masses take_masses(const TreeArguments& a, Team& team
         if (a.held_fours && !order.fresh) {  // every thread meets its own tokens again
           law_p = held[place], law_q = held[a.held_fours + place];
         } else {
-          law_p = sides[0].probabilities(token), law_q = sides[1].probabilities(token);
+          law_p = probabilities(target, token), law_q = probabilities(draft, token);
           if (a.held_fours) held[place] = law_p, held[a.held_fours + place] = law_q;
         }
         const unsigned gone = order.end ? tried[token / 32] >> token % 32 : 0u;
@@ -268,44 +292,44 @@ __device__ __forceinline__ Masses take_masses(const TreeArguments& a, Team& team
   return {sums.a, sums.b, kStatusOk};
 }
 
-// The rows' log-sum-exp into shared memory, and their status.
+// The log-sum-exp of the rows ordered, into shared memory.
 template <class Team>
-__device__ __forceinline__ Draw take_stats(const TreeArguments& a, Team& team, const Order& order,
+__device__ __forceinline__ void take_stats(const TreeArguments& a, Team& team, const Order& order,
                                            const Shared<RowStat>& stats) {
+  const int first = order.sides & kTarget ? 0 : 1;
   stats_of_rows(
-      team, order.rows, a.tiles, order.law,
-      [&](int side) { return side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft); },
-      [&](int side, const RowStat& stat) { stats[side] = stat; });
-  __syncthreads();
-  bool bad = false;
-  for (int side = 0; side < order.rows; ++side) bad |= static_cast<RowStat>(stats[side]).bad;
-  return {0, bad ? kStatusNonFinite : kStatusOk};
+      team, order.sides == (kTarget | kDraft) ? 2 : 1, a.tiles,
+      [&](int row) -> LawRow {
+        if (first + row == 0) return {row_at(a.p.target, order.target), nothing_known(order.target_law)};
+        return {row_at(a.p.draft, order.draft), nothing_known(order.draft_law)};
+      },
+      [&](int row, const RowStat& stat) { stats[first + row] = stat; });
 }
 
-// The target's largest element, and the status of the rows.
+// The largest element of the rows ordered, likewise.
 template <class Team>
-__device__ __forceinline__ Draw take_look(const TreeArguments& a, Team& team, const Order& order) {
-  Draw look = {0, kStatusOk};
+__device__ __forceinline__ void take_look(const TreeArguments& a, Team& team, const Order& order,
+                                          const Shared<RowStat>& stats) {
 #pragma unroll 1
-  for (int side = order.rows - 1; side >= 0; --side) {
-    const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
-    const Find find = team_find(team, argmax_part(row, order.law.space, {team.rank(), team.size()}));
-    look = draw_of(find, look.status);
+  for (int side = 1; side >= 0; --side) {
+    if (!(order.sides >> side & 1u)) continue;
+    const RowStat stat = look_through(
+        team, side == 0 ? LawRow{row_at(a.p.target, order.target), nothing_known(order.target_law)}
+                        : LawRow{row_at(a.p.draft, order.draft), nothing_known(order.draft_law)});
+    if (threadIdx.x == 0) stats[side] = stat;
   }
-  return look;
 }
 
 template <class Team>
 __device__ __forceinline__ Draw take_race(const TreeArguments& a, Team& team, const Order& order,
                                           const Shared<RowStat>& stats, const Shared<unsigned>& tried) {
   const Row row = row_at(a.p.target, order.target);
-  Weights weights = weights_of_row(row, order.law, kNoToken);
+  Weights weights = weights_of_row(row, order.target_law);
   if (order.end) {
     weights.tried = tried;
     weights.leaves_out = true;
   } else if (order.residual) {
-    weights = weights_of_residual(row, row_at(a.p.draft, order.draft), order.law, order.taken,
-                                  [&](int side) -> RowStat { return stats[side]; });
+    weights = weights_of_residual(ordered_row(a, order, 0, stats), ordered_row(a, order, 1, stats), order.taken);
   }
   int32_t status = kStatusOk;
   for (;;) {
@@ -313,7 +337,7 @@ __device__ __forceinline__ Draw take_race(const TreeArguments& a, Team& team, co
     if (find.bad) status |= kStatusNonFinite;
     if (find.key != 0 || !order.residual || status & kStatusEmptyResidual) return draw_of(find, status);
     status |= kStatusEmptyResidual;  // p and q equal to rounding: from p
-    weights = weights_of_row(row, order.law, kNoToken);
+    weights = weights_of_row(row, order.target_law);
   }
 }
 
@@ -324,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(
   SPECDEC_SHARED(Order, ordered, 1);
   const Shared<unsigned> tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
   Team team(a.team);
-  if (threadIdx.x == 0) memory[0] = nothing_known();
+  if (threadIdx.x == 0) memory[0] = nothing_remembered();
   for (;;) {
     __syncthreads();
     if (warp_id() == 0) walk(a.p, team.index(), team.rank() == 0, stats, memory, ordered);
@@ -335,8 +359,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(
     Masses masses = {0.0f, 0.0f, kStatusOk};
     Draw draw = {0, kStatusOk};
     switch (order.kind) {
-      case Order::kStats: draw = take_stats(a, team, order, stats); break;
-      case Order::kLook: draw = take_look(a, team, order); break;
+      case Order::kStats: take_stats(a, team, order, stats); break;
+      case Order::kLook: take_look(a, team, order, stats); break;
       case Order::kMasses: masses = take_masses(a, team, order, stats, tried); break;
       default: draw = take_race(a, team, order, stats, tried);
     }
@@ -344,7 +368,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(
       Memory known = memory[0];
       known.masses = masses;
       known.drawn = draw;
-      if (order.kind == Order::kStats || order.kind == Order::kLook) known.figures_status = draw.status;
       memory[0] = known;
     }
   }

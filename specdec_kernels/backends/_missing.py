@@ -1,5 +1,7 @@
 """What the C++ and Triton kernels do not do yet. A backend that does it all takes its import of this away."""
 
+import torch
+
 
 def unsupported(op, call):
     """Why a call cannot be done, or None."""
@@ -18,4 +20,4 @@ def _same(law, other):
     t, u = law.temperature, other.temperature
     if type(t) is float or type(u) is float:
         return type(t) is type(u) and t == u
-    return t.data_ptr() == u.data_ptr() and t.stride() == u.stride()
+    return (t.data_ptr() == u.data_ptr() and t.stride() == u.stride()) or torch.equal(t, u)

@@ -1,51 +1,59 @@
 """Outputs have memory of their own: what a caller gives is compared, byte for byte, with all else of the call."""
 
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
 
+_NO_TENSORS = (float, int, str, bool, type(None))
+
 
 def check_apart(arguments, call):
-    """Raise ValueError if an output of ``call`` shares memory with another one, or with an input."""
-    written, read = [], []  # (first byte, byte after the last, name, tensor)
+    """Raise ValueError if an output of ``call`` shares memory with another one, or with an input.
+
+    Nearly always a look at where tensors begin and end is enough; only those that meet there are taken apart.
+    """
+    read, written = [], []
     for (name, kind), value in zip(arguments.items(), call, strict=True):
-        entries = written if kind.written else read
+        if type(value) in _NO_TENSORS:
+            continue
+        spans = written if kind.written else read
         if isinstance(value, torch.Tensor):
-            entries.append((*_span(value), kind.shown or name, value))
-        elif isinstance(value, tuple):
-            entries += [
-                (*_span(part), field, part)
-                for field, part in zip(value._fields, value, strict=True)
-                if isinstance(part, torch.Tensor)
-            ]
-        elif isinstance(value, list):
-            entries += [(*_span(part), kind.shown, part) for part in value]
-    written.sort(key=_start)
-    if any(b[0] < a[1] for a, b in pairwise(written)):
-        _check_written([(name, x) for _, _, name, x in written])
+            spans.append(_span(value, kind.shown or name))
+        else:  # a group, or a list of tensors
+            names = getattr(value, "_fields", None) or repeat(kind.shown)
+            spans += [_span(x, part) for x, part in zip(value, names, strict=False) if type(x) not in _NO_TENSORS]
+    written.sort(key=_first)
+    for one, other in pairwise(written):
+        if other[0] < one[1]:
+            _check_written(written)
+            break
     for first, end, name, x in read:
         for own_first, own_end, output, own in written:
             if first < own_end and own_first < end and _meet(own, x):
-                raise ValueError(f"{output}: expected memory of its own; got some of {name}'s")
+                raise _shared(output, name)
 
 
-def _start(entry):
-    return entry[0]
+def _first(span):
+    return span[0]
 
 
-def _span(x):
-    """(first byte, byte after the last) of all that a tensor could touch; empty tensors touch nothing."""
+def _span(x, name):
+    """(first byte, byte after the last, name, tensor) of all that it could touch; empty tensors touch nothing."""
     first = x.data_ptr()
     if x.is_contiguous():
-        return first, first + x.nbytes
+        return first, first + x.nbytes, name, x
     elements = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return first, first + (elements * x.itemsize if x.numel() else 0)
+    return first, first + (elements * x.itemsize if x.numel() else 0), name, x
 
 
-def _check_written(outputs):
-    """None of these [(name, tensor)] meets another; sorted by start, intervals that meet have neighbours that do."""
-    runs = [_runs(x) for _, x in outputs]
+def _shared(output, other):
+    return ValueError(f"{output}: expected memory of its own; got some of {other}'s")
+
+
+def _check_written(spans):
+    """None of these outputs meets another; sorted by start, intervals that meet have neighbours that do."""
+    runs = [_runs(x) for _, _, _, x in spans]
     starts = np.concatenate([start for start, _ in runs])
     ends = np.concatenate([start + length for start, length in runs])
     owners = np.repeat(np.arange(len(runs)), [len(start) for start, _ in runs])
@@ -53,14 +61,16 @@ def _check_written(outputs):
     starts, ends, owners = starts[order], ends[order], owners[order]
     meeting = np.flatnonzero(starts[1:] < ends[:-1])
     if meeting.size:
-        one, other = (outputs[owner][0] for owner in sorted(owners[meeting[0] : meeting[0] + 2], reverse=True))
-        raise ValueError(f"{one}: expected memory of its own; got some of {other}'s")
+        one, other = owners[meeting[0] : meeting[0] + 2]
+        raise _shared(spans[other][2], spans[one][2])
 
 
-def _meet(x, y):
-    """Whether two tensors share a byte; the runs of ``x`` are known not to meet each other."""
-    (starts, length), (others, other_length) = _runs(x), _runs(y)
-    starts = np.sort(starts)
+def _meet(output, x):
+    """Whether an output and an input share a byte. The output's runs do not meet each other."""
+    (starts, length), (others, other_length) = _runs(output), _runs(x)
+    if not len(starts):
+        return False
+    starts.sort()
     before = np.searchsorted(starts, others + other_length) - 1  # the last run that starts before the other's end
     return bool(((before >= 0) & (starts[before] + length > others)).any())
 

@@ -28,7 +28,7 @@ struct ChainRequest {
   int64_t target_row, draft_row;  // offsets in elements of row 0
   int32_t slots;                  // drafts at most
   Noise noise;                    // of slot 0
-  Law target_law;
+  Law target_law, draft_law;
   float epsilon;
   int32_t status;
   bool readable;  // false if cu_drafts points outside: nothing is read then
@@ -57,6 +57,7 @@ SPECDEC_HD ChainRequest chain_request(const ChainParams& p, int64_t b) {
   }
   r.noise = noise_at(p.noise, b, 0, kStreamRace);
   r.target_law = law_at(p.target_law, b, 0, &r.status);
+  r.draft_law = p.draft.data ? law_at(p.draft_law, b, 0, &r.status) : r.target_law;
   r.epsilon = epsilon_of(p.epsilon.at(b), &r.status);
   return r;
 }
@@ -70,7 +71,9 @@ SPECDEC_HD float chain_draft_prob(const ChainParams& p, const ChainRequest& r, i
   return p.draft.data ? p.draft_prob.at(r.request, r.first_prob + slot) : 1.0f;
 }
 
-SPECDEC_HD Noise chain_noise(const ChainRequest& r, int32_t slot, uint32_t stream) { return later(r.noise, slot, stream); }
+SPECDEC_HD Noise chain_noise(const ChainRequest& r, int32_t slot, uint32_t stream) {
+  return later(r.noise, slot, stream);
+}
 
 // The walk. `Ops` gives, for target row `slot` of this request,
 //   int64_t draft_token(slot)                      the draft token, -1 at the end

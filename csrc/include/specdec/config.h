@@ -5,8 +5,11 @@
 
 #if defined(__CUDACC__)
 #define SPECDEC_HD __host__ __device__ __forceinline__
+// Before a function that calls what it is given: that may be a function of the device alone.
+#define SPECDEC_CALLS_BACK _Pragma("nv_exec_check_disable")
 #else
 #define SPECDEC_HD inline __attribute__((always_inline))
+#define SPECDEC_CALLS_BACK
 #endif
 
 // The CPU backend compiles the same text once per instruction set. An inline namespace of that name keeps the

@@ -24,8 +24,13 @@ SPECDEC_HD Float exp_in_range(Float x) {
   return from_bits(bits(r) + shift_left(bits(shifted), 23));
 }
 
-SPECDEC_HD float exp_or_zero(float x) {
-  return x >= kExpUnderflow ? exp_in_range(min(x, 88.0f)) : 0.0f;  // a NaN gives 0
+// A NaN gives 0.
+SPECDEC_HD float exp_or_zero(float x) { return x >= kExpUnderflow ? exp_in_range(min(x, 88.0f)) : 0.0f; }
+
+template <class Float>
+SPECDEC_HD Float exp_or_zero(Float x) {
+  const Float low(kExpUnderflow);
+  return where(at_least(x, low), exp_in_range(min(max(x, low), Float(88.0f))), Float(0.0f));
 }
 
 SPECDEC_END

@@ -1,16 +1,135 @@
-// A row's law: from a raw logit or probability to a weight.
+// A row's law: the one way from a raw element, a logit or a probability, to a weight. Nothing outside of this file
+// multiplies by an inverse temperature or asks which space a row is in.
 #pragma once
 
-#include "params.h"
+#include "race.h"
+#include "softmax.h"
 
 SPECDEC_BEGIN
 
-// Decoded: logits are multiplied by `inverse`; a greedy law has its argmax alone.
+// The exact logarithm, for the bounds below. A backend may bring a quicker one that is never smaller.
+struct Logarithm {
+  SPECDEC_HD float operator()(float x) const { return log(x); }
+};
+
+// The spaces, as types, so that loops over a row are compiled for one of them. `Float` is float or a vector of them.
+//
+//   key(raw)                 increases with the raw element; a NaN stays one
+//   log_weight(raw)          in a race over the row
+//   log_bound(raw)           no token of an element up to this has a larger log weight
+//   needed_key(w)            every token of log weight w or more has this key at least
+//   probability(raw, lse)    p; the log-sum-exp is that of the whole row, where the space has one
+//   log_bound, needed_key    with a log-sum-exp: of log p
+//   rank(raw)                what argmax compares: -inf without weight
+//   is_element(raw)          false for what no row should hold, which counts as the nearest that one may
+//   foreign(raw, lanes)      the same of a vector, as a mask; +inf, which a maximum shows, is left out
+struct Logits {
+  static constexpr bool kSigned = true;
+  float inverse;
+
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return mul(raw, Float(inverse)); }
+  // x = logit / T as every backend sees it: NaN is -inf, +inf the largest finite number.
+  SPECDEC_HD float scaled(float raw) const {
+    const float x = key(raw);
+    return x == x ? min(x, kLargest) : -kInfinity;
+  }
+  SPECDEC_HD float log_weight(float raw) const { return scaled(raw); }
+  template <class Log = Logarithm>
+  SPECDEC_HD float log_bound(float raw, Log = {}) const { return scaled(raw); }
+  SPECDEC_HD float needed_key(float log_weight) const { return log_weight; }
+  template <class Float>
+  SPECDEC_HD Float probability(Float raw, const LogSumExp& lse) const {
+    return exp_or_zero(log_probability(min(Float(kLargest), key(raw)), lse));  // in this order a NaN stays: p = 0
+  }
+  template <class Log = Logarithm>
+  SPECDEC_HD float log_bound(float raw, const LogSumExp& lse, Log = {}) const {
+    return log_probability(scaled(raw), lse) + 1e-5f;
+  }
+  SPECDEC_HD float needed_key(float log_weight, const LogSumExp& lse) const {
+    return log_weight + lse.log_sum + lse.max - slack(log_weight, lse.max);
+  }
+  SPECDEC_HD float rank(float raw) const { return raw == raw ? min(raw, kLargest) : -kInfinity; }
+  SPECDEC_HD bool is_element(float raw) const { return raw < kInfinity; }
+  template <class Float, class Mask>
+  SPECDEC_HD Mask foreign(Float raw, Mask) const { return unordered(raw); }
+
+  // x - top, for the sum of exp: rounded twice, or once.
+  template <class Float>
+  SPECDEC_HD Float below(Float raw, Float top) const { return sub(key(raw), top); }
+  SPECDEC_HD float fused_below(float raw, float top) const { return fma(raw, inverse, -top); }
+};
+
+struct Probs {
+  static constexpr bool kSigned = false;
+
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return raw; }
+  SPECDEC_HD float log_weight(float raw) const { return specdec::log_weight(probability(raw, {})); }
+  template <class Log = Logarithm>
+  SPECDEC_HD float log_bound(float raw, Log log = {}) const {
+    return raw >= kSmallest ? log(min(raw, kLargest)) : -kInfinity;
+  }
+  SPECDEC_HD float needed_key(float log_weight) const {
+    return log_weight < kExpUnderflow ? kSmallest : exp_in_range(min(log_weight, 88.0f)) * 0.99999f;
+  }
+  template <class Float>
+  SPECDEC_HD Float probability(Float raw, const LogSumExp&) const {
+    return where(at_least(raw, Float(kSmallest)), min(raw, Float(kLargest)), Float(0.0f));
+  }
+  template <class Log = Logarithm>
+  SPECDEC_HD float log_bound(float raw, const LogSumExp&, Log log = {}) const { return log_bound(raw, log); }
+  SPECDEC_HD float needed_key(float log_weight, const LogSumExp&) const { return needed_key(log_weight); }
+  SPECDEC_HD float rank(float raw) const { return raw >= kSmallest ? min(raw, kLargest) : -kInfinity; }
+  SPECDEC_HD bool is_element(float raw) const { return raw >= 0.0f && raw < kInfinity; }
+  template <class Float, class Mask>
+  SPECDEC_HD Mask foreign(Float raw, Mask lanes) const { return ~at_least(raw, Float(0.0f)) & lanes; }
+};
+
+// Decoded. Logits are multiplied by `inverse`; a greedy law has its argmax alone.
 struct Law {
   Space space;
   float inverse;
   bool greedy;
+
+  // Are probabilities known only once the row's log-sum-exp is, or its argmax?
+  SPECDEC_HD bool needs_sum() const { return space == Space::kLogits && !greedy; }
+  SPECDEC_HD bool needs_row() const { return space == Space::kLogits || greedy; }
+
+  SPECDEC_HD Logits logits() const { return {inverse}; }
+
+  // f(the space).
+  SPECDEC_CALLS_BACK
+  template <class F>
+  SPECDEC_HD auto in_space(F&& f) const { return space == Space::kLogits ? f(logits()) : f(Probs{}); }
+
+  SPECDEC_HD bool is_signed() const {
+    return in_space([](auto s) { return s.kSigned; });
+  }
+  SPECDEC_HD float rank(float raw) const {
+    return in_space([=](auto s) { return s.rank(raw); });
+  }
+  SPECDEC_HD bool is_element(float raw) const {
+    return in_space([=](auto s) { return s.is_element(raw); });
+  }
 };
+
+// A law, and what its probabilities need to know of the whole row.
+struct KnownLaw {
+  Law law;
+  LogSumExp lse;
+  int32_t argmax;  // kNoToken where nothing has weight
+
+  SPECDEC_HD float probability(int32_t token, float raw) const {
+    if (law.greedy) return token == argmax ? 1.0f : 0.0f;
+    return law.in_space([&](auto s) { return s.probability(raw, lse); });
+  }
+};
+
+SPECDEC_HD KnownLaw nothing_known(const Law& law) { return {law, kNoMass, kNoToken}; }
+
+// Whether rows of such laws have log-sum-exps to take, whatever their temperatures.
+SPECDEC_HD bool may_need_sum(const LawParams& p) { return p.space == Space::kLogits; }
 
 SPECDEC_HD Law law_at(const LawParams& p, int64_t outer, int64_t inner, int32_t* status) {
   const float t = p.temperature.at(outer, inner);

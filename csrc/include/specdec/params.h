@@ -23,7 +23,9 @@ struct Per {
   int64_t outer_stride, inner_stride;
   T value;
   bool wide;  // 64 bits in memory
-  SPECDEC_HD T at(int64_t outer, int64_t inner = 0) const { return data ? load(outer * outer_stride + inner * inner_stride) : value; }
+  SPECDEC_HD T at(int64_t outer, int64_t inner = 0) const {
+    return data ? load(outer * outer_stride + inner * inner_stride) : value;
+  }
   SPECDEC_HD T load(int64_t offset) const {
     if (sizeof(T) == 8 && !wide) return static_cast<T>(static_cast<const int32_t*>(data)[offset]);
     return static_cast<const T*>(data)[offset];

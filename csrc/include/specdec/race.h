@@ -33,13 +33,6 @@ SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
   return winner.token == kNoToken ? Draw{0, status | kStatusNonFinite} : Draw{winner.token, status};
 }
 
-// x = logit / T as every backend sees it: NaN is -inf, +inf the largest finite number.
-SPECDEC_HD float scaled(float logit, float inv_temperature) {
-  const float x = mul(logit, inv_temperature);
-  return x == x ? min(x, kLargest) : -kInfinity;
-}
-
-SPECDEC_HD float clean_probability(float p) { return p >= kSmallest ? min(p, kLargest) : 0.0f; }  // a NaN gives 0
 SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfinity; }
 SPECDEC_HD float race_score(float log_weight, float arrival) { return sub(log_weight, log(arrival)); }
 

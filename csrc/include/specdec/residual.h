@@ -1,21 +1,28 @@
 // What is left of the target once the draft had its share.
 #pragma once
 
-#include "race.h"
+#include "arithmetic.h"
 
 SPECDEC_BEGIN
 
 // The weight (p - drafted)^+ of a token in the residual, drafted = h q. Never above p, which is what the race over a
-// residual uses as its bound.
-SPECDEC_HD float residual_weight(float p, float drafted) {
-  const float w = sub(p, drafted);
-  return w >= kSmallest ? w : 0.0f;
+// residual uses as its bound. `Float` is float or a vector of them.
+template <class Float>
+SPECDEC_HD Float residual_weight(Float p, Float drafted) {
+  const Float w = sub(p, drafted);
+  return where(at_least(w, Float(kSmallest)), w, Float(0.0f));
 }
 
 // How much more than its acceptance the draft puts on a token: summed, and with the 1 - h of undrafted rounds, it is
 // the probability that a token is drawn from the residual.
-SPECDEC_HD float rejected_weight(float p, float drafted, float epsilon) {
-  return max(sub(sub(drafted, p), epsilon), 0.0f);
+template <class Float>
+SPECDEC_HD Float rejected_weight(Float p, Float drafted, Float epsilon) {
+  return max(sub(sub(drafted, p), epsilon), Float(0.0f));
+}
+
+// That probability from both sums; without over-acceptance the weights' sum is it, and loses less.
+SPECDEC_HD float residual_mass(float weight, float rejected, float h, float epsilon) {
+  return epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
 }
 
 SPECDEC_END

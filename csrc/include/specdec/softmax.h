@@ -1,7 +1,8 @@
-// One row's law from its logits: p(i) = exp((x_i - max) - log_sum), never normalised in memory.
+// The softmax of a row: p(i) = exp((x_i - max) - log_sum), never normalised in memory.
 #pragma once
 
-#include "race.h"
+#include "exponential.h"
+#include "logarithm.h"
 
 SPECDEC_BEGIN
 
@@ -17,7 +18,10 @@ SPECDEC_HD LogSumExp log_sum_exp(float max, float sum) {
   return max == -kInfinity ? kNoMass : LogSumExp{max, log(sum)};
 }
 
-SPECDEC_HD float log_probability(float x, const LogSumExp& lse) { return sub(sub(x, lse.max), lse.log_sum); }
-SPECDEC_HD float probability(float x, const LogSumExp& lse) { return exp_or_zero(log_probability(x, lse)); }
+// `Float` is float or a vector of them.
+template <class Float>
+SPECDEC_HD Float log_probability(Float x, const LogSumExp& lse) {
+  return sub(sub(x, Float(lse.max)), Float(lse.log_sum));
+}
 
 SPECDEC_END

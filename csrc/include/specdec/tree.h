@@ -19,12 +19,14 @@ struct TreeRequest {
   int64_t first_token, first_parent;  // offsets of node 0
   int64_t target_row, draft_row;      // offsets in elements of row 0
   Noise noise;                        // of the token after the root
-  Law target_law;
+  Law target_law, draft_law;
   int32_t status;
 };
 
 // The token after a node of this depth.
-SPECDEC_HD Noise tree_noise(const TreeRequest& r, int32_t depth, uint32_t stream) { return later(r.noise, depth, stream); }
+SPECDEC_HD Noise tree_noise(const TreeRequest& r, int32_t depth, uint32_t stream) {
+  return later(r.noise, depth, stream);
+}
 
 // The parent of a node if it is one, and lies before it; -1 where the node is absent (-1, or the root) or its entry is
 // no parent at all (then the status says so).
@@ -44,6 +46,7 @@ SPECDEC_HD TreeRequest tree_request(const TreeParams& p, int64_t b) {
   r.draft_row = b * p.draft.request_stride;
   r.noise = noise_at(p.noise, b, 0, kStreamRace);
   r.target_law = law_at(p.target_law, b, 0, &r.status);
+  r.draft_law = p.draft.data ? law_at(p.draft_law, b, 0, &r.status) : r.target_law;
   parent_of(p.parents, r.first_parent, 0, &r.status);  // the root has none
   return r;
 }
