@@ -20,7 +20,7 @@ from tests.test_compact_kv import path_of, random_cache, random_paths
 from tests.test_triton_ops import assert_same, both, on_device
 from tests.test_verify_tree import OPTIONS, made
 from tests.trees import random_parents
-from tests.triton_device import INTERPRETED
+from tests.triton_device import DEVICE, INTERPRETED
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -323,6 +323,15 @@ def test_launches(monkeypatch):
         assert (
             launches(compact_kv, [tuple(map(on_device, layer)) for layer in layers], on_device(path), prefix_len=1) == 1
         )
+
+
+def test_grids_fit_for_any_number_of_heads(monkeypatch):
+    """Only the first dimension of a grid goes beyond 65,535."""
+    grids = []
+    monkeypatch.setattr(_launch, "launch", lambda kernel, grid, *a, **k: grids.append(grid))
+    with specdec_kernels.backend("triton"):
+        compact_kv([torch.zeros(1, 70_000, 2, 1, device=DEVICE)], on_device(path_of([0, 1])), prefix_len=0)
+    assert [most for grid in grids for most in grid] == [70_000]
 
 
 def test_no_requests():
