@@ -35,7 +35,8 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(items):
     def kept(item):
-        if not hasattr(item, "callspec") or item.callspec.params.get("backend") not in INTERPRETED:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("backend", parameters.get("able_backend")) not in INTERPRETED:
             return True
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))  # NumPy's, of what GPUs do in silence
         marker = item.get_closest_marker("interpreted")
@@ -65,7 +66,7 @@ def running(request):
 
 backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED))
 # For request_index, draft_map and laws of the draft's own; the others join as they learn them.
-able_backend = pytest.fixture(running, name="able_backend", params=(ORACLE,))
+able_backend = pytest.fixture(running, name="able_backend", params=(ORACLE, *INTERPRETED))
 # For what is compared with the oracle.
 other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))
 # For statistics over many thousands of requests.

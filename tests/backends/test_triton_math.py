@@ -10,7 +10,7 @@ from tests.support.triton_device import DEVICE
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
-from specdec_kernels.triton_kernels import _launch, _math, _rows  # noqa: E402
+from specdec_kernels.triton_kernels import _launch, _laws, _math, _races, _rows  # noqa: E402
 
 SEEDS = (0, 1, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
 COUNT = 4096
@@ -43,7 +43,8 @@ def bits(values):
 def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
     index = tl.load(x + i).to(tl.uint32, bitcast=True)
-    w = _math.words(seed, index, position.to(tl.uint32), nonce.to(tl.uint32), STREAM)
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    w = _math.words(noise, index, STREAM)
     for k in tl.static_range(4):
         tl.store(y + 4 * i + k, w[k].to(tl.int32, bitcast=True))
 
@@ -51,7 +52,8 @@ def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STRE
 @_launch.kernel
 def coin_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.accept_coin(seed, tl.load(x + i), position.to(tl.uint32), nonce.to(tl.uint32)))
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    tl.store(y + i, _math.accept_coin(noise, tl.load(x + i)))
 
 
 @_launch.kernel
@@ -96,10 +98,10 @@ def exp_kernel(x, y, COUNT: tl.constexpr):
 def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     at = _rows.tile_tokens(tl.cast(0, tl.int32), COUNT)
     start = tl.load(x)
-    place, round_ = position.to(tl.uint32), nonce.to(tl.uint32)
-    a, b = _math.group_words(seed, start // 64, place, round_, STREAM, COUNT // 64)
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    a, b = _math.group_words(noise, start // 64, STREAM, COUNT // 64)
     zero = (at * 0).to(tl.float32)
-    tl.store(y + at, _rows.tile_scores(zero, a, b, start, seed, place, round_, STREAM, _rows.LOGITS))
+    tl.store(y + at, _races.tile_scores(zero, a, b, start, noise, _laws.Law(1.0, None), STREAM))
 
 
 @_launch.kernel

@@ -51,6 +51,7 @@ def assert_near(found, expected):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 @SPACES
 @EVERY_MAP
@@ -95,6 +96,7 @@ class TestEqualsAFullRow:
         )
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 class TestTogether:
     """With the other things that are said of a draft."""

@@ -117,6 +117,7 @@ def assert_same(found, expected):
         assert torch.equal(one, other)
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 @EVERY_CALL
 class TestEveryOp:
@@ -166,6 +167,7 @@ class TestEveryOp:
             assert part.shape[0] == 0
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 class TestRagged:
     def test_equals_a_gather(self):
@@ -183,6 +185,7 @@ class TestRagged:
             verify_chain(**call, request_index=INDEX[:3])
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 class TestWithoutStates:
     """Where all requests have the same numbers an index only says whether a request is idle."""

@@ -213,6 +213,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 @pytest.mark.parametrize("temperatures", PAIRS.values(), ids=PAIRS)
 class TestFigures:
@@ -248,6 +249,7 @@ class TestFigures:
             torch.testing.assert_close(found.tv.double(), (p - q).abs().sum(-1) / 2, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("able_backend")
 class TestOfTheDraft:
     def test_final_draft_laws_need_no_temperature(self):
