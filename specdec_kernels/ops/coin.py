@@ -4,11 +4,20 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import COUNTER, NOISE, SIZE, Noise, Op, Output
+from specdec_kernels.ops._types import Counter
 
 COIN = Op("coin", noise=NOISE, index=COUNTER, stream=SIZE, coins=Output(torch.float32, "out"))
 
 
-def coin(seed, position, nonce=0, *, stream=6, index=0, out=None):
+def coin(
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    *,
+    stream: int = 6,
+    index: Counter = 0,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Coins in [0, 1): uniform, independent, each a pure function of its five numbers.
 
     ``u = c · 2⁻³²`` for c below 2²⁴, else ``⌊c / 2⁸⌋ · 2⁻²⁴``, where c is the first word of Philox4x32-10 with key
