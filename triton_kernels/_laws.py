@@ -1,7 +1,7 @@
 """Laws: from a raw logit or probability to a weight. Only here is a value scaled, and asked which of the two it is.
 
 A law stands beside its rows and what is known of them, not inside: before Triton 3.7 a tuple with a None in it can be
-neither part of another nor returned.
+neither part of another nor returned, nor compared with None.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from specdec_kernels.triton_kernels._math import (
 class Law(NamedTuple):
     """1/T, None where rows hold probabilities; whether T = 0, so that the argmax has all weight, None where it cannot.
 
-    None in place of a law: values are weights, already clean.
+    Weights that are clean already may go as probabilities.
     """
 
     inverse: tl.tensor
@@ -41,30 +41,19 @@ class Known(NamedTuple):
 @triton.jit
 def nothing(law):
     """The raw value that has no weight."""
-    if law is None or law.inverse is None:
-        return 0.0
-    else:
-        return -INFINITY
+    return 0.0 if law.inverse is None else -INFINITY
 
 
 @triton.jit
 def clean(x, law):
     """Values in the order of their weights: logits over T, or weights."""
-    if law is None:
-        return x
-    elif law.inverse is None:
-        return clean_probability(x)
-    else:
-        return scaled(x, law.inverse)
+    return clean_probability(x) if law.inverse is None else scaled(x, law.inverse)
 
 
 @triton.jit
 def log_weights(x, law):
     """Of what ``clean`` returned."""
-    if law is None or law.inverse is None:
-        return log_weight(x)
-    else:
-        return x
+    return log_weight(x) if law.inverse is None else x
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels._laws import (
+    Law,
     clean,
     greedy_scores,
     known_at,
@@ -104,15 +105,14 @@ def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
     a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
     tops, to_beat = tl.max(x, axis=1), key_score(best)
     wins = can_win(log_weights(tops, law), a, to_beat)
-    greedy = None if law is None else law.greedy
-    if greedy is not None:
-        wins = tl.where(greedy, tops >= to_beat, wins)
+    if law.greedy is not None:
+        wins = tl.where(law.greedy, tops >= to_beat, wins)
     if any_of(wins) > 0:
         tokens = tile_tokens(start, x.shape[0] * GROUP)
-        if greedy is None:
+        if law.greedy is None:
             best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
         else:
-            if greedy:
+            if law.greedy:
                 best = best_of_tile(greedy_scores(x, law), tokens, best)
             else:
                 best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
@@ -241,7 +241,7 @@ def residual_tiles(
                 p = probabilities(load_tile(target, target_law, part, PART), tokens, target_law, p_known)
                 raw = load_tokens(draft, draft_law, draft_map, part, PART)
                 q = probabilities(raw, tokens, draft_law, q_known)
-                best = race_part(residual_weight(p, h * q), part, best, noise, None, STREAM)
+                best = race_part(residual_weight(p, h * q), part, best, noise, Law(None, None), STREAM)
         bad = bad | (found > 1)
     return best, bad, drafted
 

@@ -137,7 +137,7 @@ def test_bad_input(changes, error, message):
 
 def test_out_has_memory_of_its_own():
     room = torch.zeros(4, dtype=torch.int32)
-    with pytest.raises(ValueError, match="out: expected memory of its own; got some of noise's"):
+    with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
         coin(room, 0, out=room.view(torch.float32))
 
 

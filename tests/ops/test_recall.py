@@ -298,7 +298,7 @@ class TestWhatIsStillLookedAt:
         assert_as_checked(race_sample, call | {"out": seeds(3)})
         assert_as_checked(race_sample, call | {"target": rows(52)["target"], "out": seeds(3)})
         room = seeds(4)
-        with pytest.raises(ValueError, match="out: expected memory of its own; got some of noise's"):
+        with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
             race_sample(target, seed=room[:3], position=0, out=room[1:])
         room = torch.zeros(3 * 26, dtype=torch.int64)
         with pytest.raises(ValueError, match="out: expected memory of its own; got some of target's"):
