@@ -35,8 +35,7 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(items):
     def kept(item):
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if parameters.get("backend", parameters.get("able_backend")) not in INTERPRETED:
+        if not hasattr(item, "callspec") or item.callspec.params.get("backend") not in INTERPRETED:
             return True
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))  # NumPy's, of what GPUs do in silence
         marker = item.get_closest_marker("interpreted")
@@ -65,8 +64,9 @@ def running(request):
 
 
 backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED))
-# For request_index, draft_map and laws of the draft's own; the others join as they learn them.
-able_backend = pytest.fixture(running, name="able_backend", params=(ORACLE, *INTERPRETED))
+# The C++ kernels alone.
+CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
+kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))
 # For what is compared with the oracle.
 other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))
 # For statistics over many thousands of requests.

@@ -38,8 +38,7 @@ struct ResidualWeights {
   SPECDEC_HD float needed_key(float log_weight) const { return space.needed_key(log_weight, target.known.lse); }
   SPECDEC_HD float log_weight(int32_t token) const {
     const float p = space.probability(element(target.row, token), target.known.lse);
-    const float q = token < draft.row.vocab ? draft.probability(token) : 0.0f;
-    return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
+    return specdec::log_weight(residual_weight(p, mul(draft_prob, draft.probability(token))));
   }
 };
 

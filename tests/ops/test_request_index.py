@@ -1,11 +1,12 @@
 """request_index: state of requests by number, without a gather."""
 
+import numpy as np
 import pytest
 import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
-from tests.support.cases import chain_call, ragged
+from tests.support.cases import FAR_ELEMENTS, chain_call, ragged
 from tests.support.trees import tree_call
 
 V, STATES = 33, 5
@@ -118,7 +119,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.interpreted
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 @EVERY_CALL
 class TestEveryOp:
     def test_equals_a_gather(self, op, arguments, shared):
@@ -168,7 +169,7 @@ class TestEveryOp:
 
 
 @pytest.mark.interpreted
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 class TestRagged:
     def test_equals_a_gather(self):
         rows, states = chain(draft=None)
@@ -186,7 +187,7 @@ class TestRagged:
 
 
 @pytest.mark.interpreted
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 class TestWithoutStates:
     """Where all requests have the same numbers an index only says whether a request is idle."""
 
@@ -205,6 +206,31 @@ class TestWithoutStates:
         call = {"target": logits(1, seed=6), "seed": torch.tensor([5]), "position": 2}
         tokens, status = run(race_sample, call, request_index=torch.tensor([1]).int())
         assert (tokens.tolist(), status.tolist()) == ([0], [8])
+
+
+@pytest.mark.usefixtures("backend")
+class TestNoEntries:
+    """Draft rows of nobody: every index points outside."""
+
+    @pytest.mark.parametrize("index, status", [(0, 8), (-1, 0)])
+    def test_of_a_draft(self, index, status):
+        call = {"target": logits(1, seed=6), "draft": logits(0, seed=4)}
+        *figures, bits = run(overlap, call, request_index=torch.tensor([index]).int())
+        assert bits.tolist() == [status]
+        assert not any(figure.any() for figure in figures)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_entries_far_apart():
+    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
+    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
+    far = room.as_strided((STATES, 3, V), (2**29, V, 1))
+    call, states = chain()
+    far.copy_(states["draft"])
+    assert_same(
+        run(verify_chain, call, states | {"draft": far}, request_index=INDEX),
+        run(verify_chain, call, states | {"draft": far.contiguous()}, request_index=INDEX),
+    )
 
 
 def sample(**changes):
@@ -282,12 +308,3 @@ def test_refused(call, changes, error, message):
         call()
         with pytest.raises(error, match=message):
             call(**changes)
-
-
-def test_backends_say_that_they_cannot():
-    for backend in ("cpu", "cuda-host"):
-        with (
-            specdec_kernels.backend(backend),
-            pytest.raises(RuntimeError, match=f"backend '{backend}' cannot do this race_sample: .*request_index"),
-        ):
-            sample()
