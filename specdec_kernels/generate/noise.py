@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from specdec_kernels import ops
-from specdec_kernels.backends.reference import noise
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
 
 
 class Noise(NamedTuple):
@@ -25,18 +25,12 @@ class Noise(NamedTuple):
     nonce: int | torch.Tensor = 0
 
 
-class Sampling(NamedTuple):
-    """How logits become the law that tokens are drawn from: temperature, float32 [B]."""
-
-    temperature: torch.Tensor
-
-
 Value = TypeVar("Value", Noise, Sampling)
 
 
 def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
     """Both as the ops take them."""
-    return {**noise._asdict(), **sampling._asdict()}
+    return {**noise._asdict(), "sampling": sampling}
 
 
 def kept(value: Value, rows: list[int]) -> Value:
@@ -51,5 +45,4 @@ def per_row(value: Value) -> Value:
 
 def policy_coin(where: Noise, index: int) -> list[float]:
     """For every request, coin `index` of those that decide how far it drafts: uniform in [0, 1)."""
-    place = ops.Noise(where.seed, where.position, torch.zeros_like(where.seed))
-    return noise.coins(place, noise.POLICY, index).tolist()
+    return specdec.coin(where.seed, where.position, index=index).tolist()

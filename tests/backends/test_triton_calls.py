@@ -7,8 +7,8 @@ pytest.importorskip("triton")
 
 import specdec_kernels
 from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
-from tests.support.cases import chain_call, seeds
 from tests.backends.test_triton_ops import on_device
+from tests.support.cases import chain_call, seeds
 from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-import specdec_kernels
 from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
 from specdec_kernels.ops import Law
 from tests.support.cases import chain_call, seeds
