@@ -30,6 +30,7 @@ QUICK_TO_INTERPRET = re.compile(
     r"|test_race_topk\.py::test_(temperature|rows)"
     r"|test_race_sample\.py::test_(temperature|seeds|one_row|out_is)"
     r"|test_sampling\.py::Test(Figures|OfTheDraft)"
+    r"|test_draft_map\.py::TestTogether|test_request_index\.py::Test(Ragged|WithoutStates|EveryOp::test_no_requests)"
     r"|test_peer_bugs\.py::test_(a_|padding|ragged|the_seeds)"
     r"|test_verify_chain\.py::Test(Race|Status::(?!test_parameters))"
     r"|test_verify_tree\.py::TestStatus::(?!test_trees_deeper)"
