@@ -11,6 +11,7 @@ import triton.language as tl
 
 INTERPRETED = triton.knobs.runtime.interpret
 
+ANY_NUMBER = 2**31
 _workspaces = threading.local()
 
 
@@ -95,10 +96,13 @@ def noise(value, *strides):
 
 
 def index(request_index, *values):
-    """Arguments for ``request_index``: itself, and how many entries there are, as draft rows and tensors of numbers."""
+    """Arguments for ``request_index``: itself, and how many entries draft rows and tensors of numbers have.
+
+    Without any all requests have the same numbers, and every index will do.
+    """
     if request_index is None:
         return {"request_index": None, "entries": 0}
-    entries = next((value.shape[0] for value in values if isinstance(value, torch.Tensor)), 1)
+    entries = next((value.shape[0] for value in values if isinstance(value, torch.Tensor)), ANY_NUMBER)
     return {"request_index": request_index, "entries": entries}
 
 

@@ -100,7 +100,8 @@ def probabilities(x, tokens, law, known):
     else:
         p = probability(scaled(x, law.inverse), known.top, known.log_sum)
     if law.greedy is not None:
-        p = tl.where(law.greedy, (tokens == known.top.to(tl.int32, bitcast=True)).to(tl.float32), p)
+        argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
+        p = tl.where(law.greedy, (tokens == argmax).to(tl.float32), p)
     return p
 
 
@@ -119,4 +120,4 @@ def unlike(x, law):
     if law.inverse is None:
         return ((x >= 0.0) & (x < INFINITY)) == 0
     else:
-        return (x < 0.0) & (x > 0.0)
+        return x < -INFINITY  # never

@@ -48,7 +48,8 @@ from specdec_kernels.triton_kernels._rows import (
 )
 from specdec_kernels.triton_kernels._trees import NODES, children_at
 
-MOST_SCORED = tl.constexpr(512)  # tokens at once, so that what is rare does not set the registers
+# Tokens at once, so that what is rare does not set the registers: of one row, and of two.
+MOST_SCORED, MOST_WEIGHED = tl.constexpr(512), tl.constexpr(256)
 DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
 
@@ -216,7 +217,7 @@ def residual_tiles(
 
     p bounds it, so few tiles of logits pay for q. Whether q has weight is only looked at in probabilities.
     """
-    PART: tl.constexpr = min(MOST_SCORED, TILE)
+    PART: tl.constexpr = min(MOST_WEIGHED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     drafted = first < 0

@@ -98,14 +98,6 @@ def test_entries_are_used_as_if_they_were_gathered(op, call, by_row):
             assert part[b].flatten().tolist() == [0, *[-1] * (part[b].numel() - 1)]
 
 
-@pytest.mark.parametrize("index, status", [(0, 0), (1, 8), (-1, 0)])
-def test_where_no_number_is_a_tensor_there_is_one_entry(index, status):
-    rows = rows_of(1, 70)
-    found = triton(race_sample, target=rows, seed=4, position=1, request_index=torch.tensor([index]).int())
-    token = {0: int(triton(race_sample, target=rows, seed=4, position=1)[0]), 1: 0, -1: -1}[index]
-    assert [part.tolist() for part in found] == [[token], [status]]
-
-
 @pytest.mark.parametrize("name", ["chain", "race of a chain"])
 def test_ragged_numbers_by_index(name):
     op, call, _ = CALLS[name]
