@@ -19,7 +19,9 @@ class ChainRounds:
 
     def __init__(self, target: LanguageModel, drafter: Drafter | None, method: str, policy: ChainPolicy) -> None:
         self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
-        self.room = policy.max_k
+
+    def room(self, limit: int) -> int:
+        return min(self.policy.max_k, limit)
 
     def start(self, batch: int, capacity: int) -> None:
         self.reader = self.target.reader(batch, capacity)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, Times
 from specdec_kernels.generate.noise import Noise, Sampling, policy_coin
 from specdec_kernels.generate.protocols import DraftPlan
@@ -41,9 +42,7 @@ class Learner:
     """Chooses the number of draft tokens with the most tokens per second, estimated from the rounds seen so far."""
 
     def __init__(self, max_k: int) -> None:
-        if max_k < 0:
-            raise ValueError(f"max_k: expected a number of draft tokens >= 0; got {max_k}")
-        self.max_k, self.times, self.rounds = max_k, Times(), 0
+        self.max_k, self.times, self.rounds = whole_number("max_k", max_k), Times(), 0
 
     def tokens(self) -> np.ndarray:
         """Expected tokens of a round by number of drafted tokens, float64 [max_k + 1]."""
@@ -113,7 +112,7 @@ class Controller(Learner):
     def __init__(self, max_k: int = 16, *, randomised: bool = False, parallel: bool = False) -> None:
         super().__init__(max_k)
         self.randomised, self.parallel = randomised, parallel
-        self.acceptance = Acceptance(max_k)
+        self.acceptance = Acceptance(self.max_k)
         self.ratios: deque[float] = deque(maxlen=256)
         self.planned: list[int] = []
 

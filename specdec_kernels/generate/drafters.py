@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords, per_row
 from specdec_kernels.generate.protocols import Drafts
@@ -97,9 +98,9 @@ class NgramDrafter:
     laws = False
 
     def __init__(self, longest: int = 4, shortest: int = 1) -> None:
+        self.longest, self.shortest = whole_number("longest", longest), whole_number("shortest", shortest)
         if not 1 <= shortest <= longest:
             raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
-        self.longest, self.shortest = longest, shortest
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:
         pass

@@ -10,9 +10,9 @@ import torch
 
 from specdec_kernels.generate import arguments
 from specdec_kernels.generate.chains import ChainRounds
+from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, kept
-from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Rounds, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round
 from specdec_kernels.generate.text import TextStream
@@ -83,32 +83,27 @@ def stream(
     timer: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Round]:
     """Generate, round by round: see `generate`, which collects these rounds."""
-    if tree is not None:
-        if policy is not None:
-            raise ValueError("policy: expected None with a tree")
-        policy = FixedTree(tree if isinstance(tree, DraftTree) else DraftTree.from_parents(tree))
-    if policy is None:
-        policy = FixedLength(0 if drafter is None else k) if draft_prob == 1 else RandomLength(k, draft_prob)
+    policy = arguments.policy_of(drafter, k, draft_prob, policy, tree)
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
-    if not prompts:
+    texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
+    stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
+    seeds, temperatures = (
+        arguments.spread_seed(seed, len(texts)), arguments.spread_temperature(temperature, len(texts)),
+    )  # fmt: skip
+    if not texts:
         return iter(())
-    prompts = [target.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     draft = None if drafter is None else drafter.language_model
     models = [target] if draft is None else [target, draft]
-    arguments.check_lengths(prompts, max_new_tokens, models)
+    arguments.check_lengths(texts, max_new_tokens, models)
     for model in models:
         model.check_readable()
-    device, batch = target.device, len(prompts)
-    eos = target.eos_token_ids if eos_token_ids is None else set(eos_token_ids)
     requests = [
-        Request(index, prompt, TextStream(target.tokenizer, prompt, tuple(stop)), eos, max_new_tokens)
-        for index, prompt in enumerate(prompts)
+        Request(index, text, TextStream(target.tokenizer, text, stop), eos, max_new_tokens)
+        for index, text in enumerate(texts)
     ]
-    return run(
-        requests, prompts, rounds_of(target, drafter, method, policy, replacement),
-        arguments.spread_seed(seed, batch).to(device),
-        Sampling(arguments.spread_temperature(temperature, batch).to(device)), timer,
-    )  # fmt: skip
+    rounds = rounds_of(target, drafter, method, policy, replacement)
+    sampling = Sampling(temperatures.to(target.device))
+    return run(requests, texts, rounds, seeds.to(target.device), sampling, timer)
 
 
 def rounds_of(
@@ -121,18 +116,19 @@ def rounds_of(
 
 
 def run(
-    requests: list[Request], prompts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
+    requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
     timer: Callable[[], float],
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
     # Past the longest text: the drafts of a last round, and one slot for what padding writes.
-    capacity = max(request.length + request.left for request in requests) + rounds.room + 2
-    text = torch.zeros(len(prompts), capacity, dtype=torch.int64)
-    for row, prompt in enumerate(prompts):
-        text[row, : len(prompt)] = torch.tensor(prompt)
+    room = rounds.room(max(request.left for request in requests))
+    capacity = max(request.length + request.left for request in requests) + room + 2
+    text = torch.zeros(len(texts), capacity, dtype=torch.int64)
+    for row, tokens in enumerate(texts):
+        text[row, : len(tokens)] = torch.tensor(tokens)
     text = text.to(device)
-    rounds.start(len(prompts), capacity)
+    rounds.start(len(texts), capacity)
 
     while requests:
         watch = Stopwatch(device, timer)
@@ -186,7 +182,8 @@ def generate(
 
     Raises
     ------
-    ValueError : an argument out of range, or methods, drafters and models that do not go together
+    TypeError, ValueError : an argument of another type or out of range; methods, drafters, models that do not go
+        together; a model that cannot be read in pieces
 
     Examples
     --------
@@ -197,8 +194,8 @@ def generate(
     >>> race.text == plain.text, plain.target_calls, race.target_calls < 24
     (True, 24, True)
     """
-    rounds = stream(prompts, target, drafter, **options)
-    generations = [Generation(target.encode(prompt) if isinstance(prompt, str) else list(prompt)) for prompt in prompts]
-    for entry in rounds:
+    texts = arguments.token_lists(prompts, target)
+    generations = [Generation(text) for text in texts]
+    for entry in stream(texts, target, drafter, **options):
         generations[entry.request].rounds.append(entry)
     return generations

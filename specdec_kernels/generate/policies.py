@@ -7,11 +7,14 @@ from functools import cache
 
 import torch
 
+from specdec_kernels.generate.checks import real_number, whole_number
 from specdec_kernels.generate.noise import Noise, Sampling, policy_coin
 from specdec_kernels.generate.protocols import DraftPlan
 from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.schemes import SCHEMES
 from specdec_kernels.trees import DraftTree
+
+LONGEST_RANDOM = 1024  # slots that a scheme states a probability for, every round
 
 
 class FixedLength:
@@ -20,9 +23,7 @@ class FixedLength:
     randomised = False
 
     def __init__(self, k: int) -> None:
-        if k < 0:
-            raise ValueError(f"k: expected a number of draft tokens >= 0; got {k}")
-        self.max_k = k
+        self.max_k = whole_number("k", k)
 
     def plan(self, noise: Noise, limit: list[int]) -> DraftPlan:
         return DraftPlan([min(self.max_k, most) for most in limit], 1.0)
@@ -50,7 +51,9 @@ class RandomLength(FixedLength):
 
     def __init__(self, k: int, draft_prob: float, scheme: str = "chain") -> None:
         super().__init__(k)
-        if not 0 <= draft_prob <= 1:
+        if self.max_k > LONGEST_RANDOM:
+            raise ValueError(f"k: expected at most {LONGEST_RANDOM} with a random length; got {k}")
+        if not 0 <= real_number("draft_prob", draft_prob) <= 1:
             raise ValueError(f"draft_prob: expected a probability; got {draft_prob}")
         if scheme not in SCHEMES:
             raise ValueError(f"scheme: expected one of {', '.join(SCHEMES)}; got {scheme!r}")

@@ -157,9 +157,8 @@ class Watch(Protocol):
 class Rounds(Protocol):
     """How a round is played: with chains or with trees."""
 
-    @property
-    def room(self) -> int:
-        """Positions past a text's end that its drafts may take."""
+    def room(self, limit: int) -> int:
+        """Positions past a text's end that the drafts of rounds may take that can use `limit` at most."""
 
     def start(self, batch: int, capacity: int) -> None:
         """Begin a batch of texts of at most `capacity` tokens, drafts included."""

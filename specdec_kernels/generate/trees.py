@@ -24,7 +24,10 @@ class TreeRounds:
         self, target: LanguageModel, drafter: TreeDrafter, method: str, policy: TreePolicy, replacement: bool = False
     ) -> None:
         self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
-        self.replacement, self.room = replacement, policy.max_k
+        self.replacement = replacement
+
+    def room(self, limit: int) -> int:
+        return self.policy.max_k
 
     def start(self, batch: int, capacity: int) -> None:
         self.reader = self.target.reader(batch, capacity)

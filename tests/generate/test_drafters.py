@@ -41,7 +41,7 @@ def test_ngram_sizes():
 
 def test_fixed_length_stops_at_the_limit():
     assert FixedLength(3).plan(NOISE, [0, 2, 3, 9]) == ([0, 2, 3, 3], 1.0)
-    with pytest.raises(ValueError, match="k: expected a number of draft tokens >= 0; got -1"):
+    with pytest.raises(ValueError, match="k: expected at least 0; got -1"):
         FixedLength(-1)
 
 
