@@ -51,7 +51,6 @@ def assert_near(found, expected):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 @SPACES
 @EVERY_MAP
