@@ -13,7 +13,11 @@ from specdec_kernels.trees import DraftTree
 
 
 class ModelDrafter:
-    """Drafts by sampling from a language model with the noise the target's race will use."""
+    """Drafts by sampling from a language model with the noise the target's race will use.
+
+    Ids that the model does not know (one tokenizer, vocabularies padded to other sizes) it reads as 0. Any law will do
+    for a draft, as long as its tokens are drawn from it.
+    """
 
     laws = True
 
@@ -30,7 +34,7 @@ class ModelDrafter:
         drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
         wanted = torch.tensor(counts, device=text.device)
         for slot in range(slots):
-            logits = self.reader.read(text, [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
+            logits = self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
             laws.append(logits)
             if slot < max(counts):
                 token = specdec.race_sample(logits, **keywords(noise._replace(position=begin + slot), sampling))
@@ -49,19 +53,25 @@ class ModelDrafter:
         most, laws = torch.tensor(limit, device=device), None
         for depth in range(tree.depth):
             inner = [node for node, at in enumerate(tree.depths) if at == depth and tree.children[node]]
-            logits = self.reader.read_tree(text, length, parents, tokens, torch.tensor(inner, device=device))
+            places = torch.tensor(inner, device=device)
+            logits = self.reader.read_tree(self.known(text), length, parents, self.known(tokens), places)
             logits = logits[..., : self.vocabulary]
             if laws is None:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
             width = max(len(tree.children[node]) for node in inner)
             drawn = draw_children(logits, width, noise._replace(position=noise.position + depth), sampling, replacement)
-            places = [(node, row, index) for row, parent in enumerate(inner)
-                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
-            children, rows, indices = torch.tensor(places, device=device).unbind(1)
+            below = [(node, row, index) for row, parent in enumerate(inner)
+                     for index, node in enumerate(tree.children[parent])]  # fmt: skip
+            children, rows, indices = torch.tensor(below, device=device).unbind(1)
             absent = (tokens[:, parents[children]] < 0) | (most <= depth)[:, None]
             tokens[:, children] = drawn[:, rows, indices].masked_fill(absent, -1)
         return Drafts(tokens, laws)
+
+    def known(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The tokens with 0 in place of ids that the model cannot read."""
+        most = self.language_model.tokens_read
+        return tokens if self.vocabulary <= most else tokens.masked_fill(tokens >= most, 0)
 
     def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
         self.reader.keep_path(path, length, read)

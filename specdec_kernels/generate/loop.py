@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from specdec_kernels import Status
 from specdec_kernels.generate import arguments
 from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, kept
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Rounds, TreeDrafter, TreePolicy
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round
 from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
@@ -134,6 +135,9 @@ def run(
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
         outcome = rounds.play(text, length, limit, Noise(seeds, torch.tensor(length, device=device)), sampling, watch)
+        for row, request in enumerate(requests):
+            if outcome.status[row] & Status.NON_FINITE:
+                raise FloatingPointError(no_law(rounds.laws_of(row), request.index))
 
         ended = []
         for row, (request, emitted) in enumerate(zip(requests, outcome.tokens, strict=True)):
@@ -151,6 +155,15 @@ def run(
         text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
 
 
+def no_law(laws: Iterable[Law], request: int) -> str:
+    """What is wrong with the logits of a text, where the verifier found that something is."""
+    for model, tokens, logits in laws:
+        most = logits.max()  # NaN where one is
+        if not most.isfinite():
+            return f"{model.name}: expected finite logits; got {most} after {tokens} tokens of prompts[{request}]"
+    return f"prompts[{request}]: expected finite logits; got others"
+
+
 def generate(
     prompts: Sequence[str | Sequence[int]], target: LanguageModel, drafter: Drafter | None = None, **options: Any
 ) -> list[Generation]:
@@ -161,8 +174,8 @@ def generate(
     prompts : texts, or lists of token ids
     target : the model whose law the output has
     drafter : ModelDrafter, NgramDrafter, or None
-    method : "plain" (one token a call, by `race_sample`), "rejection" or "race" (by `verify_chain`; its tokens are
-        those of "plain" with the same seed, whatever the drafter)
+    method : "plain" (one token a call, drawn by its race), "rejection" or "race" (its tokens are those of "plain" with
+        the same seed, whatever the drafter)
     k : draft tokens a round
     draft_prob : with "rejection" and a ModelDrafter, the probability that a round drafts at all
     policy : how many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`)
@@ -184,6 +197,7 @@ def generate(
     ------
     TypeError, ValueError : an argument of another type or out of range; methods, drafters, models that do not go
         together; a model that cannot be read in pieces
+    FloatingPointError : logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where
 
     Examples
     --------

@@ -6,7 +6,7 @@ token of the round is seen, a drafter for the tokens, the target for its logits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -28,6 +28,14 @@ class Drafts(NamedTuple):
 
     tokens: torch.Tensor
     logits: torch.Tensor | None
+
+
+class Law(NamedTuple):
+    """Logits [V] of a model after a number of tokens of a text."""
+
+    model: LanguageModel
+    tokens: int
+    logits: torch.Tensor
 
 
 class DraftPlan(NamedTuple):
@@ -167,6 +175,9 @@ class Rounds(Protocol):
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
     ) -> Outcome:
         """A round of texts of length[b] tokens that can use at most limit[b] drafts."""
+
+    def laws_of(self, row: int) -> Iterator[Law]:
+        """The logits that the last round's verification had of a text."""
 
     def settle(self, rounds: Sequence[Round]) -> None:
         """Learn from the round that has ended, and forget its rejected drafts."""

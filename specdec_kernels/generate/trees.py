@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
-from specdec_kernels.generate.protocols import Outcome, TreeDrafter, TreePolicy, Watch
+from specdec_kernels.generate.protocols import Law, Outcome, TreeDrafter, TreePolicy, Watch
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
 
@@ -49,7 +49,7 @@ class TreeRounds:
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")
-        self.length, self.path = length, verdict.path
+        self.length, self.path, self.seen = length, verdict.path, (logits, laws)
         self.whole = [most >= planned.depth for most in limit]
         rows = zip(drafts.tolist(), paths, accepted, strict=True)
         self.trees = [VerifiedTree(tree, drawn, path[: count + 1]) for drawn, path, count in rows]
@@ -58,6 +58,12 @@ class TreeRounds:
             [entry.drafted for entry in self.trees], accepted, [entry.offers()[-1][0] == 0 for entry in self.trees],
             verdict.status.tolist(), self.trees,
         )  # fmt: skip
+
+    def laws_of(self, row: int) -> Iterator[Law]:
+        shape = self.trees[row].shape
+        for model, laws in zip((self.target, self.drafter.language_model), self.seen, strict=True):
+            for depth, law in zip(shape.depths, [] if laws is None else laws[row], strict=False):
+                yield Law(model, self.length[row] + depth, law)
 
     def settle(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds whose whole tree was drafted, and keep the accepted path alone in both caches."""

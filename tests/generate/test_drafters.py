@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from specdec_kernels.generate import FixedLength, NgramDrafter, RandomLength
+from specdec_kernels.generate import FixedLength, ModelDrafter, NgramDrafter, RandomLength, generate
 from specdec_kernels.generate.noise import Noise, kept
+from tests.generate.small import llama
+from tests.generate.test_generate import text_law
+from tests.support.laws import follows_law
 
 NOISE = Noise(torch.arange(4), torch.tensor([5, 6, 7, 8]))
 
@@ -60,3 +63,30 @@ def test_random_length_arguments():
         RandomLength(3, 1.5)
     with pytest.raises(ValueError, match="scheme: expected one of token, chain, uniform; got 'tree'"):
         RandomLength(3, 0.5, "tree")
+
+
+# A draft that reads fewer ids than the target writes: vocabularies padded to other sizes under one tokenizer.
+
+
+@pytest.fixture(scope="module")
+def padded():
+    """A target that reads and writes 5 ids, a draft that reads and writes the first 3 of them."""
+    return llama(5, seed=1, spread=0.25), ModelDrafter(llama(3, seed=2, spread=0.25))
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 0, 2]])
+def test_a_draft_reads_on_after_ids_it_does_not_know(padded, tree):
+    options = dict(seed=3, max_new_tokens=30)
+    prompts = [[4, 4, 1], [0], [3]]
+    plain = generate(prompts, padded[0], method="plain", **options)
+    assert any(token > 2 for text in plain for token in text.tokens[:-1])
+    race = generate(prompts, *padded, tree=tree, **options)
+    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    assert any(text.accepted for text in race)
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1]])
+def test_texts_have_the_target_law_after_ids_the_draft_does_not_know(padded, tree):
+    texts = generate([[1, 4]] * 12_000, *padded, method="rejection", k=2, tree=tree, seed=5, max_new_tokens=3)
+    number = (torch.tensor([text.tokens for text in texts]) * torch.tensor([25, 5, 1])).sum(1)
+    assert follows_law(number, text_law(padded[0], 1.0))
