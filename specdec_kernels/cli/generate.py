@@ -8,7 +8,7 @@ import json
 import operator
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,7 +56,8 @@ def draft_tree(word: str) -> TreeChoice:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels generate`."""
-    parser.add_argument("--prompt", action="append", help="text to continue; repeat it for a batch")
+    parser.add_argument("--prompt", action="append", type=options.text,
+                        help="text to continue; repeat it for a batch")  # fmt: skip
     parser.add_argument(
         "--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated"
     )
@@ -86,18 +87,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
-    parser.add_argument("--stop", action="append", default=[], help="end the text before this string; may be repeated")
+    parser.add_argument("--stop", action="append", default=[], type=options.some_text,
+                        help="end the text before this string; may be repeated")  # fmt: skip
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
         "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+    parser.add_argument("--json", action="store_true",
+                        help="print one JSON object per prompt; finish is null where a text was cut off")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the text; 0."""
-    from specdec_kernels.generate import stream
+    """Write the text; 0. What ends it early is raised after what there is was reported."""
+    from specdec_kernels.generate import Generation, stream
 
     check_tree_arguments(args)
     prompts = prompts_of(args)
@@ -106,16 +109,34 @@ def run(args: argparse.Namespace) -> int:
                    max_new_tokens=args.max_new_tokens)  # fmt: skip
     args.acceptance = acceptance_of(args, target, drafter, prompts, how)
     policy = tree_policy_of(args) if args.tree else policy_of(args, drafter)
+    generations = [Generation(target.encode(prompt)) for prompt in prompts]
     begun = time.perf_counter()
     rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **how)
-    generations = watch(rounds, prompts, target, args)
+    ended = watch(rounds, generations, None if args.json else show(prompts, args.show, target.tokenizer))
     elapsed = time.perf_counter() - begun
     if args.json:
         for generation in generations:
             print(json.dumps(report(generation, args, elapsed)))
     else:
+        print(end="\n" if ended else "")
         print(summary(generations, elapsed), file=sys.stdout if args.show else sys.stderr)
+    if ended:
+        raise ended
     return 0
+
+
+def watch(
+    rounds: Iterable[Round], generations: Sequence[Generation], printer: Callable[[Round], None] | None
+) -> KeyboardInterrupt | FloatingPointError | None:
+    """Collect the rounds and print them; what ended them early, if anything did."""
+    try:
+        for entry in rounds:
+            generations[entry.request].rounds.append(entry)
+            if printer:
+                printer(entry)
+    except (KeyboardInterrupt, FloatingPointError) as error:
+        return error
+    return None
 
 
 def check_tree_arguments(args: argparse.Namespace) -> None:
@@ -169,9 +190,11 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
     prompts = list(args.prompt or [])
     for path in args.prompt_file or []:
         try:
-            prompts.append(path.read_text())
+            prompts.append(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"argument --prompt-file: expected a text file; got {path} ({error})") from error
+            raise ValueError(
+                f"argument --prompt-file: expected a file of text in UTF-8; got {path} ({error})"
+            ) from error
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
@@ -182,6 +205,12 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
     from specdec_kernels.generate import ModelDrafter, NgramDrafter, check_vocabularies, load_model
+    from specdec_kernels.generate.models import check_device
+
+    try:
+        check_device(args.device)
+    except ValueError as error:
+        raise ValueError(f"argument --{error}") from error
 
     def load(option: str, name: str) -> LanguageModel:
         try:
@@ -214,18 +243,3 @@ def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
         raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy; got 'auto'")
     return Controller(randomised=args.draft_policy == "chain")
-
-
-def watch(
-    rounds: Iterable[Round], prompts: Sequence[str], target: LanguageModel, args: argparse.Namespace
-) -> list[Generation]:
-    """Print the rounds as the arguments ask, and collect them."""
-    from specdec_kernels.generate import Generation
-
-    generations = [Generation(target.encode(prompt)) for prompt in prompts]
-    printer = None if args.json else show(prompts, args.show, target.tokenizer)
-    for entry in rounds:
-        generations[entry.request].rounds.append(entry)
-        if printer:
-            printer(entry)
-    return generations

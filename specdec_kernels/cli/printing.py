@@ -25,7 +25,7 @@ def show(prompts: Sequence[str], colour: bool, tokenizer: PreTrainedTokenizerBas
 
     console = Console(highlight=False, soft_wrap=True)
     batch = len(prompts) > 1
-    coloured = colour and console.is_terminal and console.color_system is not None
+    coloured = colour and console.is_terminal and console.color_system is not None and not console.no_color
     if colour:
         legend = [Text(kind if coloured else MARKS[kind].format(kind), COLOURS[kind]) for kind in COLOURS]
         console.print(Text(" ").join(legend))
@@ -112,7 +112,7 @@ def summary(generations: Sequence[Generation], elapsed: float) -> str:
     if any(entry.tree for generation in generations for entry in generation.rounds):
         drafting += f", by child {children(generations)}"
     return (
-        f"{tokens} tokens, {calls} target calls ({tokens / calls:.2f} tokens a call){drafting}, "
+        f"{tokens} tokens, {calls} target calls ({tokens / max(calls, 1):.2f} tokens a call){drafting}, "
         f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s){warning}"
     )
 
