@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import coin_of, words
-from specdec_kernels.triton_kernels._rows import number
+from specdec_kernels.triton_kernels._rows import noise_at, number
 
 BLOCK = 256  # coins of a program
 
@@ -18,15 +18,15 @@ def coin_kernel(
     stream: tl.int64, count: tl.int64, inner: tl.int64, coins, BLOCK: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    i, j = tl.minimum(place, count - 1) // inner, tl.minimum(place, count - 1) % inner
-    word, _, _, _ = words(
-        number(seed, seed_value, i * seed_outer + j * seed_inner).to(tl.int64),
-        (number(index, index_value, i * index_outer + j * index_inner) + tl.zeros([BLOCK], tl.int64)).to(tl.uint32),
-        number(position, position_value, i * position_outer + j * position_inner).to(tl.uint32),
-        number(nonce, nonce_value, i * nonce_outer + j * nonce_inner).to(tl.uint32),
-        stream.to(tl.uint32),
-    )
-    tl.store(coins + place, coin_of(word), mask=place < count)
+    live = place < count
+    i, j = place // inner, place % inner
+    noise = noise_at(
+        seed, seed_value, i * seed_outer + j * seed_inner, position, position_value,
+        i * position_outer + j * position_inner, nonce, nonce_value, i * nonce_outer + j * nonce_inner, live,
+    )  # fmt: skip
+    at = number(index, index_value, i * index_outer + j * index_inner, live) + tl.zeros([BLOCK], tl.int64)
+    word, _, _, _ = words(noise, at.to(tl.uint32), stream.to(tl.uint32))
+    tl.store(coins + place, coin_of(word), mask=live)
 
 
 def coin(call):
