@@ -20,7 +20,7 @@ def tree_positions_kernel(
     block = tl.program_id(1)
     parents += b * parents_request
     prefix, bad = prefix_of(
-        number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64), 2**63 - 1
+        number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64), 2**63 - 1 - nodes.to(tl.int64)
     )  # fmt: skip
     node = block * BLOCK + tl.arange(0, BLOCK)
     there = node < nodes
