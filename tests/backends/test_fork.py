@@ -1,4 +1,4 @@
-"""After a fork the CPU backend runs on one thread: those of the parent are not there, and OpenMP would wait for them."""
+"""After a fork the CPU backend runs on one thread: the parent's are not there, and OpenMP would wait for them."""
 
 import subprocess
 import sys
