@@ -165,7 +165,6 @@ def test_an_interrupt_leaves_the_text(run, interrupted):
 
 
 def test_interrupts_show_no_traceback():
-    """Ctrl-C while a text is written, and before anything was read."""
     with subprocess.Popen(
         [*PROGRAM, "generate", "--max-new-tokens", "500", "--method", "plain"], env=ALONE, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
