@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specdec_kernels.cli import options
 from specdec_kernels.cli.printing import report, show, summary
+from specdec_kernels.cli.svg import picture
 
 if TYPE_CHECKING:
     from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, Round, TreePolicy
@@ -94,6 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
     )
+    parser.add_argument("--svg", type=options.new_file, metavar="FILE",
+                        help="write a picture of the rounds and their trees")  # fmt: skip
     parser.add_argument("--json", action="store_true",
                         help="print one JSON object per prompt; finish is null where a text was cut off")  # fmt: skip
 
@@ -114,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **how)
     ended = watch(rounds, generations, None if args.json else show(prompts, args.show, target.tokenizer))
     elapsed = time.perf_counter() - begun
+    if args.svg:
+        args.svg.write_text(picture(generations, target.text_of), encoding="utf-8")
     if args.json:
         for generation in generations:
             print(json.dumps(report(generation, args, elapsed)))

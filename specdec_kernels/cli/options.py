@@ -48,6 +48,16 @@ def folder(word: str) -> Path:
     return path
 
 
+def new_file(word: str) -> Path:
+    """A file that can be written to, made if it is not there: before anything is measured."""
+    path = Path(word)
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"expected a file to write to; got {word!r} ({error.strerror})") from error
+    return path
+
+
 text = checked(utf8, "text in UTF-8", lambda value: True)
 some_text = checked(utf8, "text in UTF-8 that is not empty", bool)
 seed = checked(int, "a whole number", lambda value: True)

@@ -81,6 +81,10 @@ class LanguageModel:
             raise ValueError(f"expected text in UTF-8; got {text[error.start : error.end]!r} in it") from error
         return self.tokenizer(text)["input_ids"]
 
+    def text_of(self, token: int) -> str:
+        """The text of one token; its number without a tokenizer."""
+        return str(token) if self.tokenizer is None else self.tokenizer.decode([token])
+
     def reader(self, batch: int, capacity: int) -> Reader:
         return Reader(self, batch, capacity)
 
