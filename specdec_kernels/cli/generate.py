@@ -21,11 +21,23 @@ if TYPE_CHECKING:
 
 MOST_DRAFTED = 1023  # tokens a round
 DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
+DRAFTS = (
+    "model directory, early-exit:N (the target's first N layers), ngram (what followed in this text), ngram-cache (in "
+    "any text of this process) or none"
+)
 TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
 
 
 def draft_length(word: str) -> int | str:
     return word if word == "auto" else int(word)
+
+
+def draft_source(word: str) -> str:
+    """A checked `--draft`."""
+    kind, _, rest = word.partition(":")
+    if kind == "early-exit" and not (rest.isdecimal() and int(rest) > 0):
+        raise argparse.ArgumentTypeError(f"expected early-exit:N with a whole number N >= 1; got {word!r}")
+    return word
 
 
 class TreeChoice(NamedTuple):
@@ -63,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated"
     )
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
-    parser.add_argument("--draft", help="model directory, 'ngram' or 'none' (default: the embedded draft, or ngram)")
+    parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
+                        help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
     parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
     length = options.checked(
         draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
@@ -90,8 +103,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
     parser.add_argument("--stop", action="append", default=[], type=options.some_text,
                         help="end the text before this string; may be repeated")  # fmt: skip
-    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"],
+                        help="default: float32 on a CPU, half precision on a GPU")  # fmt: skip
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
+                        help="default: a GPU where there is one")  # fmt: skip
     parser.add_argument(
         "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
     )
@@ -209,17 +224,17 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
 
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
-    from specdec_kernels.generate import ModelDrafter, NgramDrafter, check_vocabularies, load_model
-    from specdec_kernels.generate.models import check_device
+    from specdec_kernels.generate import CachedNgramDrafter, ModelDrafter, NgramDrafter
+    from specdec_kernels.generate.models import check_vocabularies, device_of, early_exit, load_model
 
     try:
-        check_device(args.device)
+        device = device_of(args.device)
     except ValueError as error:
         raise ValueError(f"argument --{error}") from error
 
     def load(option: str, name: str) -> LanguageModel:
         try:
-            return load_model(name, dtype=args.dtype, device=args.device)
+            return load_model(name, dtype=args.dtype, device=device)
         except ValueError as error:
             raise ValueError(f"argument --{option}: {error}") from error
 
@@ -227,8 +242,13 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     source = args.draft or ("embedded:draft" if args.target == "embedded:target" else "ngram")
     if args.method == "plain" or source == "none":
         return target, None
-    if source == "ngram":
-        return target, NgramDrafter()
+    if source in ("ngram", "ngram-cache"):
+        return target, NgramDrafter() if source == "ngram" else CachedNgramDrafter()
+    if source.startswith("early-exit:"):
+        try:
+            return target, ModelDrafter(early_exit(target, int(source.partition(":")[2])))
+        except ValueError as error:
+            raise ValueError(f"argument --draft: {error}") from error
     draft = load("draft", source)
     check_vocabularies(target, draft)
     return target, ModelDrafter(draft)

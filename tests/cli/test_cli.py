@@ -123,6 +123,9 @@ def test_show_draws_trees(run):
         ["--tree", "parents:-1,0,0,1", "--temperature", 0],
         ["--tree", "auto"],
         ["--draft", "ngram"],
+        ["--draft", "ngram-cache"],
+        ["--drafter", "early-exit:2"],
+        ["--draft", "early-exit:2", "--tree", "chain:2", "--device", "auto"],
         ["--draft", "none"],
         ["--k", "auto"],
         ["--k", "auto", "--method", "rejection", "--draft-policy", "chain"],
@@ -208,6 +211,14 @@ def test_info(run):
         (
             ["generate", "--target", "/no/model", "--prompt", "x"],
             "argument --target: /no/model: expected a Hugging Face",
+        ),
+        (
+            ["generate", "--draft", "early-exit:six"],
+            "--draft/--drafter: expected early-exit:N with a whole number",
+        ),
+        (
+            ["generate", "--draft", "early-exit:6"],
+            "argument --draft: layers: expected 1 to 5, less than embedded",
         ),
         (["generate", "--draft", "/no/model"], "argument --draft: /no/model: expected a Hugging Face"),
         (["generate", "--target", "/no/model"], "argument --prompt: expected a prompt or --prompt-file with a target"),
