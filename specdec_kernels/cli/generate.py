@@ -8,16 +8,18 @@ import json
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specdec_kernels.cli import options
-from specdec_kernels.cli.printing import report, show, summary
+from specdec_kernels.cli.chat import Messages, conversations_of, tokens_of, turns
+from specdec_kernels.cli.printing import cleared, reading, report, show, summary
 from specdec_kernels.cli.svg import picture
 
 if TYPE_CHECKING:
-    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, Round, TreePolicy
+    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TreePolicy
 
 MOST_DRAFTED = 1023  # tokens a round
 DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
@@ -74,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated"
     )
+    parser.add_argument("--chat", action="store_true",
+                        help="prompts are messages to a chat model, a .json file may have several turns")  # fmt: skip
+    parser.add_argument("--system", type=options.text, help="with --chat: the system's message")
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
                         help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
@@ -118,49 +123,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the text; 0. What ends it early is raised after what there is was reported."""
-    from specdec_kernels.generate import Generation, stream
-
-    check_tree_arguments(args)
-    prompts = prompts_of(args)
+    check_arguments(args)
+    conversations = conversations_of(args) if args.chat else []
+    prompts = [] if args.chat else prompts_of(args)
     target, drafter = models_of(args)
     how = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
-                   max_new_tokens=args.max_new_tokens)  # fmt: skip
-    args.acceptance = acceptance_of(args, target, drafter, prompts, how)
-    policy = tree_policy_of(args) if args.tree else policy_of(args, drafter)
-    generations = [Generation(target.encode(prompt)) for prompt in prompts]
-    begun = time.perf_counter()
-    rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **how)
-    ended = watch(rounds, generations, None if args.json else show(prompts, args.show, target.tokenizer))
-    elapsed = time.perf_counter() - begun
-    if args.svg:
-        args.svg.write_text(picture(generations, target.text_of), encoding="utf-8")
-    if args.json:
-        for generation in generations:
-            print(json.dumps(report(generation, args, elapsed)))
-    else:
-        print(end="\n" if ended else "")
-        print(summary(generations, elapsed), file=sys.stdout if args.show else sys.stderr)
-    if ended:
-        raise ended
+               max_new_tokens=args.max_new_tokens)  # fmt: skip
+    calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
+    args.acceptance = acceptance_of(args, target, drafter, calibration, how)
+    how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop)
+    writer = Writer(target, drafter, args, how)
+    try:
+        if args.chat:
+            for index, messages in enumerate(conversations):
+                writer.answer(messages, args.seed + index)
+        else:
+            writer.write(prompts, prompts, args.seed)
+    finally:
+        writer.report()
     return 0
 
 
-def watch(
-    rounds: Iterable[Round], generations: Sequence[Generation], printer: Callable[[Round], None] | None
-) -> KeyboardInterrupt | FloatingPointError | None:
-    """Collect the rounds and print them; what ended them early, if anything did."""
-    try:
-        for entry in rounds:
-            generations[entry.request].rounds.append(entry)
-            if printer:
-                printer(entry)
-    except (KeyboardInterrupt, FloatingPointError) as error:
-        return error
-    return None
+class Writer:
+    """Writes texts, shows them as the arguments ask, and reports them all in the end."""
+
+    def __init__(
+        self, target: LanguageModel, drafter: Drafter | None, args: argparse.Namespace, how: dict[str, Any]
+    ) -> None:
+        self.target, self.drafter, self.args, self.how = target, drafter, args, how
+        self.generations: list[Generation] = []
+        self.seconds, self.cut = 0.0, False
+
+    def write(self, prompts: Sequence[str | list[int]], shown: Sequence[str], seed: int) -> list[Generation]:
+        """Write on from a batch of prompts, which are shown as `shown`."""
+        from specdec_kernels.generate import Generation, stream
+
+        progress, printer, begun = reading(), None, time.perf_counter()
+        rounds = stream(prompts, self.target, self.drafter, seed=seed, progress=progress, **self.how)
+        generations = [Generation(self.target.encode(text) if isinstance(text, str) else text) for text in prompts]
+        self.generations += generations
+        begin = partial(show, shown, self.args.show, self.target.tokenizer, legend=self.generations == generations)
+        try:
+            self.cut = True
+            for entry in rounds:
+                generations[entry.request].rounds.append(entry)
+                if not self.args.json:
+                    printer = printer or cleared(progress, begin)
+                    printer(entry)
+            self.cut = False
+        finally:
+            if printer is None and not self.args.json:
+                cleared(progress, begin)
+            self.seconds += time.perf_counter() - begun
+        return generations
+
+    def answer(self, messages: Messages, seed: int) -> None:
+        """Answer every message of a conversation that has no answer, in turn."""
+        conversation = turns(messages)
+        said = next(conversation)
+        while said:
+            prompt = tokens_of(self.target, said)
+            (text,) = self.write([prompt], [f"> {said[-1]['content']}\n"], seed)
+            try:
+                said = conversation.send(text.text)
+            except StopIteration:
+                return
+
+    def report(self) -> None:
+        """What `--svg`, `--json` or the last line say of all that was written."""
+        if not self.generations:
+            return
+        if self.args.svg:
+            self.args.svg.write_text(picture(self.generations, self.target.text_of), encoding="utf-8")
+        if self.args.json:
+            for generation in self.generations:
+                print(json.dumps(report(generation, self.args, self.seconds)))
+        else:
+            print(end="\n" if self.cut else "")
+            print(summary(self.generations, self.seconds), file=sys.stdout if self.args.show else sys.stderr)
 
 
-def check_tree_arguments(args: argparse.Namespace) -> None:
-    """Name what does not go with a tree, or without; and give --k its default."""
+def check_arguments(args: argparse.Namespace) -> None:
+    """Name what does not go together; and give --k its default."""
+    if args.system is not None and not args.chat:
+        raise ValueError("argument --system: expected --chat with it; got none")
     if args.tree is None:
         for option in ("calibrate", "replacement"):
             if getattr(args, option):
@@ -208,18 +254,20 @@ def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
 
 def prompts_of(args: argparse.Namespace) -> list[str]:
     prompts = list(args.prompt or [])
-    for path in args.prompt_file or []:
-        try:
-            prompts.append(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"argument --prompt-file: expected a file of text in UTF-8; got {path} ({error})"
-            ) from error
+    prompts += [text_of_file(path) for path in args.prompt_file or []]
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
         raise ValueError("argument --prompt: expected a prompt or --prompt-file with a target of your own")
     return prompts
+
+
+def text_of_file(path: Path) -> str:
+    """The text of a `--prompt-file`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"argument --prompt-file: expected a file of text in UTF-8; got {path} ({error})") from error
 
 
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:

@@ -20,6 +20,8 @@ from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
 from specdec_kernels.trees import DraftTree
 
+PIECE = 2048  # tokens of a prompt that are read at once
+
 
 class Stopwatch:
     """Seconds by part; on a GPU it waits for the device, or the parts would be told apart wrongly."""
@@ -82,6 +84,7 @@ def stream(
     stop: Sequence[str] = (),
     eos_token_ids: Iterable[int] | None = None,
     timer: Callable[[], float] = time.perf_counter,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Round]:
     """Generate, round by round: see `generate`, which collects these rounds."""
     policy = arguments.policy_of(drafter, k, draft_prob, policy, tree)
@@ -104,7 +107,7 @@ def stream(
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
     sampling = Sampling(temperatures.to(target.device))
-    return run(requests, texts, rounds, seeds.to(target.device), sampling, timer)
+    return run(requests, texts, rounds, seeds.to(target.device), sampling, timer, progress)
 
 
 def rounds_of(
@@ -118,7 +121,7 @@ def rounds_of(
 
 def run(
     requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
-    timer: Callable[[], float],
+    timer: Callable[[], float], progress: Callable[[int, int], None] | None,
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
@@ -130,6 +133,7 @@ def run(
         text[row, : len(tokens)] = torch.tensor(tokens)
     text = text.to(device)
     rounds.start(len(texts), capacity)
+    read_ahead(rounds, text, min(request.length for request in requests), progress)
 
     while requests:
         watch = Stopwatch(device, timer)
@@ -153,6 +157,14 @@ def run(
             rounds.keep(going)
         requests = [requests[row] for row in going]
         text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
+
+
+def read_ahead(rounds: Rounds, text: torch.Tensor, length: int, progress: Callable[[int, int], None] | None) -> None:
+    """Read long prompts in pieces, as far as all texts go; what is left is read by the first round."""
+    for end in range(PIECE, length, PIECE):
+        rounds.read(text, [end] * len(text))
+        if progress is not None:
+            progress(end, length)
 
 
 def no_law(laws: Iterable[Law], request: int) -> str:
@@ -187,6 +199,7 @@ def generate(
     stop : strings that end a text, and are left out of it
     eos_token_ids : tokens that end a text; those of the target if not given
     timer : gives seconds, by which rounds are timed
+    progress : told, while prompts of more than 2,048 tokens are read, how many tokens were read and how many there are
 
     Returns
     -------

@@ -171,6 +171,9 @@ class Rounds(Protocol):
     def start(self, batch: int, capacity: int) -> None:
         """Begin a batch of texts of at most `capacity` tokens, drafts included."""
 
+    def read(self, text: torch.Tensor, end: list[int]) -> None:
+        """Have the target read text[b, :end[b]], before any round."""
+
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
     ) -> Outcome:

@@ -33,6 +33,9 @@ class TreeRounds:
         self.reader = self.target.reader(batch, capacity)
         self.drafter.start(batch, capacity, self.target.config.vocab_size)
 
+    def read(self, text: torch.Tensor, end: list[int]) -> None:
+        self.reader.read(text, end, rows=1)
+
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
     ) -> Outcome:
