@@ -118,6 +118,8 @@ class NgramDrafter:
     def follow(self, text: list[int], count: int) -> list[int]:
         """At most `count` tokens that followed where the text's end was seen before.
 
+        Examples
+        --------
         >>> NgramDrafter(longest=2).follow([7, 1, 2, 3, 4, 1, 2], 3)
         [3, 4, 1]
         """

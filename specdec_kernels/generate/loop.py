@@ -125,7 +125,7 @@ def run(
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
-    # Past the longest text: the drafts of a last round, and one slot for what padding writes.
+    # Room after the longest text: the drafts of the last round, and one slot that padding writes to.
     room = rounds.room(max(request.left for request in requests))
     capacity = max(request.length + request.left for request in requests) + room + 2
     text = torch.zeros(len(texts), capacity, dtype=torch.int64)
@@ -183,23 +183,39 @@ def generate(
 
     Parameters
     ----------
-    prompts : texts, or lists of token ids
-    target : the model whose law the output has
-    drafter : ModelDrafter, NgramDrafter, or None
-    method : "plain" (one token a call, drawn by its race), "rejection" or "race" (its tokens are those of "plain" with
-        the same seed, whatever the drafter)
-    k : draft tokens a round
-    draft_prob : with "rejection" and a ModelDrafter, the probability that a round drafts at all
-    policy : how many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`)
-    tree : a tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter
-    replacement : with a tree and "rejection", draw siblings independently of each other
-    temperature : number, or one per prompt; 0 is greedy
-    seed : one per prompt, or a number s: prompt b then has the seed s + b
-    max_new_tokens : the most tokens written per prompt
-    stop : strings that end a text, and are left out of it
-    eos_token_ids : tokens that end a text; those of the target if not given
-    timer : gives seconds, by which rounds are timed
-    progress : told, while prompts of more than 2,048 tokens are read, how many tokens were read and how many there are
+    prompts : list of str or of list of int
+        Texts, or lists of token ids.
+    target : LanguageModel
+        The model whose law the output has.
+    drafter : Drafter, optional
+        ModelDrafter, NgramDrafter, or None.
+    method : {"race", "rejection", "plain"}
+        "plain" (one token a call, drawn by its race), "rejection" or "race" (its tokens are those of "plain" with the
+        same seed, whatever the drafter).
+    k : int
+        Draft tokens a round.
+    draft_prob : float
+        With "rejection" and a ModelDrafter, the probability that a round drafts at all.
+    policy : ChainPolicy or TreePolicy, optional
+        How many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`).
+    tree : DraftTree or list of int, optional
+        A tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter.
+    replacement : bool
+        With a tree and "rejection", draw siblings independently of each other.
+    temperature : float or list of float
+        Number, or one per prompt; 0 is greedy.
+    seed : int or list of int
+        One per prompt, or a number s: prompt b then has the seed s + b.
+    max_new_tokens : int
+        The most tokens written per prompt.
+    stop : list of str
+        Strings that end a text, and are left out of it.
+    eos_token_ids : list of int, optional
+        Tokens that end a text; those of the target if not given.
+    timer : callable
+        Gives seconds, by which rounds are timed.
+    progress : callable, optional
+        Told, while prompts of more than 2,048 tokens are read, how many tokens were read and how many there are.
 
     Returns
     -------
@@ -208,9 +224,11 @@ def generate(
 
     Raises
     ------
-    TypeError, ValueError : an argument of another type or out of range; methods, drafters, models that do not go
-        together; a model that cannot be read in pieces
-    FloatingPointError : logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where
+    TypeError, ValueError
+        An argument of another type or out of range; methods, drafters, models that do not go together; a model that
+        cannot be read in pieces.
+    FloatingPointError
+        Logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where.
 
     Examples
     --------

@@ -24,13 +24,17 @@ class LanguageModel:
 
     Parameters
     ----------
-    model : a transformers causal language model with attention, full or through sliding windows
-    tokenizer : its tokenizer, or None where only token ids are used
-    name : what errors call it
+    model : PreTrainedModel
+        A transformers causal language model with attention, full or through sliding windows.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its tokenizer, or None where only token ids are used.
+    name : str
+        What errors call it.
 
     Attributes
     ----------
-    windows : by kind of its layers, how many tokens they see; None: all
+    windows : dict of str to int or None
+        By kind of its layers, how many tokens they see; None: all.
     """
 
     def __init__(
@@ -73,7 +77,8 @@ class LanguageModel:
 
         Raises
         ------
-        ValueError : no tokenizer, or what UTF-8 cannot hold
+        ValueError
+            No tokenizer, or what UTF-8 cannot hold.
         """
         if self.tokenizer is None:
             raise ValueError(f"expected token ids for {self.name}, which has no tokenizer; got a text")
@@ -158,7 +163,8 @@ def load_model(
 
     Raises
     ------
-    ValueError : nothing there, not a causal language model, weights that are not all there, or no such device
+    ValueError
+        Nothing there, not a causal language model, weights that are not all there, or no such device.
 
     Examples
     --------

@@ -87,6 +87,8 @@ class TreeRounds:
 def cut(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes of at most this depth, in order.
 
+    Examples
+    --------
     >>> cut(DraftTree.from_parents([-1, 0, 1, 0, 3]), 1).parents
     (-1, 0, 0)
     """
