@@ -1,4 +1,5 @@
-// The module specdec_kernels._C: the CPU's ops, the CUDA ones where they were built, and what the host works out.
+// The module specdec_kernels._C: the ops of libspecdec by their C functions, those of CUDA where they were built, and
+// what the host works out.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -36,31 +37,34 @@ int threads() {
   return static_cast<int>(number);
 }
 
-// op(params) without Python's lock.
-template <class Params>
-void run(void (*op)(const Params&, int), const Params& params) {
+template <class C, class Params>
+void run(int (*op)(const C*, int), const Params& params) {
   const int count = threads();
-  const Unlocked unlocked;
-  op(params, count);
+  int error;
+  {
+    const Unlocked unlocked;
+    error = op(c_api::c_of<C>(params), count);
+  }
+  raise_for(error);
 }
 
 void bind_ops(py::module_& m) {
 #define SPECDEC_METHOD(op, Params)                                                          \
   method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
     return called(arguments, count, 1, [](PyObject* const* argument) {                     \
-      run<Params>(cpu::op, Call<Params>(argument[0]).params);                              \
+      run(specdec_cpu_##op, Call<Params>(argument[0]).params);                             \
       Py_RETURN_NONE;                                                                      \
     });                                                                                    \
   }),                                                                                      \
   method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
-    return recalled(calls_of<&cpu::op, Params>(), arguments, count, 1,                       \
+    return recalled(calls_of<&specdec_cpu_##op, Params>(), arguments, count, 1,            \
                     [](const Params& params, PyObject* const*) {                           \
-                      run<Params>(cpu::op, params);                                        \
+                      run(specdec_cpu_##op, params);                                       \
                       return true;                                                         \
                     });                                                                    \
   }),                                                                                      \
   method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
-    return remembered(calls_of<&cpu::op, Params>(), arguments, count);                       \
+    return remembered(calls_of<&specdec_cpu_##op, Params>(), arguments, count);            \
   }),
   static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
 #undef SPECDEC_METHOD

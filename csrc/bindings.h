@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "specdec/ops.h"
+#include "c_api/mirror.h"
 #include "tensor.h"
 
 namespace specdec {
@@ -206,6 +206,12 @@ struct Unlocked {
   PyThreadState* state = PyEval_SaveThread();
   ~Unlocked() { PyEval_RestoreThread(state); }
 };
+
+// What a function of specdec.h said went wrong.
+inline void raise_for(int error) {
+  if (error == SPECDEC_OUT_OF_MEMORY) throw std::bad_alloc();
+  if (error != SPECDEC_OK) throw std::runtime_error(specdec_last_error());
+}
 
 // f(arguments) as a Python function of `count` arguments: straight from the interpreter, because pybind11's own
 // conversions take longer than a small call. What f throws is raised.
