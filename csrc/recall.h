@@ -54,7 +54,10 @@ class RawCall {
   std::vector<Seen> tensors;
   int64_t counters[3];  // those that are numbers
 
-  // False for what only Python's checks know how to take.
+  // Whether the key has the addresses of tensors in lists and plain tuples.
+  explicit RawCall(bool lists_by_address) : lists_by_address_(lists_by_address) {}
+
+  // False if the call has something that only Python's checks can read.
   bool read(PyObject* tuple, bool has_noise) {
     key.clear();
     tensors.clear();
@@ -95,12 +98,11 @@ class RawCall {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
     add_pair(kSequence, Py_TYPE(object));
     key.push_back(size);
-    // A NamedTuple is a group of arguments. Other sequences are as long as they like: their tensors' memory was compared
-    // when the call was checked, and is known by its address.
-    const bool group = Py_TYPE(object) != &PyTuple_Type && Py_TYPE(object) != &PyList_Type;
+    const bool named = Py_TYPE(object) != &PyTuple_Type && Py_TYPE(object) != &PyList_Type;  // a group of arguments
     for (Py_ssize_t i = 0; i < size; ++i) {
       if (!add(items[i])) return false;
-      if (!group && !tensors.empty()) key.push_back(reinterpret_cast<intptr_t>(tensors.back().data()));
+      if (lists_by_address_ && !named && !tensors.empty())
+        key.push_back(reinterpret_cast<intptr_t>(tensors.back().data()));
     }
     return true;
   }
@@ -121,6 +123,8 @@ class RawCall {
     key.push_back(value);
     return true;
   }
+  bool lists_by_address_;
+
   bool add_pair(int64_t kind, const void* address) { return add_pair(kind, reinterpret_cast<intptr_t>(address)); }
 
   static bool integer(PyObject* object, int64_t* out) {
@@ -336,7 +340,9 @@ class Calls {
   }
 
   std::unordered_map<size_t, Known> known_;
-  RawCall raw_;  // the one at hand
+  // The call at hand. compact_kv's list of caches may be long: whether their memory overlaps was checked once for these
+  // addresses, and is not checked again.
+  RawCall raw_{HasLayers<Params>::value};
 };
 
 // What torch is asked in every call.
