@@ -1,5 +1,6 @@
-// The module specdec_kernels._C: the ops of libspecdec by their C functions, those of CUDA where they were built, and
-// what the host works out.
+// The module specdec_kernels._C: the ops of libspecdec by their C functions (those of CUDA if they were built), and
+// functions about trees. Callers: the modules of specdec_kernels/backends, the ops' checks of `parents`,
+// DraftTree.optimal and the tests. What an op passes was checked by specdec_kernels/ops.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -24,7 +25,7 @@ void bind(py::module_ m);  // csrc/cuda/bindings.cpp
 
 namespace {
 
-// Python's function that says how many threads an op may take.
+// The Python function that returns how many threads an op may use.
 PyObject* threads_function = nullptr;
 
 void use_threads(py::object function) { threads_function = function.release().ptr(); }
@@ -74,7 +75,7 @@ void bind_ops(py::module_& m) {
 template <class T>
 T* at(intptr_t address) { return reinterpret_cast<T*>(address); }
 
-// The maths itself, for tests: arrays in and out by address. In a module of its own, where no op can have its names.
+// The maths itself, for tests: arrays in and out by address. It is in a module of its own, so no name is also an op's.
 void bind_maths(py::module_ m) {
   m.def("philox", [](uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     const Words<uint32_t> w = philox<uint32_t>(key_of(static_cast<int64_t>(key)), c0, c1, c2, c3);
@@ -103,7 +104,7 @@ void bind_maths(py::module_ m) {
   map("exp_or_zero", [](float x) { return exp_or_zero(x); });
 }
 
-// What the host works out about trees.
+// Functions about trees, for the host.
 void bind_trees(py::module_& m) {
   m.def("check_parents", [](intptr_t address, int64_t tree_stride, int64_t node_stride, bool wide, int64_t trees,
                             int32_t nodes) {

@@ -1,5 +1,5 @@
-// The CUDA ops for Python: op(call, stream, workspace, bytes), the workspace by its address. The result is the number
-// of bytes the workspace must have, 0 when the kernel is on its way.
+// The CUDA ops for Python: op(call, stream, workspace, bytes), with the workspace's address. Returns 0 if the kernel
+// was enqueued, else the number of bytes that the workspace must have.
 #include "../recall.h"
 
 namespace specdec {
@@ -16,7 +16,7 @@ int64_t integer(PyObject* object) {
 template <class C>
 using Function = int (*)(const C*, void*, size_t, size_t*, void*);
 
-// The bytes that are needed; 0 when the kernel is on its way. The arguments behind a call are stream and workspace.
+// Returns 0 if the kernel was enqueued, else the bytes needed. argument[1 .. 3] are stream, workspace and its bytes.
 template <class C, class Params>
 size_t launch(Function<C> op, const Params& params, PyObject* const* argument) {
   const auto stream = reinterpret_cast<void*>(integer(argument[1]));
