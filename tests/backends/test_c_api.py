@@ -78,7 +78,7 @@ def test_every_mistake_is_an_error(built):
 @pytest.mark.parametrize("compiler", [C, [*CXX, "-std=c++11", *WARNINGS]], ids=["C11", "C++11"])
 def test_the_header_stands_alone(compiler):
     language = "c" if compiler is C else "c++"
-    text = '#include <specdec.h>\n#include <specdec.h>\nint main(void) { return 0; }\n'
+    text = "#include <specdec.h>\n#include <specdec.h>\nint main(void) { return 0; }\n"
     run(*compiler, "-fsyntax-only", "-x", language, "-", text=text)
 
 
@@ -89,9 +89,8 @@ def test_the_kernels_headers_stand_alone():
 
 
 def test_header_and_package_have_one_version():
-    major, minor, patch = map(int, specdec_kernels.__version__.split("."))
-    text = "#include <specdec.h>\nSPECDEC_VERSION"
-    assert run(*C, "-E", "-P", "-x", "c", "-", text=text).split()[-1] == str(major * 10_000 + minor * 100 + patch)
+    version = int(run(*C, "-E", "-P", "-x", "c", "-", text="#include <specdec.h>\nSPECDEC_VERSION").split()[-1])
+    assert specdec_kernels.__version__ == f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
 
 
 def test_the_library_offers_specdec_h_and_asks_nothing_of_python():

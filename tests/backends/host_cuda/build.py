@@ -16,7 +16,8 @@ KERNELS = [
     *(ROOT / "csrc" / "c_api" / name for name in ("call.cpp", "checks.cpp", "cuda.cpp")),
     *sorted((ROOT / "csrc" / "cuda").glob("*.cu")),
 ]
-FLAGS = "-std=c++17 -DSPECDEC_WITH_CUDA -fPIC -ffp-contract=off -fno-math-errno -Wall -Wextra -Wno-unknown-pragmas".split()
+WARNINGS = "-Wall -Wextra -Wno-unknown-pragmas".split()
+FLAGS = [*"-std=c++17 -DSPECDEC_WITH_CUDA -fPIC -ffp-contract=off -fno-math-errno".split(), *WARNINGS]
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
 
 
