@@ -2,7 +2,7 @@
 
 from specdec_kernels import ops
 from specdec_kernels.backends import available_backends, backend, build_info
-from specdec_kernels.headers import get_include
+from specdec_kernels.headers import get_include, get_library_dir
 from specdec_kernels.ops import *  # noqa: F403
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.status import Status
@@ -16,6 +16,7 @@ __all__ = [
     "backend",
     "build_info",
     "get_include",
+    "get_library_dir",
     *ops.__all__,
 ]
 __version__ = "0.1.0"

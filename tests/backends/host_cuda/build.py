@@ -11,7 +11,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 MACHINE = [HERE / "machine.cpp", HERE / "control.cpp"]
-FLAGS = "-std=c++17 -fPIC -ffp-contract=off -fno-math-errno -Wall -Wextra -Wno-unknown-pragmas".split()
+# csrc/cuda with its C functions.
+KERNELS = [
+    *(ROOT / "csrc" / "c_api" / name for name in ("call.cpp", "checks.cpp", "cuda.cpp")),
+    *sorted((ROOT / "csrc" / "cuda").glob("*.cu")),
+]
+WARNINGS = "-Wall -Wextra -Wno-unknown-pragmas".split()
+FLAGS = [*"-std=c++17 -DSPECDEC_WITH_CUDA -fPIC -ffp-contract=off -fno-math-errno".split(), *WARNINGS]
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
 
 
@@ -33,8 +39,10 @@ def compiler_version(cxx):
 def digest(flags, cxx):
     """Of everything that could change the library."""
     h = hashlib.sha256(" ".join([*flags, cxx, compiler_version(cxx), sys.implementation.cache_tag]).encode())
-    folders = [HERE, HERE / "include", ROOT / "csrc", ROOT / "csrc" / "cuda", ROOT / "csrc" / "include" / "specdec"]
-    for path in sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".cpp", ".cu", ".cuh", ".h")):
+    csrc = ROOT / "csrc"
+    folders = [csrc / part for part in ("", "c_api", "cuda", "include", "include/specdec")]
+    files = (path for folder in (HERE, HERE / "include", *folders) for path in folder.iterdir())
+    for path in sorted(path for path in files if path.suffix in (".cpp", ".cu", ".cuh", ".h")):
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]
 
