@@ -34,10 +34,11 @@ void race_topk(const RaceParams& p, int threads) {
       largest_tokens(r.row, r.law, maxima, podium);
     } else {
       r.law.in_space([&](auto space) {
-        race_tiles(row_weights(r.row, space), r.row, r.noise, maxima, 0, r.row.tiles(), podium);
+        race_tiles(row_weights(space), r.row, r.noise, maxima, 0, RaceTiles(r.row).count, podium);
       });
     }
-    for (int32_t i = 0; i < k; ++i) tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
+    for (int32_t i = 0; i < k; ++i)
+      tokens[i] = podium.place[i].token == kNoToken ? -1 : r.row.first_token + podium.place[i].token;
     return draw_of(podium.place[0], status).status;
   });
 }

@@ -16,6 +16,7 @@ struct Row {
   const void* data;
   DType dtype;
   int32_t vocab;
+  int32_t first_token;  // column i is this token and i more; all else here counts columns
   SPECDEC_HD int32_t tiles() const { return tiles_of(vocab); }
   SPECDEC_HD int32_t tile_size(int32_t tile) const {
     const int32_t left = vocab - tile * kTile;
@@ -25,7 +26,7 @@ struct Row {
 
 SPECDEC_HD Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
-  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab};
+  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token};
 }
 
 // Calls f with the row's elements as their own type, from `token` on.

@@ -12,8 +12,8 @@ template <class Weights, class Set>
 struct Without : Weights {
   const Set& used;
   SPECDEC_HD Without(const Weights& weights, const Set& set) : Weights(weights), used(set) {}
-  SPECDEC_HD float log_weight(int32_t token) const {
-    return used.has(token) ? -kInfinity : Weights::log_weight(token);
+  SPECDEC_HD float log_weight(float raw, int32_t token) const {
+    return used.has(token) ? -kInfinity : Weights::log_weight(raw, token);
   }
 };
 
@@ -132,7 +132,7 @@ class WalkOps {
       status = row_maxima(row, target.known.law, crew, maxima);
     }
     return target.known.law.in_space([&](auto space) -> Draw {
-      return {race_winner(restricted(row_weights(row, space)), row, noise, maxima, crew).token, status};
+      return {race_winner(restricted(row_weights(space)), row, noise, maxima, crew).token, status};
     });
   }
 

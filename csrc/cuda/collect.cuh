@@ -2,7 +2,7 @@
 #pragma once
 
 #include "rows.cuh"
-#include "specdec/race.h"
+#include "specdec/partial.h"
 
 namespace specdec {
 namespace cuda {
@@ -45,37 +45,26 @@ __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduc
 
 constexpr int kMaxWarps = 8;
 
-// A key and what was met on the way, over a block or a team.
-struct Find {
-  WideKey key;
-  bool bad;                   // something that no law has
-  bool draft_weighs = false;  // a draft row, where one was looked through, has weight
-};
+// A status bit of a draw that looked through a draft row on its way: the row has weight. Never written to a verdict.
+constexpr int32_t kDraftWeighs = 1 << 30;
 
-__device__ __forceinline__ unsigned flags_of(const Find& find) {
-  return (find.bad ? 1u : 0u) | (find.draft_weighs ? 2u : 0u);
-}
-__device__ __forceinline__ Find find_of(WideKey key, unsigned flags) {
-  return {key, (flags & 1u) != 0, (flags & 2u) != 0};
-}
-
-__device__ __forceinline__ Draw draw_of(const Find& find, int32_t status) {
-  return draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
-}
-
-// The block's; every thread gets it. Holds two barriers, so it can be called again at once.
-__device__ __forceinline__ Find block_find(Find mine) {
+// The block's best candidate, and whether any thread met what no law has; every thread gets it. Holds two barriers, so
+// it can be called again at once.
+__device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool bad) {
   SPECDEC_SHARED(WideKey, keys, kMaxWarps);
-  const WideKey key = warp_max(mine.key);
+  const WideKey key = warp_max(key_of_candidate(mine));
   if (lane_id() == 0) keys[warp_id()] = key;
-  const bool bad = __syncthreads_or(mine.bad);
+  bad = __syncthreads_or(bad);
   WideKey best = 0;
   for (int w = 0; w < warps_in_block(); ++w) {
     const WideKey other = keys[w];
     best = other > best ? other : best;
   }
   __syncthreads();
-  return {best, bad};
+  RowPartial part = kNoPart;
+  part.best = candidate_of_key(best);
+  part.status = bad ? kStatusNonFinite : kStatusOk;
+  return part;
 }
 
 // True, for every thread, in the block that is the last of `blocks` to come; it sees what the others wrote before. The
@@ -92,24 +81,33 @@ __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks)
   return ticket[0] == blocks - 1;
 }
 
-// Partial results in memory: key and flags.
+// The candidate and the status of a part, as two words that blocks hand to each other.
 constexpr int kWordsAPartial = 2;
 
-__device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const Find& find) {
-  partials[index * kWordsAPartial] = find.key;
-  partials[index * kWordsAPartial + 1] = flags_of(find);
+__device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const RowPartial& part) {
+  partials[index * kWordsAPartial] = key_of_candidate(part.best);
+  partials[index * kWordsAPartial + 1] = static_cast<uint32_t>(part.status);
 }
 
-// Of partials[first .. first + count); every warp that calls gets it in every lane.
-__device__ __forceinline__ Find gather_partials(const WideKey* partials, int64_t first, int count) {
+// The best of `count` parts, of which word(i, 0) and word(i, 1) are the words. Every warp that calls gets it in every
+// lane.
+template <class Word>
+__device__ __forceinline__ RowPartial best_of_parts(int count, Word&& word) {
   WideKey best = 0;
-  unsigned flags = 0;
+  unsigned status = 0;
   for (int i = lane_id(); i < count; i += 32) {
-    const WideKey key = load_fresh(partials + (first + i) * kWordsAPartial);
+    const WideKey key = word(i, 0);
     best = key > best ? key : best;
-    flags |= static_cast<unsigned>(load_fresh(partials + (first + i) * kWordsAPartial + 1));
+    status |= static_cast<unsigned>(word(i, 1));
   }
-  return find_of(warp_max(best), __reduce_or_sync(kWarp, flags));
+  RowPartial part = kNoPart;
+  part.best = candidate_of_key(warp_max(best));
+  part.status = static_cast<int32_t>(__reduce_or_sync(kWarp, status));
+  return part;
+}
+
+__device__ __forceinline__ RowPartial gather_partials(const WideKey* partials, int64_t first, int count) {
+  return best_of_parts(count, [&](int i, int k) { return load_fresh(partials + (first + i) * kWordsAPartial + k); });
 }
 
 }  // namespace cuda

@@ -64,25 +64,25 @@ struct PairArguments {
 template <class Team>
 __device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
                                           int32_t* status) {
-  SPECDEC_SHARED(RowStat, stats, 2);
+  SPECDEC_SHARED(RowPartial, known, 2);
   const bool sums_target = sides[0].known.law.needs_sum(), sums_draft = sides[1].known.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
   if (sums_target || sums_draft) {
-    stats_of_rows(
+    take_sums_of_rows(
         team, sums_target && sums_draft ? 2 : 1, tiles,
         [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
-        [&](int row, const RowStat& stat) { stats[side_of(row)] = stat; });
+        [&](int row, const RowPartial& whole) { known[side_of(row)] = whole; });
     __syncthreads();
   }
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const LawRow row = side == 0 ? sides[0] : sides[1];
-    RowStat stat = {};
-    if (row.known.law.needs_sum()) stat = stats[side];
-    else if (row.known.law.greedy || wants_status) stat = look_through(team, row);
-    if (side == 0) sides[0].known = stat.known(row.known.law);
-    else sides[1].known = stat.known(row.known.law);
-    if (stat.bad) *status |= kStatusNonFinite;
+    RowPartial whole = kNoPart;
+    if (row.known.law.needs_sum()) whole = known[side];
+    else if (row.known.law.greedy || wants_status) whole = look_through(team, row);
+    if (side == 0) sides[0].known = known_law(row.known.law, whole);
+    else sides[1].known = known_law(row.known.law, whole);
+    *status |= whole.status;
   }
 }
 

@@ -36,23 +36,23 @@ struct Podium {
   }
 };
 
-// The key of one token, exactly; 0 if it cannot beat `to_beat`.
-__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& weights, const Group& group, int32_t token,
-                                          float to_beat) {
+// The key of one column, exactly; 0 if it cannot beat `to_beat`.
+__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& weights, const Group& group, float raw,
+                                          int32_t column, float to_beat) {
   if (r.law.greedy) {
-    const float rank = r.law.rank(element(r.row, token));
-    return rank == -kInfinity ? 0 : key_of_candidate({rank, token});
+    const float rank = r.law.rank(raw);
+    return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
   }
-  const float log_weight = weights.log_weight(token, needed_log_weight(to_beat, group.first));
+  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
-  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(token));
-  return key_of_candidate({race_score(log_weight, arrives), token});
+  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.first_token + column));
+  return key_of_candidate({race_score(log_weight, arrives), column});
 }
 
 // The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
 template <class T>
-__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequest& r, int32_t first, int steps,
-                                                     float to_beat, bool* bad) {
+__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequest& r, int32_t first,
+                                                     int steps, float to_beat, bool* bad) {
   unsigned open = 0;
   float top = -kInfinity;
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
           // The first arrivals of the warp's groups are so many tokens: what the last of them scores is to be beaten.
           Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
-          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, first), &mine);
+          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, r.row, first), &mine);
           Podium guess = {0, podium->size, podium->below};
           guess.offer(key_of_candidate(mine));
           const unsigned score = ordered(guess.to_beat());
@@ -87,20 +87,25 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
-          unsigned open = r.law.greedy ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
-                                       : vectors_to_open(batch, weights, first, steps, lane_noise(r.noise, first),
-                                                         to_beat, &bad);
+          unsigned open = r.law.greedy
+                              ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
+                              : vectors_to_open(batch, weights, first, steps, lane_noise(r.noise, r.row, first),
+                                                to_beat, &bad);
 #pragma unroll 1
           while (__any_sync(kWarp, open != 0)) {
             const bool mine = open != 0;
-            const int32_t token = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
+            const int32_t column = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
             open &= open - 1;
             Group group = {};
-            if (mine && !r.law.greedy) group = group_at(opaque(r.noise), static_cast<uint32_t>(token) / kGroup);
+            if (mine && !r.law.greedy)
+              group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.first_token + column) / kGroup);
 #pragma unroll 1
             for (int i = 0; i < T::kPerVector; ++i) {
               WideKey key = 0;
-              if (mine && token + i < r.row.vocab) key = key_of(r, weights, group, token + i, to_beat);
+              const bool inside = column + i >= 0 && column + i < r.row.vocab;
+              // From memory again: the batch, kept in registers for this loop, would take 27 of them.
+              if (mine && inside)
+                key = key_of(r, weights, group, element(r.row, column + i), column + i, to_beat);
               podium->offer(key);
             }
           }
@@ -131,13 +136,14 @@ struct RaceTopkArguments {
 };
 
 __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, int64_t index, int32_t at, WideKey key) {
-  a.p.tokens.data[index * a.p.k() + at] = key == 0 ? -1 : candidate_of_key(key).token;
+  a.p.tokens.data[index * a.p.k() + at] = key == 0 ? -1 : a.p.rows.first_token + candidate_of_key(key).token;
 }
 
 // By one thread, which knows the row's first arrival.
-__device__ __forceinline__ void store_status(const RaceTopkArguments& a, int64_t index, int32_t status,
-                                             const Find& first) {
-  if (a.p.status.data) a.p.status.data[index] = draw_of(first, status).status;
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, int64_t index, int32_t status, bool bad,
+                                             WideKey first) {
+  if (bad) status |= kStatusNonFinite;
+  if (a.p.status.data) a.p.status.data[index] = draw_of(candidate_of_key(first), status).status;
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
@@ -163,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
       else lists[static_cast<int64_t>(rank) * k + from + lane_id()] = podium.place;
     }
     if (from == 0 && threadIdx.x == 0) {
-      if (a.splits == 1) store_status(a, index, r.status, {podium.place, any_bad});
+      if (a.splits == 1) store_status(a, index, r.status, any_bad, podium.place);
       else flags[rank] = any_bad;
     }
     if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
@@ -182,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
     const int count = a.splits * k;
     for (int i = 0; i < count; i += 32) podium.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
     if (lane_id() < podium.size) store_arrival(a, index, from + lane_id(), podium.place);
-    if (from == 0 && lane_id() == 0) store_status(a, index, r.status, {podium.place, bad});
+    if (from == 0 && lane_id() == 0) store_status(a, index, r.status, bad, podium.place);
     below = podium.last();
   }
 }

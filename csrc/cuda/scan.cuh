@@ -23,13 +23,13 @@ __device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
   return share < 1 ? 1 : share > kVectors ? kVectors : share;
 }
 
-// Calls start(first token, steps, any), then f(batch, first token, steps) for each of this warp's chunks.
+// Calls start(first column, steps, any), then f(batch, first column, steps) for each of this warp's chunks.
 template <class T, class Start, class F>
 __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& start, F&& f) {
   const int warps = part.size * warps_in_block();
   const int steps = steps_a_chunk<T>(row.vocab, warps);
   const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep;
-  int64_t first = (part.rank * warps_in_block() + warp_id()) * chunk;
+  int64_t first = (part.rank * warps_in_block() + warp_id()) * chunk - row.skipped();
   start(static_cast<int32_t>(first), steps, first < row.vocab);
 #pragma unroll 1
   for (; first < row.vocab; first += warps * chunk) {
@@ -50,8 +50,11 @@ __device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, con
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
   for (; signs; signs &= signs - 1) {  // rare: -0, the -inf past the row's end, or a negative one
-    const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(signs)) - 1);
-    for (int i = 0; i < T::kPerVector; ++i) negative |= token + i < row.vocab && element(row, token + i) < 0.0f;
+    const int step = __ffs(static_cast<int>(signs)) - 1;
+    const uint4 values = batch.at(step);
+    const int32_t column = Batch<T>::token(first, step);
+    for (int i = 0; i < T::kPerVector; ++i)
+      negative |= column + i >= 0 && column + i < row.vocab && T::at(values, i) < 0.0f;
   }
   return negative;
 }
@@ -61,14 +64,14 @@ __device__ __forceinline__ Noise opaque(const Noise& n) {
   return {{opaque(n.key.low), opaque(n.key.high)}, opaque(n.position), opaque(n.nonce), n.stream};
 }
 
-// The noise of the lane's group in a tile: group `first / 64 + lane`.
+// The noise of the lane's group in a chunk that begins with column `first`.
 struct LaneNoise {
   uint32_t a, b;
 };
 
-__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, int32_t first) {
+__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const Row& row, int32_t first) {
   const Noise noise = opaque(visible);
-  const uint32_t group = static_cast<uint32_t>(first / kGroup + lane_id());
+  const uint32_t group = static_cast<uint32_t>((row.first_token + first) / kGroup + lane_id());
   const Words<uint32_t> w = noise_words(noise, group >> 1);
   return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
 }
@@ -76,23 +79,28 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, int32_t fi
 // A first guess at the best score: of the lane's group the token that arrives first.
 __device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups,
                                                     const LaneNoise& words, Candidate* mine) {
-  const int32_t token = (first / kGroup + lane_id()) * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || token >= weights.target.row.vocab) return;
-  const float log_weight = weights.log_weight(token, -kInfinity);
-  if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), token};
+  const Row& row = weights.target.row;
+  const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
+  if (lane_id() >= groups || column < 0 || column >= row.vocab) return;
+  const float log_weight = weights.log_weight(element(row, column), column, -kInfinity);
+  if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), column};
 }
 
-// Evaluates what of the lane's `count` tokens from `token` on could still win. Rare, so it may read them again.
-__device__ __forceinline__ void open_tokens(const Weights& weights, const Noise& visible, int32_t token, int count,
-                                            float to_beat, Candidate* mine) {
+// Evaluates what of the lane's vector `values`, which begins with `column`, could still win.
+template <class T>
+__device__ __forceinline__ void open_vector(const Weights& weights, const Noise& visible, const uint4& values,
+                                            int32_t column, float to_beat, Candidate* mine) {
+  const Row& row = weights.target.row;
   const Noise noise = opaque(visible);
-  const Group group = group_at(noise, static_cast<uint32_t>(token) / kGroup);
-  const int32_t end = token + count < weights.target.row.vocab ? token + count : weights.target.row.vocab;
+  const Group group = group_at(noise, static_cast<uint32_t>(row.first_token + column) / kGroup);
 #pragma unroll 1
-  for (; token < end; ++token) {
-    const float log_weight = weights.log_weight(token, needed_log_weight(max(to_beat, mine->score), group.first));
+  for (int i = 0; i < T::kPerVector; ++i, ++column) {
+    if (column < 0 || column >= row.vocab) continue;
+    const float log_weight =
+        weights.log_weight(T::at(values, i), column, needed_log_weight(max(to_beat, mine->score), group.first));
     if (log_weight == -kInfinity) continue;
-    const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, static_cast<uint32_t>(token))), token};
+    const uint32_t token = static_cast<uint32_t>(row.first_token + column);
+    const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, token)), column};
     if (better(c, *mine)) *mine = c;
   }
 }
@@ -129,19 +137,22 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
   return open;
 }
 
-// The race of one chunk. `best` is the block's best score so far, shared by its warps.
-template <class T>
+// The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` is a vector of the
+// batch once more: from the cache here, where eight vectors in registers until then would cost too many of them; an
+// epilogue whose logits were never in memory gives batch.at(step).
+template <class T, class Again>
 __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
-                                           bool* bad) {
+                                           bool* bad, Again&& again) {
   const float to_beat = from_ordered(load_relaxed(best));
-  unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, first), to_beat, bad);
+  unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, weights.target.row, first),
+                                  to_beat, bad);
   if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
 #pragma unroll 1
   for (; open; open &= open - 1) {
-    const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);
-    open_tokens(weights, noise, token, T::kPerVector, to_beat, mine);
+    const int step = __ffs(static_cast<int>(open)) - 1;
+    open_vector<T>(weights, noise, again(step), Batch<T>::token(first, step), to_beat, mine);
   }
   if (__any_sync(kWarp, mine->score > before)) {
     const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
@@ -149,8 +160,8 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights&
   }
 }
 
-// The best of this block's part of a row, under `weights`. Every thread gets it.
-__device__ __forceinline__ Find race_part(const Weights& weights, const Noise& noise, Part part) {
+// The best of this block's part of a row, by its column, under `weights`. Every thread gets it.
+__device__ __forceinline__ RowPartial race_part(const Weights& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
@@ -163,21 +174,25 @@ __device__ __forceinline__ Find race_part(const Weights& weights, const Noise& n
         [&](int32_t first, int steps, bool any) {
           if (any) {
             prefetch<T>(weights.target.row, first, steps);  // on its way while the first guess is made
-            offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, first), &mine);
+            offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep,
+                                lane_noise(noise, weights.target.row, first), &mine);
             const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
             if (lane_id() == 0) atomicMax(&best[0], guess);
           }
           __syncthreads();
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          race_chunk(batch, weights, noise, first, steps, best, &mine, &bad);
+          const Row& row = weights.target.row;
+          race_chunk(batch, weights, noise, first, steps, best, &mine, &bad, [&](int step) {
+            return Batch<T>::load_vector(row, Batch<T>::token(first, step), row.vocab);
+          });
         });
   });
-  return block_find({key_of_candidate(mine), bad});
+  return best_of_block(mine, bad);
 }
 
 // The largest element of this block's part of a row, lowest token on ties: temperature 0.
-__device__ __forceinline__ Find argmax_part(const Row& row, const Law& law, Part part) {
+__device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law, Part part) {
   Candidate mine = kNobody;
   bool bad = false;
   with_type(row.dtype, [&](auto type) {
@@ -195,15 +210,16 @@ __device__ __forceinline__ Find argmax_part(const Row& row, const Law& law, Part
                      bad |= bad_elements(row, law, batch, top, first);
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
-                       const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
-                       for (int i = 0; i < T::kPerVector && token + i < row.vocab; ++i) {
-                         const float rank = law.rank(element(row, token + i));
-                         if (rank > mine.score) mine = {rank, token + i};
+                       const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
+                       const uint4 values = Batch<T>::load_vector(row, column, row.vocab);
+                       for (int i = 0; i < T::kPerVector; ++i) {  // outside of the row nothing has weight
+                         const float rank = law.rank(T::at(values, i));
+                         if (rank > mine.score) mine = {rank, column + i};
                        }
                      }
                    });
   });
-  return block_find({key_of_candidate(mine), bad});
+  return best_of_block(mine, bad);
 }
 
 }  // namespace cuda

@@ -107,23 +107,16 @@ struct GridTeam {
   }
 };
 
-// What a team agrees on: the largest of its members' keys.
+// What a team agrees on: the best of its members' parts.
 template <class Team>
-__device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
+__device__ __forceinline__ RowPartial best_of_team(Team& team, const RowPartial& mine) {
   if (team.size() == 1) return mine;
   if (threadIdx.x == 0) {
-    team.put(team.rank() * warps_in_block(), mine.key);
-    team.put(team.rank() * warps_in_block() + 1, flags_of(mine));
+    team.put(team.rank() * warps_in_block(), key_of_candidate(mine.best));
+    team.put(team.rank() * warps_in_block() + 1, static_cast<uint32_t>(mine.status));
   }
   team.sync();
-  WideKey best = 0;
-  unsigned flags = 0;
-  for (int rank = lane_id(); rank < team.size(); rank += 32) {
-    const WideKey key = team.get(rank * warps_in_block());
-    best = key > best ? key : best;
-    flags |= static_cast<unsigned>(team.get(rank * warps_in_block() + 1));
-  }
-  return find_of(warp_max(best), __reduce_or_sync(kWarp, flags));
+  return best_of_parts(team.size(), [&](int rank, int k) { return team.get(rank * warps_in_block() + k); });
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -165,7 +158,7 @@ struct TeamPlan {
 };
 
 inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
-  const int least = shape.size * (shape.threads / 32);  // team_find has an item a warp
+  const int least = shape.size * (shape.threads / 32);  // best_of_team has an item a warp
   return {shape, requests, items > least ? items : least, tickets, words};
 }
 

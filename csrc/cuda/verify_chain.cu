@@ -33,7 +33,7 @@ struct WinnerOps {
   int splits;
 
   __device__ bool race(int32_t node, const Noise&, Draw* draw) const {
-    *draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(node) * splits, splits), kStatusOk);
+    *draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(node) * splits, splits));
     return true;
   }
   __device__ bool argmax(int32_t node, Draw* draw) const { return race(node, {}, draw); }
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
   if (reachable(r, node)) {
-    const Find find = find_winner(row_at(p.target, r.target_row(node)), r.target_law,
-                                  r.noise_at_depth(node, kStreamRace), {rank, a.splits});
-    if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, find);
+    const RowPartial found = find_winner(row_at(p.target, r.target_row(node)), r.target_law,
+                                         r.noise_at_depth(node, kStreamRace), {rank, a.splits});
+    if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
   const Verdict verdict = verdict_at(p, request);

@@ -25,7 +25,7 @@ struct Order {
   bool fresh;      // kMasses: the first order of this node
   bool residual;   // kDraw: from what is left of p
   float taken;     // the multiple of q that is subtracted
-  int32_t target_stat, draft_stat;  // kMasses, kDraw: where the figures of the rows are
+  int32_t target_place, draft_place;  // kMasses, kDraw: where what is known of its rows is
   Noise noise;
 };
 
@@ -54,13 +54,13 @@ struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
   int rows_at_once;
-  const Shared<RowStat>& stats;  // of a row: see stat_index
+  const Shared<RowPartial>& looked_through;  // of a row: see place_of
   Memory& memory;
   Order& order;
 
   __device__ bool argmax(int32_t node, Draw* draw) {
     if (!know(node, kTarget)) return false;
-    *draw = draw_of(Candidate{0.0f, stat(node, kTarget).argmax}, row_status(node, kTarget));
+    *draw = draw_of(known(node, kTarget));
     return true;
   }
 
@@ -73,10 +73,10 @@ struct AskingOps {
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know(node, rows_needed())) return false;
     *status |= row_status(node, rows_needed());
-    *p = law_of({row_at(t.p.target, t.target_row(node)), stat(node, kTarget).known(t.target_law)}, token, status);
+    *p = law_of({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(node, kTarget))}, token, status);
     *q = 1.0f;
     if (t.has_draft())
-      *q = law_of({row_at(t.p.draft, t.draft_row(node)), stat(node, kDraft).known(t.draft_law)}, token, status);
+      *q = law_of({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft))}, token, status);
     return true;
   }
 
@@ -95,9 +95,10 @@ struct AskingOps {
   }
 
   __device__ bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
-    if (!know(node, rows_needed())) return false;
+    const unsigned sides = t.has_draft() ? rows_needed() : 0u;
+    if (!know(node, sides)) return false;
     *draw = memory.drawn;
-    draw->status |= row_status(node, rows_needed());
+    draw->status |= row_status(node, sides);
     if (drawn(node, noise)) return true;
     order.residual = true;
     order.taken = taken;
@@ -124,22 +125,22 @@ struct AskingOps {
     return side == kTarget ? node >= memory.target_from && node < memory.target_to
                            : node >= memory.draft_from && node < memory.draft_to;
   }
-  __device__ int32_t stat_index(int32_t node, unsigned side) const {
+  __device__ int32_t place_of(int32_t node, unsigned side) const {
     return side == kTarget ? 2 * (node - memory.target_from) : 2 * (node - memory.draft_from) + 1;
   }
-  __device__ RowStat stat(int32_t node, unsigned side) const {
-    if (!knows(node, side)) return {};
-    return stats[stat_index(node, side)];
+  __device__ RowPartial known(int32_t node, unsigned side) const {
+    if (!knows(node, side)) return kNoPart;
+    return looked_through[place_of(node, side)];
   }
   __device__ int32_t row_status(int32_t node, unsigned sides) const {
-    const bool bad = ((sides & kTarget) && stat(node, kTarget).bad) || ((sides & kDraft) && stat(node, kDraft).bad);
-    return bad ? kStatusNonFinite : kStatusOk;
+    return (sides & kTarget ? known(node, kTarget).status : kStatusOk) |
+           (sides & kDraft ? known(node, kDraft).status : kStatusOk);
   }
 
   // Were these rows of the node looked through? If not, they are ordered: all log-sum-exps first.
   __device__ bool know(int32_t node, unsigned sides) {
-    const unsigned known = (knows(node, kTarget) ? kTarget : 0u) | (knows(node, kDraft) ? kDraft : 0u);
-    const unsigned missing = sides & ~known, sums = missing & rows_with_sums();
+    const unsigned there = (knows(node, kTarget) ? kTarget : 0u) | (knows(node, kDraft) ? kDraft : 0u);
+    const unsigned missing = sides & ~there, sums = missing & rows_with_sums();
     if (!missing) return true;
     place(sums ? Order::kSums : Order::kLook, node);
     order.sides = sums ? sums : missing;
@@ -165,8 +166,8 @@ struct AskingOps {
     order.draft = t.draft_row(node);
     order.target_law = t.target_law;
     order.draft_law = t.draft_law;
-    order.target_stat = stat_index(node, kTarget);
-    order.draft_stat = stat_index(node, kDraft);
+    order.target_place = place_of(node, kTarget);
+    order.draft_place = place_of(node, kDraft);
   }
 };
 
@@ -181,14 +182,14 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 // A warp walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
 template <class Topology>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
-                        const Shared<RowStat>& stats, const Shared<Memory>& shared_memory,
+                        const Shared<RowPartial>& looked_through, const Shared<Memory>& shared_memory,
                         const Shared<Order>& shared_order) {
   const Topology t(p, request);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};
   int32_t status = memory.status | t.status;  // each lane's own until the end
-  AskingOps<Topology> ops{t, verdict, rows_at_once, stats, memory, order};
+  AskingOps<Topology> ops{t, verdict, rows_at_once, looked_through, memory, order};
   const bool through = walk(t, p.method, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) finish(verdict, memory.walk.depth, memory.status);

@@ -36,9 +36,9 @@ struct Weights {
     });
   }
 
-  // Below `needed` the caller does not care, and the weights may give up early. A draft row is read only here.
-  __device__ float log_weight(int32_t token, float needed) const {
-    const float raw = element(target.row, token);
+  // Of a token and its raw element. Below `needed` the caller does not care, and the weights may give up early. A draft
+  // row is read only here; the target's is not read.
+  __device__ float log_weight(float raw, int32_t token, float needed) const {
     if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
     if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     return target.known.law.in_space([&](auto space) {
