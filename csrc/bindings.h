@@ -17,7 +17,10 @@ namespace python {
 template <class Params>
 class Call {
  public:
-  explicit Call(PyObject* tuple) { read(tuple, params); }
+  explicit Call(PyObject* tuple) {
+    read(tuple, params);
+    count_entries(params, 0);
+  }
   Call(const Call&) = delete;  // params point into it
 
   Params params = {};
@@ -69,12 +72,19 @@ class Call {
     // One entry is shared, whatever its stride.
     const auto stride = [&](int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; };
     out = {t.data, stride(0), stride(1), T{}, t.element == Element::kInt64};
+    if (t.ndim > 0) numbers_ = t.shape[0];
   }
 
   void read(PyObject* object, Vector<const int32_t>& out) {
     if (object == Py_None) return;
     const Tensor t = tensor(object, {Element::kInt32}, 1, 1);
     out = {static_cast<const int32_t*>(t.data), t.shape[0]};
+  }
+
+  void read(PyObject* object, RequestIndex& out) {
+    Vector<const int32_t> index = {};
+    read(object, index);
+    out = {index.data, index.size, kAny};
   }
 
   // As many rows as the op's input has, however the leading dimensions are shaped; or [rows, columns], or [rows].
@@ -169,7 +179,24 @@ class Call {
   template <class P>
   static int64_t rows_of_output(const P&, int64_t first_dim, long) { return first_dim; }
 
+  // As many entries as there are draft rows, or numbers; without any of these nothing is looked up.
+  template <class P>
+  auto count_entries(P& p, int) -> decltype(p.request_index, void()) {
+    const Rows* const draft = draft_of(p, 0);
+    p.request_index.entries = draft && draft->vocab > 0 ? draft->requests : numbers_;  // of no entries it has no data
+  }
+  template <class P>
+  void count_entries(P&, long) {}
+
+  template <class P>
+  static auto draft_of(const P& p, int) -> decltype(&p.draft) { return &p.draft; }
+  template <class P>
+  static const Rows* draft_of(const P&, long) { return nullptr; }
+
+  static constexpr int64_t kAny = int64_t{1} << 31;  // more than any int32
+
   std::vector<CacheLayer> layers_;
+  int64_t numbers_ = kAny;  // entries of the tensors of numbers
 };
 
 // ---- functions of a module ------------------------------------------------------------------------------------------

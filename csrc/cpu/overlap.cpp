@@ -1,6 +1,7 @@
 // overlap on the CPU: how close two laws are, in one pass over the pair of rows.
 #include "row.h"
 #include "specdec/overlap.h"
+#include "specdec/request.h"
 
 SPECDEC_BEGIN
 
@@ -10,9 +11,18 @@ OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32
   const F16 zero(0.0f);
   OverlapSums<F16> sums = {zero, zero, zero, zero};
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+  int32_t column = draft.first_column(begin);
   for (int32_t token = begin; token < end; token += kLanes)
-    sums = add(sums, overlap_terms(target.probabilities(token, end), draft.probabilities(token, end)));
+    sums = add(sums, overlap_terms(target.probabilities(token, end), draft.probabilities(token, end, &column)));
   return {total(sums.accept), total(sums.tv), total(sums.kl), total(sums.harmonic)};
+}
+
+void store(const OverlapParams& p, int64_t index, const OverlapSums<float>& sums, int32_t status) {
+  p.accept.data[index] = sums.accept;
+  p.tv.data[index] = 0.5f * sums.tv;
+  p.kl.data[index] = sums.kl;
+  p.harmonic.data[index] = sums.harmonic;
+  if (p.status.data) p.status.data[index] = status;
 }
 
 }  // namespace
@@ -20,9 +30,13 @@ OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32
 void overlap(const OverlapParams& p, int threads) {
   over_requests(p.count(), tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.target.rows, j = index % p.target.rows;
+    const Entry who = entry_of(p.request_index, i);
+    if (!who.live()) return store(p, index, {}, who.status());
+    const int64_t n = who.index;
     int32_t status = kStatusOk;
-    LawRow target = law_row(row_at(p.target, p.target.offset(i, j)), law_at(p.target_law, i, j, &status));
-    LawRow draft = law_row(row_at(p.draft, p.draft.offset(i, j)), law_at(p.draft_law, i, j, &status));
+    LawRow target = law_row(row_at(p.target, p.target.offset(i, j)), law_at(p.target_law, n, j, &status));
+    LawRow draft = law_row(row_at(p.draft, p.draft.offset(n, j)), law_at(p.draft_law, n, j, &status),
+                           draft_map_of(p.draft_map, p.draft));
     look_if_needed(target, p.status.data != nullptr, crew, 0);
     look_if_needed(draft, p.status.data != nullptr, crew, 1);
     const int32_t tiles = target.row.tiles();
@@ -32,11 +46,7 @@ void overlap(const OverlapParams& p, int threads) {
     });
     OverlapSums<float> all = {};
     for (int32_t tile = 0; tile < tiles; ++tile) all = add(all, sums[tile]);
-    p.accept.data[index] = all.accept;
-    p.tv.data[index] = 0.5f * all.tv;
-    p.kl.data[index] = all.kl;
-    p.harmonic.data[index] = all.harmonic;
-    if (p.status.data) p.status.data[index] = status | target.status | draft.status;
+    store(p, index, all, status | target.status | draft.status);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "race_scan.h"
 #include "specdec/law.h"
+#include "specdec/request.h"
 #include "threads.h"
 
 SPECDEC_BEGIN
@@ -11,17 +12,30 @@ struct RaceRequest {
   Row row;
   Law law;
   Noise noise;
+  DraftMap map;  // which tokens its columns are
+
+  // A candidate among the columns as one among the target's tokens.
+  SPECDEC_HD Candidate token_of(const Candidate& c) const {
+    const Candidate found = map.to_target(c);
+    return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
+  }
 };
 
-// Calls f(row, crew, tokens) for every row; it gives back the row's status bits.
+// Calls f(row, crew, tokens) for every row that is worked on; it gives back the row's status bits.
 template <class F>
 SPECDEC_HD void over_race_requests(const RaceParams& p, int threads, F&& f) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-    int32_t status = kStatusOk;
-    const RaceRequest row = {row_at(p.rows, p.rows.offset(i, j)), law_at(p.law, i, j, &status),
-                         noise_at(p.noise, i, j, kStreamRace)};
-    status |= f(row, crew, p.tokens.data + index * p.k());
+    int64_t* tokens = p.tokens.data + index * p.k();
+    const Entry who = entry_of(p.request_index, i);
+    int32_t status = who.status();
+    if (who.live()) {
+      const RaceRequest row = {row_at(p.rows, p.rows.offset(i, j)), law_at(p.law, who.index, j, &status),
+                               noise_at(p.noise, who.index, j, kStreamRace), draft_map_of(p.draft_map, p.rows)};
+      status |= f(row, crew, tokens);
+    } else {
+      for (int32_t place = 0; place < p.k(); ++place) tokens[place] = place == 0 ? who.token() : -1;
+    }
     if (p.status.data) p.status.data[index] = status;
   });
 }

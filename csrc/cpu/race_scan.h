@@ -37,8 +37,7 @@ struct ResidualWeights {
   SPECDEC_HD float needed_key(float log_weight) const { return space.needed_key(log_weight, target.known.lse); }
   SPECDEC_HD float log_weight(float raw, int32_t column) const {
     const float p = space.probability(raw, target.known.lse);
-    const float q = column < draft.row.vocab ? draft.probability(column) : 0.0f;
-    return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
+    return specdec::log_weight(residual_weight(p, mul(draft_prob, draft.probability(column))));
   }
 };
 

@@ -1,4 +1,5 @@
 // race_topk on the CPU: the first k arrivals of a row, in order.
+#include "mapped_race.h"
 #include "race_request.h"
 
 SPECDEC_BEGIN
@@ -34,11 +35,15 @@ void race_topk(const RaceParams& p, int threads) {
       largest_tokens(r.row, r.law, maxima, podium);
     } else {
       r.law.in_space([&](auto space) {
-        race_tiles(row_weights(space), r.row, r.noise, maxima, 0, RaceTiles(r.row).count, podium);
+        const auto weights = row_weights(space);
+        if (r.map.tokens) mapped_race_tiles(weights, r.row, r.map, r.noise, maxima, 0, r.row.tiles(), podium);
+        else race_tiles(weights, r.row, r.noise, maxima, 0, RaceTiles(r.row).count, podium);
       });
     }
-    for (int32_t i = 0; i < k; ++i)
-      tokens[i] = podium.place[i].token == kNoToken ? -1 : r.row.first_token + podium.place[i].token;
+    for (int32_t i = 0; i < k; ++i) {
+      podium.place[i] = r.token_of(podium.place[i]);
+      tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
+    }
     return draw_of(podium.place[0], status).status;
   });
 }

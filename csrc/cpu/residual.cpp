@@ -3,6 +3,7 @@
 
 #include "row.h"
 #include "specdec/chain.h"
+#include "specdec/request.h"
 
 SPECDEC_BEGIN
 
@@ -24,8 +25,9 @@ struct TileSums {
 TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float epsilon, int32_t tile, float* weights) {
   F16 weight(0.0f), rejected(0.0f);
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+  int32_t column = draft.first_column(begin);
   for (int32_t token = begin; token < end; token += kLanes) {
-    const F16 p = target.probabilities(token, end), drafted = mul(F16(h), draft.probabilities(token, end));
+    const F16 p = target.probabilities(token, end), drafted = mul(F16(h), draft.probabilities(token, end, &column));
     const F16 left = residual_weight(p, drafted);
     weight = add(weight, left);
     rejected = add(rejected, rejected_weight(p, drafted, F16(epsilon)));
@@ -45,10 +47,19 @@ void over_tokens(const Row& row, const Crew& crew, F&& f) {
 void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
   const int64_t i = index / p.target.rows, j = index % p.target.rows;
   float* probs = p.probs.data + index * p.target.vocab;
+  const Entry who = entry_of(p.request_index, i);
+  if (!who.live()) {
+    for (int32_t token = 0; token < p.target.vocab; ++token) probs[token] = 0.0f;
+    p.mass.data[index] = 0.0f;
+    if (p.status.data) p.status.data[index] = who.status();
+    return;
+  }
+  const int64_t n = who.index;
   int32_t status = kStatusOk;
-  LawRow target = law_row(row_at(p.target, p.target.offset(i, j)), law_at(p.target_law, i, j, &status));
-  LawRow draft = law_row(row_at(p.draft, p.draft.offset(i, j)), law_at(p.draft_law, i, j, &status));
-  const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
+  LawRow target = law_row(row_at(p.target, p.target.offset(i, j)), law_at(p.target_law, n, j, &status));
+  LawRow draft = law_row(row_at(p.draft, p.draft.offset(n, j)), law_at(p.draft_law, n, j, &status),
+                         draft_map_of(p.draft_map, p.draft));
+  const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
   look_if_needed(target, p.status.data != nullptr, crew, 0);
   look_if_needed(draft, p.status.data != nullptr, crew, 1);
   const int32_t tiles = target.row.tiles();

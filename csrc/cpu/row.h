@@ -3,6 +3,7 @@
 #pragma once
 
 #include "simd.h"
+#include "specdec/draft_map.h"
 #include "specdec/law.h"
 #include "threads.h"
 
@@ -150,9 +151,20 @@ struct LawRow {
   float* tile_max;  // raw maxima, one a tile, in scratch memory
   int32_t status;   // of all its elements
   bool looked;
+  DraftMap map;  // which tokens its columns are
 
-  // p(token) of a token inside the row.
-  SPECDEC_HD float probability(int32_t token) const { return known.probability(token, element(row, token)); }
+  // p(token); 0 of a token that the row does not know.
+  SPECDEC_HD float probability(int32_t token) const {
+    const int32_t column = map.column(token);
+    return column == kNoColumn ? 0.0f : known.probability(column, element(row, column));
+  }
+
+  // Sixteen probabilities from `token` on, zero from `end` on and of tokens that the row does not know. `column` goes
+  // along as the tokens rise, from first_column(the first of them) on.
+  SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
+    return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
+  }
+  SPECDEC_HD int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
 
   // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
@@ -166,11 +178,29 @@ struct LawRow {
     const F16 raw = elements(row, token, count, -kInfinity);
     return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
   }
+
+ private:
+  // A map that falls somewhere leaves lanes zero.
+  SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
+    const bool greedy = known.law.greedy;
+    const int32_t stop = end - token < kLanes ? end : token + kLanes;
+    float lane[kLanes];
+    for (float& raw : lane) raw = greedy ? 0.0f : -kInfinity;
+    for (; *column < map.columns && map.tokens[*column] < stop; ++*column) {
+      if (map.tokens[*column] < token) continue;
+      lane[map.tokens[*column] - token] = !greedy ? element(row, *column) : *column == known.argmax ? 1.0f : 0.0f;
+    }
+    const F16 raw = load(lane);
+    if (greedy) return raw;
+    return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
+  }
 };
 
-SPECDEC_HD LawRow law_row(const Row& row, const Law& law) {
-  return {row, nothing_known(law), nullptr, kStatusOk, false};
+SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const DraftMap& map) {
+  return {row, nothing_known(law), nullptr, kStatusOk, false, map};
 }
+
+SPECDEC_HD LawRow law_row(const Row& row, const Law& law) { return law_row(row, law, {nullptr, row.vocab}); }
 
 // The log-sum-exp of logits / T; each tile is read twice, the second time from the L1 cache.
 SPECDEC_HD void take_log_sum_exp(LawRow& r, const Logits& space, const Crew& crew, int scratch_slot) {

@@ -103,7 +103,11 @@ class WalkOps {
     if (at == node) return;
     at = node;
     target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law);
-    draft = t.has_draft_row(node) ? law_row(row_at(t.p.draft, t.draft_row(node)), t.draft_law) : LawRow{};
+    draft = t.has_draft_row(node) ? draft_at(node) : LawRow{};
+  }
+
+  SPECDEC_HD LawRow draft_at(int32_t node) const {
+    return law_row(row_at(t.p.draft, t.draft_row(node)), t.draft_law, draft_map_of(t.p.draft_map, t.p.draft));
   }
 
   SPECDEC_HD int32_t look_through_both() {
@@ -114,11 +118,11 @@ class WalkOps {
 
   // A row is looked through where its law asks for that; else only the one element is.
   SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* status) {
-    const bool inside = token < side.row.vocab;
+    const int32_t column = side.map.column(token);
     look_if_needed(side, false, crew, scratch_slot);
     if (side.looked) *status |= side.status;
-    else if (inside && !side.known.law.is_element(element(side.row, token))) *status |= kStatusNonFinite;
-    return inside ? side.probability(token) : 0.0f;
+    else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column))) *status |= kStatusNonFinite;
+    return column == kNoColumn ? 0.0f : side.known.probability(column, element(side.row, column));
   }
 
   // The winner under p as `restricted` gives it, kNoToken if nothing has weight.
@@ -161,8 +165,9 @@ class WalkOps {
     const F16 zero(0.0f);
     F16 left = zero, untried = zero;
     const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+    int32_t column = draft.first_column(begin);
     for (int32_t token = begin; token < end; token += kLanes) {
-      const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end);
+      const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end, &column);
       left = add(left, residual_weight(p, mul(F16(taken), q)));
       untried = add(untried, where(gone[(token - begin) / kLanes], zero, q));
     }
@@ -186,7 +191,7 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
   walk(t, p.method, ops, &at, &status);
-  *verdict.num_accepted = at.depth;
+  *verdict.num_accepted = accepted_by(t, at);
   *verdict.status = status;
 }
 

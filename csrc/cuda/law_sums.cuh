@@ -36,8 +36,22 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
   return four;
 }
 
-// p of tokens token .. token + 3.
-__device__ __forceinline__ Four probabilities(const LawRow& side, int32_t token) {
+// p of tokens token .. token + 3, of a row whose columns are a draft's own; 0 from `end` on, where the map may go on.
+__device__ __forceinline__ Four mapped_probabilities(const LawRow& side, int32_t token, int32_t end) {
+  int32_t column = side.columns().first_at_least(token);
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool known = token + i < end && column < side.row.vocab && side.map[column] == token + i;
+    four.value[i] = known ? side.known.probability(column, element(side.row, column)) : 0.0f;
+    column += known;
+  }
+  return four;
+}
+
+// p of tokens token .. token + 3, of a vocabulary of `end`.
+__device__ __forceinline__ Four probabilities(const LawRow& side, int32_t token, int32_t end) {
+  if (side.map) return mapped_probabilities(side, token, end);
   Four four = {{}};
   const KnownLaw& known = side.known;
   if (!known.law.greedy) {
@@ -50,8 +64,9 @@ __device__ __forceinline__ Four probabilities(const LawRow& side, int32_t token)
 }
 
 // Row (i, j) of one side.
-__device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, const Law& law) {
-  return {row_at(rows, rows.offset(i, j)), nothing_known(law)};
+__device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, const Law& law,
+                                          const int32_t* map = nullptr) {
+  return {row_at(rows, rows.offset(i, j)), nothing_known(law), map};
 }
 
 struct PairArguments {

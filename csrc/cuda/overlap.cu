@@ -2,6 +2,7 @@
 #include "specdec/overlap.h"
 
 #include "law_sums.cuh"
+#include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
@@ -13,22 +14,39 @@ struct OverlapArguments {
   PairArguments pair;
 };
 
+__device__ __forceinline__ void store(const OverlapParams& p, int64_t index, const TwoSums& first,
+                                      const TwoSums& second, int32_t status) {
+  p.accept.data[index] = first.a;
+  p.tv.data[index] = 0.5f * first.b;
+  p.kl.data[index] = second.a;
+  p.harmonic.data[index] = second.b;
+  if (p.status.data) p.status.data[index] = status;
+}
+
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
   const OverlapParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
+  const Entry who = entry_of(p.request_index, i);
+  if (!who.live()) {
+    if (team.rank() == 0 && threadIdx.x == 0) store(p, index, {0.0f, 0.0f}, {0.0f, 0.0f}, who.status());
+    team.leave();
+    return;
+  }
+  const int64_t n = who.index;
   int32_t status = kStatusOk;
-  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, i, j, &status)),
-                     law_row(p.draft, i, j, law_at(p.draft_law, i, j, &status))};
+  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, n, j, &status)),
+                     law_row(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
   know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
 
-  const int tiles = sum_tiles_of(p.target.vocab);
+  const int32_t vocab = p.target.vocab;
+  const int tiles = sum_tiles_of(vocab);
   OverlapSums<float> sums = {};
   over_sum_tiles(
-      team, p.target.vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
-        const Four target = probabilities(sides[0], token), draft = probabilities(sides[1], token);
+        const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
 #pragma unroll
         for (int k = 0; k < 4; ++k) sums = add(sums, overlap_terms(target.value[k], draft.value[k]));
       },
@@ -44,13 +62,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
       });
   team.sync();
   const TwoSums first = sum_items(team, 0, tiles), second = sum_items(team, second_half(team, tiles), tiles);
-  if (team.rank() == 0 && threadIdx.x == 0) {
-    p.accept.data[index] = first.a;
-    p.tv.data[index] = 0.5f * first.b;
-    p.kl.data[index] = second.a;
-    p.harmonic.data[index] = second.b;
-    if (p.status.data) p.status.data[index] = status;
-  }
+  if (team.rank() == 0 && threadIdx.x == 0) store(p, index, first, second, status);
   team.leave();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "scan.cuh"
+#include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
@@ -10,19 +11,98 @@ struct RaceRequest {
   Row row;
   Law law;
   Noise noise;
+  DraftMap map;  // which tokens its columns are
+  Entry who;     // nothing is read of one that is not live
   int32_t status;
+
+  // A candidate among the columns as one among the target's tokens.
+  __device__ Candidate token_of(const Candidate& c) const {
+    const Candidate found = map.to_target(c);
+    return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
+  }
 };
 
 __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t index) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-  RaceRequest r = {part_at(p.rows, p.rows.offset(i, j)), {}, noise_at(p.noise, i, j, kStreamRace), kStatusOk};
-  r.law = law_at(p.law, i, j, &r.status);
+  RaceRequest r = {};
+  r.who = entry_of(p.request_index, i);
+  r.status = r.who.status();
+  if (!r.who.live()) return r;
+  r.row = part_at(p.rows, p.rows.offset(i, j));
+  r.law = law_at(p.law, r.who.index, j, &r.status);
+  r.noise = noise_at(p.noise, r.who.index, j, kStreamRace);
+  r.map = draft_map_of(p.draft_map, p.rows);
   return r;
+}
+
+// ---- rows of a draft's own vocabulary: candidates are columns, the noise is that of their tokens --------------------
+
+// The lane's vectors that hold weight, as bits.
+template <class T>
+__device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, const Weights& weights, int32_t first,
+                                                        bool* bad) {
+  unsigned open = 0;
+  float top = -kInfinity;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    const float largest = T::largest(batch.vector[u]);
+    top = max_nan(top, largest);
+    if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN hides the maximum
+  }
+  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first);
+  return open;
+}
+
+// A column in the race; nobody if it cannot beat `to_beat`.
+__device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, const Weights& weights, int32_t column,
+                                                      float to_beat) {
+  const int32_t token = r.map.tokens[column];
+  if (token < 0) return kNobody;  // no map has that
+  const uint32_t index = static_cast<uint32_t>(token) / kGroup;
+  const Words<uint32_t> w = noise_words(opaque(r.noise), index >> 1);
+  const uint32_t a = index & 1 ? w.word[1] : w.word[0], b = index & 1 ? w.word[3] : w.word[2];
+  const float raw = element(r.row, column);
+  if (!may_win(weights.log_bound(raw), a, to_beat)) return kNobody;
+  const Group group = group_of(index, a, b);
+  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
+  if (log_weight == -kInfinity) return kNobody;
+  return {race_score(log_weight, arrival(opaque(r.noise), group, static_cast<uint32_t>(token))), column};
+}
+
+// The best of this block's part of a row. Every thread gets it.
+__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Part part) {
+  const Weights weights = weights_of_row(r.row, r.law);
+  Candidate mine = kNobody;
+  bool bad = false;
+  with_type(r.row.dtype, [&](auto type) {
+    using T = decltype(type);
+    over_chunks<T>(r.row, part, [](int32_t, int, bool) {},
+                   [&](const Batch<T>& batch, int32_t first, int) {
+                     unsigned open = vectors_with_weight(batch, weights, first, &bad);
+#pragma unroll 1
+                     for (; open; open &= open - 1) {
+                       const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);
+#pragma unroll 1
+                       for (int i = 0; i < T::kPerVector && column + i < r.row.vocab; ++i)
+                         mine = best_of(mapped_candidate(r, weights, column + i, mine.score), mine);
+                     }
+                   });
+  });
+  return best_of_block(mine, bad);
 }
 
 __device__ __forceinline__ RowPartial find_winner(const Row& row, const Law& law, const Noise& noise, Part part) {
   if (law.greedy) return argmax_part(row, law, part);
   return race_part(weights_of_row(row, law), noise, part);
+}
+
+// The target's token of what was found among the columns.
+__device__ __forceinline__ Draw draw_of(const RaceRequest& r, const RowPartial& found) {
+  return draw_of(r.token_of(found.best), r.status | found.status);
+}
+
+__device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part) {
+  return r.map.tokens && !r.law.greedy ? mapped_race_part(r, part) : find_winner(r.row, r.law, r.noise, part);
 }
 
 }  // namespace cuda

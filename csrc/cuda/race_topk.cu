@@ -43,6 +43,7 @@ __device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& w
     const float rank = r.law.rank(raw);
     return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
   }
+  if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, column, to_beat));
   const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
   const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.first_token + column));
@@ -75,7 +76,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
     over_chunks<T>(
         r.row, part,
         [&](int32_t first, int steps, bool any) {
-          if (!any || r.law.greedy) return;
+          if (!any || r.law.greedy || r.map.tokens) return;
           // The first arrivals of the warp's groups are so many tokens: what the last of them scores is to be beaten.
           Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
@@ -87,17 +88,17 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
-          unsigned open = r.law.greedy
-                              ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
-                              : vectors_to_open(batch, weights, first, steps, lane_noise(r.noise, r.row, first),
-                                                to_beat, &bad);
+          unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
+                          : r.map.tokens ? vectors_with_weight(batch, weights, first, &bad)
+                                         : vectors_to_open(batch, weights, first, steps,
+                                                           lane_noise(r.noise, r.row, first), to_beat, &bad);
 #pragma unroll 1
           while (__any_sync(kWarp, open != 0)) {
             const bool mine = open != 0;
             const int32_t column = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
             open &= open - 1;
             Group group = {};
-            if (mine && !r.law.greedy)
+            if (mine && !r.law.greedy && !r.map.tokens)
               group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.first_token + column) / kGroup);
 #pragma unroll 1
             for (int i = 0; i < T::kPerVector; ++i) {
@@ -135,15 +136,19 @@ struct RaceTopkArguments {
   int splits;
 };
 
-__device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, int64_t index, int32_t at, WideKey key) {
-  a.p.tokens.data[index * a.p.k() + at] = key == 0 ? -1 : a.p.rows.first_token + candidate_of_key(key).token;
+__device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequest& r, int64_t index,
+                                              int32_t at, WideKey key) {
+  const int32_t token = r.token_of(candidate_of_key(key)).token;
+  a.p.tokens.data[index * a.p.k() + at] = token == kNoToken ? -1 : token;
 }
 
 // By one thread, which knows the row's first arrival.
-__device__ __forceinline__ void store_status(const RaceTopkArguments& a, int64_t index, int32_t status, bool bad,
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequest& r, int64_t index, bool bad,
                                              WideKey first) {
-  if (bad) status |= kStatusNonFinite;
-  if (a.p.status.data) a.p.status.data[index] = draw_of(candidate_of_key(first), status).status;
+  RowPartial found = kNoPart;
+  found.best = candidate_of_key(first);
+  if (bad) found.status |= kStatusNonFinite;
+  if (a.p.status.data) a.p.status.data[index] = draw_of(r, found).status;
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
@@ -153,6 +158,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int32_t k = a.p.k();
   const RaceRequest r = race_request(a.p, index);
+  if (!r.who.live()) {
+    if (rank > 0) return;
+    for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
+      a.p.tokens.data[index * k + at] = at == 0 ? r.who.token() : -1;
+    if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
+    return;
+  }
   WideKey* lists = a.lists + index * a.splits * k;
   WideKey* flags = a.flags + index * a.splits;
 
@@ -165,11 +177,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
     const bool bad = below ? fill_podium(r, {rank, a.splits}, best, &podium) : false;
     const bool any_bad = merge_podiums(&podium, bad);
     if (threadIdx.x < podium.size) {
-      if (a.splits == 1) store_arrival(a, index, from + lane_id(), podium.place);
+      if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), podium.place);
       else lists[static_cast<int64_t>(rank) * k + from + lane_id()] = podium.place;
     }
     if (from == 0 && threadIdx.x == 0) {
-      if (a.splits == 1) store_status(a, index, r.status, any_bad, podium.place);
+      if (a.splits == 1) store_status(a, r, index, any_bad, podium.place);
       else flags[rank] = any_bad;
     }
     if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
@@ -187,8 +199,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
     Podium podium = {0, k - from < 32 ? k - from : 32, below};
     const int count = a.splits * k;
     for (int i = 0; i < count; i += 32) podium.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
-    if (lane_id() < podium.size) store_arrival(a, index, from + lane_id(), podium.place);
-    if (from == 0 && lane_id() == 0) store_status(a, index, r.status, bad, podium.place);
+    if (lane_id() < podium.size) store_arrival(a, r, index, from + lane_id(), podium.place);
+    if (from == 0 && lane_id() == 0) store_status(a, r, index, bad, podium.place);
     below = podium.last();
   }
 }

@@ -1,6 +1,7 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
 #include "law_sums.cuh"
 #include "specdec/chain.h"
+#include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
@@ -35,24 +36,37 @@ __device__ __forceinline__ Four load_four(const float* probs, int32_t token, int
   return four;
 }
 
+__device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t index, float mass, int32_t status) {
+  p.mass.data[index] = mass;
+  if (p.status.data) p.status.data[index] = status;
+}
+
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
   const ResidualParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
-  int32_t status = kStatusOk;
-  const float h = draft_prob_of(p.draft_prob.at(i, j), &status), epsilon = epsilon_of(p.epsilon.at(i, j), &status);
-  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, i, j, &status)),
-                     law_row(p.draft, i, j, law_at(p.draft_law, i, j, &status))};
-  know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
   const int32_t vocab = p.target.vocab;
   float* probs = p.probs.data + index * vocab;
+  const Entry who = entry_of(p.request_index, i);
+  if (!who.live()) {
+    over_sum_tiles(team, vocab, [](int) {}, [&](int32_t token) { store_four(probs, token, vocab, {{}}); }, [](int) {});
+    if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, index, 0.0f, who.status());
+    team.leave();
+    return;
+  }
+  const int64_t n = who.index;
+  int32_t status = kStatusOk;
+  const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
+  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, n, j, &status)),
+                     law_row(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
 
   float weight = 0.0f, rejected = 0.0f;
   over_sum_tiles(
       team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
-        const Four target = probabilities(sides[0], token), draft = probabilities(sides[1], token);
+        const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
         Four left;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
@@ -75,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   over_sum_tiles(
       team, vocab, [](int) {},
       [&](int32_t token) {
-        Four four = empty ? probabilities(sides[0], token) : load_four(probs, token, vocab);
+        Four four = empty ? probabilities(sides[0], token, vocab) : load_four(probs, token, vocab);
         if (!empty) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) four.value[k] /= sums.a;
@@ -83,10 +97,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
         store_four(probs, token, vocab, four);
       },
       [](int) {});
-  if (team.rank() == 0 && threadIdx.x == 0) {
-    p.mass.data[index] = empty ? 0.0f : residual_mass(sums.a, sums.b, h, epsilon);
-    if (p.status.data) p.status.data[index] = empty ? status | kStatusEmptyResidual : status;
-  }
+  if (team.rank() == 0 && threadIdx.x == 0)
+    store_figures(p, index, empty ? 0.0f : residual_mass(sums.a, sums.b, h, epsilon),
+                  empty ? status | kStatusEmptyResidual : status);
   team.leave();
 }
 

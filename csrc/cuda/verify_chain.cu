@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   Walk at = walk_from(0, 0);
   int32_t status = r.status;
   if (r.readable) walk_race(r, ops, &at, &status);
-  else ops.emit(0, 0, 0);
-  finish(verdict, at.depth, status);
+  else if (!r.idle) ops.emit(0, 0, 0);
+  finish(verdict, accepted_by(r, at), status);
 }
 
 // ---- row by row -----------------------------------------------------------------------------------------------------

@@ -76,7 +76,9 @@ struct AskingOps {
     *p = law_of({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(node, kTarget))}, token, status);
     *q = 1.0f;
     if (t.has_draft())
-      *q = law_of({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft))}, token, status);
+      *q = law_of({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
+                   t.p.draft_map.data},
+                  token, status);
     return true;
   }
 
@@ -171,7 +173,7 @@ struct AskingOps {
   }
 };
 
-// The end of a verdict, by a warp.
+// The end of a verdict, by a warp: what comes after the token of the draft accepted last.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
   if (lane_id() != 0) return;
@@ -192,7 +194,7 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   AskingOps<Topology> ops{t, verdict, rows_at_once, looked_through, memory, order};
   const bool through = walk(t, p.method, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && memory.writes) finish(verdict, memory.walk.depth, memory.status);
+  if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), memory.status);
   __syncwarp();  // every lane has read its memory
   if (lane_id() != 0) return;
   shared_memory[0] = memory;

@@ -53,7 +53,7 @@ __device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, 
                                                 const Shared<RowPartial>& looked_through) {
   RowPartial whole = kNoPart;
   if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
-  return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole)};
+  return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data};
 }
 
 // ---- a draw ---------------------------------------------------------------------------------------------------------
@@ -161,16 +161,17 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
                                             const Shared<Memory>& memory) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
   const LawRow target = ordered_target(a, order, looked_through), draft = ordered_draft(a, order, looked_through);
+  const int32_t vocab = a.p.target.vocab;
   float left = 0.0f, untried = 0.0f;
   over_sum_tiles(
-      team, a.p.target.vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
+      team, vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
       [&](int32_t token) {
         const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
         Four law_p, law_q;
         if (a.held_fours && !order.fresh) {  // every thread meets its own tokens again
           law_p = held[place], law_q = held[a.held_fours + place];
         } else {
-          law_p = probabilities(target, token), law_q = probabilities(draft, token);
+          law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
           if (a.held_fours) held[place] = law_p, held[a.held_fours + place] = law_q;
         }
         const unsigned gone = order.end ? tried[token / 32] >> token % 32 : 0u;
@@ -186,7 +187,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
         left = untried = 0.0f;
       });
   team.sync();
-  const TwoSums sums = sum_items(team, 0, sum_tiles_of(a.p.target.vocab));
+  const TwoSums sums = sum_items(team, 0, sum_tiles_of(vocab));
   if (threadIdx.x == 0) {
     Memory known = memory[0];
     known.masses = {sums.a, sums.b, kStatusOk};

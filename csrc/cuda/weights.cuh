@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rows.cuh"
+#include "specdec/draft_map.h"
 #include "specdec/residual.h"
 
 namespace specdec {
@@ -17,6 +18,8 @@ struct LogAbove {
 struct LawRow {
   Row row;
   KnownLaw known;
+  const int32_t* map = nullptr;  // the tokens of its columns, where they are a draft's own
+  __device__ DraftMap columns() const { return {map, row.vocab}; }
 };
 
 // The weights of a race: p, or (p - h q)^+. Which of the two, and in which spaces, is the same for a whole block, and
@@ -44,7 +47,8 @@ struct Weights {
     return target.known.law.in_space([&](auto space) {
       if (!residual) return space.log_weight(raw);
       const float p = space.probability(raw, target.known.lse);
-      const float q = token < draft.row.vocab ? draft.known.probability(token, element(draft.row, token)) : 0.0f;
+      const int32_t column = draft.columns().column(token);
+      const float q = column == kNoColumn ? 0.0f : draft.known.probability(column, element(draft.row, column));
       return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
     });
   }
@@ -69,10 +73,11 @@ __device__ __forceinline__ Weights weights_of_residual(const LawRow& target, con
 
 // p(token). The status is that of the one element, where the law did not ask for the whole row.
 __device__ __forceinline__ float law_of(const LawRow& side, int32_t token, int32_t* status) {
-  if (token >= side.row.vocab) return 0.0f;
-  const float raw = element(side.row, token);
+  const int32_t column = side.columns().column(token);
+  if (column == kNoColumn) return 0.0f;
+  const float raw = element(side.row, column);
   if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= kStatusNonFinite;
-  return side.known.probability(token, raw);
+  return side.known.probability(column, raw);
 }
 
 }  // namespace cuda

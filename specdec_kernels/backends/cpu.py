@@ -3,11 +3,10 @@
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._missing import unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = [*OPS, "recalls", "remember", "unsupported"]
+__all__ = [*OPS, "recalls", "remember"]
 
 
 def remember(op, raw, call, results):

@@ -6,11 +6,10 @@ import json
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._missing import unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
+__all__ = ["Kernels", "Workspaces", "runs_on", "unavailable"]
 
 _WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
 _SPARES = 2

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain, verify_tree
 from tests.backends.host_cuda.build import ROOT
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 
@@ -46,6 +46,10 @@ def machine(request):
         backend.play(request.param)
         yield backend
         backend.play(MACHINES[0])
+
+
+def called(op, *arguments, **options):
+    return op(*arguments, **options)
 
 
 def on_cpu(op, *arguments, **options):
@@ -110,6 +114,49 @@ def test_a_draft_row_whose_only_weight_one_block_sees(machine):
         assert verdict.status.item() == status
 
 
+def indexed_calls():
+    """(op, arguments) of calls by request_index, idle and outside ones among them, with a draft's own vocabulary."""
+    vocabulary, index = 2500, torch.tensor([1, -1, 0, 1, 7, 2], dtype=torch.int32)
+    draft_map = torch.arange(0, vocabulary, 2, dtype=torch.int32)
+    rows = {"draft_map": draft_map, "request_index": index}
+    states = {"temperature": torch.tensor([0.7, 1.0, 0.0]), "seed": seeds(3), "position": 3}
+    call = chain_call(1, requests=6, slots=3, vocabulary=vocabulary)
+    drafts, target, draft = call["draft_tokens"], call["target"], call["draft"][:3, :, : len(draft_map)]
+    drafts = torch.where((drafts >= 0) & (drafts < vocabulary), drafts // 2 * 2, drafts)
+    yield verify_chain, {"draft_tokens": drafts, "target": target, "draft": draft, **states, **rows}
+    yield (
+        verify_chain,
+        {"draft_tokens": drafts, "target": target, "method": "race", "request_index": index, **states},
+    )
+    parents = torch.tensor([-1, 0, 0, 1])
+    yield (
+        verify_tree,
+        {
+            "draft_tokens": torch.nn.functional.pad(drafts, (1, 0)), "parents": parents, "target": target,
+            "draft": torch.cat([draft, draft[:, :1]], dim=1), **states, **rows,
+        },
+    )  # fmt: skip
+    own = target[:, 0, : len(draft_map)]
+    yield race_sample, {"target": own, **states, **rows}
+    yield race_topk, {"draft": own, "k": 40, **states, **rows}
+
+
+def test_by_index_and_in_a_vocabulary_of_the_drafts_own(machine):
+    for op, call in indexed_calls():
+        assert_same(op(**call), on_cpu(op, **call))
+
+
+def test_figures_of_a_vocabulary_of_the_drafts_own(machine):
+    """By an index, too; near, because tiles are summed in another order."""
+    target, index = 2 * torch.randn(4, 2, 2500, generator=torch.Generator().manual_seed(0)), torch.tensor([1, -1, 0, 7])
+    draft_map = torch.arange(0, 2500, 3, dtype=torch.int32)
+    options = {"draft_map": draft_map, "request_index": index.int()}
+    for op in (residual, overlap):
+        found, expected = (run(op, target, target[:2, :, : len(draft_map)], **options) for run in (called, on_cpu))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}], ids=["rejection", "race"])
 def test_rows_far_apart(machine, options):
     """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
@@ -149,11 +196,13 @@ def every_op():
                 assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
             residual(rows, rows.roll(1, 0))
             overlap(rows, rows.roll(1, 0))
+        for op, call in indexed_calls():
+            assert_same(op(**call), on_cpu(op, **call))
 
 
 class TestTheLaunch:
     def test_one_kernel_a_call(self, machine):
-        assert machine.counted(every_op)["launches"] == len(DTYPES) * (4 + len(OPTIONS))
+        assert machine.counted(every_op)["launches"] == len(DTYPES) * (4 + len(OPTIONS)) + 5
 
     @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
     def test_no_block_comes_late(self, rows, vocabulary):

@@ -122,17 +122,6 @@ def test_a_law_of_no_draft(name, changes):
         op(**call | {"draft": None}, **changes)
 
 
-def test_backends_say_what_they_cannot_do():
-    op, call = CALLS["verify_chain"]
-    op(**call, temperature=0.5, draft_sampling=Sampling(0.5), draft_space="logits")  # nothing of its own
-    for changes in ({"draft_sampling": Sampling(0.5)}, {"draft_space": "probs"}):
-        with (
-            specdec_kernels.backend("cpu"),
-            pytest.raises(RuntimeError, match=r"backend 'cpu' cannot do this verify_chain: .*draft rows"),
-        ):
-            op(**call, **changes)
-
-
 # Spaces and temperatures of target and draft.
 LAWS = {
     "two temperatures": Given(Law("logits", 0.5), Law("logits", 2.0)),

@@ -21,27 +21,29 @@ struct ChainRequest : WalkRequest {
   using Params = ChainParams;
   static constexpr bool kSiblings = false;
   const Params& p;
-  int64_t first_token;          // offset of slot 0
-  int64_t request, first_prob;  // draft_prob of a slot is that of (request, first_prob + slot)
-  int32_t slots;                // drafts at most
-  float over_acceptance;
+  int64_t first_token = 0;            // offset of slot 0
+  int64_t entry = 0, first_prob = 0;  // draft_prob of a slot is that of (entry, first_prob + slot)
+  int32_t slots = 0;                  // drafts at most
+  float over_acceptance = 0.0f;
 
   SPECDEC_HD ChainRequest(const Params& params, int64_t b) : WalkRequest{}, p(params) {
-    status = kStatusOk;
-    readable = true;
+    const Entry who = entry_of(p.request_index, b);
+    status = who.status();
+    readable = who.live();
+    idle = who.idle();
+    if (!readable) return;
     slots = p.max_drafts();
-    request = b;
-    first_prob = 0;
+    entry = who.index;
     first_token = b * p.draft_tokens.request_stride;
     first_target = b * p.target.request_stride;
-    first_draft = b * p.draft.request_stride;
+    first_draft = entry * p.draft.request_stride;
     target_row_stride = p.target.row_stride;
     draft_row_stride = p.draft.row_stride;
-    if (p.cu_drafts.data) read_ragged(p.cu_drafts.data[b], p.cu_drafts.data[b + 1]);
-    noise = noise_at(p.noise, b, 0, kStreamRace);
-    target_law = law_at(p.target_law, b, 0, &status);
-    draft_law = p.draft.data ? law_at(p.draft_law, b, 0, &status) : target_law;
-    over_acceptance = epsilon_of(p.epsilon.at(b), &status);
+    if (p.cu_drafts.data) read_ragged(b, p.cu_drafts.data[b], p.cu_drafts.data[b + 1]);
+    noise = noise_at(p.noise, entry, 0, kStreamRace);
+    target_law = law_at(p.target_law, entry, 0, &status);
+    draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
+    over_acceptance = epsilon_of(p.epsilon.at(entry), &status);
   }
 
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }
@@ -52,7 +54,7 @@ struct ChainRequest : WalkRequest {
   SPECDEC_HD float epsilon() const { return over_acceptance; }
 
   SPECDEC_HD float draft_share(int32_t node, int32_t* bits) const {
-    return has_draft_row(node) ? draft_prob_of(p.draft_prob.at(request, first_prob + node), bits) : 1.0f;
+    return has_draft_row(node) ? draft_prob_of(p.draft_prob.at(entry, first_prob + node), bits) : 1.0f;
   }
   SPECDEC_HD int32_t next_child(int32_t node, int32_t after, int32_t*) const {
     return after == node && node < slots ? node + 1 : kNoNode;
@@ -70,13 +72,13 @@ struct ChainRequest : WalkRequest {
 
  private:
   // Requests one after another: this one has the drafts [from, to), and one row more.
-  SPECDEC_HD void read_ragged(int64_t from, int64_t to) {
+  SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
     readable = from >= 0 && to >= from && to <= p.draft_tokens.slots;
     if (!readable || to - from > p.max_drafts()) status |= kStatusParameter;
     if (to - from < slots) slots = static_cast<int32_t>(to - from);
     first_prob = from;
     first_token = from * p.draft_tokens.slot_stride;
-    first_target = (from + request) * p.target.row_stride;
+    first_target = (from + b) * p.target.row_stride;
     first_draft = from * p.draft.row_stride;
   }
 };

@@ -34,7 +34,7 @@ enum Status : int32_t {
   kStatusNonFinite = 1,      // a NaN or +inf was met, or a row without positive weight
   kStatusEmptyResidual = 2,  // p and q equal to rounding: drew from p
   kStatusTokenRange = 4,     // a draft token outside [0, V): rejected
-  kStatusParameter = 8,      // a temperature, draft_prob or epsilon outside its range
+  kStatusParameter = 8,      // a temperature, draft_prob, epsilon, cu_drafts or request_index outside its range
 };
 
 SPECDEC_END

@@ -76,6 +76,13 @@ struct Vector {
   int64_t size;
 };
 
+// For each batch row, whose numbers and draft rows it uses; -1: idle, nothing is read. Null where it uses its own.
+struct RequestIndex {
+  const int32_t* data;
+  int64_t size;
+  int64_t entries;  // how many numbers and draft rows there are
+};
+
 // An output [rows, columns] (a vector has one column): unit stride along the columns. Null where nobody wants it.
 template <class T>
 struct Output {
@@ -87,9 +94,9 @@ struct Output {
 struct ChainParams {
   Tokens draft_tokens;
   Rows target, draft;
-  Vector<const int32_t> cu_drafts;      // [batch + 1], null when padded
-  Vector<const int32_t> draft_map;      // [draft.vocab]: the target's token of each of the draft's, rising
-  Vector<const int32_t> request_index;  // [batch]: whose numbers and draft rows a request uses; -1: idle
+  Vector<const int32_t> cu_drafts;  // [batch + 1], null when padded
+  Vector<const int32_t> draft_map;  // [draft.vocab]: the target's token of each of the draft's, rising
+  RequestIndex request_index;       // [batch]
   Method method;
   LawParams target_law, draft_law;
   Per<float> draft_prob, epsilon;
@@ -107,7 +114,8 @@ struct ChainParams {
 struct TreeParams {
   Tokens draft_tokens, parents;  // [batch, nodes]; a stride of 0 along the batch is one tree for all
   Rows target, draft;            // row i of a request: the law of the token after node i
-  Vector<const int32_t> draft_map, request_index;
+  Vector<const int32_t> draft_map;
+  RequestIndex request_index;
   Method method;
   bool replacement;
   LawParams target_law, draft_law;
@@ -127,7 +135,8 @@ struct TreeParams {
 // race_sample (one column of tokens) and race_topk (k), over [requests, rows] rows.
 struct RaceParams {
   Rows rows;
-  Vector<const int32_t> draft_map, request_index;
+  Vector<const int32_t> draft_map;
+  RequestIndex request_index;
   LawParams law;
   NoiseParams noise;
   Output<int64_t> tokens;  // [requests * rows, k]
@@ -139,7 +148,8 @@ struct RaceParams {
 
 struct ResidualParams {
   Rows target, draft;
-  Vector<const int32_t> draft_map, request_index;
+  Vector<const int32_t> draft_map;
+  RequestIndex request_index;
   LawParams target_law, draft_law;
   Per<float> draft_prob, epsilon;
   Output<float> probs;     // [requests * rows, V]
@@ -154,7 +164,8 @@ struct ResidualParams {
 
 struct OverlapParams {
   Rows target, draft;
-  Vector<const int32_t> draft_map, request_index;
+  Vector<const int32_t> draft_map;
+  RequestIndex request_index;
   LawParams target_law, draft_law;
   Output<float> accept, tv, kl, harmonic;  // [requests * rows]
   Output<int32_t> status;                  // likewise, may be null

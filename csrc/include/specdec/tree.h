@@ -18,20 +18,23 @@ struct TreeRequest : WalkRequest {
   using Params = TreeParams;
   static constexpr bool kSiblings = true;
   const Params& p;
-  int64_t first_token, first_parent;  // offsets of node 0
+  int64_t first_token = 0, first_parent = 0;  // offsets of node 0
 
   SPECDEC_HD TreeRequest(const Params& params, int64_t b) : WalkRequest{}, p(params) {
-    status = kStatusOk;
-    readable = true;
+    const Entry who = entry_of(p.request_index, b);
+    status = who.status();
+    readable = who.live();
+    idle = who.idle();
+    if (!readable) return;
     first_token = b * p.draft_tokens.request_stride;
     first_parent = b * p.parents.request_stride;
     first_target = b * p.target.request_stride;
-    first_draft = b * p.draft.request_stride;
+    first_draft = who.index * p.draft.request_stride;
     target_row_stride = p.target.row_stride;
     draft_row_stride = p.draft.row_stride;
-    noise = noise_at(p.noise, b, 0, kStreamRace);
-    target_law = law_at(p.target_law, b, 0, &status);
-    draft_law = p.draft.data ? law_at(p.draft_law, b, 0, &status) : target_law;
+    noise = noise_at(p.noise, who.index, 0, kStreamRace);
+    target_law = law_at(p.target_law, who.index, 0, &status);
+    draft_law = p.draft.data ? law_at(p.draft_law, who.index, 0, &status) : target_law;
     parent(0, &status);  // the root has none
   }
 

@@ -37,6 +37,7 @@
 #include "accept.h"
 #include "law.h"
 #include "race.h"
+#include "request.h"
 
 SPECDEC_BEGIN
 
@@ -49,7 +50,8 @@ struct WalkRequest {
   Noise noise;                                // of the token after node 0
   Law target_law, draft_law;
   int32_t status;
-  bool readable;  // false: its arguments point outside of their arrays, so nothing is read
+  bool readable;  // false: it is idle, or its arguments point outside of their arrays, so nothing is read
+  bool idle;      // its verdict says that there was none
 
   SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * target_row_stride; }
   SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * draft_row_stride; }
@@ -78,6 +80,9 @@ struct Walk {
   float taken;    // the multiple of q that was subtracted from p so far: T_m below
   float share;    // with one-hot drafts: the mass of p on tokens not tried
 };
+
+// How many drafts were accepted by a walk that ended there.
+SPECDEC_HD int32_t accepted_by(const WalkRequest& r, const Walk& at) { return r.idle ? -1 : at.depth; }
 
 SPECDEC_HD Walk walk_from(int32_t node, int32_t depth) { return {node, depth, node, false, 0.0f, 1.0f}; }
 
@@ -221,7 +226,7 @@ SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* s
 template <class Topology, class Ops>
 SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32_t* status) {
   if (!t.readable) {
-    ops.emit(0, 0, 0);
+    if (!t.idle) ops.emit(0, 0, 0);
     return true;
   }
   if (t.target_law.greedy || method == Method::kRace) return walk_race(t, ops, at, status);

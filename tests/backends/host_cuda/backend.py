@@ -6,13 +6,12 @@ import shutil
 
 import torch
 
-from specdec_kernels.backends._missing import unsupported
 from specdec_kernels.backends._native import use_torch
 from specdec_kernels.backends.cuda import Kernels
 from specdec_kernels.ops import OPS, Law, Noise
 from tests.backends.host_cuda.build import HERE, ROOT, build
 
-__all__ = [*OPS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported", "workspaces"]
+__all__ = [*OPS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "workspaces"]
 
 
 def machine(multiprocessors, capability, blocks_in_flight, schedule):

@@ -5,11 +5,11 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
-from tests.cases import chain_call, seeds
-from tests.enumeration import PROBS, Contexts, Given, completed, output_law
-from tests.tree_enumeration import emitted_law
-from tests.tree_enumeration import output_law as tree_law
-from tests.trees import tree_call
+from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, seeds
+from tests.support.enumeration import PROBS, Contexts, Given, completed, output_law
+from tests.support.tree_enumeration import emitted_law
+from tests.support.tree_enumeration import output_law as tree_law
+from tests.support.trees import tree_call
 
 V = 70
 MAPS = {
@@ -22,9 +22,9 @@ EVERY_MAP = pytest.mark.parametrize("draft_map", MAPS.values(), ids=MAPS)
 SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
 
 
-def scattered(rows, draft_map, space):
+def scattered(rows, draft_map, space, vocabulary=V):
     """The same rows over the target's vocabulary."""
-    full = torch.full((*rows.shape[:-1], V), 0.0 if space == "probs" else -torch.inf)
+    full = rows.new_full((*rows.shape[:-1], vocabulary), 0.0 if space == "probs" else -torch.inf)
     full[..., draft_map.long()] = rows
     return full
 
@@ -34,11 +34,11 @@ def draft_rows(draft_map, *shape, space="logits", seed=3):
     return rows.softmax(-1) if space == "probs" else rows
 
 
-def some_of_them_known(tokens, draft_map):
+def some_of_them_known(tokens, draft_map, vocabulary=V):
     """Most draft tokens are of the draft's own, as it would draw them."""
     mapped = draft_map.long()[tokens.clamp(min=0) % len(draft_map)]
     most = torch.arange(tokens.numel()).view_as(tokens) % 5 > 0
-    return torch.where((tokens >= 0) & (tokens < V) & most, mapped, tokens)
+    return torch.where((tokens >= 0) & (tokens < vocabulary) & most, mapped, tokens)
 
 
 def assert_same(found, expected):
@@ -145,6 +145,96 @@ class TestTogether:
         assert tokens.tolist() == [[3, -1], [-1, -1]]
 
 
+@pytest.mark.usefixtures("able_backend")
+@SPACES
+class TestWideRows:
+    """Maps of many tiles, dense here and sparse there, of rows that are hard for a race."""
+
+    wide = 9000
+    draft_map = torch.cat([torch.arange(0, 2500), torch.arange(2601, 9000, 3), torch.tensor([8999])]).int()
+
+    def rows(self, space):
+        rows = torch.stack(list(adversarial_rows(len(self.draft_map)).values()))
+        return rows if space == "logits" else rows.nan_to_num(0, 0, 0).clamp(-50, 50).softmax(-1)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_races(self, space, dtype):
+        rows = poisoned(self.rows(space).to(dtype))
+        full = scattered(rows, self.draft_map, space, self.wide)
+        call = {"seed": seeds(len(rows)), "position": 5, "space": space, "temperature": seeds(len(rows)) % 3 * 0.5}
+        mine, theirs = torch.full((2, len(rows)), -77, dtype=torch.int32)
+        found = race_sample(rows, **call, draft_map=self.draft_map, status=mine)
+        assert torch.equal(found, race_sample(full, **call, status=theirs))
+        for k in (5, 40):
+            found = race_topk(rows, k, **call, draft_map=self.draft_map)
+            assert torch.equal(found, race_topk(full, k, **call))
+        well = (rows == rows).all(-1)  # a full row of probabilities holds no -inf
+        assert torch.equal(mine[well], theirs[well])
+
+    def test_verdicts_and_figures(self, space):
+        call = chain_call(5, requests=4, slots=2, vocabulary=self.wide, space=space)
+        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map, self.wide)
+        rows = call["draft"][..., : len(self.draft_map)].contiguous()
+        full = scattered(rows, self.draft_map, space, self.wide)
+        mapped = call | {"draft": rows, "draft_map": self.draft_map}
+        assert_same(verify_chain(**mapped), verify_chain(**call | {"draft": full}))
+        target = call["target"][:, :2]
+        for op in (residual, overlap):
+            found = op(target, rows, space=space, draft_map=self.draft_map)
+            assert_near(found, op(target, full, space=space))
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    """As on a device: the host does not look into a tensor."""
+    monkeypatch.setattr("specdec_kernels.ops._inputs.host_sees", lambda tensor: False)
+
+
+@pytest.mark.usefixtures("kernels", "unseen")
+class TestMapsThatAreNone:
+    """Nothing outside is read or drawn. The oracle indexes by the map, so it cannot be asked."""
+
+    outside = torch.tensor([-(2**31), -5, -1, 4, 9, 40, 69, 70, 71, 2**31 - 1], dtype=torch.int32)
+    inside = (outside >= 0) & (outside < V)
+    falling = torch.tensor([69, 3, 3, 50, 0, -7, 200, 12, 5, 1], dtype=torch.int32)
+
+    def test_columns_outside_have_no_weight(self):
+        call = chain_call(5, requests=64, slots=3, vocabulary=V, space="probs")
+        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.outside[self.inside])
+        rows = draft_rows(self.outside, 64, 3, space="probs")
+        part = {"draft": rows[..., self.inside].contiguous(), "draft_map": self.outside[self.inside]}
+        whole = {"draft": rows, "draft_map": self.outside}
+        assert_same(verify_chain(**call | whole), verify_chain(**call | part))
+        for op in (residual, overlap):
+            assert_near(
+                op(call["target"][:, :3], **whole, space="probs"), op(call["target"][:, :3], **part, space="probs")
+            )
+        tree = tree_call(5, requests=64, nodes=7, vocabulary=V, space="probs")
+        tree["draft_tokens"] = some_of_them_known(tree["draft_tokens"], self.outside[self.inside])
+        rows = draft_rows(self.outside, 64, 7, space="probs")
+        whole["draft"], part["draft"] = rows, rows[..., self.inside].contiguous()
+        assert_same(verify_tree(**tree | whole), verify_tree(**tree | part))
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.0])
+    def test_races_draw_no_such_token(self, temperature):
+        for draft_map in (self.outside, self.falling):
+            rows = draft_rows(draft_map, 64)
+            call = {"seed": seeds(64), "position": 5, "temperature": temperature, "draft_map": draft_map}
+            given = {0, *draft_map[draft_map >= 0].tolist()}
+            assert set(race_sample(rows, **call).tolist()) <= given
+            assert set(race_topk(rows, 4, **call).flatten().tolist()) <= given | {-1}
+
+    @SPACES
+    def test_a_map_that_falls(self, space):
+        call = chain_call(5, requests=64, slots=3, vocabulary=V, space=space)
+        rows = draft_rows(self.falling, 64, 3, space=space)
+        verdict = verify_chain(**call | {"draft": rows, "draft_map": self.falling})
+        assert ((verdict.tokens >= -1) & (verdict.tokens < V)).all()
+        for op in (residual, overlap):
+            for figure in op(call["target"][:, :3], rows, space=space, draft_map=self.falling):
+                assert not figure.isnan().any()
+
+
 class TestExactly:
     """Every coin and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
 
@@ -228,13 +318,3 @@ def test_a_map_of_no_draft(name):
     op, call = CALLS[name]
     with pytest.raises(ValueError, match="draft_map: expected None without draft laws; got int32"):
         op(**call | {"draft": None})
-
-
-def test_backends_say_that_they_cannot():
-    op, call = CALLS["race_sample"]
-    for backend in ("cpu", "cuda-host"):
-        with (
-            specdec_kernels.backend(backend),
-            pytest.raises(RuntimeError, match=f"backend '{backend}' cannot do this race_sample: .*draft_map"),
-        ):
-            op(**call)

@@ -1,12 +1,13 @@
 """request_index: state of requests by number, without a gather."""
 
+import numpy as np
 import pytest
 import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
-from tests.cases import chain_call, ragged
-from tests.trees import tree_call
+from tests.support.cases import FAR_ELEMENTS, chain_call, ragged
+from tests.support.trees import tree_call
 
 V, STATES = 33, 5
 INDEX = torch.tensor([3, 0, 3, 4, 1, 1, 2], dtype=torch.int32)
@@ -204,6 +205,31 @@ class TestWithoutStates:
         assert (tokens.tolist(), status.tolist()) == ([0], [8])
 
 
+@pytest.mark.usefixtures("able_backend")
+class TestNoEntries:
+    """Draft rows of nobody: every index points outside."""
+
+    @pytest.mark.parametrize("index, status", [(0, 8), (-1, 0)])
+    def test_of_a_draft(self, index, status):
+        call = {"target": logits(1, seed=6), "draft": logits(0, seed=4)}
+        *figures, bits = run(overlap, call, request_index=torch.tensor([index]).int())
+        assert bits.tolist() == [status]
+        assert not any(figure.any() for figure in figures)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_entries_far_apart():
+    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
+    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
+    far = room.as_strided((STATES, 3, V), (2**29, V, 1))
+    call, states = chain()
+    far.copy_(states["draft"])
+    assert_same(
+        run(verify_chain, call, states | {"draft": far}, request_index=INDEX),
+        run(verify_chain, call, states | {"draft": far.contiguous()}, request_index=INDEX),
+    )
+
+
 def sample(**changes):
     rows, states = race("target")
     return race_sample(**rows | states | {"request_index": INDEX} | changes)
@@ -279,12 +305,3 @@ def test_refused(call, changes, error, message):
         call()
         with pytest.raises(error, match=message):
             call(**changes)
-
-
-def test_backends_say_that_they_cannot():
-    for backend in ("cpu", "cuda-host"):
-        with (
-            specdec_kernels.backend(backend),
-            pytest.raises(RuntimeError, match=f"backend '{backend}' cannot do this race_sample: .*request_index"),
-        ):
-            sample()

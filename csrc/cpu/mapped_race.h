@@ -1,0 +1,67 @@
+// The race over a row of a draft's own vocabulary: its columns are tokens of the target's (specdec/draft_map.h), whose
+// noise they have; candidates are columns. Columns are dismissed by the maximum of their tile and the first arrival of
+// their token's group.
+#pragma once
+
+#include "race_scan.h"
+
+SPECDEC_BEGIN
+
+// The noise of the group of the token at hand, as words: columns rise, so it mostly is that of the column before.
+struct GroupNoise {
+  const Noise& noise;
+  uint32_t index, a, b;
+  SPECDEC_HD explicit GroupNoise(const Noise& whose) : noise(whose) { read(0); }
+  SPECDEC_HD void go_to(uint32_t group) {
+    if (group != index) read(group);
+  }
+
+ private:
+  SPECDEC_HD void read(uint32_t group) {
+    const Words<uint32_t> w = noise_words(noise, group >> 1);
+    index = group;
+    a = group & 1 ? w.word[1] : w.word[0], b = group & 1 ? w.word[3] : w.word[2];
+  }
+};
+
+template <class Weights, class Result>
+SPECDEC_HD void mapped_race_tiles(const Weights& weights, const Row& row, const DraftMap& map, const Noise& noise,
+                                  const float* tile_maxima, int32_t from, int32_t to, Result& result) {
+  GroupNoise group(noise);
+  for (int32_t tile = from; tile < to; ++tile) {
+    const float bound = weights.log_bound(tile_maxima[tile]);
+    if (!(bound > -kInfinity)) continue;
+    float beaten = result.to_beat();
+    uint32_t limit = largest_winning_word(bound, beaten);
+    const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
+    for (int32_t column = begin; column < end; ++column) {
+      const int32_t token = map.tokens[column];
+      if (token < 0) continue;  // no map has that
+      group.go_to(static_cast<uint32_t>(token) / kGroup);
+      if (result.to_beat() != beaten) beaten = result.to_beat(), limit = largest_winning_word(bound, beaten);
+      if (group.a > limit) continue;
+      const float log_weight = weights.log_weight(element(row, column), column);
+      const float earliest = static_cast<float>(group.a) * 0x1p-38f;
+      if (log_weight == -kInfinity || log_weight < needed_at_least(beaten, earliest)) continue;
+      const float time = arrival(noise, group_of(group.index, group.a, group.b), static_cast<uint32_t>(token));
+      result.offer({race_score(log_weight, time), column});
+    }
+  }
+}
+
+// The winner of the whole row; tile_maxima as row_maxima left them.
+template <class Weights>
+SPECDEC_HD Candidate mapped_race_winner(const Weights& weights, const Row& row, const DraftMap& map,
+                                        const Noise& noise, const float* tile_maxima, const Crew& crew) {
+  Winner winners[kMaxParts];
+  over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+    Winner mine;
+    mapped_race_tiles(weights, row, map, noise, tile_maxima, from, to, mine);
+    winners[part] = mine;
+  });
+  Winner winner;
+  for (const Winner& w : winners) winner.offer(w.best);
+  return winner.best;
+}
+
+SPECDEC_END

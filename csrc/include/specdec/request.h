@@ -1,0 +1,27 @@
+// Whose numbers and draft rows a batch row uses: its own, or by request_index those of another number.
+#pragma once
+
+#include "params.h"
+
+SPECDEC_BEGIN
+
+struct Entry {
+  enum Kind : int32_t { kLive, kIdle, kOutside };
+  int64_t index;
+  Kind kind;
+  SPECDEC_HD bool live() const { return kind == kLive; }
+  SPECDEC_HD bool idle() const { return kind == kIdle; }
+  // Of a request that is not worked on: its status, and the first of its tokens.
+  SPECDEC_HD int32_t status() const { return kind == kOutside ? kStatusParameter : kStatusOk; }
+  SPECDEC_HD int32_t token() const { return kind == kOutside ? 0 : -1; }
+};
+
+SPECDEC_HD Entry entry_of(const RequestIndex& index, int64_t b) {
+  if (!index.data) return {b, Entry::kLive};
+  const int32_t i = index.data[b];
+  if (i == -1) return {0, Entry::kIdle};
+  if (i < 0 || i >= index.entries) return {0, Entry::kOutside};
+  return {i, Entry::kLive};
+}
+
+SPECDEC_END
