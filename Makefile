@@ -1,16 +1,17 @@
-# demo, test, bench and lint set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
+# demo, test, bench, lint and docs set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
+DOCS := $(VENV)/.docs
 # A build for use on this machine and for the tests needs one architecture; a wheel takes setup.py's own list.
 export SPECDEC_CUDA_ARCHS ?= 90a
 # Two test workers, one thread each: more only gets in each other's way on a small machine.
 TEST_JOBS ?= 2
 
-.PHONY: demo test bench lint build clean
+.PHONY: demo test bench lint docs build clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -28,16 +29,25 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The site, in site/: strict, so a link or an anchor that leads nowhere is an error. Sources are read, not imported.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
 
 clean:
-	rm -rf build dist *.egg-info specdec_kernels/*.so
+	rm -rf build dist site *.egg-info specdec_kernels/*.so
 
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
-	$(BIN)/pip install -q -r requirements-dev.txt
+	grep -v '# docs$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	touch $@
+
+$(DOCS): requirements-dev.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	grep -E '# docs$$|^ruff==' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(INSTALLED): $(READY) setup.py pyproject.toml

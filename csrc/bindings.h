@@ -92,12 +92,13 @@ class Call {
   void read(PyObject* object, Output<T>& out) {
     if (object == Py_None) return;
     const Tensor t = tensor(object, {element_for<std::remove_const_t<T>>()}, 1, Tensor::kMaxDims);
-    int64_t size = 1;
-    for (int32_t i = 0; i < t.ndim; ++i) size *= t.shape[i];
     const int64_t rows = rows_of_output(params, t.shape[0], 0);
-    const int64_t columns = rows > 0 ? size / rows : t.shape[t.ndim - 1];
-    if (rows * columns != size) expected("an output of as many rows as the input", object);
-    out = {static_cast<T*>(t.data), rows == t.shape[0] ? t.strides[0] : columns, rows, columns};
+    int64_t first_columns = 1;  // of the first dimension
+    for (int32_t i = 1; i < t.ndim; ++i) first_columns *= t.shape[i];
+    out = {static_cast<T*>(t.data), t.strides[0], rows, first_columns};
+    if (rows == t.shape[0]) return;
+    out.row_stride = out.columns = rows > 0 ? t.shape[0] * first_columns / rows : 0;
+    if (rows * out.columns != t.shape[0] * first_columns) expected("an output of as many rows as the input", object);
   }
 
   void read(PyObject* object, Mask& out) {

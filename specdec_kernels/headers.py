@@ -5,7 +5,7 @@ from pathlib import Path
 __all__ = ["get_include"]
 
 
-def get_include():
+def get_include() -> str:
     """The directory to put on a C++ compiler's include path, for ``#include <specdec/chain.h>`` and its neighbours.
 
     Returns

@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from specdec_kernels import _C
 from specdec_kernels.ops.tree_mask import tree_mask
 
 TOLERANCE = 1e-6
+Device = torch.device | str | None
+Acceptance = Sequence[float] | Callable[[tuple[int, ...]], float | None]
 
 
 class RetrievalArrays(NamedTuple):
@@ -63,7 +65,7 @@ class DraftTree:
 
     parents: tuple[int, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         parents = tuple(map(operator.index, self.parents))
         for node, parent in enumerate(parents):
             if parent != -1 if node == 0 else not 0 <= parent < node:
@@ -117,7 +119,7 @@ class DraftTree:
         return cls(tuple(parents))
 
     @classmethod
-    def optimal(cls, acceptance: Sequence[float] | Callable[[tuple[int, ...]], float | None], k: int) -> DraftTree:
+    def optimal(cls, acceptance: Acceptance, k: int) -> DraftTree:
         """The tree of ``k`` drafted tokens with the most expected tokens, for given acceptance probabilities.
 
         Parameters
@@ -181,7 +183,7 @@ class DraftTree:
     @functools.cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """The children of each node, in order."""
-        children = [[] for _ in self.parents]
+        children: list[list[int]] = [[] for _ in self.parents]
         for node, parent in enumerate(self.parents[1:], start=1):
             children[parent].append(node)
         return tuple(map(tuple, children))
@@ -199,12 +201,12 @@ class DraftTree:
         """The tree of the first ``k`` drafted nodes."""
         return DraftTree(self.parents[: _count("k", k) + 1])
 
-    def tensor(self, device=None, dtype=torch.int32) -> torch.Tensor:
+    def tensor(self, device: Device = None, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         """``parents`` [N] as the ops want it."""
         return torch.tensor(self.parents, dtype=dtype, device=device)
 
     @staticmethod
-    def stack(trees: Sequence[DraftTree], device=None, dtype=torch.int32) -> torch.Tensor:
+    def stack(trees: Sequence[DraftTree], device: Device = None, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         """``parents`` [B, N] of one tree per request, smaller ones padded with -1.
 
         >>> DraftTree.stack([DraftTree.chain(2), DraftTree.alternatives(1)]).tolist()
@@ -214,7 +216,7 @@ class DraftTree:
         rows = [tree.parents + (-1,) * (nodes - len(tree.parents)) for tree in trees]
         return torch.tensor(rows, dtype=dtype, device=device)
 
-    def expected_tokens(self, acceptance: Sequence[float] | Callable[[tuple[int, ...]], float | None]) -> float:
+    def expected_tokens(self, acceptance: Acceptance) -> float:
         """Expected tokens of a round: 1 + the sum over nodes of the product of the acceptances on their path.
 
         Parameters
@@ -249,7 +251,7 @@ class DraftTree:
             raise ValueError("mask: expected each node to attend to its ancestors and itself alone")
         return tree
 
-    def to_sglang(self, batch: int = 1, device=None) -> RetrievalArrays:
+    def to_sglang(self, batch: int = 1, device: Device = None) -> RetrievalArrays:
         """SGLang's linked arrays, the same tree for every request.
 
         >>> DraftTree.from_parents([-1, 0, 0, 1]).to_sglang().retrive_next_sibling.tolist()
@@ -304,7 +306,7 @@ class DraftTree:
         return cls.from_mask(mask[:, prefix_len:])
 
 
-def _count(name, k):
+def _count(name: str, k: SupportsIndex) -> int:
     if isinstance(k, bool) or not hasattr(k, "__index__"):
         raise TypeError(f"{name}: expected an int; got {k!r}")
     if operator.index(k) < 0:
@@ -312,7 +314,7 @@ def _count(name, k):
     return operator.index(k)
 
 
-def _probabilities(acceptance):
+def _probabilities(acceptance: Iterable[float]) -> list[float]:
     """Acceptances by child index as floats; at most one child is accepted, so they sum to 1 at most."""
     values = [float(value) for value in acceptance]
     for value in values:

@@ -64,10 +64,9 @@ def running(request):
 
 
 backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED))
-# For request_index, draft_map and laws of the draft's own; Triton joins as it learns them.
+# The C++ kernels alone.
 CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
-able_backend = pytest.fixture(running, name="able_backend", params=(ORACLE, NATIVE, *PLAYED, *CUDA_ON_GPU))
-kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))  # of these, the C++
+kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))
 # For what is compared with the oracle.
 other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))
 # For statistics over many thousands of requests.

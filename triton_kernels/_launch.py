@@ -11,6 +11,7 @@ import triton.language as tl
 
 INTERPRETED = triton.knobs.runtime.interpret
 
+ANY_NUMBER = 2**31
 _workspaces = threading.local()
 
 
@@ -62,11 +63,6 @@ def chunks_of(requests, splits, width, device):
     return max(1, min(width, 8 * multiprocessors(device) // (requests * splits)))
 
 
-def is_dense(tiles, device):
-    """1 if a call has so few tiles, one wave of programs, that opening all of each is quicker than choosing."""
-    return int(tiles <= 8 * multiprocessors(device))
-
-
 def aligned(*tensors):
     """Whether every row starts on a multiple of 16 elements, so that tiles load in whole vectors."""
     return all(
@@ -90,18 +86,52 @@ def number(name, value, *strides):
     }
 
 
-def noise(noise, *strides):
-    """Arguments for whose random numbers, and which."""
-    return {key: x for name, value in noise._asdict().items() for key, x in number(name, value, *strides).items()}
+def noise(value, *strides):
+    """Arguments for a ``Noise``."""
+    return {
+        **number("seed", value.seed, *strides),
+        **number("position", value.position, *strides),
+        **number("nonce", value.nonce, *strides),
+    }
 
 
-def may_be_greedy(law):
-    """Whether some request may be at temperature 0; ``all_greedy``: whether all are."""
-    return isinstance(law.temperature, torch.Tensor) or all_greedy(law)
+def index(request_index, *values):
+    """Arguments for ``request_index``: itself, and how many entries draft rows and tensors of numbers have.
+
+    Without any all requests have the same numbers, and every index will do.
+    """
+    if request_index is None:
+        return {"request_index": None, "entries": 0}
+    entries = next((value.shape[0] for value in values if isinstance(value, torch.Tensor)), ANY_NUMBER)
+    return {"request_index": request_index, "entries": entries}
 
 
-def all_greedy(law):
+def is_greedy(law):
+    """Whether a number says that the argmax is wanted, for all."""
     return not isinstance(law.temperature, torch.Tensor) and not law.temperature >= 2.0**-126
+
+
+def is_own(law, other):
+    """Whether a law's temperature has to be looked at beside another's. That of probabilities is 0 or says nothing."""
+    mine, others = law.temperature, other.temperature
+    if isinstance(mine, torch.Tensor) or isinstance(others, torch.Tensor):
+        same = mine is others or (
+            isinstance(mine, torch.Tensor) and isinstance(others, torch.Tensor)
+            and (mine.data_ptr(), mine.shape, mine.stride()) == (others.data_ptr(), others.shape, others.stride())
+        )  # fmt: skip
+    else:
+        same = mine == others
+    return not same and (law.space == "logits" or isinstance(mine, torch.Tensor) or is_greedy(law))
+
+
+def is_learned(law):
+    """Whether something has to be learned of a row before its probabilities are known: a sum, or an argmax."""
+    return law.space == "logits" or isinstance(law.temperature, torch.Tensor) or is_greedy(law)
+
+
+def learns(call, draft, own_law):
+    """Whether probabilities need a launch of their own first: sums of logits, or the argmax of a draft at T = 0."""
+    return call.target_law.space == "logits" or (draft is not None and (call.draft_law.space == "logits" or own_law))
 
 
 def rows(name, tensor, ragged=False):

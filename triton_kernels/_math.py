@@ -4,6 +4,8 @@ Launches pass ``enable_fp_fusion=False``: every multiply and add then rounds on 
 the bits of ``specdec_kernels._C`` (tests/backends/test_triton_math.py). They work on scalars and on blocks.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -32,10 +34,24 @@ def any_of(condition):
 # philox.h, noise.h
 
 
+class Noise(NamedTuple):
+    """Which random numbers: an int64 seed, and a position and a nonce as uint32."""
+
+    seed: tl.tensor
+    position: tl.tensor
+    nonce: tl.tensor
+
+
 @triton.jit
-def words(seed, index, position, nonce, stream):
-    """The four words at a counter of uint32; ``seed`` is int64. Triton's own Philox4x32-10 is Random123's."""
-    return tl.philox(seed, index, position, nonce, stream)
+def later(noise, steps):
+    """The noise so many positions later; blocks of steps give blocks of positions."""
+    return Noise(noise.seed, noise.position + steps.to(tl.uint32), noise.nonce)
+
+
+@triton.jit
+def words(noise, index, stream):
+    """The four words of a stream at an index of uint32. Triton's own Philox4x32-10 is Random123's."""
+    return tl.philox(noise.seed, index, noise.position, noise.nonce, stream)
 
 
 @triton.jit
@@ -69,18 +85,18 @@ def later_by(word):
 
 
 @triton.jit
-def group_words(seed, first_group, position, nonce, stream, GROUPS: tl.constexpr):
+def group_words(noise, first_group, stream, GROUPS: tl.constexpr):
     """Words (a, b) [GROUPS] of the groups from the even ``first_group`` on: one Philox call for two groups."""
     pair = (first_group // 2 + tl.arange(0, GROUPS // 2)).to(tl.uint32)
-    w0, w1, w2, w3 = words(seed, pair, position, nonce, stream)
+    w0, w1, w2, w3 = words(noise, pair, stream)
     return tl.reshape(tl.join(w0, w1), [GROUPS]), tl.reshape(tl.join(w2, w3), [GROUPS])
 
 
 @triton.jit
-def second_words(seed, token, position, nonce, stream):
+def second_words(noise, token, stream):
     """The second word of each token id."""
     token = token.to(tl.uint32)
-    w0, w1, w2, w3 = words(seed, token >> 2, position, nonce, stream + 1)
+    w0, w1, w2, w3 = words(noise, token >> 2, stream + 1)
     low = tl.where(token & 1 == 1, w1, w0)
     high = tl.where(token & 1 == 1, w3, w2)
     return tl.where(token & 2 == 2, high, low)
@@ -92,8 +108,8 @@ def coin_of(word):
 
 
 @triton.jit
-def accept_coin(seed, index, position, nonce):
-    return coin_of(words(seed, index.to(tl.uint32), position, nonce, STREAM_ACCEPT)[0])
+def accept_coin(noise, index):
+    return coin_of(words(noise, index.to(tl.uint32), STREAM_ACCEPT)[0])
 
 
 # logarithm.h, exponential.h
@@ -188,6 +204,38 @@ def probability(x, peak, log_sum):
 def residual_weight(p, drafted):
     w = p - drafted
     return tl.where(w >= SMALLEST, w, 0.0)
+
+
+@triton.jit
+def rejected_weight(p, drafted, epsilon):
+    """What is drafted of a token and not accepted."""
+    return tl.maximum((drafted - p) - epsilon, 0.0)
+
+
+@triton.jit
+def drawn_mass(weight, rejected, h, epsilon):
+    """The probability that a token is drawn from a residual of mass ``weight``."""
+    return tl.where(weight > 0.0, tl.where(epsilon == 0.0, weight, (1.0 - h) + rejected), 0.0)
+
+
+@triton.jit
+def entropy_term(p, q):
+    """p log(p / q)."""
+    ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)
+    return tl.where(p > 0.0, ratio, 0.0)
+
+
+@triton.jit
+def harmonic_term(p, q):
+    """p q / (p + q)."""
+    return p * q / tl.maximum(p + q, SMALLEST)
+
+
+@triton.jit
+def share_left(left, untried):
+    """The share of q^m in p^m's scale, from sum (p - T q)^+ and the mass of q not tried (tree.h)."""
+    ratio = tl.div_rn(left, tl.maximum(untried, SMALLEST))
+    return tl.where(untried >= SMALLEST, tl.minimum(ratio, LARGEST), 0.0)
 
 
 @triton.jit

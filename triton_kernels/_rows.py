@@ -1,48 +1,73 @@
-"""Rows in tiles of [groups, 64] tokens: loading them, their log-sum-exp, the race over them."""
+"""Rows in tiles of [groups, 64] tokens: loading them, what several programs learn of one, where they meet."""
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels._laws import (
+    Known,
+    argmax_known,
+    clean,
+    greedy_scores,
+    nothing,
+    probabilities,
+    unclean_groups,
+    unlike,
+)
 from specdec_kernels.triton_kernels._math import (
     GROUP,
     INFINITY,
     NO_TOKEN,
-    SMALLEST,
+    NOBODY,
+    NON_FINITE,
+    Noise,
     any_of,
-    clean_probability,
     exp_or_zero,
-    first_arrival,
-    first_winner,
-    group_words,
     key_of,
-    key_score,
-    later_by,
     log,
-    log_probability,
-    log_weight,
-    probability,
-    residual_weight,
-    scaled,
-    second_words,
-    slack,
-    words,
 )
-from specdec_kernels.triton_kernels._trees import NODES, children_at
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
-# What a tile holds: logits or probabilities as they came, or weights already clean.
-LOGITS = tl.constexpr(0)
-PROBS = tl.constexpr(1)
-WEIGHTS = tl.constexpr(2)
+# Records of rows and requests begin alike: the best key (two words), programs done, status.
+DONE, FLAGS = tl.constexpr(2), tl.constexpr(3)
+
+
+class Row(NamedTuple):
+    """Where a row is, or each row of a block, and how many columns it has."""
+
+    at: tl.tensor
+    columns: tl.tensor
 
 
 @triton.jit
-def number(pointer, value, offset):
-    """A per-request number: from memory, or the same for all."""
+def entry_of(b, request_index, entries):
+    """(whose numbers and draft rows request ``b`` uses, whether it has such an entry, whether it is idle)."""
+    if request_index is None:
+        return b, b >= 0, b < 0
+    else:
+        index = tl.load(request_index + b).to(tl.int64)
+        live = (index >= 0) & (index < entries)
+        return tl.where(live, index, 0), live, index == -1
+
+
+@triton.jit
+def number(pointer, value, offset, live):
+    """A number of an entry: from memory, 0 if the request has none, or the same for all."""
     if pointer is None:
         return value
     else:
-        return tl.load(pointer + offset)
+        return tl.load(pointer + offset, mask=live, other=0)
+
+
+@triton.jit
+def noise_at(seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at, live):
+    """The noise of a row, from numbers that may be int32 or int64 in memory."""
+    return Noise(
+        number(seed, seed_value, seed_at, live).to(tl.int64),
+        number(position, position_value, position_at, live).to(tl.uint32),
+        number(nonce, nonce_value, nonce_at, live).to(tl.uint32),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -66,11 +91,76 @@ def row_at(rows, offset, ALIGNED: tl.constexpr):
     return rows + offset
 
 
+class Rows(NamedTuple):
+    """Where row 0 of a request is, the stride of rows and how many columns they have."""
+
+    at: tl.tensor
+    step: tl.tensor
+    columns: tl.tensor
+
+
 @triton.jit
-def load_tile(row, start, vocab, nothing, TILE: tl.constexpr):
-    """A tile of a row; ``nothing`` beyond the vocabulary."""
+def row_of(rows, n, ALIGNED: tl.constexpr):
+    """Row n of a request, or a block of them."""
+    return Row(row_at(rows.at, n * rows.step, ALIGNED), rows.columns)
+
+
+@triton.jit
+def share_of(tiles, split, splits):
+    """The tiles [first, last) of a row that are a program's."""
+    return split * tiles // splits, (split + 1) * tiles // splits
+
+
+@triton.jit
+def load_tile(row, law, start, TILE: tl.constexpr):
+    """A tile of a row; nothing beyond its columns."""
     tokens = tile_tokens(start, TILE)
-    return tl.load(row + tokens, mask=tokens < vocab, other=nothing).to(tl.float32)
+    return tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
+
+
+@triton.jit
+def first_not_below(draft_map, low, count, token):
+    """The first of ``count`` entries from ``low`` on, or the one behind, that is not below ``token``; they rise."""
+    while count > 1:
+        half = count // 2
+        low = tl.where(tl.load(draft_map + low + (half - 1)) < token, low + half, low)
+        count -= half
+    return low + (tl.load(draft_map + low) < token).to(tl.int32)
+
+
+@triton.jit
+def column_of(draft_map, columns, token, there):
+    """(the column of a draft row that has a token, whether there is one)."""
+    if draft_map is None:
+        return token, there & (token < columns)
+    else:
+        column = first_not_below(draft_map, (token * 0).to(tl.int32), columns, token)
+        there = there & (column < columns)
+        return column, there & (tl.load(draft_map + column, mask=there, other=-1) == token)
+
+
+@triton.jit
+def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
+    """The values of a draft row for a tile of the target's tokens."""
+    if draft_map is None:
+        return load_tile(row, law, start, TILE)
+    else:
+        # Rising entries: a token of the tile stands less than a tile behind the first that is not below ``start``.
+        low = first_not_below(draft_map, start * 0, row.columns, start)
+        low = tl.maximum(tl.minimum(low, row.columns - 1), 0)
+        tokens = tile_tokens(start, TILE)
+        column = first_not_below(draft_map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
+        there = column < row.columns
+        there = there & (tl.load(draft_map + column, mask=there, other=-1) == tokens)
+        return tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
+
+
+@triton.jit
+def probability_at(row, token, there, law, known, draft_map):
+    """(the probability of a token of a row, 0 where it is not ``there``; whether the row's value is no probability)."""
+    column, there = column_of(draft_map, row.columns, token, there)
+    x = tl.load(row.at + column, mask=there, other=0.0).to(tl.float32)
+    return tl.where(there, probabilities(x, token, law, known), 0.0), there & unlike(x, law)
 
 
 @triton.jit
@@ -88,270 +178,28 @@ def group_tops(x):
 
 
 @triton.jit
-def clean(x, inverse, KIND: tl.constexpr):
-    """Scaled logits, or weights."""
-    if KIND == LOGITS:
-        return scaled(x, inverse)
-    elif KIND == PROBS:
-        return clean_probability(x)
-    else:
-        return x
-
-
-@triton.jit
-def unclean_groups(x, tops, KIND: tl.constexpr):
-    """Which groups hold a value that no law can have."""
-    unclean = (tops < INFINITY) == 0
-    if KIND == PROBS:
-        unclean = unclean | (tl.min(x, axis=1) < 0.0)
-    return unclean
-
-
-@triton.jit
-def can_win(bound, a, to_beat):
-    """Whether a group with first word ``a`` and log weights up to ``bound`` can win: it arrives at a * 2**-38 or later.
-
-    The approximate exponential and the rounded ``a`` are far inside the slack. Without any weight the exponent is NaN.
-    """
-    return a.to(tl.float32) <= tl.exp(bound - to_beat + slack(bound, to_beat)) * 2.0**38 + 1.0
-
-
-@triton.jit
-def log_weights(x, KIND: tl.constexpr):
-    """Of what ``clean`` returned."""
-    return x if KIND == LOGITS else log_weight(x)
-
-
-@triton.jit
-def exchange(key, best):
-    """The best key of all programs of a row so far, after telling them ours.
-
-    Memory that other programs write meanwhile is read by atomics alone. A scalar load is done by each warp on its own:
-    they could see different values, and part ways at the next branch.
-    """
-    return tl.maximum(best, tl.atomic_max(key, best, sem="relaxed"))
-
-
-@triton.jit
-def best_key(best, score, token):
-    return tl.maximum(best, tl.max(key_of(score, token), axis=0))
-
-
-@triton.jit
-def tile_scores(x, a, b, start, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr):
-    """The score of every token of a tile of clean values."""
-    GROUPS: tl.constexpr = x.shape[0]
-    first = first_arrival(a, b)[:, None]
-    column = tl.arange(0, GROUP)
-    four = start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
-    w0, w1, w2, w3 = words(seed, four.to(tl.uint32), position, nonce, STREAM + 1)
-    second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
-    arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))
-    return log_weights(x, KIND) - log(arrival)
-
-
-@triton.jit
-def open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr):
-    """The best key after a tile of clean values, most of them unseen.
-
-    Each group offers its first arrival, then its largest weight. What other programs of the row found by then is asked
-    for, and groups whose second largest weight could still win are opened one by one.
-    """
-    GROUPS: tl.constexpr = x.shape[0]
-    group = tl.arange(0, GROUPS)
-    column = tl.arange(0, GROUP)
-    first, winner = first_arrival(a, b), first_winner(b)
-    log_first = log(first)
-    chosen = tl.sum(tl.where(column[None, :] == winner[:, None], x, 0.0), axis=1)
-    best = best_key(best, log_weights(chosen, KIND) - log_first, start + group * GROUP + winner)
-
-    largest = tl.max(x, axis=1)
-    at = tl.min(tl.where(x == largest[:, None], column[None, :], GROUP), axis=1)
-    token = start + group * GROUP + at
-    later = first + later_by(second_words(seed, token, position, nonce, STREAM))
-    best = best_key(best, log_weights(largest, KIND) - log(tl.where(at == winner, first, later)), token)
-
-    to_beat = key_score(exchange(key, best))
-    NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
-    rest = tl.max(tl.where(column[None, :] == at[:, None], NOTHING, x), axis=1)
-    ceiling = log_weights(rest, KIND) - log_first
-    top = tl.max(ceiling, axis=0)
-    while top + slack(top, to_beat) >= to_beat:  # never for -inf: its sum is a NaN
-        mine = group == tl.min(tl.where(ceiling == top, group, GROUPS), axis=0)
-        row = tl.sum(tl.where(mine[:, None], x, 0.0), axis=0)
-        column_token = start + tl.sum(tl.where(mine, group, 0), axis=0) * GROUP + column
-        when = tl.sum(tl.where(mine, first, 0.0), axis=0)
-        column_later = when + later_by(second_words(seed, column_token, position, nonce, STREAM))
-        arrival = tl.where(column == tl.sum(tl.where(mine, winner, 0), axis=0), when, column_later)
-        best = best_key(best, log_weights(row, KIND) - log(arrival), column_token)
-        ceiling = tl.where(mine, -INFINITY, ceiling)
-        top = tl.max(ceiling, axis=0)
-        to_beat = tl.maximum(to_beat, key_score(best))
-    return best
-
-
-@triton.jit
-def argmax_tile(x, start, best, KIND: tl.constexpr):
-    """The best key after a tile of clean values, at temperature 0: scores are the values themselves."""
-    if KIND != LOGITS:
-        x = tl.where(x >= SMALLEST, x, -INFINITY)
-    top = tl.max(tl.max(x, axis=1), axis=0)
-    tokens = tile_tokens(start, x.shape[0] * GROUP)
-    token = tl.min(tl.min(tl.where(x == top, tokens, NO_TOKEN), axis=1), axis=0)
+def best_of_tile(scores, tokens, best):
+    """The best key after a tile of scores."""
+    top = tl.max(tl.max(scores, axis=1), axis=0)
+    token = tl.min(tl.min(tl.where(scores == top, tokens, NO_TOKEN), axis=1), axis=0)
     return tl.maximum(best, key_of(top, token))
 
 
 @triton.jit
-def without_children(x, start, nothing, children, TILE: tl.constexpr):
-    """A tile with ``nothing`` in place of the tokens of ``children``: those of a node of a tree before an index."""
-    tree, node, end = children
-    tokens = tile_tokens(start, TILE)
-    for base in range(node + 1, end, NODES):
-        index, token, mine = children_at(tree, base, node, end)
-        mine = mine & (token >= start) & (token < start + TILE)
-        while any_of(mine) > 0:
-            first = tl.min(tl.where(mine, index, end), axis=0)
-            mine = mine & (index != first)
-            x = tl.where(tokens == tl.sum(tl.where(index == first, token, 0), axis=0), nothing, x)
-    return x
+def barrier():
+    """All threads of this program have come here, and each sees what the others wrote."""
+    tl.debug_barrier()
 
 
 @triton.jit
-def race_tile(
-    x, a, b, start, best, key, greedy, dense, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr
-):  # fmt: skip
-    """The best key after a tile of clean values that may hold the winner. All ways give the same winner."""
-    if greedy:
-        best = argmax_tile(x, start, best, KIND)
-    elif dense != 0:  # few programs: latency counts, not work
-        best = argmax_tile(tile_scores(x, a, b, start, seed, position, nonce, STREAM, KIND), start, best, LOGITS)
-    else:
-        best = open_tile(x, a, b, start, best, key, seed, position, nonce, STREAM, KIND)
-    return best
+def is_last(ticket, programs):
+    """Whether this program is the last of ``programs`` to come here; what the others wrote before is then visible."""
+    barrier()  # all threads of this program have written
+    return tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1
 
 
 @triton.jit
-def race_tiles(
-    row, vocab, first, last, key, inverse, greedy, dense, seed, position, nonce, excluded, children,
-    STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
-
-    ``key`` points to the best key of all programs of the row. Most tiles cost a maximum of each group, half a Philox
-    call a group and one compare.
-    """
-    NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
-    best = tl.full([], 0, tl.uint64)
-    bad = first < 0
-    for tile in range(first, last):
-        start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(row, start, vocab, NOTHING, TILE)
-        to_beat = key_score(exchange(key, best))
-        if excluded is not None:
-            x = tl.where(tile_tokens(start, TILE) == excluded, NOTHING, x)
-        if children is not None:
-            x = without_children(x, start, NOTHING, children, TILE)
-        tops = group_tops(x)
-        unclean = unclean_groups(x, tops, KIND)
-        tops = clean(tops, inverse, KIND)
-        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
-        wins = tl.where(greedy, tops >= to_beat, can_win(log_weights(tops, KIND), a, to_beat))
-        found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
-        if found > 0:
-            best = race_tile(
-                clean(x, inverse, KIND), a, b, start, best, key, greedy, dense, seed, position, nonce, STREAM, KIND
-            )  # fmt: skip
-        bad = bad | (found > 1)
-    return best, bad
-
-
-@triton.jit
-def race_row(
-    row, vocab, inverse, seed, position, nonce, STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr
-):  # fmt: skip
-    """(best key, bad) of a row that one program races alone, every token scored: short code for what is rare."""
-    NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
-    best = tl.full([], 0, tl.uint64)
-    bad = vocab < 0
-    for tile in range(0, tl.cdiv(vocab, TILE)):
-        start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(row, start, vocab, NOTHING, TILE)
-        bad = bad | (any_of(unclean_groups(x, group_tops(x), KIND)) > 0)
-        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
-        scores = tile_scores(clean(x, inverse, KIND), a, b, start, seed, position, nonce, STREAM, KIND)
-        best = argmax_tile(scores, start, best, LOGITS)
-    return best, bad
-
-
-@triton.jit
-def residual_tiles(
-    target, draft, target_top, target_log_sum, draft_top, draft_log_sum, vocab, draft_vocab, first, last, key,
-    inverse, h, dense, seed, position, nonce,
-    STREAM: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
-
-    p bounds it, so few tiles of logits pay for q. Whether q has weight is only looked at in probabilities.
-    """
-    NOTHING: tl.constexpr = -INFINITY if KIND == LOGITS else 0.0
-    best = tl.full([], 0, tl.uint64)
-    bad = first < 0
-    drafted = first < 0
-    for tile in range(first, last):
-        start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(target, start, vocab, NOTHING, TILE)
-        to_beat = key_score(exchange(key, best))
-        tops = group_tops(x)
-        unclean = unclean_groups(x, tops, KIND)
-        if KIND == LOGITS:
-            bound = log_probability(scaled(tops, inverse), target_top, target_log_sum) + 1e-5
-        else:
-            bound = log_weight(clean_probability(tops))
-            y = load_tile(draft, start, draft_vocab, NOTHING, TILE)
-            y_tops = group_tops(y)
-            unclean = unclean | unclean_groups(y, y_tops, KIND)
-            drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
-        a, b = group_words(seed, start // GROUP, position, nonce, STREAM, x.shape[0])
-        wins = can_win(bound, a, to_beat)
-        found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
-        if found > 0:
-            if KIND == LOGITS:
-                raw = load_tile(draft, start, draft_vocab, NOTHING, TILE)
-                p = probability(scaled(x, inverse), target_top, target_log_sum)
-                q = probability(scaled(raw, inverse), draft_top, draft_log_sum)
-            else:
-                p = clean_probability(x)
-                q = clean_probability(y)
-            best = race_tile(
-                residual_weight(p, h * q), a, b, start, best, key, False, dense, seed, position, nonce, STREAM, WEIGHTS
-            )  # fmt: skip
-        bad = bad | (found > 1)
-    return best, bad, drafted
-
-
-@triton.jit
-def laws_at(
-    token, there, target, draft, p_top, p_log_sum, q_top, q_log_sum, inverse, draft_vocab,
-    SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr,
-):  # fmt: skip
-    """(p, q, whether one of them is no probability) of a token of a pair of rows; q is 1 without draft laws."""
-    x = tl.load(target + token, mask=there, other=0.0).to(tl.float32)
-    p = clean_probability(x) if SPACE == "probs" else probability(scaled(x, inverse), p_top, p_log_sum)
-    bad = there & (((x >= 0.0) & (x < INFINITY)) == 0)
-    q = 1.0
-    if HAS_DRAFT:
-        known = there & (token < draft_vocab)
-        y = tl.load(draft + token, mask=known, other=0.0).to(tl.float32)
-        q = clean_probability(y) if SPACE == "probs" else probability(scaled(y, inverse), q_top, q_log_sum)
-        q = tl.where(known, q, 0.0)
-        bad = bad | (known & (((y >= 0.0) & (y < INFINITY)) == 0))
-    return p, q, bad
-
-
-@triton.jit
-def lse_tiles(
-    row, vocab, first, last, inverse, partials, TILE: tl.constexpr
-):  # fmt: skip
+def lse_tiles(row, law, first, last, partials, TILE: tl.constexpr):
     """Stores (largest, sum of exp) of each tile [first, last) of a row of logits; returns whether one was bad.
 
     Partial sums are kept by tile, not by program, so that no result depends on how a row was split. The approximate
@@ -359,11 +207,11 @@ def lse_tiles(
     """
     bad = first < 0
     for tile in range(first, last):
-        raw = load_tile(row, tl.cast(tile, tl.int32) * TILE, vocab, -INFINITY, TILE)
+        raw = load_tile(row, law, tl.cast(tile, tl.int32) * TILE, TILE)
         tops = group_tops(raw)
-        tile_bad = any_of(unclean_groups(raw, tops, LOGITS)) > 0
-        x = scaled(raw, inverse)
-        top = tl.max(scaled(tops, inverse), axis=0)
+        tile_bad = any_of(unclean_groups(raw, tops, law)) > 0
+        x = clean(raw, law)
+        top = tl.max(clean(tops, law), axis=0)
         if tile_bad:
             top = tl.max(tl.max(x, axis=1), axis=0)
         terms = tl.exp(x - tl.where(top > -INFINITY, top, 0.0))
@@ -386,7 +234,85 @@ def finish_lse(partials, tiles, TILES: tl.constexpr):
 
 
 @triton.jit
-def is_last(ticket, programs):
-    """Whether this program is the last of ``programs`` to come here; what the others wrote before is then visible."""
-    tl.debug_barrier()  # all threads of this program have written
-    return tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1
+def argmax_tiles(row, law, first, last, TILE: tl.constexpr):
+    """(the key of the most probable column in the tiles [first, last) of a row, bad)."""
+    best = tl.full([], 0, tl.uint64)
+    bad = first < 0
+    for tile in range(first, last):
+        start = tl.cast(tile, tl.int32) * TILE
+        x = load_tile(row, law, start, TILE)
+        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
+        best = best_of_tile(greedy_scores(clean(x, law), law), tile_tokens(start, TILE), best)
+    return best, bad
+
+
+@triton.jit
+def scan_row(row, law, key, sums, split, splits, TILE: tl.constexpr):
+    """A program's part of what probabilities of a row need: its log-sum-exp, or at T = 0 its argmax, in ``key``.
+
+    Returns whether a value was bad.
+    """
+    first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
+    bad = first < 0
+    if law.greedy is not None:
+        if law.greedy:
+            best, bad = argmax_tiles(row, law, first, last, TILE)
+            tl.atomic_max(key, best, sem="relaxed")
+        elif law.inverse is not None:
+            bad = lse_tiles(row, law, first, last, sums, TILE)
+    elif law.inverse is not None:
+        bad = lse_tiles(row, law, first, last, sums, TILE)
+    return bad
+
+
+@triton.jit
+def finish_row(row, law, draft_map, key, sums, own, TILE: tl.constexpr, TILES: tl.constexpr):
+    """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
+    top, log_sum, weightless = 0.0, 0.0, row.columns < 0
+    if law.greedy is not None:
+        if law.greedy:
+            best = tl.load(key, cache_modifier=".cg")
+            top, log_sum = argmax_known(best, draft_map)
+            weightless = best == NOBODY
+            barrier()  # all warps have read
+            tl.store(key, best * 0)
+        elif law.inverse is not None:
+            top, log_sum, weightless = finish_lse(sums, tl.cdiv(row.columns, TILE), TILES)
+        tl.store(own, top)
+        tl.store(own + 1, log_sum)
+    elif law.inverse is not None:
+        top, log_sum, weightless = finish_lse(sums, tl.cdiv(row.columns, TILE), TILES)
+        tl.store(own, top)
+        tl.store(own + 1, log_sum)
+    return top, log_sum, weightless
+
+
+@triton.jit
+def learn_pair(
+    target, target_law, target_key, draft, draft_law, draft_map, record, sums, own, split, splits,
+    TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """A program's part of a row, or a pair of rows, whose probabilities are wanted.
+
+    (whether it was the last part; then what was learned of the target's and of the draft's row: it is stored at
+    ``own``, four floats). Sums of tiles go to ``sums``, four floats a tile of the target's row; ``record`` counts parts
+    and holds the key of a draft row's argmax.
+    """
+    tiles = tl.cdiv(target.columns, TILE)
+    bad = scan_row(target, target_law, target_key, sums, split, splits, TILE)
+    if draft is not None:
+        bad |= scan_row(draft, draft_law, key_at(record), sums + 2 * tiles, split, splits, TILE)
+    if bad:
+        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
+    last = is_last(record + DONE, splits)
+    if last:
+        p_top, p_log_sum, weightless = finish_row(target, target_law, None, target_key, sums, own, TILE, TILES)
+        if draft is not None:
+            q_top, q_log_sum, draft_weightless = finish_row(
+                draft, draft_law, draft_map, key_at(record), sums + 2 * tiles, own + 2, TILE, TILES
+            )
+            weightless |= draft_weightless
+        if weightless:
+            tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    return last, Known(p_top, p_log_sum), Known(q_top, q_log_sum)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import NO_TOKEN, PARAMETER
-from specdec_kernels.triton_kernels._rows import number
+from specdec_kernels.triton_kernels._rows import barrier, number
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64, 16: tl.int64}
 MOST_LAYERS = 256  # whose addresses a launch takes: kernel arguments have 4 KiB
@@ -36,12 +36,12 @@ def compact_kv_kernel(
     prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, status,
     WORD: tl.constexpr, PAIRS: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    layer, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    mine = tl.program_id(0)
+    b, layer, head = (mine // (len(caches) * heads)).to(tl.int64), mine // heads % len(caches), mine % heads
     path += b * path_request
-    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request).to(tl.int64)
+    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
     moves, bad = moves_of(path, length, prefix, slots)
-    if tl.program_id(1) == 0:
+    if mine % (len(caches) * heads) == 0:
         tl.store(status + b, bad)
     address = tl.full([], 0, tl.int64)
     for i in tl.static_range(len(caches)):
@@ -62,7 +62,7 @@ def compact_kv_kernel(
             if PAIRS:
                 source, to = source // 2 * 2, to // 2 * 2
             entries = tl.load(cache + source[:, None] + word[None, :], mask=here)
-            tl.debug_barrier()  # all of this block has been read
+            barrier()  # all of this block has been read
             tl.store(cache + to[:, None] + word[None, :], entries, mask=here)
 
 
@@ -76,7 +76,7 @@ def shape_of(cache):
 
 def compact_kv(call):
     """Moves entry ``path[d]`` of each cache [B, H, S, E] to d, behind the prefix; ``status`` int32 [B]."""
-    caches, path, prefix_len, status = call
+    caches, path = call.caches, call.path
     requests, length = path.shape
     if requests == 0:
         return
@@ -93,9 +93,9 @@ def compact_kv(call):
             for first in range(0, len(layers), MOST_LAYERS):
                 some = tuple(layers[first : first + MOST_LAYERS])
                 _launch.launch(
-                    compact_kv_kernel, (requests, len(some) * heads), 4,
+                    compact_kv_kernel, (requests * len(some) * heads,), 4,
                     caches=some, heads=heads, cache_request=request, cache_head=head, cache_slot=slot, words=words,
                     slots=slots, path=path, path_request=path.stride(0), length=length,
-                    **_launch.number("prefix_len", prefix_len, "request"), status=status,
+                    **_launch.number("prefix_len", call.prefix_len, "request"), status=call.status,
                     WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
                 )  # fmt: skip

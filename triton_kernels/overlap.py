@@ -2,43 +2,78 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import launch_laws, law_tile
-from specdec_kernels.triton_kernels._math import INFINITY, SMALLEST, inverse_temperature, log
-from specdec_kernels.triton_kernels._rows import is_last, number, row_at
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
+from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term, inverse_temperature
+from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell
+from specdec_kernels.triton_kernels._rows import (
+    DONE,
+    FLAGS,
+    Row,
+    is_last,
+    load_tile,
+    load_tokens,
+    number,
+    row_at,
+    tile_tokens,
+)
 
 
 @_launch.kernel
 def overlap_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
-    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
-    accept, tv, kl, harmonic, counters, figures, partials,
-    SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32, draft_map, request_index, entries: tl.int64,
+    target_temperature, target_temperature_outer: tl.int64, target_temperature_inner: tl.int64,
+    target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
+    draft_temperature_value: tl.float32,
+    accept, tv, kl, harmonic, status, counters, figures, partials,
+    TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
-    i, j = row // inner, row % inner
-    inverse, greedy, _ = inverse_temperature(
-        number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
-    )
-    target = row_at(target, i * target_outer + j * target_inner, ALIGNED)
-    draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
-    own = figures + 4 * row
+    i, j, entry, live, idle = place_of(row, inner, request_index, entries)
+    columns = vocab
+    if request_index is not None:  # what is not live has no columns, so probabilities of 0
+        columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
+    inverse, greedy, flags = inverse_temperature(
+        number(
+            target_temperature, target_temperature_value,
+            entry * target_temperature_outer + j * target_temperature_inner, live,
+        )
+    )  # fmt: skip
+    draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+        number(
+            draft_temperature, draft_temperature_value,
+            entry * draft_temperature_outer + j * draft_temperature_inner, live,
+        )
+    )  # fmt: skip
+    flags |= bad_temperature
+    target_law = Law(inverse if TARGET == "logits" else None, greedy)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+    target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
+    draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
+    own, record = figures + 4 * row, counters + 8 * row
+    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
+    met = 0
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
-        p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
-        q = law_tile(draft, start, draft_vocab, own + 2, inverse, greedy, SPACE, TILE)
-        ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)
-        both = p * q / tl.maximum(p + q, SMALLEST)
+        tokens = tile_tokens(start, TILE)
+        x = load_tile(target_row, target_law, start, TILE)
+        y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
+        p = probabilities(x, tokens, target_law, p_known)
+        q = probabilities(y, tokens, draft_law, q_known)
         tl.store(sums + 4 * tile, tl.sum(tl.sum(tl.minimum(p, q), axis=1), axis=0))
         tl.store(sums + 4 * tile + 1, tl.sum(tl.sum(tl.abs(p - q), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 2, tl.sum(tl.sum(tl.where(p > 0.0, ratio, 0.0), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 3, tl.sum(tl.sum(both, axis=1), axis=0))
+        tl.store(sums + 4 * tile + 2, tl.sum(tl.sum(entropy_term(p, q), axis=1), axis=0))
+        tl.store(sums + 4 * tile + 3, tl.sum(tl.sum(harmonic_term(p, q), axis=1), axis=0))
+        if status is not None:
+            met = look(y, draft_law, look(x, target_law, met, 1), 2)
+    if status is not None:
+        tell(record, met)
 
-    ticket = counters + 8 * row + 4
-    if is_last(ticket, splits):
+    if is_last(record + DONE, splits):
         index = tl.arange(0, TILES)
         here = index < tiles
         tl.store(accept + row, tl.sum(tl.load(sums + 4 * index, mask=here, other=0.0, cache_modifier=".cg"), axis=0))
@@ -47,12 +82,15 @@ def overlap_kernel(
         tl.store(kl + row, tl.sum(tl.load(sums + 4 * index + 2, mask=here, other=0.0, cache_modifier=".cg"), axis=0))
         both = tl.sum(tl.load(sums + 4 * index + 3, mask=here, other=0.0, cache_modifier=".cg"), axis=0)
         tl.store(harmonic + row, both)
-        tl.store(ticket, 0)
+        if status is not None:
+            tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
+        tl.store(record + FLAGS, 0)
+        tl.store(record + DONE, 0)
 
 
 def overlap(call):
-    """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q), each [rows], of row pairs [A, R, V]."""
-    target, draft = call.target, call.draft
+    """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q), each [A R], of row pairs [A, R, V]."""
+    target = call.target
     outer, inner, vocab = target.shape
     rows = outer * inner
     if rows == 0:
@@ -60,10 +98,8 @@ def overlap(call):
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
-        shared = launch_laws(
-            target, draft, call.target_law, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
-        )
+        shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
         _launch.launch(
             overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
-            accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic,
+            accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status,
         )  # fmt: skip

@@ -2,61 +2,92 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import STREAM_RACE, inverse_temperature, key_token
-from specdec_kernels.triton_kernels._rows import LOGITS, PROBS, is_last, key_at, number, race_tiles, row_at
+from specdec_kernels.triton_kernels._laws import Law
+from specdec_kernels.triton_kernels._math import (
+    NOBODY,
+    NON_FINITE,
+    PARAMETER,
+    STREAM_RACE,
+    inverse_temperature,
+    key_token,
+)
+from specdec_kernels.triton_kernels._races import race_mapped, race_tiles
+from specdec_kernels.triton_kernels._rows import (
+    DONE,
+    FLAGS,
+    Row,
+    barrier,
+    entry_of,
+    is_last,
+    key_at,
+    noise_at,
+    number,
+    row_at,
+    share_of,
+)
 
 
 @_launch.kernel
 def race_sample_kernel(
-    target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, dense: tl.int32, vocab: tl.int32,
+    target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
+    draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, counters,
+    tokens, status, counters,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    split, splits = tl.program_id(1), tl.num_programs(1)
     i, j = row // inner, row % inner
-    inverse, greedy, _ = inverse_temperature(
-        number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
+    entry, live, idle = entry_of(i, request_index, entries)
+    inverse, greedy, flags = inverse_temperature(
+        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
-    key = key_at(counters + 4 * row)
-    ticket = counters + 4 * row + 2
-
-    tiles = tl.cdiv(vocab, TILE)
-    best, _ = race_tiles(
-        row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab,
-        split * tiles // splits, (split + 1) * tiles // splits,
-        key, inverse, greedy, dense,
-        number(seed, seed_value, i * seed_outer + j * seed_inner).to(tl.int64),
-        number(position, position_value, i * position_outer + j * position_inner).to(tl.uint32),
-        number(nonce, nonce_value, i * nonce_outer + j * nonce_inner).to(tl.uint32),
-        None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
+    noise = noise_at(
+        seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
+        entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
-    tl.atomic_max(key, best, sem="relaxed")
-    if is_last(ticket, splits):
-        tl.store(tokens + row, key_token(tl.atomic_xchg(key, best * 0)))
-        tl.store(ticket, 0)
+    law = Law(inverse if SPACE == "logits" else None, greedy)
+    record = counters + 4 * row
+    first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
+    last = tl.where(live, last, first)
+    own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab)
+    if draft_map is None:
+        best, bad = race_tiles(own, law, first, last, key_at(record), noise, None, None, STREAM_RACE, TILE)
+    else:
+        best, bad = race_mapped(own, law, draft_map, first, last, noise, STREAM_RACE, TILE)
+    tl.atomic_max(key_at(record), best, sem="relaxed")
+    if status is not None:  # noqa: SIM102  one is known when it is compiled
+        if bad:
+            tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    if is_last(record + DONE, tl.num_programs(1)):
+        best = tl.atomic_xchg(key_at(record), best * 0, sem="relaxed")
+        tl.store(tokens + row, tl.where(idle, -1, key_token(best)).to(tl.int64))
+        if status is not None:
+            flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(best == NOBODY, NON_FINITE, 0)
+            tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
+            barrier()  # all warps have read
+            tl.store(record + FLAGS, 0)
+        tl.store(record + DONE, 0)
 
 
 def race_sample(call):
-    """argmin over tokens of arrival / p, for each row of ``rows`` [A, R, V]; ``tokens`` int64 [rows]."""
-    target = call.rows
-    outer, inner, vocab = target.shape
-    rows = outer * inner
-    if rows == 0:
+    """argmin over tokens of arrival / p, for each row [A, R, V]; ``tokens`` int64 [A R]."""
+    rows = call.rows
+    outer, inner, vocab = rows.shape
+    count = outer * inner
+    if count == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
-    with _launch.on_device(target):
-        counters, _ = _launch.workspace(target, 4 * rows, 0)
+    with _launch.on_device(rows):
+        counters, _ = _launch.workspace(rows, 4 * count, 0)
         _launch.launch(
-            race_sample_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps,
-            target=target, target_outer=target.stride(0), target_inner=target.stride(1),
-            inner=inner, dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
+            race_sample_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps,
+            target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
+            inner=inner, vocab=vocab, draft_map=call.draft_map,
+            **_launch.index(call.request_index, call.law.temperature, *call.noise),
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
-            **_launch.noise(call.noise, "outer", "inner"),
-            tokens=call.tokens, counters=counters,
-            SPACE=call.law.space, ALIGNED=_launch.aligned(target), TILE=tile,
+            **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
+            SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip

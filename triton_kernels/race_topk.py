@@ -2,26 +2,33 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._laws import Law, clean, greedy_scores, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NOBODY,
-    SMALLEST,
+    NON_FINITE,
+    PARAMETER,
     STREAM_RACE,
+    any_of,
     group_words,
     inverse_temperature,
     key_token,
 )
+from specdec_kernels.triton_kernels._races import map_tokens, mapped_scores, tile_scores
 from specdec_kernels.triton_kernels._rows import (
-    LOGITS,
-    PROBS,
-    argmax_tile,
-    clean,
+    DONE,
+    FLAGS,
+    Row,
+    barrier,
+    best_of_tile,
+    entry_of,
+    group_tops,
     is_last,
     key_at,
     load_tile,
+    noise_at,
     number,
     row_at,
-    tile_scores,
     tile_tokens,
 )
 
@@ -31,67 +38,87 @@ CHUNK = tl.constexpr(1024)  # keys merged at once
 @_launch.kernel
 def race_topk_kernel(
     draft, draft_outer: tl.int64, draft_inner: tl.int64, inner: tl.int32, vocab: tl.int32, k: tl.int32,
+    draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, counters, scratch,
+    tokens, status, counters, scratch,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     tile, tiles = tl.program_id(1), tl.num_programs(1)
     i, j = row // inner, row % inner
-    inverse, greedy, _ = inverse_temperature(
-        number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
+    entry, live, idle = entry_of(i, request_index, entries)
+    inverse, greedy, flags = inverse_temperature(
+        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
-    key = number(seed, seed_value, i * seed_outer + j * seed_inner).to(tl.int64)
-    place = number(position, position_value, i * position_outer + j * position_inner).to(tl.uint32)
-    round_ = number(nonce, nonce_value, i * nonce_outer + j * nonce_inner).to(tl.uint32)
-    KIND: tl.constexpr = LOGITS if SPACE == "logits" else PROBS
-    NOTHING: tl.constexpr = -INFINITY if SPACE == "logits" else 0.0
+    noise = noise_at(
+        seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
+        entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
+    )  # fmt: skip
+    law = Law(inverse if SPACE == "logits" else None, greedy)
+    record = counters + 4 * row
 
     start = tile * TILE
-    ids = tile_tokens(start, TILE)
-    row_of_draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
-    x = clean(load_tile(row_of_draft, start, vocab, NOTHING, TILE), inverse, KIND)
-    a, b = group_words(key, start // 64, place, round_, STREAM_RACE, x.shape[0])
+    raw = load_tile(Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), vocab), law, start, TILE)
+    x = clean(raw, law)
+    scores = greedy_scores(x, law)
+    if draft_map is None:
+        ids = tile_tokens(start, TILE)
+        a, b = group_words(noise, start // 64, STREAM_RACE, x.shape[0])
+        if greedy == 0:
+            scores = tile_scores(x, a, b, start, noise, law, STREAM_RACE)
+    else:
+        ids = map_tokens(draft_map, vocab, start, TILE)
+        if greedy == 0:
+            scores = mapped_scores(x, ids, noise, law, STREAM_RACE)
     keys = key_at(scratch) + row * tiles * k
-    scores = tl.where(x >= SMALLEST, x, -INFINITY) if SPACE == "probs" else x
-    if greedy == 0:
-        scores = tile_scores(x, a, b, start, key, place, round_, STREAM_RACE, KIND)
     for n in range(0, k):
-        best = argmax_tile(scores, start, tl.full([], 0, tl.uint64), LOGITS)
+        best = best_of_tile(scores, ids, tl.full([], 0, tl.uint64))
         tl.store(keys + tile * k + n, best)
         scores = tl.where(ids == key_token(best), -INFINITY, scores)
+    if status is not None:  # noqa: SIM102  one is known when it is compiled
+        if any_of(unclean_groups(raw, group_tops(raw), law)) > 0:
+            tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
 
-    if is_last(counters + row, tiles):
+    if is_last(record + DONE, tiles):
         before = tl.full([], -1, tl.int64).to(tl.uint64, bitcast=True)  # keys differ, so the next is the largest below
+        weighs = live
         for n in range(0, k):
             best = tl.full([], 0, tl.uint64)
             for base in range(0, tiles * k, CHUNK):
                 index = base + tl.arange(0, CHUNK)
                 found = tl.load(keys + index, mask=index < tiles * k, other=NOBODY, cache_modifier=".cg")
                 best = tl.maximum(best, tl.max(tl.where(found < before, found, NOBODY), axis=0))
-            tl.store(tokens + row * k + n, tl.where(best == NOBODY, -1, key_token(best)).to(tl.int64))
+            token = tl.where((best == NOBODY) | (live == 0), -1, key_token(best))
+            outside = (n == 0) & ((live | idle) == 0)
+            tl.store(tokens + row * k + n, tl.where(outside, 0, token).to(tl.int64))
+            weighs = weighs & ((n > 0) | (best != NOBODY))
             before = best
-        tl.store(counters + row, 0)
+        if status is not None:
+            flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(weighs, 0, NON_FINITE)
+            tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
+            barrier()  # all warps have read
+            tl.store(record + FLAGS, 0)
+        tl.store(record + DONE, 0)
 
 
 def race_topk(call):
-    """The k smallest arrivals / q in order, for each row of ``rows`` [A, R, V]; ``tokens`` int64 [rows, k]."""
-    draft = call.rows
-    outer, inner, vocab = draft.shape
-    rows, k = outer * inner, call.tokens.shape[-1]
-    if rows * k == 0:
+    """The k smallest arrivals / q in order, for each row [A, R, V]; ``tokens`` int64 [A R, k]."""
+    rows = call.rows
+    outer, inner, vocab = rows.shape
+    count, k = outer * inner, call.tokens.shape[-1]
+    if count * k == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
-    with _launch.on_device(draft):
-        counters, scratch = _launch.workspace(draft, rows, 2 * rows * tiles * k)
+    with _launch.on_device(rows):
+        counters, scratch = _launch.workspace(rows, 4 * count, 2 * count * tiles * k)
         _launch.launch(
-            race_topk_kernel, (rows, tiles), warps,
-            draft=draft, draft_outer=draft.stride(0), draft_inner=draft.stride(1), inner=inner, vocab=vocab, k=k,
+            race_topk_kernel, (count, tiles), warps,
+            draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
+            draft_map=call.draft_map, **_launch.index(call.request_index, call.law.temperature, *call.noise),
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
-            **_launch.noise(call.noise, "outer", "inner"),
-            tokens=call.tokens, counters=counters, scratch=scratch,
-            SPACE=call.law.space, ALIGNED=_launch.aligned(draft), TILE=tile,
+            **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
+            scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip

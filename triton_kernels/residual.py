@@ -1,69 +1,122 @@
-"""The law a rejected token is replaced from. The last program of a row knows the sum, and normalises."""
+"""The law a rejected token is replaced from: one launch weighs its tokens, the next knows the sum, and normalises.
+
+Nothing of a row that several threads wrote is read before the launch that wrote it has ended: on gfx942 the barrier
+before a ticket does not wait for the stores of other waves.
+"""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import launch_laws, law_tile
-from specdec_kernels.triton_kernels._math import draft_prob_of, epsilon_of, inverse_temperature, residual_weight
-from specdec_kernels.triton_kernels._rows import is_last, number, row_at, tile_tokens
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
+from specdec_kernels.triton_kernels._math import (
+    EMPTY_RESIDUAL,
+    draft_prob_of,
+    drawn_mass,
+    epsilon_of,
+    inverse_temperature,
+    rejected_weight,
+    residual_weight,
+)
+from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell
+from specdec_kernels.triton_kernels._rows import (
+    FLAGS,
+    Row,
+    load_tile,
+    load_tokens,
+    number,
+    row_at,
+    share_of,
+    tile_tokens,
+)
 
 
 @_launch.kernel
 def residual_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
-    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
+    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32, draft_map, request_index, entries: tl.int64,
+    target_temperature, target_temperature_outer: tl.int64, target_temperature_inner: tl.int64,
+    target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
+    draft_temperature_value: tl.float32,
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
-    probs, mass, counters, figures, partials,
-    SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    probs, mass, status, counters, figures, partials,
+    STAGE: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
-    i, j = row // inner, row % inner
-    inverse, greedy, _ = inverse_temperature(
-        number(temperature, temperature_value, i * temperature_outer + j * temperature_inner)
-    )
-    h = draft_prob_of(number(draft_prob, draft_prob_value, i * draft_prob_outer + j * draft_prob_inner))[0]
-    share = epsilon_of(number(epsilon, epsilon_value, i * epsilon_outer + j * epsilon_inner))[0]
-    target = row_at(target, i * target_outer + j * target_inner, ALIGNED)
-    draft = row_at(draft, i * draft_outer + j * draft_inner, ALIGNED)
+    i, j, entry, live, idle = place_of(row, inner, request_index, entries)
+    columns = vocab
+    if request_index is not None:  # what is not live has no columns, so probabilities of 0
+        columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
+    inverse, greedy, flags = inverse_temperature(
+        number(
+            target_temperature, target_temperature_value,
+            entry * target_temperature_outer + j * target_temperature_inner, live,
+        )
+    )  # fmt: skip
+    draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+        number(
+            draft_temperature, draft_temperature_value,
+            entry * draft_temperature_outer + j * draft_temperature_inner, live,
+        )
+    )  # fmt: skip
+    h, bad_h = draft_prob_of(
+        number(draft_prob, draft_prob_value, entry * draft_prob_outer + j * draft_prob_inner, live)
+    )  # fmt: skip
+    share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
+    flags |= bad_temperature | bad_h | bad_share
+    target_law = Law(inverse if TARGET == "logits" else None, greedy)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+    target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
+    draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     probs = row_at(probs, row * vocab, ALIGNED)
-    own = figures + 4 * row
+    own, record = figures + 4 * row, counters + 8 * row
+    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
-    for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
-        start = tl.cast(tile, tl.int32) * TILE
-        p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
-        drafted = h * law_tile(draft, start, draft_vocab, own + 2, inverse, greedy, SPACE, TILE)
-        weight = residual_weight(p, drafted)
-        rejected = tl.maximum((drafted - p) - share, 0.0)
-        tokens = tile_tokens(start, TILE)
-        tl.store(probs + tokens, weight, mask=tokens < vocab)
-        tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
-        tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected, axis=1), axis=0))
-
-    ticket = counters + 8 * row + 4
-    if is_last(ticket, splits):
+    first, last = share_of(tiles, split, splits)
+    if STAGE == "weigh":
+        met = 0
+        for tile in range(first, last):
+            start = tl.cast(tile, tl.int32) * TILE
+            tokens = tile_tokens(start, TILE)
+            x = load_tile(target_row, target_law, start, TILE)
+            y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
+            p = probabilities(x, tokens, target_law, p_known)
+            drafted = h * probabilities(y, tokens, draft_law, q_known)
+            weight = residual_weight(p, drafted)
+            tl.store(probs + tokens, weight, mask=tokens < vocab)
+            tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
+            tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected_weight(p, drafted, share), axis=1), axis=0))
+            if status is not None:
+                met = look(y, draft_law, look(x, target_law, met, 1), 2)
+        if status is not None:
+            tell(record, met)
+    else:
         index = tl.arange(0, TILES)
-        weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
-        rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0, cache_modifier=".cg"), axis=0)
-        for tile in range(0, tiles):
+        weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0), axis=0)
+        rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0), axis=0)
+        for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = tile_tokens(start, TILE)
             if weight > 0.0:
-                p = tl.load(probs + tokens, mask=tokens < vocab, other=0.0, cache_modifier=".cg")
-                tl.store(probs + tokens, tl.div_rn(p, weight), mask=tokens < vocab)
+                p = tl.div_rn(tl.load(probs + tokens, mask=tokens < vocab, other=0.0), weight)
             else:
-                p = law_tile(target, start, vocab, own, inverse, greedy, SPACE, TILE)
-                tl.store(probs + tokens, p, mask=tokens < vocab)
-        drawn = tl.where(share == 0.0, weight, (1.0 - h) + rejected)
-        tl.store(mass + row, tl.where(weight > 0.0, drawn, 0.0))
-        tl.store(ticket, 0)
+                x = load_tile(target_row, target_law, start, TILE)
+                p = probabilities(x, tokens, target_law, p_known)
+            tl.store(probs + tokens, p, mask=tokens < vocab)
+        if split == 0:
+            tl.store(mass + row, drawn_mass(weight, rejected, h, share))
+            if status is not None:
+                flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
+                tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
+            tl.store(record + FLAGS, 0)
 
 
 def residual(call):
-    """norm((p - a q)^+) [rows, V] and the probability [rows] that a token is drawn from it; p and 0 if it is empty."""
-    target, draft = call.target, call.draft
+    """norm((p - a q)^+) [A R, V] and the probability [A R] that a token is drawn from it; p and 0 if it is empty."""
+    target = call.target
     outer, inner, vocab = target.shape
     rows = outer * inner
     if rows == 0:
@@ -71,13 +124,13 @@ def residual(call):
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(target), _launch.whole_calls():
         counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
-        shared = launch_laws(
-            target, draft, call.target_law, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps
-        )
-        shared["ALIGNED"] = _launch.aligned(target, draft, call.probs)
-        _launch.launch(
-            residual_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
+        shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
+        shared["ALIGNED"] = _launch.aligned(target, call.draft, call.probs)
+        shared |= {
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
             **_launch.number("epsilon", call.epsilon, "outer", "inner"),
-            probs=call.probs, mass=call.mass,
-        )  # fmt: skip
+            "probs": call.probs, "mass": call.mass, "status": call.status,
+        }  # fmt: skip
+        for stage in ("weigh", "normalise"):
+            splits = _launch.splits_of(rows, tiles, target.device)
+            _launch.launch(residual_kernel, (rows, splits), warps, **shared, STAGE=stage)

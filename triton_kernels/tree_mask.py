@@ -22,7 +22,7 @@ def tree_mask_kernel(
     b, node = row // nodes, (row % nodes).to(tl.int32)
     parents += b * parents_request
     prefix, bad = prefix_of(
-        number(prefix_len, prefix_len_value, b * prefix_len_request).to(tl.int64), columns - nodes
+        number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64), columns - nodes
     )  # fmt: skip
     at = block * BLOCK + tl.arange(0, BLOCK)
     if LAYOUT == "bits":
@@ -47,15 +47,14 @@ def tree_mask_kernel(
 
 def tree_mask(call):
     """Which slots each node attends to; ``mask`` [B, N, columns], or int32 words of 32; ``status`` int32 [B]."""
-    parents, prefix_len, columns, mask, status = call
-    requests, nodes, width = mask.shape
+    requests, nodes, width = call.mask.shape
     if requests == 0:
         return
-    layout = {torch.bool: "bool", torch.int32: "bits"}.get(mask.dtype, "additive")
-    with _launch.on_device(parents):
+    layout = {torch.bool: "bool", torch.int32: "bits"}.get(call.mask.dtype, "additive")
+    with _launch.on_device(call.parents):
         _launch.launch(
             tree_mask_kernel, (requests * nodes, triton.cdiv(width, BLOCK)), 4,
-            **_launch.nodes("parents", parents), **_launch.number("prefix_len", prefix_len, "request"),
-            nodes=nodes, columns=columns, width=width, mask=mask, status=status, LAYOUT=layout,
-            ALIGNED=_launch.aligned(mask) and width % 16 == 0, BLOCK=BLOCK,
+            **_launch.nodes("parents", call.parents), **_launch.number("prefix_len", call.prefix_len, "request"),
+            nodes=nodes, columns=call.columns, width=width, mask=call.mask, status=call.status, LAYOUT=layout,
+            ALIGNED=_launch.aligned(call.mask) and width % 16 == 0, BLOCK=BLOCK,
         )  # fmt: skip

@@ -19,7 +19,9 @@ def tree_positions_kernel(
     b = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     parents += b * parents_request
-    prefix, bad = prefix_of(number(prefix_len, prefix_len_value, b * prefix_len_request).to(tl.int64), 2**63 - 1)
+    prefix, bad = prefix_of(
+        number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64), 2**63 - 1
+    )  # fmt: skip
     node = block * BLOCK + tl.arange(0, BLOCK)
     there = node < nodes
     depth = tl.zeros([BLOCK], tl.int32)
@@ -34,13 +36,12 @@ def tree_positions_kernel(
 
 def tree_positions(call):
     """prefix_len + depth of each node; ``positions`` int64 [B, N], ``status`` int32 [B]."""
-    parents, prefix_len, positions, status = call
-    requests, nodes = positions.shape
+    requests, nodes = call.positions.shape
     if requests == 0:
         return
-    with _launch.on_device(parents):
+    with _launch.on_device(call.parents):
         _launch.launch(
             tree_positions_kernel, (requests, triton.cdiv(nodes, BLOCK)), 4,
-            **_launch.nodes("parents", parents), **_launch.number("prefix_len", prefix_len, "request"), nodes=nodes,
-            positions=positions, status=status, BLOCK=BLOCK,
+            **_launch.nodes("parents", call.parents), **_launch.number("prefix_len", call.prefix_len, "request"),
+            nodes=nodes, positions=call.positions, status=call.status, BLOCK=BLOCK,
         )  # fmt: skip

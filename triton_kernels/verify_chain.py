@@ -1,25 +1,27 @@
 """Verification of chains: one launch for the race, two for rejection.
 
-The first launch, ``scan``, goes over rows: it races them where the winner alone decides (method race, temperature 0),
-else it leaves their log-sum-exp. A program takes its rows in order, and the last program of a row tells the others if
-the walk ends there, so that rows behind it are not read. The second, ``emit``, walks all slots at once and races over
-the one row in which a token is drawn. From probabilities the second is enough.
+The first, stage ``scan``, goes over rows: it races them where the winner alone decides (method race, temperature 0),
+else it learns what probabilities need of them. A program takes its rows in order, and the last program of a row tells
+the others if the walk ends there, so that rows behind it are not read. The second, ``emit``, walks all slots at once
+and draws a token from the one row where that is needed. Where nothing has to be learned the second is enough.
 
 int32 counters, zero before and after a call. Of row r, from 4 r: the best key (two words), programs done, status. Of
-request b, from 4 rows + 8 b: the best key, programs done, where the walk ends, status.
+request b, from 4 rows + 8 b: the best key, programs done, status, where the walk ends.
 """
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._laws import Law, known_at
 from specdec_kernels.triton_kernels._math import (
-    EMPTY_RESIDUAL,
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
     PARAMETER,
     STREAM_RACE,
-    STREAM_RESIDUAL,
     TOKEN_RANGE,
     accept_coin,
     accepts,
@@ -28,24 +30,39 @@ from specdec_kernels.triton_kernels._math import (
     epsilon_of,
     inverse_temperature,
     key_token,
+    later,
 )
+from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
 from specdec_kernels.triton_kernels._rows import (
-    LOGITS,
-    PROBS,
-    finish_lse,
+    DONE,
+    FLAGS,
+    Rows,
+    barrier,
+    entry_of,
     is_last,
     key_at,
-    laws_at,
-    lse_tiles,
+    learn_pair,
+    noise_at,
     number,
-    race_row,
-    race_tiles,
-    residual_tiles,
+    probability_at,
     row_at,
+    row_of,
+    share_of,
 )
 
 CHUNK = tl.constexpr(32)  # slots handled at once
-DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
+END = tl.constexpr(4)  # of a request's record: where the walk ends
+
+
+class Chain(NamedTuple):
+    """Where the draft tokens of a request are, how many, their shares, and the number of its first row."""
+
+    slots: tl.tensor
+    tokens: tl.tensor
+    tokens_slot: tl.tensor
+    share_at: tl.tensor
+    share_slot: tl.tensor
+    row: tl.tensor
 
 
 @triton.jit
@@ -55,349 +72,339 @@ def from_end(slot):
 
 
 @triton.jit
-def request_of(
-    b, cu_drafts, total_drafts, max_drafts, draft_tokens_request, draft_tokens_slot, draft_prob_request,
-    draft_prob_slot, target_request, target_row, draft_request, draft_row,
-):  # fmt: skip
-    """(readable, slots, row, offsets of draft token, draft_prob, target row and draft row of slot 0, status)."""
+def bounds_of(b, cu_drafts, total_drafts, max_drafts):
+    """(readable, slots, first draft token, first row, status) of a request."""
     if cu_drafts is None:
-        return (
-            b >= 0, max_drafts + 0, b * (max_drafts + 1), b * draft_tokens_request, b * draft_prob_request,
-            b * target_request, b * draft_request, 0,
-        )  # fmt: skip
+        return b >= 0, max_drafts + 0, b * max_drafts, b * (max_drafts + 1), 0
     else:
         begin, end = tl.load(cu_drafts + b).to(tl.int64), tl.load(cu_drafts + b + 1).to(tl.int64)
         readable = (begin >= 0) & (end >= begin) & (end <= total_drafts)
         begin = tl.where(readable, begin, 0)
         drafts = tl.where(readable, end - begin, 0)
         return (
-            readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin + b, begin * draft_tokens_slot,
-            b * draft_prob_request + begin * draft_prob_slot, (begin + b) * target_row, begin * draft_row,
+            readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin, begin + b,
             tl.where(readable & (drafts <= max_drafts), 0, PARAMETER),
         )  # fmt: skip
 
 
 @triton.jit
-def slot_accepts(
-    slot, token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, h, epsilon, inverse, seed, position,
-    nonce, draft_vocab, SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr,
-):  # fmt: skip
-    """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` point to."""
-    p, q, bad = laws_at(
-        token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, inverse, draft_vocab, SPACE, HAS_DRAFT
-    )
-    coin = accept_coin(seed, slot, position + slot.to(tl.uint32), nonce)
-    return in_range & accepts(coin, p, h * q, epsilon), bad
+def token_at(chain, slot):
+    """The draft token of a slot or a block of slots; -1 behind the last."""
+    return tl.load(chain.tokens + slot * chain.tokens_slot, mask=slot < chain.slots, other=-1).to(tl.int64)
 
 
 @triton.jit
-def finish_race(
-    slots, readable, flags, row, rows_done, draft_tokens, draft_tokens_slot, vocab, counters, tokens, num_accepted,
-    status, width,
+def share_at(chain, draft_prob, draft_prob_value, slot):
+    """(h of the draft's law at a slot or a block of slots, status)."""
+    if draft_prob is None:
+        return draft_prob_of(tl.where(slot >= 0, draft_prob_value, 1.0))
+    else:
+        at = draft_prob + chain.share_at + slot * chain.share_slot
+        return draft_prob_of(tl.load(at, mask=slot < chain.slots, other=1.0))
+
+
+@triton.jit
+def slot_accepts(
+    slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
 ):  # fmt: skip
+    """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` are."""
+    p, bad = probability_at(target, token, in_range, target_law, p_known, None)
+    q = 1.0
+    if draft is not None:
+        q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
+        bad |= bad_draft
+    return in_range & accepts(accept_coin(later(noise, slot), slot), p, h * q, epsilon), bad
+
+
+@triton.jit
+def race_slot(target, law, noise, slot, token, alone, record, request, split, splits, TILE: tl.constexpr):
+    """A program's part of the race of a row; the last one says whether the walk ends there.
+
+    Unless the row is all that programs of it have: then nobody asks.
+    """
+    first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
+    best, bad = race_tiles(
+        target, law, first, last, key_at(record), later(noise, slot), None, None, STREAM_RACE, TILE
+    )  # fmt: skip
+    tl.atomic_max(key_at(record), best, sem="relaxed")
+    if bad:
+        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    if alone == 0:  # noqa: SIM102  `and` would take a ticket
+        if is_last(record + DONE, splits):  # noqa: SIM102  `and` would load early
+            if key_token(tl.load(key_at(record), cache_modifier=".cg")) != token:
+                tl.atomic_max(request + END, from_end(slot), sem="relaxed")
+
+
+@triton.jit
+def learn_slot(
+    target, target_law, draft, draft_law, draft_map, h, epsilon, noise, slot, token, record, request, own, sums, split,
+    splits, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """A program's part of what is to be learned of a slot's rows; the last one says whether the walk ends there."""
+    last, p_known, q_known = learn_pair(
+        target, target_law, None, draft, draft_law, draft_map, record, sums, own, split, splits, TILE, TILES
+    )
+    if last:
+        in_range = (token >= 0) & (token < target.columns)
+        accepted, _ = slot_accepts(
+            slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
+        )
+        if accepted == 0:
+            tl.atomic_max(request + END, from_end(slot), sem="relaxed")
+
+
+@triton.jit
+def finish_race(chain, readable, flags, vocab, records, request, tokens, num_accepted, status, width):
     """The verdict of a request whose rows were all raced, and its counters back to zero."""
-    n = slots
+    n = chain.slots
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
-        held = slot <= tl.where(readable, slots, -1)
-        records = counters + 4 * (row + slot)
-        keys = tl.load(key_at(records), mask=held, other=NOBODY, cache_modifier=".cg")
-        bad = (tl.load(records + 3, mask=held, other=0, cache_modifier=".cg") != 0) | (keys == NOBODY)
-        token = tl.load(draft_tokens + slot * draft_tokens_slot, mask=slot < slots, other=-1).to(tl.int64)
+        held = slot <= tl.where(readable, chain.slots, -1)
+        record = records + 4 * slot
+        keys = tl.load(key_at(record), mask=held, other=NOBODY, cache_modifier=".cg")
+        bad = (tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg") != 0) | (keys == NOBODY)
+        token = token_at(chain, slot)
         winner = key_token(keys)
         n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, NO_TOKEN), axis=0))
         reached = held & (slot <= n)
         flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
-        tl.debug_barrier()  # all warps have read
-        tl.store(key_at(records), tl.zeros_like(keys), mask=held)
-        tl.store(records + 2, tl.zeros_like(slot), mask=held)
-        tl.store(records + 3, tl.zeros_like(slot), mask=held)
+        barrier()  # all warps have read
+        tl.store(key_at(record), tl.zeros_like(keys), mask=held)
+        tl.store(record + DONE, tl.zeros_like(slot), mask=held)
+        tl.store(record + FLAGS, tl.zeros_like(slot), mask=held)
     tl.store(num_accepted, n)
     tl.store(status, flags)
-    tl.store(rows_done, 0)
-    tl.store(rows_done + 1, 0)
+    tl.store(request + DONE, 0)
+    tl.store(request + END, 0)
+
+
+@triton.jit
+def walk(
+    chain, target, target_law, draft, draft_law, draft_map, draft_prob, draft_prob_value, epsilon, noise, records,
+    figures, LEARNS: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots."""
+    n = chain.slots
+    refused = tl.full([], -1, tl.int64)
+    share = 1.0
+    flags = 0
+    for base in range(0, chain.slots, CHUNK):
+        slot = base + tl.arange(0, CHUNK)
+        here = slot < chain.slots
+        token = token_at(chain, slot)
+        in_range = (token >= 0) & (token < target.columns)
+        own = figures + 4 * slot
+        h = tl.full([CHUNK], 1.0, tl.float32)
+        bad_h = tl.zeros([CHUNK], tl.int32)
+        drafted, q_known = None, None
+        if draft is not None:
+            h, bad_h = share_at(chain, draft_prob, draft_prob_value, slot)
+            drafted, q_known = row_of(draft, slot, ALIGNED), known_at(own + 2, draft_law, here)
+        accepted, bad = slot_accepts(
+            slot, token, in_range, row_of(target, slot, ALIGNED), target_law, drafted, draft_law, draft_map,
+            known_at(own, target_law, here), q_known, h, epsilon, noise,
+        )  # fmt: skip
+        n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
+        reached = here & (slot <= n)
+        if LEARNS:  # what the other launch met, where a draft or its law was used
+            met = tl.load(records + 4 * slot + FLAGS, mask=here, other=0) != 0
+            bad |= met & ((token != -1) | (h < 1.0))
+        flags |= any_of(reached & bad) * NON_FINITE
+        flags |= any_of(reached & (token != -1) & (in_range == 0)) * TOKEN_RANGE
+        flags |= tl.max(tl.where(reached, bad_h, 0), axis=0)
+        refused += tl.sum(tl.where(here & (slot == n), token + 1, 0), axis=0)
+        share += tl.sum(tl.where(here & (slot == n), h - 1.0, 0.0), axis=0)
+    return n, refused, share, flags
+
+
+@triton.jit
+def finish_draw(chain, readable, n, last_token, flags, records, request, tokens, num_accepted, status, width):
+    """The verdict of a request whose last token was drawn, and its counters back to zero."""
+    barrier()  # all warps have read
+    for base in range(0, width, CHUNK):
+        slot = base + tl.arange(0, CHUNK)
+        token = tl.where(slot < n, token_at(chain, slot), -1)
+        tl.store(tokens + slot, tl.where(slot == n, last_token, token), mask=slot < width)
+        held = slot <= tl.where(readable, chain.slots, -1)
+        tl.store(records + 4 * slot + DONE, tl.zeros_like(slot), mask=held)
+        tl.store(records + 4 * slot + FLAGS, tl.zeros_like(slot), mask=held)
+    tl.store(num_accepted, n)
+    tl.store(status, flags)
+    for word in tl.static_range(2, 5):
+        tl.store(request + word, 0)
 
 
 @_launch.kernel
-def scan_kernel(
+def verify_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    cu_drafts, total_drafts: tl.int64, max_drafts: tl.int32, rows: tl.int64, dense: tl.int32,
-    vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
+    cu_drafts, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
+    rows: tl.int64, vocab: tl.int32, draft_vocab: tl.int32,
+    target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     draft_prob, draft_prob_request: tl.int64, draft_prob_slot: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, partials,
-    METHOD: tl.constexpr, SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
+    LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    split, splits = tl.program_id(2), tl.num_programs(2)
-    readable, slots, row, token_at, prob_at, target_at, draft_at, flags = request_of(
-        b, cu_drafts, total_drafts, max_drafts, draft_tokens_request, draft_tokens_slot, draft_prob_request,
-        draft_prob_slot, target_request, target_row, draft_request, draft_row,
+    entry, live, idle = entry_of(b, request_index, entries)
+    readable, slots, draft_at, row, flags = bounds_of(b, cu_drafts, total_drafts, max_drafts)
+    RAGGED: tl.constexpr = cu_drafts is not None
+    if request_index is not None:
+        readable = readable & live
+        slots = tl.where(live, slots, tl.where(idle, -1, 0))
+        flags |= tl.where(live, 0, PARAMETER)
+    noise = noise_at(
+        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
+        entry * nonce_request, live,
     )  # fmt: skip
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
     inverse, greedy, bad_temperature = inverse_temperature(
-        number(temperature, temperature_value, b * temperature_request)
+        number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
     )
-    share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, b * epsilon_request))
-    if METHOD == "race":
-        racing = b >= 0
-    else:
-        racing = greedy
-    HAS_DRAFT: tl.constexpr = draft is not None
-    request = counters + 4 * rows + 8 * b
-    tiles = tl.cdiv(vocab, TILE)
-    first, last = split * tiles // splits, (split + 1) * tiles // splits
-
-    slot = chunk
-    rows_read = tl.where(racing, slots + 1, slots if SPACE == "logits" else 0)
-    walking = readable & (slot < rows_read)
-    while walking:
-        record = counters + 4 * (row + slot)
-        token = tl.load(draft_tokens + token_at + slot * draft_tokens_slot, mask=slot < slots, other=-1).to(tl.int64)
-        if racing:
-            best, bad = race_tiles(
-                row_at(target, target_at + slot * target_row, ALIGNED), vocab, first, last,
-                key_at(record), inverse, greedy, dense,
-                key, place + slot.to(tl.uint32), round_, None, None,
-                STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
-            )  # fmt: skip
-            tl.atomic_max(key_at(record), best, sem="relaxed")
-            if bad:
-                tl.atomic_or(record + 3, 1, sem="relaxed")
-            if is_last(record + 2, splits):  # noqa: SIM102  `and` would load early
-                if key_token(tl.load(key_at(record), cache_modifier=".cg")) != token:
-                    tl.atomic_max(request + 3, from_end(slot), sem="relaxed")
-        elif METHOD == "rejection" and SPACE == "logits":
-            h = 1.0
-            if HAS_DRAFT:
-                h = draft_prob_of(number(draft_prob, draft_prob_value, prob_at + slot * draft_prob_slot))[0]
-            walking = (token != -1) | (h < 1.0)
-            if walking:
-                sums = partials + 4 * tiles * (row + slot)
-                bad = lse_tiles(
-                    row_at(target, target_at + slot * target_row, ALIGNED), vocab, first, last, inverse, sums, TILE
-                )  # fmt: skip
-                if HAS_DRAFT:
-                    draft_tiles = tl.cdiv(draft_vocab, TILE)
-                    bad |= lse_tiles(
-                        row_at(draft, draft_at + slot * draft_row, ALIGNED), draft_vocab, split * draft_tiles // splits,
-                        (split + 1) * draft_tiles // splits, inverse, sums + 2 * tiles, TILE,
-                    )  # fmt: skip
-                if bad:
-                    tl.atomic_or(record + 3, 1, sem="relaxed")
-                if is_last(record + 2, splits):
-                    own = figures + 4 * (row + slot)
-                    p_top, p_log_sum, weightless = finish_lse(sums, tiles, TILES)
-                    q_top, q_log_sum = 0.0, 0.0
-                    tl.store(own, p_top)
-                    tl.store(own + 1, p_log_sum)
-                    if HAS_DRAFT:
-                        q_top, q_log_sum, draft_weightless = finish_lse(sums + 2 * tiles, draft_tiles, TILES)
-                        tl.store(own + 2, q_top)
-                        tl.store(own + 3, q_log_sum)
-                        weightless |= draft_weightless
-                    if weightless:
-                        tl.atomic_or(record + 3, 1, sem="relaxed")
-                    accepted = slot_accepts(
-                        slot, token, (token >= 0) & (token < vocab),
-                        row_at(target, target_at + slot * target_row, ALIGNED),
-                        row_at(draft, draft_at + slot * draft_row, ALIGNED) if HAS_DRAFT else None,
-                        p_top, p_log_sum, q_top, q_log_sum, h, share, inverse, key, place, round_, draft_vocab,
-                        SPACE, HAS_DRAFT,
-                    )[0]  # fmt: skip
-                    if accepted == 0:
-                        tl.atomic_max(request + 3, from_end(slot), sem="relaxed")
-            walking = walking & (token != -1)
-        slot += chunks
-        walking = walking & (slot < rows_read)
-        if walking:
-            walking = slot <= from_end(tl.atomic_max(request + 3, 0, sem="relaxed"))
-
-    if racing:  # noqa: SIM102  `and` would take a ticket
-        if is_last(request + 2, splits * chunks):
-            finish_race(
-                slots, readable, flags | bad_temperature | bad_epsilon, row, request + 2, draft_tokens + token_at,
-                draft_tokens_slot, vocab, counters, tokens + b * tokens_request, num_accepted + b, status + b,
-                max_drafts + 1,
-            )  # fmt: skip
-
-
-@_launch.kernel
-def emit_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    cu_drafts, total_drafts: tl.int64, max_drafts: tl.int32, rows: tl.int64, dense: tl.int32,
-    vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
-    draft_prob, draft_prob_request: tl.int64, draft_prob_slot: tl.int64, draft_prob_value: tl.float32,
-    epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures,
-    SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    split, splits = tl.program_id(1), tl.num_programs(1)
-    inverse, greedy, flags = inverse_temperature(number(temperature, temperature_value, b * temperature_request))
-    if greedy:  # the other launch did it all
-        return
-    readable, slots, row, token_at, prob_at, target_at, draft_at, bad_request = request_of(
-        b, cu_drafts, total_drafts, max_drafts, draft_tokens_request, draft_tokens_slot, draft_prob_request,
-        draft_prob_slot, target_request, target_row, draft_request, draft_row,
+    share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_request, live))
+    flags |= bad_temperature | bad_epsilon
+    draft_inverse, draft_greedy = inverse, None
+    if OWN_LAW:
+        draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+            number(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
+        )
+        flags |= bad_temperature
+    if request_index is not None:
+        flags = tl.where(idle, 0, flags)
+    chain = Chain(
+        slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
+        entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, row,
     )  # fmt: skip
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
-    share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, b * epsilon_request))
-    flags |= bad_request | bad_epsilon
-    HAS_DRAFT: tl.constexpr = draft is not None
-    KIND: tl.constexpr = LOGITS if SPACE == "logits" else PROBS
-    draft_tokens += token_at
+    target_law = Law(inverse if TARGET == "logits" else None, None)
+    target_rows = Rows(
+        row_at(target, row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
+    )  # fmt: skip
+    draft_law, draft_rows = None, None
+    if draft is not None:
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+        draft_rows = Rows(
+            row_at(draft, draft_at * draft_row if RAGGED else entry * draft_request, ALIGNED), draft_row, draft_vocab
+        )  # fmt: skip
+    records, request = counters + 4 * row, counters + 4 * rows + 8 * b
+    figures += 4 * row
 
-    n = slots
-    refused = -1 + 0 * b  # the draft token at slot n, -1 for none
-    share_n = 1.0
-    for base in range(0, slots, CHUNK):
-        slot = base + tl.arange(0, CHUNK)
-        here = slot < slots
-        token = tl.load(draft_tokens + slot * draft_tokens_slot, mask=here, other=-1).to(tl.int64)
-        in_range = (token >= 0) & (token < vocab)
-        h = tl.full([CHUNK], 1.0, tl.float32)
-        bad_h = tl.zeros([CHUNK], tl.int32)
-        p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
-        if HAS_DRAFT:
-            if draft_prob is None:
-                h, bad_h = draft_prob_of(h * draft_prob_value)
-            else:
-                h, bad_h = draft_prob_of(
-                    tl.load(draft_prob + prob_at + slot * draft_prob_slot, mask=here, other=1.0)
+    if STAGE == "scan":
+        chunk, chunks = tl.program_id(1), tl.num_programs(1)
+        split, splits = tl.program_id(2), tl.num_programs(2)
+        if METHOD == "race":
+            racing = b >= 0
+        else:
+            racing = greedy
+        slot = chunk
+        rows_read = tl.where(racing, slots + 1, slots if LEARNS else 0)
+        walking = readable & (slot < rows_read)
+        while walking:
+            record = records + 4 * slot
+            token = token_at(chain, slot)
+            target_slot = row_of(target_rows, slot, ALIGNED)
+            if racing:
+                race_slot(
+                    target_slot, Law(target_law.inverse, greedy), noise, slot, token, chunks > max_drafts, record,
+                    request, split, splits, TILE,
                 )  # fmt: skip
-        if SPACE == "logits":
-            own = figures + 4 * (row + slot)
-            p_top = tl.load(own, mask=here, other=0.0)
-            p_log_sum = tl.load(own + 1, mask=here, other=0.0)
-            if HAS_DRAFT:
-                q_top = tl.load(own + 2, mask=here, other=0.0)
-                q_log_sum = tl.load(own + 3, mask=here, other=0.0)
-            bad_row = tl.load(counters + 4 * (row + slot) + 3, mask=here, other=0) != 0
-        accepted, bad = slot_accepts(
-            slot, token, in_range, target + target_at + slot * target_row,
-            draft + draft_at + slot * draft_row if HAS_DRAFT else None,
-            p_top, p_log_sum, q_top, q_log_sum, h, share, inverse, key, place, round_, draft_vocab, SPACE, HAS_DRAFT,
-        )  # fmt: skip
-        n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
-        reached = here & (slot <= n)
-        if SPACE == "logits":  # what the other launch met, where a draft or its law was used
-            bad = bad_row & ((token != -1) | (h < 1.0))
-        flags |= any_of(reached & bad) * NON_FINITE
-        flags |= any_of(reached & (token != -1) & (in_range == 0)) * TOKEN_RANGE
-        flags |= tl.max(tl.where(reached, bad_h, 0), axis=0)
-        refused += tl.sum(tl.where(here & (slot == n), token + 1, 0), axis=0)
-        share_n += tl.sum(tl.where(here & (slot == n), h - 1.0, 0.0), axis=0)
-
-    from_residual = (refused != -1) | (share_n < 1.0)
-    tiles = tl.cdiv(vocab, TILE)
-    first, last = split * tiles // splits, (split + 1) * tiles // splits
-    last = tl.where(readable, last, first)
-    request = counters + 4 * rows + 8 * b
-    position_n = place + n.to(tl.uint32)
-    row_n = row_at(target, target_at + n * target_row, ALIGNED)
-    excluded = None if HAS_DRAFT else tl.where(refused < vocab, refused, -1)
-    if HAS_DRAFT and from_residual:
-        p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
-        if SPACE == "logits":
-            own = figures + 4 * (row + n)
-            p_top, p_log_sum, q_top, q_log_sum = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
-        best, bad, drafted = residual_tiles(
-            row_n, row_at(draft, draft_at + n * draft_row, ALIGNED), p_top, p_log_sum, q_top, q_log_sum,
-            vocab, draft_vocab, first, last, key_at(request), inverse, share_n, dense, key, position_n, round_,
-            STREAM_RESIDUAL, KIND, TILE,
-        )  # fmt: skip
-        if drafted:
-            tl.atomic_or(request + 4, DRAFTED, sem="relaxed")
+            elif LEARNS:
+                h, draft_slot = 1.0, None
+                if draft is not None:
+                    h, _ = share_at(chain, draft_prob, draft_prob_value, slot)
+                    draft_slot = row_of(draft_rows, slot, ALIGNED)
+                walking = (token != -1) | (h < 1.0)
+                if walking:
+                    learn_slot(
+                        target_slot, target_law, draft_slot, draft_law, draft_map, h, share, noise, slot, token,
+                        record, request, figures + 4 * slot, partials + 4 * tl.cdiv(vocab, TILE) * (row + slot), split,
+                        splits, TILE, TILES,
+                    )  # fmt: skip
+                walking = walking & (token != -1)
+            slot += chunks
+            walking = walking & (slot < rows_read)
+            if walking:
+                walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
+        if racing:  # noqa: SIM102  `and` would take a ticket
+            if is_last(request + DONE, splits * chunks):
+                finish_race(
+                    chain, readable, flags, vocab, records, request, tokens + b * tokens_request, num_accepted + b,
+                    status + b, max_drafts + 1,
+                )  # fmt: skip
     else:
-        best, bad = race_tiles(
-            row_n, vocab, first, last, key_at(request), inverse, False, dense, key, position_n, round_, excluded, None,
-            STREAM_RESIDUAL, KIND, TILE,
+        if greedy:  # the other launch did it all
+            return
+        split, splits = tl.program_id(1), tl.num_programs(1)
+        n, refused, h, met = walk(
+            chain, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value, share,
+            noise, records, figures, LEARNS, ALIGNED,
         )  # fmt: skip
-    tl.atomic_max(key_at(request), best, sem="relaxed")
-    if bad:
-        tl.atomic_or(request + 4, NON_FINITE, sem="relaxed")
-
-    if is_last(request + 2, splits):
-        best = tl.atomic_xchg(key_at(request), best * 0)
-        met = tl.load(request + 4, cache_modifier=".cg")
-        flags |= met & NON_FINITE
-        if HAS_DRAFT and SPACE == "probs":
-            flags |= tl.where(from_residual & (met & DRAFTED == 0), NON_FINITE, 0)
-        if (best == NOBODY) & from_residual:
-            flags |= EMPTY_RESIDUAL
-            best, bad = race_row(row_n, vocab, inverse, key, position_n, round_, STREAM_RESIDUAL, KIND, TILE)
-            flags |= tl.where(bad, NON_FINITE, 0)
-        flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
-        for base in range(0, max_drafts + 1, CHUNK):
-            slot = base + tl.arange(0, CHUNK)
-            token = tl.load(draft_tokens + slot * draft_tokens_slot, mask=slot < n, other=-1).to(tl.int64)
-            token = tl.where(slot == n, key_token(best).to(tl.int64), token)
-            tl.store(tokens + b * tokens_request + slot, token, mask=slot <= max_drafts)
-            records = counters + 4 * (row + slot)
-            held = slot <= tl.where(readable, slots, -1)
-            tl.store(records + 2, tl.zeros_like(slot), mask=held)
-            tl.store(records + 3, tl.zeros_like(slot), mask=held)
-        tl.store(num_accepted + b, n)
-        tl.store(status + b, flags)
-        tl.store(key_at(request), best * 0)
-        for i in tl.static_range(2, 5):
-            tl.store(request + i, 0)
+        draft_n, excluded = None, None
+        if draft is None:
+            excluded = tl.where(refused < vocab, refused, -1)
+        else:
+            draft_n = row_of(draft_rows, n, ALIGNED)
+        target_n = row_of(target_rows, n, ALIGNED)
+        from_residual = (refused != -1) | (h < 1.0)
+        noise = later(noise, n)
+        if draw_part(
+            target_n, target_law, draft_n, draft_law, draft_map, h, from_residual, readable, excluded, None,
+            figures + 4 * n, request, noise, split, splits, TILE,
+        ):  # fmt: skip
+            token, drawn_flags = drawn(
+                target_n, target_law, draft_n, draft_law, from_residual, readable, request, noise, TILE
+            )
+            finish_draw(
+                chain, readable, n, token, flags | met | drawn_flags, records, request, tokens + b * tokens_request,
+                num_accepted + b, status + b, max_drafts + 1,
+            )  # fmt: skip
 
 
 def verify_chain(call):
     """The verdict of each request, as ``specdec_kernels.verify_chain`` has it."""
-    draft_tokens, target, tokens, law = call.draft_tokens, call.target, call.tokens, call.target_law
-    requests, width = tokens.shape
+    requests, width = call.tokens.shape
     if requests == 0:
         return
-    ragged = call.cu_drafts is not None
+    target, ragged = call.target, call.cu_drafts is not None
     vocab = target.shape[-1]
     rows = target.shape[0] if ragged else requests * width
     tile, tiles, warps = _launch.tile_of(vocab)
-    # Where all requests are greedy the race's kernel is the whole of rejection.
-    race = call.method == "race" or _launch.all_greedy(law)
-    scans = race or law.space == "logits" or _launch.may_be_greedy(law)
-    lse = not race and law.space == "logits"
+    # Where all requests are greedy the race is the whole of rejection.
+    race = call.method == "race" or _launch.is_greedy(call.target_law)
     draft = None if race else call.draft
+    own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
+    learns = not race and _launch.learns(call, draft, own_law)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, (4 + 4 * tiles) * rows if lse else 0)
+        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, (4 + 4 * tiles) * rows if learns else 0)
         arguments = dict(
-            draft_tokens=draft_tokens, draft_tokens_request=0 if ragged else draft_tokens.stride(0),
-            draft_tokens_slot=draft_tokens.stride(-1),
+            draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
+            draft_tokens_slot=call.draft_tokens.stride(-1),
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
-            cu_drafts=call.cu_drafts, total_drafts=draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
-            dense=_launch.is_dense(rows * tiles, target.device),
+            cu_drafts=call.cu_drafts, draft_map=None if race else call.draft_map,
+            **_launch.index(
+                call.request_index, None if ragged else call.draft, call.target_law.temperature,
+                call.draft_law.temperature, call.draft_prob, call.epsilon, *call.noise,
+            ),
+            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
-            **_launch.number("temperature", law.temperature, "request"),
+            **_launch.number("target_temperature", call.target_law.temperature, "request"),
+            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
-            **_launch.number("epsilon", call.epsilon, "request"),
-            **_launch.noise(call.noise, "request"),
-            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=call.num_accepted, status=call.status,
-            counters=counters, figures=scratch, SPACE=law.space, TILE=tile,
-            ALIGNED=_launch.aligned(target, draft),
+            **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
+            status=call.status, counters=counters, figures=scratch, partials=scratch[4 * rows :],
+            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
-        if scans:
+        if race or learns or isinstance(call.target_law.temperature, torch.Tensor):
             chunks = _launch.chunks_of(requests, splits, width, target.device)
-            _launch.launch(
-                scan_kernel, (requests, chunks, splits), warps, **arguments, partials=scratch[4 * rows :],
-                METHOD="race" if race else "rejection", TILES=triton.next_power_of_2(tiles),
-            )  # fmt: skip
+            _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, **arguments, STAGE="scan")
         if not race:
-            _launch.launch(emit_kernel, (requests, splits), warps, **arguments)
+            _launch.launch(verify_chain_kernel, (requests, splits), warps, **arguments, STAGE="emit")

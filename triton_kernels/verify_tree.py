@@ -1,59 +1,59 @@
 """Verification of trees: one launch for the race, two for rejection.
 
-The first launch, ``scan``, goes over the rows of all nodes, split over programs. A row decides for itself which child
+The first, stage ``scan``, goes over the rows of all nodes, split over programs. A row decides for itself which child
 the walk goes to, if it ever comes there: the last program of a row compares its winner with the children, or tries them
 one by one. Decisions that join up from the root move the front of the walk; programs take rows in order, ask for the
 front before each, and pass over what does not hang on it. Nobody waits: where programs are many all rows are read at
-once, where rows are many few off the path are read. The last program of a request follows the decisions. The second
-launch, ``emit``, races over the row at the path's end, where rejection draws a token; rows of leaves are left to it.
+once, where rows are many few off the path are read. The last program of a request follows the decisions. The second,
+``emit``, draws a token from the row at the path's end, where rejection needs one; rows of leaves are left to it.
 
 int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
 child walked to plus 2 (1: none, 0: not yet known), T_m of tree.h as the bits of a float. Of request b, from 6 rows +
 8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front.
 """
 
+import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._laws import Known, Law, probabilities, unclean_groups
 from specdec_kernels.triton_kernels._math import (
-    EMPTY_RESIDUAL,
     GROUP,
-    INFINITY,
     LARGEST,
     NOBODY,
     NON_FINITE,
     PARAMETER,
-    SMALLEST,
     STREAM_RACE,
-    STREAM_RESIDUAL,
     TOKEN_RANGE,
     accept_coin,
     accepts,
     any_of,
-    clean_probability,
     inverse_temperature,
     key_token,
-    probability,
+    later,
     residual_weight,
-    scaled,
+    share_left,
 )
+from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles, without_children
 from specdec_kernels.triton_kernels._rows import (
-    LOGITS,
-    PROBS,
-    finish_lse,
+    DONE,
+    FLAGS,
+    Rows,
+    barrier,
+    entry_of,
     group_tops,
     is_last,
     key_at,
-    laws_at,
+    learn_pair,
     load_tile,
-    lse_tiles,
+    load_tokens,
+    noise_at,
     number,
-    race_row,
-    race_tiles,
-    residual_tiles,
+    probability_at,
     row_at,
-    unclean_groups,
-    without_children,
+    row_of,
+    share_of,
+    tile_tokens,
 )
 from specdec_kernels.triton_kernels._trees import (
     NODES,
@@ -65,10 +65,10 @@ from specdec_kernels.triton_kernels._trees import (
 )
 
 ROW = tl.constexpr(6)  # words of a row's record
-DONE, FLAGS, NEXT, TAKEN = tl.constexpr(2), tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
+NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
 NODE, NODE_TAKEN, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)  # of a request's
+MASS_PART = tl.constexpr(1024)  # tokens at once of a pass for masses
 NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
-DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
 
 @triton.jit
@@ -77,57 +77,60 @@ def decide(records, request, node, child, nodes):
     tl.atomic_max(records + node * ROW + NEXT, child + 2, sem="relaxed")
     if tl.atomic_max(request + FRONT, 0, sem="relaxed") == node:
         said = child + 2
-        while said > NOWHERE:
+        while said > NOWHERE:  # the front first: who decides ``node`` meanwhile sees it there, or is seen here
             node = said - 2
+            tl.atomic_max(request + FRONT, node, sem="relaxed")
             said = tl.atomic_max(records + node * ROW + NEXT, 0, sem="relaxed")
-        tl.atomic_max(request + FRONT, tl.where(said == NOWHERE, nodes, node), sem="relaxed")
+        if said == NOWHERE:
+            tl.atomic_max(request + FRONT, nodes, sem="relaxed")
 
 
 @triton.jit
 def masses(
-    target, draft, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab, inverse, taken, children, marks,
-    SPACE: tl.constexpr, TILE: tl.constexpr,
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, marks, TILE: tl.constexpr
 ):  # fmt: skip
     """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
 
-    ``marks`` has the bits of the tiles, modulo 64, in which children have tokens.
+    ``marks`` has the bits of the parts, modulo 64, in which children have tokens.
     """
-    NOTHING: tl.constexpr = -INFINITY if SPACE == "logits" else 0.0
-    GROUPS: tl.constexpr = TILE // GROUP
+    PART: tl.constexpr = min(MASS_PART, TILE)
+    GROUPS: tl.constexpr = PART // GROUP
     left, untried = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
-    for tile in range(0, tl.cdiv(vocab, TILE)):
-        start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(target, start, vocab, NOTHING, TILE)
-        y = load_tile(draft, start, draft_vocab, NOTHING, TILE)
-        if SPACE == "logits":
-            p = probability(scaled(x, inverse), p_top, p_log_sum)
-            q = probability(scaled(y, inverse), q_top, q_log_sum)
-        else:
-            p, q = clean_probability(x), clean_probability(y)
-            bad = bad | unclean_groups(x, group_tops(x), PROBS) | unclean_groups(y, group_tops(y), PROBS)
+    for at in range(0, target.columns, PART):
+        start = tl.cast(at, tl.int32)
+        tokens = tile_tokens(start, PART)
+        x = load_tile(target, target_law, start, PART)
+        y = load_tokens(draft, draft_law, draft_map, start, PART)
+        p = probabilities(x, tokens, target_law, p_known)
+        q = probabilities(y, tokens, draft_law, q_known)
+        if target_law.inverse is None:
+            bad = bad | unclean_groups(x, group_tops(x), target_law)
             p_all += tl.sum(p, axis=1)
+        if draft_law.inverse is None:
+            bad = bad | unclean_groups(y, group_tops(y), draft_law)
             q_all += tl.sum(q, axis=1)
         left += tl.sum(residual_weight(p, taken * q), axis=1)
-        if (marks >> (start // TILE % 64).to(tl.uint64)) & 1 == 1:
-            q = without_children(q, start, 0.0, children, TILE)
+        if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
+            q = without_children(q, start, 0.0, children, PART)
         untried += tl.sum(q, axis=1)
-    flags = 0
-    if SPACE == "probs":
-        weightless = (any_of(p_all > 0.0) == 0) | (any_of(q_all > 0.0) == 0)
-        flags = tl.where((any_of(bad) > 0) | weightless, NON_FINITE, 0)
-    return tl.sum(left, axis=0), tl.sum(untried, axis=0), flags
+    unfit = any_of(bad) > 0
+    if target_law.inverse is None:
+        unfit = unfit | (any_of(p_all > 0.0) == 0)
+    if draft_law.inverse is None:
+        unfit = unfit | (any_of(q_all > 0.0) == 0)
+    return tl.sum(left, axis=0), tl.sum(untried, axis=0), tl.where(unfit, NON_FINITE, 0)
 
 
 @triton.jit
 def try_children(
-    tree, node, nodes, target, draft, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab, inverse, seed, position,
-    nonce, REPLACEMENT: tl.constexpr, SPACE: tl.constexpr, HAS_DRAFT: tl.constexpr, TILE: tl.constexpr,
+    tree, node, nodes, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise,
+    REPLACEMENT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """tree.h's: (the child accepted or -1, T_m after the last one tried, status)."""
     tokens, tokens_node = tree[2], tree[3]
-    REPEATS: tl.constexpr = HAS_DRAFT and REPLACEMENT
+    REPEATS: tl.constexpr = REPLACEMENT and draft is not None
     accepted, flags = -1 + 0 * node, 0 * node
     taken, share = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
     marks = tl.full([], 0, tl.uint64)
@@ -135,49 +138,98 @@ def try_children(
     child = next_child(tree, node, node, nodes)
     while child < nodes:
         token = tl.load(tokens + child * tokens_node).to(tl.int64)
-        in_range = (token >= 0) & (token < vocab)
+        in_range = (token >= 0) & (token < target.columns)
         flags |= tl.where(in_range, 0, TOKEN_RANGE)
         if (REPEATS == 0) & tried & in_range:  # a repeated sibling is no draw from q^m, which has it no more
             again = child_with(tree, node, token, child) < child
         else:
             again = node < 0
         if again == 0:
-            if HAS_DRAFT and tried:
+            if (draft is not None) and tried:
                 left, untried, met = masses(
-                    target, draft, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab, inverse, taken,
-                    (tree, node, child), marks, SPACE, TILE,
+                    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, (tree, node, child),
+                    marks, TILE,
                 )  # fmt: skip
                 flags |= met
                 if REPEATS:
                     untried = 1.0
-                share = tl.where(
-                    untried >= SMALLEST, tl.minimum(tl.div_rn(left, tl.maximum(untried, SMALLEST)), LARGEST), 0.0
-                )
+                share = share_left(left, untried)
             tried = node >= 0
-            p, q, bad = laws_at(
-                token, in_range, target, draft, p_top, p_log_sum, q_top, q_log_sum, inverse, draft_vocab, SPACE,
-                HAS_DRAFT,
-            )  # fmt: skip
-            if SPACE == "probs":
-                flags |= tl.where(bad, NON_FINITE, 0)
-            if in_range & accepts(accept_coin(seed, child - 1, position, nonce), p - taken * q, share * q, 0.0):
+            p, bad = probability_at(target, token, in_range, target_law, p_known, None)
+            q = 1.0
+            if draft is not None:
+                q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
+                bad |= bad_draft
+            flags |= tl.where(bad, NON_FINITE, 0)
+            if in_range & accepts(accept_coin(noise, child - 1), p - taken * q, share * q, 0.0):
                 accepted = child
-            elif HAS_DRAFT:
+            elif draft is not None:
                 taken = tl.minimum(taken + share, LARGEST)
             else:  # one-hot drafts: the mass not yet tried
-                share = tl.maximum(share - tl.where(in_range, p, 0.0), 0.0)
-            marks |= tl.full([], 1, tl.uint64) << (tl.where(in_range, token, 0) // TILE % 64).to(tl.uint64)
+                share = tl.maximum(share - p, 0.0)
+            marks |= tl.full([], 1, tl.uint64) << (tl.where(in_range, token, 0) // min(MASS_PART, TILE) % 64).to(
+                tl.uint64
+            )
         child = tl.where(accepted < 0, next_child(tree, node, child, nodes), nodes)
     return accepted, taken, flags
 
 
 @triton.jit
-def finish_walk(
-    tree, nodes, flags, records, request, vocab, racing, tokens, path, num_accepted, status, max_depth
+def race_node(
+    tree, node, below, nodes, target, law, noise, records, request, split, splits, TILE: tl.constexpr
 ):  # fmt: skip
-    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``."""
-    node, depth = nodes * 0, nodes * 0
-    child = nodes * 0
+    """A program's part of the race of a row; the last one decides."""
+    record = records + node * ROW
+    first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
+    best, bad = race_tiles(target, law, first, last, key_at(record), noise, None, None, STREAM_RACE, TILE)
+    tl.atomic_max(key_at(record), best, sem="relaxed")
+    if bad:
+        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    if is_last(record + DONE, splits):
+        winner = key_token(tl.load(key_at(record), cache_modifier=".cg"))
+        child = child_with(tree, node, winner, below)
+        if strays(tree, node, child, target.columns):
+            tl.atomic_or(record + FLAGS, TOKEN_RANGE, sem="relaxed")
+        decide(records, request, node, tl.where(child < below, child, -1), nodes)
+
+
+@triton.jit
+def try_node(
+    tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own, sums,
+    split, splits, REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """A program's part of what is to be learned of a node's rows; the last one tries the children."""
+    record = records + node * ROW
+    p_known, q_known = Known(0.0, 0.0), Known(0.0, 0.0)
+    decides = node >= 0
+    if LEARNS:
+        decides, p_known, q_known = learn_pair(
+            target, target_law, None, draft, draft_law, draft_map, record, sums, own, split, splits, TILE, TILES
+        )
+        if decides:  # the walk may have gone elsewhere since
+            front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
+            decides = next_node(tree, node, nodes, front, nodes)[0] == node
+    if decides:
+        child, taken, met = try_children(
+            tree, node, below, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise, REPLACEMENT,
+            TILE,
+        )  # fmt: skip
+        tl.store(record + TAKEN, taken.to(tl.int32, bitcast=True))
+        if met != 0:
+            tl.atomic_or(record + FLAGS, met, sem="relaxed")
+        decide(records, request, node, child, nodes)
+
+
+@triton.jit
+def finish_walk(
+    tree, nodes, flags, live, idle, records, request, vocab, racing, tokens, path, num_accepted, status, max_depth
+):  # fmt: skip
+    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``.
+
+    A request that is not ``live`` has no root: token 0 if it is none, -1 if it is idle.
+    """
+    node, depth = nodes * 0, tl.where(live | idle, 0, 1)
+    child = tl.where(live, 0, -1)
     while child >= 0:
         node = child
         record = records + node * ROW
@@ -192,10 +244,10 @@ def finish_walk(
             tl.store(tokens + depth, tl.load(tree[2] + child * tree[3]).to(tl.int64))
         depth += 1
     depth -= 1
-    tried = next_child(tree, node, node, nodes) < nodes
+    tried = live & (next_child(tree, node, node, nodes) < nodes)
     flags |= tl.where(tried & (depth == max_depth), PARAMETER, 0) | status_of(tree[0], tree[1], nodes)
     tl.store(num_accepted, depth)
-    tl.store(status, flags)
+    tl.store(status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
     taken = tl.load(records + node * ROW + TAKEN, cache_modifier=".cg")
     if racing == 0:
         tl.store(request + NODE, node)
@@ -203,10 +255,10 @@ def finish_walk(
         tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
     for base in range(0, max_depth + 1, NODES):
         at = base + tl.arange(0, NODES)
-        beyond = (at <= max_depth) & (at > depth)
-        tl.store(path + at, tl.full([NODES], -1, tl.int32), mask=beyond)
-        tl.store(tokens + at, tl.full([NODES], -1, tl.int64), mask=beyond)
-    tl.debug_barrier()  # all warps have read
+        beyond = (at <= max_depth) & ((at > depth) | (live == 0))
+        tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
+        tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
+    barrier()  # all warps have read
     for base in range(0, nodes * ROW, 128):
         word = base + tl.arange(0, 128)
         tl.store(records + word, tl.zeros([128], tl.int32), mask=word < nodes * ROW)
@@ -215,218 +267,150 @@ def finish_walk(
 
 
 @_launch.kernel
-def scan_kernel(
+def verify_tree_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
     parents, parents_request: tl.int64, parents_node: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    nodes: tl.int32, max_depth: tl.int32, dense: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
+    draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32,
+    vocab: tl.int32, draft_vocab: tl.int32,
+    target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, partials,
-    METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
+    OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    split, splits = tl.program_id(2), tl.num_programs(2)
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
-    inverse, greedy, flags = inverse_temperature(number(temperature, temperature_value, b * temperature_request))
-    if METHOD == "race":
-        racing = b >= 0
-    else:
-        racing = greedy
-    HAS_DRAFT: tl.constexpr = draft is not None
-    records = counters + nodes * ROW * b
-    request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
+    entry, live, idle = entry_of(b, request_index, entries)
+    noise = noise_at(
+        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
+        entry * nonce_request, live,
+    )  # fmt: skip
+    inverse, greedy, flags = inverse_temperature(
+        number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
+    )
+    draft_inverse, draft_greedy = inverse, None
+    if OWN_LAW:
+        draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
+            number(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
+        )
+        flags |= bad_temperature
     tree = (
         parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
     )  # fmt: skip
-    tiles = tl.cdiv(vocab, TILE)
-    first, last = split * tiles // splits, (split + 1) * tiles // splits
-
-    end = nodes + 0
-    if SPACE == "probs":  # nothing to be split where probabilities are tried
-        end = tl.where(racing | (split == 0), nodes, 0)
-    node, depth = next_node(tree, chunk, chunks, 0, end)
-    while node < end:
-        record = records + node * ROW
-        below = tl.where(depth < max_depth, nodes, 0)  # where children end
-        row = row_at(target, b * target_request + node * target_row, ALIGNED)
-        if racing:
-            best, bad = race_tiles(
-                row, vocab, first, last, key_at(record), inverse, greedy, dense, key, place + depth.to(tl.uint32),
-                round_, None, None, STREAM_RACE, LOGITS if SPACE == "logits" else PROBS, TILE,
-            )  # fmt: skip
-            tl.atomic_max(key_at(record), best, sem="relaxed")
-            if bad:
-                tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-            if is_last(record + DONE, splits):
-                winner = key_token(tl.load(key_at(record), cache_modifier=".cg"))
-                child = child_with(tree, node, winner, below)
-                if strays(tree, node, child, vocab):
-                    tl.atomic_or(record + FLAGS, TOKEN_RANGE, sem="relaxed")
-                decide(records, request, node, tl.where(child < below, child, -1), nodes)
-        elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
-            if next_child(tree, node, node, below) < below:
-                draft_node = row_at(draft, b * draft_request + node * draft_row, ALIGNED) if HAS_DRAFT else None
-                p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
-                if SPACE == "logits":
-                    sums = partials + 4 * tiles * (nodes * b + node)
-                    draft_tiles = tl.cdiv(draft_vocab, TILE)
-                    bad = lse_tiles(row, vocab, first, last, inverse, sums, TILE)
-                    if HAS_DRAFT:
-                        bad |= lse_tiles(
-                            draft_node, draft_vocab, split * draft_tiles // splits,
-                            (split + 1) * draft_tiles // splits, inverse, sums + 2 * tiles, TILE,
-                        )  # fmt: skip
-                    if bad:
-                        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-                    decides = is_last(record + DONE, splits)
-                    if decides:
-                        own = figures + 4 * (nodes * b + node)
-                        p_top, p_log_sum, weightless = finish_lse(sums, tiles, TILES)
-                        tl.store(own, p_top)
-                        tl.store(own + 1, p_log_sum)
-                        if HAS_DRAFT:
-                            q_top, q_log_sum, draft_weightless = finish_lse(sums + 2 * tiles, draft_tiles, TILES)
-                            tl.store(own + 2, q_top)
-                            tl.store(own + 3, q_log_sum)
-                            weightless |= draft_weightless
-                        if weightless:
-                            tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-                        # The walk may have gone elsewhere since.
-                        front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-                        decides = next_node(tree, node, nodes, front, nodes)[0] == node
-                else:
-                    decides = node >= 0
-                if decides:
-                    child, taken, met = try_children(
-                        tree, node, below, row, draft_node, p_top, p_log_sum, q_top, q_log_sum, vocab, draft_vocab,
-                        inverse, key, place + depth.to(tl.uint32), round_, REPLACEMENT, SPACE, HAS_DRAFT, TILE,
-                    )  # fmt: skip
-                    tl.store(record + TAKEN, taken.to(tl.int32, bitcast=True))
-                    if met != 0:
-                        tl.atomic_or(record + FLAGS, met, sem="relaxed")
-                    decide(records, request, node, child, nodes)
-        front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-        node, depth = next_node(tree, node + chunks, chunks, front, end)
-
-    if is_last(request + DONE, splits * chunks):
-        finish_walk(
-            tree, nodes, flags, records, request, vocab, racing, tokens + b * tokens_request, path + b * path_request,
-            num_accepted + b, status + b, max_depth,
-        )  # fmt: skip
-
-
-@_launch.kernel
-def emit_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    nodes: tl.int32, dense: tl.int32, vocab: tl.int32, draft_vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures,
-    SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    split, splits = tl.program_id(1), tl.num_programs(1)
-    inverse, greedy, _ = inverse_temperature(number(temperature, temperature_value, b * temperature_request))
-    if greedy:  # the other launch did it all
-        return
-    HAS_DRAFT: tl.constexpr = draft is not None
-    KIND: tl.constexpr = LOGITS if SPACE == "logits" else PROBS
+    target_law = Law(inverse if TARGET == "logits" else None, None)
+    target_rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
+    draft_law, draft_rows = None, None
+    if draft is not None:
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+        draft_rows = Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab)
+    records = counters + nodes * ROW * b
     request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
-    node, tried = tl.load(request + NODE), tl.load(request + TRIED) != 0
-    depth = tl.load(num_accepted + b)
-    key = number(seed, seed_value, b * seed_request).to(tl.int64)
-    place = number(position, position_value, b * position_request).to(tl.uint32) + depth.to(tl.uint32)
-    round_ = number(nonce, nonce_value, b * nonce_request).to(tl.uint32)
-    tiles = tl.cdiv(vocab, TILE)
-    first, last = split * tiles // splits, (split + 1) * tiles // splits
-    row = row_at(target, b * target_request + node * target_row, ALIGNED)
-    children = None
-    if HAS_DRAFT == 0:
-        tree = (
-            parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
-        )  # fmt: skip
-        children = (tree, node, tl.where(tried, nodes, 0))
-    if HAS_DRAFT and tried:
-        p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
-        if SPACE == "logits":
-            own = figures + 4 * (nodes * b + node)
-            p_top, p_log_sum, q_top, q_log_sum = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
-        best, bad, drafted = residual_tiles(
-            row, row_at(draft, b * draft_request + node * draft_row, ALIGNED), p_top, p_log_sum, q_top, q_log_sum,
-            vocab, draft_vocab, first, last, key_at(request), inverse,
-            tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True), dense, key, place, round_,
-            STREAM_RESIDUAL, KIND, TILE,
-        )  # fmt: skip
-        if drafted:
-            tl.atomic_or(request + FLAGS, DRAFTED, sem="relaxed")
-    else:
-        best, bad = race_tiles(
-            row, vocab, first, last, key_at(request), inverse, False, dense, key, place, round_, None, children,
-            STREAM_RESIDUAL, KIND, TILE,
-        )  # fmt: skip
-    tl.atomic_max(key_at(request), best, sem="relaxed")
-    if bad:
-        tl.atomic_or(request + FLAGS, NON_FINITE, sem="relaxed")
+    figures += 4 * nodes * b
 
-    if is_last(request + DONE, splits):
-        best = tl.atomic_xchg(key_at(request), best * 0)
-        met = tl.load(request + FLAGS, cache_modifier=".cg")
-        flags = tl.load(status + b) | (met & NON_FINITE)
-        if HAS_DRAFT and SPACE == "probs":
-            flags |= tl.where(tried & (met & DRAFTED == 0), NON_FINITE, 0)
-        if (best == NOBODY) & tried:
-            flags |= EMPTY_RESIDUAL
-            best, bad = race_row(row, vocab, inverse, key, place, round_, STREAM_RESIDUAL, KIND, TILE)
-            flags |= tl.where(bad, NON_FINITE, 0)
-        flags |= tl.where(best == NOBODY, NON_FINITE, 0)
-        tl.debug_barrier()  # all warps have read
-        tl.store(tokens + b * tokens_request + depth, key_token(best).to(tl.int64))
-        tl.store(status + b, flags)
-        tl.store(key_at(request), best * 0)
-        for i in tl.static_range(2, 7):
-            tl.store(request + i, 0)
+    if STAGE == "scan":
+        chunk, chunks = tl.program_id(1), tl.num_programs(1)
+        split, splits = tl.program_id(2), tl.num_programs(2)
+        if METHOD == "race":
+            racing = b >= 0
+        else:
+            racing = greedy
+        end = tl.where(live, nodes, 0)
+        if LEARNS == 0:  # nothing to be split where probabilities are tried
+            end = tl.where(racing | (split == 0), end, 0)
+        node, depth = next_node(tree, chunk, chunks, 0, end)
+        while node < end:
+            below = tl.where(depth < max_depth, nodes, 0)  # where children end
+            target_node = row_of(target_rows, node, ALIGNED)
+            if racing:
+                race_node(
+                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy), later(noise, depth),
+                    records, request, split, splits, TILE,
+                )  # fmt: skip
+            elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
+                if next_child(tree, node, node, below) < below:
+                    draft_node = None
+                    if draft is not None:
+                        draft_node = row_of(draft_rows, node, ALIGNED)
+                    try_node(
+                        tree, node, below, nodes, target_node, target_law, draft_node, draft_law, draft_map,
+                        later(noise, depth), records, request, figures + 4 * node,
+                        partials + 4 * tl.cdiv(vocab, TILE) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
+                        TILE, TILES,
+                    )  # fmt: skip
+            front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
+            node, depth = next_node(tree, node + chunks, chunks, front, end)
+        if is_last(request + DONE, splits * chunks):
+            finish_walk(
+                tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
+                path + b * path_request, num_accepted + b, status + b, max_depth,
+            )  # fmt: skip
+    else:
+        if greedy:  # the other launch did it all
+            return
+        split, splits = tl.program_id(1), tl.num_programs(1)
+        node, tried = tl.load(request + NODE), tl.load(request + TRIED) != 0
+        depth = tl.load(num_accepted + b)
+        target_node = row_of(target_rows, node, ALIGNED)
+        draft_node, children = None, None
+        if draft is None:
+            children = (tree, node, tl.where(tried, nodes, 0))
+        else:
+            draft_node = row_of(draft_rows, node, ALIGNED)
+        taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
+        noise = later(noise, depth)
+        if draw_part(
+            target_node, target_law, draft_node, draft_law, draft_map, taken, tried, live, None, children,
+            figures + 4 * node, request, noise, split, splits, TILE,
+        ):  # fmt: skip
+            token, met = drawn(target_node, target_law, draft_node, draft_law, tried, live, request, noise, TILE)
+            flags = tl.load(status + b) | met
+            barrier()  # all warps have read
+            tl.store(tokens + b * tokens_request + depth, token, mask=live)
+            tl.store(status + b, flags)
+            for word in tl.static_range(2, 7):
+                tl.store(request + word, 0)
 
 
 def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
-    draft_tokens, target, tokens, law = call.draft_tokens, call.target, call.tokens, call.target_law
+    target = call.target
     requests, nodes, vocab = target.shape
     if requests == 0:
         return
     rows = requests * nodes
     tile, tiles, warps = _launch.tile_of(vocab)
-    # Where all requests are greedy the race's kernel is the whole of rejection.
-    race = call.method == "race" or _launch.all_greedy(law)
+    # Where all requests are greedy the race is the whole of rejection.
+    race = call.method == "race" or _launch.is_greedy(call.target_law)
     draft = None if race else call.draft
-    lse = not race and law.space == "logits"
+    own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
+    learns = not race and _launch.learns(call, draft, own_law)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, (4 + 4 * tiles) * rows if lse else 0)
+        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, (4 + 4 * tiles) * rows if learns else 0)
         arguments = dict(
-            **_launch.nodes("draft_tokens", draft_tokens), **_launch.nodes("parents", call.parents),
-            **_launch.rows("target", target), **_launch.rows("draft", draft), nodes=nodes,
-            dense=_launch.is_dense(rows * tiles, target.device), vocab=vocab,
-            draft_vocab=vocab if draft is None else draft.shape[-1],
-            **_launch.number("temperature", law.temperature, "request"),
+            **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
+            **_launch.rows("target", target), **_launch.rows("draft", draft),
+            draft_map=None if race else call.draft_map,
+            **_launch.index(
+                call.request_index, call.draft, call.target_law.temperature, call.draft_law.temperature, *call.noise
+            ),
+            nodes=nodes, max_depth=call.tokens.shape[1] - 1,
+            vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
+            **_launch.number("target_temperature", call.target_law.temperature, "request"),
+            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.noise(call.noise, "request"),
-            tokens=tokens, tokens_request=tokens.stride(0), num_accepted=call.num_accepted, status=call.status,
-            counters=counters, figures=scratch, SPACE=law.space, TILE=tile, ALIGNED=_launch.aligned(target, draft),
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
+            path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
+            figures=scratch, partials=scratch[4 * rows :], METHOD="race" if race else "rejection",
+            REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
-        scan_splits = splits if race or lse or _launch.may_be_greedy(law) else 1
-        _launch.launch(
-            scan_kernel, (requests, _launch.chunks_of(requests, scan_splits, nodes, target.device), scan_splits), warps,
-            **arguments, path=call.path, path_request=call.path.stride(0), max_depth=tokens.shape[1] - 1,
-            partials=scratch[4 * rows :], METHOD="race" if race else "rejection",
-            REPLACEMENT=call.replacement and draft is not None, TILES=triton.next_power_of_2(tiles),
-        )  # fmt: skip
+        split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
+        scan_splits = splits if split else 1
+        chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
+        _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, **arguments, STAGE="scan")
         if not race:
-            _launch.launch(emit_kernel, (requests, splits), warps, **arguments)
+            _launch.launch(verify_tree_kernel, (requests, splits), warps, **arguments, STAGE="emit")

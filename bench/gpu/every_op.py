@@ -6,8 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 import specdec_kernels as sd
+from tests.support.calls import every_call
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
 from tests.support.trees import tree_call
 
@@ -48,6 +50,8 @@ def main():
                 sd.residual(call["target"][:, :3], call["draft"], space=space)
                 sd.overlap(call["target"][:, :3], call["draft"], space=space)
                 trees(requests, vocabulary, dtype, space)
+    for function, arguments in every_call().values():
+        function(**tree_map_only(torch.Tensor, torch.Tensor.cuda, arguments))
     torch.cuda.synchronize()
     print("every op ran")
 

@@ -216,14 +216,14 @@ template <class Weights>
 SPECDEC_HD Candidate race_winner(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
                               const Crew& crew) {
   const Winner start = race_start(weights, row, noise, tile_maxima);
-  Winner winners[kMaxParts];
-  over_parts(RaceTiles(row).count, crew, [&](int part, int32_t from, int32_t to) {
+  Candidate best[kMaxParts];
+  const int parts = over_parts(RaceTiles(row).count, crew, [&](int part, int32_t from, int32_t to) {
     Winner mine = start;
     race_tiles(weights, row, noise, tile_maxima, from, to, mine);
-    winners[part] = mine;
+    best[part] = mine.best;
   });
   Winner winner = start;
-  for (const Winner& w : winners) winner.offer(w.best);
+  for (int part = 0; part < parts; ++part) winner.offer(best[part]);
   return winner.best;
 }
 

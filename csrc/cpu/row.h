@@ -99,25 +99,29 @@ SPECDEC_HD float tile_sum_of(const Logits& space, const T* p, int32_t count, flo
   return total(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }
 
-SPECDEC_HD int32_t status_of_parts(const bool (&bad)[kMaxParts]) {
-  for (bool b : bad)
-    if (b) return kStatusNonFinite;
-  return kStatusOk;
+// f(tile) for every tile, in parts; it says whether the tile held what no law has. The status is that of all.
+template <class F>
+SPECDEC_HD int32_t over_tiles(int32_t tiles, const Crew& crew, F&& f) {
+  bool bad[kMaxParts];
+  const int parts = over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
+    bool any = false;
+    for (int32_t tile = from; tile < to; ++tile) any |= f(tile);
+    bad[part] = any;
+  });
+  bool any = false;
+  for (int part = 0; part < parts; ++part) any |= bad[part];
+  return any ? kStatusNonFinite : kStatusOk;
 }
 
 // Fills tile_max[0 .. tiles) with raw maxima. The status says whether an element was met that no law has.
 SPECDEC_HD int32_t row_maxima(const Row& row, const Law& law, const Crew& crew, float* tile_maxima) {
-  bool bad[kMaxParts] = {};
-  law.in_space([&](auto space) {
-    over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
-      for (int32_t tile = from; tile < to; ++tile) {
-        const TileMax m = tile_max(row, space, tile);
-        tile_maxima[tile] = m.value;
-        bad[part] |= m.bad;
-      }
+  return law.in_space([&](auto space) {
+    return over_tiles(row.tiles(), crew, [&](int32_t tile) {
+      const TileMax m = tile_max(row, space, tile);
+      tile_maxima[tile] = m.value;
+      return m.bad;
     });
   });
-  return status_of_parts(bad);
 }
 
 // The first element of a tile that is at least `value`, or kNoToken.
@@ -208,17 +212,14 @@ SPECDEC_HD void take_log_sum_exp(LawRow& r, const Logits& space, const Crew& cre
   const int32_t tiles = row.tiles();
   float* maxima = scratch(scratch_slot, 2 * static_cast<int64_t>(tiles));
   float* sums = maxima + tiles;
-  bool bad[kMaxParts] = {};
-  over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
-    for (int32_t tile = from; tile < to; ++tile) {
-      const TileMax m = tile_max(row, space, tile);
-      const float top = space.scaled(m.value);
-      maxima[tile] = m.value;
-      bad[part] |= m.bad;
-      sums[tile] = top == -kInfinity ? 0.0f : with_elements(row, tile * kTile, [&](auto p) {
-        return tile_sum_of(space, p, row.tile_size(tile), top);
-      });
-    }
+  r.status = over_tiles(tiles, crew, [&](int32_t tile) {
+    const TileMax m = tile_max(row, space, tile);
+    const float top = space.scaled(m.value);
+    maxima[tile] = m.value;
+    sums[tile] = top == -kInfinity ? 0.0f : with_elements(row, tile * kTile, [&](auto p) {
+      return tile_sum_of(space, p, row.tile_size(tile), top);
+    });
+    return m.bad;
   });
   float top = -kInfinity;
   for (int32_t tile = 0; tile < tiles; ++tile) top = max(space.scaled(maxima[tile]), top);
@@ -227,7 +228,7 @@ SPECDEC_HD void take_log_sum_exp(LawRow& r, const Logits& space, const Crew& cre
     if (sums[tile] > 0.0f) sum = add(sum, mul(sums[tile], exp_or_zero(sub(space.scaled(maxima[tile]), top))));
   r.known.lse = log_sum_exp(top, sum);
   r.tile_max = maxima;
-  r.status = status_of_parts(bad) | (top == -kInfinity ? kStatusNonFinite : kStatusOk);
+  if (top == -kInfinity) r.status |= kStatusNonFinite;
 }
 
 // Looks through a row, once: its law's probabilities, its maxima and its status are known then.

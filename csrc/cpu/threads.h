@@ -43,9 +43,9 @@ SPECDEC_HD void over_requests(int64_t requests, int32_t tiles, int threads, F&& 
   for (int64_t b = 0; b < requests; ++b) take(b);
 }
 
-// Runs f(part, from, to) over parts of [0, tiles), as many as there are threads to take them.
+// Runs f(part, from, to) over parts of [0, tiles), as many as there are threads to take them; says how many.
 template <class F>
-SPECDEC_HD void over_parts(int32_t tiles, const Crew& crew, F&& f) {
+SPECDEC_HD int over_parts(int32_t tiles, const Crew& crew, F&& f) {
   const int parts = crew.parts(tiles);
   const auto run = [&](int part) {
     f(part, static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),
@@ -59,6 +59,7 @@ SPECDEC_HD void over_parts(int32_t tiles, const Crew& crew, F&& f) {
   if (parts > 1) {
 #pragma omp taskwait
   }
+  return parts;
 }
 
 SPECDEC_END

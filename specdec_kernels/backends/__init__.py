@@ -15,6 +15,8 @@ import contextvars
 import importlib
 import json
 import os
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -27,13 +29,13 @@ _BACKENDS = {
     "triton": ("specdec_kernels.backends.triton", ("cuda", "cpu")),
     "reference": ("specdec_kernels.backends.reference", ("cpu", "cuda")),
 }
-_loaded = {}
+_loaded: dict[str, Any] = {}
 # Inside backend(...) its name, outside what $SPECDEC_BACKEND said when the package was imported.
 _chosen = contextvars.ContextVar("specdec_backend", default=os.environ.get("SPECDEC_BACKEND") or None)
 chosen = _chosen.get  # the name, None where the device decides
 
 
-def register(name, module, devices):
+def register(name: str, module: Any, devices: Sequence[str]) -> None:
     """Add a backend: ``module`` is a module or the name of one, ``devices`` the device types it takes."""
     _BACKENDS[name] = (module, tuple(devices))
     _loaded.pop(name, None)
@@ -58,7 +60,7 @@ def _load(name):
 
 
 @contextlib.contextmanager
-def backend(name):
+def backend(name: str) -> Iterator[None]:
     """Use one backend for every call inside the ``with`` block.
 
     Parameters
@@ -141,7 +143,7 @@ def _reason(name):
     return None
 
 
-def available_backends():
+def available_backends() -> list[str]:
     """The names of the backends that can run on this machine, now.
 
     Returns
@@ -157,7 +159,7 @@ def available_backends():
     return [name for name in _BACKENDS if _reason(name) is None]
 
 
-def build_info():
+def build_info() -> dict[str, Any]:
     """What was built, for which machines, and what runs on this one.
 
     Returns
@@ -173,7 +175,7 @@ def build_info():
     True
     """
     import specdec_kernels
-    from specdec_kernels import _C
+    import specdec_kernels._C as _C
 
     return {
         "version": specdec_kernels.__version__,

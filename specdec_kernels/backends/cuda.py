@@ -95,7 +95,6 @@ class Kernels:
             workspace = self._workspaces.get(device, stream, needed)
             needed = function(call, stream, workspace.data_ptr(), workspace.numel())
 
-
     def _recall(self, op, raw):
         """The outputs of a call like a remembered one; None for others, or if it needs a larger workspace."""
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)

@@ -3,11 +3,10 @@
 import torch
 
 from specdec_kernels import triton_kernels
-from specdec_kernels.backends._missing import unsupported
 from specdec_kernels.ops import OPS
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
-__all__ = [*OPS, "unavailable", "unsupported"]
+__all__ = [*OPS, "unavailable"]
 
 globals().update({name: getattr(triton_kernels, name) for name in OPS})
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -37,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def cell(value, form: str) -> str:
+def cell(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def table(records) -> str:
+def table(records: Sequence[dict[str, Any]]) -> str:
     """The records as a Markdown table."""
     lines = [
         "| method | acceptance | tokens a call | tokens/s of one core (p20 to p80) | × plain | texts unlike plain |",

@@ -15,7 +15,7 @@ NAMES = (*FIGURES, "trees")
 def figure_name(word: str) -> str:
     """A checked name of a figure."""
     if word not in NAMES:
-        raise argparse.ArgumentTypeError(f"expected {', '.join(NAMES)}, got {word!r}")
+        raise argparse.ArgumentTypeError(f"expected {', '.join(NAMES)}; got {word!r}")
     return word
 
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the figures; 0."""
     for option, least in (("runs", 100), ("tokens", 50)):
         if getattr(args, option) < least:
-            raise ValueError(f"argument --{option}: expected at least {least}, got {getattr(args, option)}")
+            raise ValueError(f"argument --{option}: expected at least {least}; got {getattr(args, option)}")
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or NAMES:
         figure = figure_of_trees(args) if name == "trees" else FIGURES[name](args.runs)

@@ -5,32 +5,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import operator
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from specdec_kernels.cli import options
 from specdec_kernels.cli.printing import report, show, summary
 
-MOST_NODES = 1023  # drafted tokens of a tree
+if TYPE_CHECKING:
+    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, Round, TreePolicy
+
+MOST_DRAFTED = 1023  # tokens a round
+DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
 TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
-
-
-def number(kind, expected, allowed):
-    """An argparse type: `kind` of the word, if `allowed`."""
-
-    def parse(word):
-        try:
-            value = kind(word)
-        except ValueError:
-            value = None
-        if value is None or not allowed(value):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {word!r}")
-        return value
-
-    return parse
 
 
 def draft_length(word: str) -> int | str:
@@ -59,8 +49,8 @@ def draft_tree(word: str) -> TreeChoice:
         "auto": lambda: -1 if rest else 0,
     }
     nodes["alternatives"] = nodes["optimal"] = nodes["chain"]
-    if kind not in nodes or not 0 <= nodes[kind]() <= MOST_NODES:
-        raise argparse.ArgumentTypeError(f"expected {TREES}, of at most {MOST_NODES} tokens, got {word!r}")
+    if kind not in nodes or not 0 <= nodes[kind]() <= MOST_DRAFTED:
+        raise argparse.ArgumentTypeError(f"expected {TREES}, of at most {MOST_DRAFTED} tokens; got {word!r}")
     return TreeChoice(word, kind, numbers)
 
 
@@ -73,12 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", help="model directory, 'ngram' or 'none' (default: the embedded draft, or ngram)")
     parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
-    length = number(draft_length, "a whole number >= 0 or 'auto'", lambda value: value == "auto" or value >= 0)
+    length = options.checked(
+        draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
+        lambda value: value == "auto" or 0 <= value <= MOST_DRAFTED,
+    )  # fmt: skip
     parser.add_argument("--k", type=length,
                         help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with "
                         "--draft-policy chain the probability of drafting too")  # fmt: skip
     parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
-                        type=number(float, "a number in [0, 1]", lambda value: 0 <= value <= 1))  # fmt: skip
+                        type=options.probability)  # fmt: skip
     parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
                         help="what --draft-prob is spent on: a coin a round, a coin a token, a length")  # fmt: skip
     parser.add_argument("--tree", type=draft_tree, metavar="SHAPE",
@@ -89,11 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replacement", action="store_true",
                         help="draw the children of a node independently, with --method rejection")  # fmt: skip
     parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
-                        type=number(float, "a finite number >= 0", lambda value: 0 <= value < math.inf))  # fmt: skip
-    parser.add_argument("--seed", type=number(int, "a whole number", lambda value: True), default=0,
+                        type=options.finite)  # fmt: skip
+    parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
-    parser.add_argument("--max-new-tokens", default=200,
-                        type=number(int, "a whole number >= 1", lambda value: value >= 1))  # fmt: skip
+    parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
     parser.add_argument("--stop", action="append", default=[], help="end the text before this string; may be repeated")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -110,12 +102,12 @@ def run(args: argparse.Namespace) -> int:
     check_tree_arguments(args)
     prompts = prompts_of(args)
     target, drafter = models_of(args)
-    options = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
+    how = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
                    max_new_tokens=args.max_new_tokens)  # fmt: skip
-    args.acceptance = acceptance_of(args, target, drafter, prompts, options)
+    args.acceptance = acceptance_of(args, target, drafter, prompts, how)
     policy = tree_policy_of(args) if args.tree else policy_of(args, drafter)
     begun = time.perf_counter()
-    rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **options)
+    rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **how)
     generations = watch(rounds, prompts, target, args)
     elapsed = time.perf_counter() - begun
     if args.json:
@@ -131,35 +123,35 @@ def check_tree_arguments(args: argparse.Namespace) -> None:
     if args.tree is None:
         for option in ("calibrate", "replacement"):
             if getattr(args, option):
-                raise ValueError(f"argument --{option}: expected --tree with it, got none")
+                raise ValueError(f"argument --{option}: expected --tree with it; got none")
         args.k = 4 if args.k is None else args.k
         return
     if args.k is not None or args.draft_policy is not None or args.draft_prob != 1:
-        raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it, got one")
+        raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it; got one")
     if args.calibrate and args.tree.kind != "optimal":
-        raise ValueError(f"argument --calibrate: expected --tree optimal:K, got {args.tree.word}")
+        raise ValueError(f"argument --calibrate: expected --tree optimal:K; got {args.tree.word}")
 
 
-def acceptance_of(args, target, drafter, prompts, options) -> list[float] | None:
+def acceptance_of(
+    args: argparse.Namespace, target: LanguageModel, drafter: Drafter | None, prompts: Sequence[str],
+    how: dict[str, Any],
+) -> list[float] | None:  # fmt: skip
     """Acceptance by child index for `--tree optimal:K`, None with other trees."""
-    from specdec_kernels.generate.trees import DEFAULT_ACCEPTANCE
-
     if args.tree is None or args.tree.kind != "optimal":
         return None
     if not args.calibrate:
         return list(DEFAULT_ACCEPTANCE)
     from specdec_kernels.studies.measure import calibrate
 
-    acceptance = calibrate(target, drafter, prompts, seed=args.seed, **options)
+    acceptance = calibrate(target, drafter, prompts, seed=args.seed, **how)
     print("acceptance by child", *(f"{rate:.3f}" for rate in acceptance), file=sys.stderr)
     return acceptance
 
 
-def tree_policy_of(args):
+def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
     """The tree policy that the arguments name."""
     from specdec_kernels import DraftTree
-    from specdec_kernels.generate.control import TreeController
-    from specdec_kernels.generate.trees import FixedTree
+    from specdec_kernels.generate import FixedTree, TreeController
 
     _, kind, numbers = args.tree
     if kind == "auto":
@@ -179,7 +171,7 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
         try:
             prompts.append(path.read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"argument --prompt-file: expected a text file, got {path} ({error})") from error
+            raise ValueError(f"argument --prompt-file: expected a text file; got {path} ({error})") from error
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
@@ -187,11 +179,11 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
     return prompts
 
 
-def models_of(args: argparse.Namespace):
+def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
     from specdec_kernels.generate import ModelDrafter, NgramDrafter, check_vocabularies, load_model
 
-    def load(option, name):
+    def load(option: str, name: str) -> LanguageModel:
         try:
             return load_model(name, dtype=args.dtype, device=args.device)
         except ValueError as error:
@@ -208,9 +200,9 @@ def models_of(args: argparse.Namespace):
     return target, ModelDrafter(draft)
 
 
-def policy_of(args: argparse.Namespace, drafter):
+def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
     """The draft policy that the arguments name."""
-    from specdec_kernels.generate import FixedLength, RandomLength
+    from specdec_kernels.generate import Controller, FixedLength, RandomLength
 
     if drafter is None:
         return FixedLength(0)
@@ -220,13 +212,13 @@ def policy_of(args: argparse.Namespace, drafter):
             RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
         )
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
-        raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy, got 'auto'")
-    from specdec_kernels.generate.control import Controller
-
+        raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy; got 'auto'")
     return Controller(randomised=args.draft_policy == "chain")
 
 
-def watch(rounds, prompts, target, args):
+def watch(
+    rounds: Iterable[Round], prompts: Sequence[str], target: LanguageModel, args: argparse.Namespace
+) -> list[Generation]:
     """Print the rounds as the arguments ask, and collect them."""
     from specdec_kernels.generate import Generation
 

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+from typing import NoReturn
 
 import specdec_kernels
 
@@ -23,7 +24,7 @@ COMMANDS = {
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from specdec_kernels import theory
+from specdec_kernels.cli import options
 from specdec_kernels.studies.plan import make_plan
+from specdec_kernels.theory.checks import law_pair
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,17 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given.add_argument(
         "--children", help="acceptance by child index of a tree, as 0.5,0.2,0.1 (default: from the laws)"
     )
-    given.add_argument("--cost", type=float, help="c: seconds of a draft token over seconds of a verification")
+    given.add_argument("--cost", type=options.finite, help="c: seconds of a draft token over seconds of a verification")
     given.add_argument("--laws", type=Path, help=".npz file with arrays p and q [N, V]: target and draft laws")
     measured = parser.add_argument_group("measured figures")
     measured.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     measured.add_argument("--draft", default="embedded:draft", help="model directory (default: the embedded draft)")
     measured.add_argument("--prompt", action="append", help="text to measure on; may be repeated")
     measured.add_argument("--tokens", type=int, default=128, help="tokens to write per prompt (default: 128)")
-    measured.add_argument("--temperature", type=float, default=1.0, help="above 0 (default: 1)")
-    measured.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-k", type=int, default=16, help="longest draft considered (default: 16)")
-    parser.add_argument("--nodes", type=int, default=12, help="nodes of the tree (default: 12)")
+    measured.add_argument("--temperature", type=options.positive, default=1.0, help="above 0 (default: 1)")
+    measured.add_argument("--seed", type=options.seed, default=0)
+    parser.add_argument("--max-k", type=options.whole(0), default=16, help="longest draft considered (default: 16)")
+    parser.add_argument("--nodes", type=options.whole(0), default=12, help="nodes of the tree (default: 12)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -39,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def figures(args: argparse.Namespace) -> dict:
+def figures(args: argparse.Namespace) -> dict[str, Any]:
     """Acceptance by slot, cost, acceptance by child and laws, as given or measured."""
-    children = None if args.children is None else numbers(args.children, "--children")
+    children = None if args.children is None else child_acceptances(args.children)
     if args.acceptance is None and args.laws is None:
         return measure(args) | ({} if children is None else {"children": children})
     if args.cost is None:
@@ -55,22 +61,22 @@ def figures(args: argparse.Namespace) -> dict:
     return dict(source=str(args.laws), acceptance=acceptance, cost=args.cost, children=children, laws=laws)
 
 
-def measure(args: argparse.Namespace) -> dict:
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The same, from what the pair of models does."""
     from specdec_kernels.generate import ModelDrafter, check_vocabularies, generate, load_model
     from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
 
-    if not args.temperature > 0:
-        raise ValueError(f"argument --temperature: expected a number above 0, got {args.temperature}")
+    k = max(1, min(args.max_k, 8))
+    if args.tokens < k + 2:  # so that there are rounds after the one that reads the prompt
+        raise ValueError(f"argument --tokens: expected at least {k + 2}; got {args.tokens}")
     target, draft = load_model(args.target), load_model(args.draft)
     check_vocabularies(target, draft)
     prompts = args.prompt or ["ROMEO:\n", "JULIET:\n"]
-    options = dict(max_new_tokens=args.tokens, temperature=args.temperature, seed=args.seed)
-    k = max(1, min(args.max_k, 8))
+    written = dict(max_new_tokens=args.tokens, temperature=args.temperature, seed=args.seed)
     plain, drafted = [], []
     for prompt in prompts:  # in turn, so that both meet the same disturbances
-        plain += generate([prompt], target, method="plain", **options)
-        drafted += generate([prompt], target, ModelDrafter(draft), method="rejection", k=k, **options)
+        plain += generate([prompt], target, method="plain", **written)
+        drafted += generate([prompt], target, ModelDrafter(draft), method="rejection", k=k, **written)
     return dict(
         source=f"{args.target} with {args.draft}",
         acceptance=acceptance_by_slot(drafted, k),
@@ -79,7 +85,7 @@ def measure(args: argparse.Namespace) -> dict:
     )
 
 
-def table(plan) -> str:
+def table(plan: dict[str, Any]) -> str:
     """The plan for people."""
     best, shape = plan["best"], plan["tree"]
     rows = [
@@ -116,26 +122,38 @@ def table(plan) -> str:
     return "\n".join(f"{row[0]:15s}{row[1]}" if row else "" for row in rows)
 
 
-def spaced(values):
+def spaced(values: Iterable[float]) -> str:
     """Probabilities for reading."""
     return " ".join(f"{value:.3f}" for value in values)
 
 
-def numbers(text, option) -> list[float]:
+def numbers(text: str, option: str) -> list[float]:
     """Probabilities separated by commas."""
     try:
         values = [float(word) for word in text.split(",")]
     except ValueError:
         values = [-1.0]
     if not all(0 <= value <= 1 for value in values):
-        raise ValueError(f"argument {option}: expected numbers in [0, 1] separated by commas, got {text!r}")
+        raise ValueError(f"argument {option}: expected numbers in [0, 1] separated by commas; got {text!r}")
     return values
 
 
-def read_laws(path) -> tuple[np.ndarray, np.ndarray]:
+def child_acceptances(text: str) -> list[float]:
+    """The numbers of `--children`."""
+    try:
+        return theory.trees.child_acceptances(numbers(text, "--children")).tolist()
+    except ValueError as error:
+        raise ValueError(str(error).replace("R:", "argument --children:")) from error
+
+
+def read_laws(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Arrays p and q of an .npz file, one law per row."""
     try:
-        with np.load(path) as file:
-            return tuple(np.atleast_2d(np.asarray(file[name], dtype=np.float64)) for name in ("p", "q"))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"argument --laws: expected an .npz file with p and q, got {path} ({error})") from error
+        file = np.load(path)
+        if isinstance(file, np.ndarray):
+            raise ValueError("one array, as of an .npy file")
+        with file:
+            p, q = (np.atleast_2d(file[name]) for name in ("p", "q"))
+        return law_pair(p, q, ndims=(2,))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"argument --laws: expected an .npz file with p and q; got {path} ({error})") from error

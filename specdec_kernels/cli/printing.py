@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+    from transformers import PreTrainedTokenizerBase
+
+    from specdec_kernels.generate import Generation, Round
 
 COLOURS = {"accepted": "green", "replaced": "bold red", "bonus": "bold cyan"}
 MARKS = {"accepted": "{}", "replaced": "‹{}›", "bonus": "«{}»"}
 
 
-def show(prompts, colour, tokenizer):
+def show(prompts: Sequence[str], colour: bool, tokenizer: PreTrainedTokenizerBase | None) -> Callable[[Round], None]:
     """A function that prints rounds: a running text for one prompt, a line per round for a batch, with colour trees."""
     from rich.console import Console
     from rich.text import Text
@@ -20,9 +30,9 @@ def show(prompts, colour, tokenizer):
         legend = [Text(kind if coloured else MARKS[kind].format(kind), COLOURS[kind]) for kind in COLOURS]
         console.print(Text(" ").join(legend))
 
-    trees = defaultdict(int)
+    trees: defaultdict[int, int] = defaultdict(int)
 
-    def printer(entry):
+    def printer(entry: Round) -> None:
         if colour and entry.tree is not None:
             trees[entry.request] += 1
             title = Text(f"\nround {trees[entry.request]}" + (f" of [{entry.request}]" if batch else ""))
@@ -39,12 +49,12 @@ def show(prompts, colour, tokenizer):
     return printer
 
 
-def drawing(entry, tokenizer, coloured):
+def drawing(entry: Round, tokenizer: PreTrainedTokenizerBase | None, coloured: bool) -> Tree:
     """A round's tree, accepted nodes marked, with the token that the verifier added after them."""
     from rich.text import Text
     from rich.tree import Tree
 
-    def label(token, kind):
+    def label(token: int, kind: str | None) -> Text:
         piece = repr(tokenizer.decode([token]) if tokenizer else token)
         if kind is None:
             return Text(piece, "dim" if coloured else "")
@@ -60,7 +70,7 @@ def drawing(entry, tokenizer, coloured):
     return branches[0]
 
 
-def report(generation, args, elapsed) -> dict:
+def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> dict[str, Any]:
     """What `--json` prints of one prompt."""
     return tree_report(generation, args) | {
         "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
@@ -71,7 +81,7 @@ def report(generation, args, elapsed) -> dict:
     }  # fmt: skip
 
 
-def tree_report(generation, args) -> dict:
+def tree_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:
     """What `--json` adds with a tree: acceptance by child index, and every round's tree."""
     if args.tree is None:
         return {}
@@ -90,7 +100,7 @@ def tree_report(generation, args) -> dict:
     }  # fmt: skip
 
 
-def summary(generations, elapsed) -> str:
+def summary(generations: Sequence[Generation], elapsed: float) -> str:
     """One line of statistics over all prompts."""
     tokens = sum(len(generation.tokens) for generation in generations)
     calls = sum(generation.target_calls for generation in generations)
@@ -107,7 +117,7 @@ def summary(generations, elapsed) -> str:
     )
 
 
-def children(generations, most=8) -> str:
+def children(generations: Sequence[Generation], most: int = 8) -> str:
     """Shares of the nodes reached at which the first child was accepted, the second, and so on."""
     from specdec_kernels.studies.measure import child_acceptance
 

@@ -1,18 +1,31 @@
 """A reference generator: speculative decoding of Hugging Face models on the public ops, in a few hundred lines."""
 
-from specdec_kernels.generate.drafting import DraftPlan, FixedLength, ModelDrafter, NgramDrafter, RandomLength
-from specdec_kernels.generate.loop import Generation, Round, generate, stream
+from specdec_kernels.generate.control import Controller, TreeController
+from specdec_kernels.generate.drafters import ModelDrafter, NgramDrafter
+from specdec_kernels.generate.loop import generate, stream
 from specdec_kernels.generate.models import LanguageModel, check_vocabularies, load_model
+from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, DraftPlan, Drafts, TreeDrafter, TreePolicy
+from specdec_kernels.generate.results import Generation, Round, VerifiedTree
 
 __all__ = [
+    "ChainPolicy",
+    "Controller",
     "DraftPlan",
+    "Drafter",
+    "Drafts",
     "FixedLength",
+    "FixedTree",
     "Generation",
     "LanguageModel",
     "ModelDrafter",
     "NgramDrafter",
     "RandomLength",
     "Round",
+    "TreeController",
+    "TreeDrafter",
+    "TreePolicy",
+    "VerifiedTree",
     "check_vocabularies",
     "generate",
     "load_model",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 class TextStream:
     """The text of a growing list of tokens that follow a prompt.
@@ -13,10 +18,13 @@ class TextStream:
     stop : strings that end the text, and are not part of it
     """
 
-    def __init__(self, tokenizer, prompt: list[int], stop: tuple[str, ...] = ()):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase | None, prompt: list[int], stop: tuple[str, ...] = ()
+    ) -> None:
         self.tokenizer, self.stop = tokenizer, stop
         # A few tokens of context, because some tokenizers treat the first token of a text in a way of their own.
-        self.context, self.tokens, self.shown = prompt[-16:], [], 0
+        self.context, self.shown = prompt[-16:], 0
+        self.tokens: list[int] = []
         self.skip = len(self._decode(self.context))
 
     def _decode(self, tokens: list[int]) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specdec_kernels.generate.models import no_progress_bars
+from specdec_kernels.generate.models import quiet
 
 BOS, EOS, VOCAB = 256, 257, 258
 """Token id = byte value; the two ids after the bytes begin and end a text."""
@@ -61,7 +62,7 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
     """Write float16 weights, config and tokenizer, leaving the model in training as it is."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
-    with no_progress_bars():
+    with quiet():
         copy.half().save_pretrained(directory)
     byte_tokenizer().save_pretrained(directory)
     # transformers 5 writes a class name that 4 does not know; both know this one.
@@ -72,11 +73,11 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
 class Text:
     """The bytes of a text in windows that begin with BOS; `held_out` is the fraction at the end never trained on."""
 
-    def __init__(self, path: Path, held_out: float, context: int, seed: int):
+    def __init__(self, path: Path, held_out: float, context: int, seed: int) -> None:
         data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long()
         split = int(len(data) * (1 - held_out))
         if min(split, len(data) - split) < context:
-            raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part, got {len(data)} in all")
+            raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part; got {len(data)} in all")
         self.train, self.held_out, self.context = data[:split], data[split:], context
         starts = torch.cat([torch.tensor([0]), torch.nonzero(self.train == ord("\n")).flatten() + 1])
         # Windows begin where lines begin, as prompts do.
@@ -116,7 +117,9 @@ def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens:
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, windows: torch.Tensor, target=None) -> dict[str, float]:
+def evaluate(
+    model: LlamaForCausalLM, windows: torch.Tensor, target: LlamaForCausalLM | None = None
+) -> dict[str, float]:
     """Held-out loss in nats a byte and, given the target, the mean of sum min(p, q) at temperature 1."""
     model.eval()
     losses, overlaps = [], []
@@ -138,7 +141,10 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min((step + 1) / max(1, 0.03 * steps), 1.0, (steps - step) / (0.4 * steps))
 
 
-def fit(role: str, loss_of, text: Text, out: Path, *, steps: int, batch: int, peak: float, report) -> LlamaForCausalLM:
+def fit(
+    role: str, loss_of: Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor], text: Text, out: Path, *, steps: int,
+    batch: int, peak: float, report: Callable[[LlamaForCausalLM], dict[str, float]],
+) -> LlamaForCausalLM:  # fmt: skip
     """Minimise `loss_of(model, windows)` with AdamW; print progress and write the model ten times on the way."""
     model = new_model(role, text.context)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
@@ -163,13 +169,13 @@ def fit(role: str, loss_of, text: Text, out: Path, *, steps: int, batch: int, pe
 
 
 def load(directory: Path) -> LlamaForCausalLM:
-    with no_progress_bars():
+    with quiet():
         return LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
 def train(
-    textfile: Path, out: Path, *, only=None, seed=0, target_steps=2700, draft_steps=2000, batch=6, context=512,
-    held_out=0.05, threads=1,
+    textfile: Path, out: Path, *, only: str | None = None, seed: int = 0, target_steps: int = 2700,
+    draft_steps: int = 2000, batch: int = 6, context: int = 512, held_out: float = 0.05, threads: int = 1,
 ) -> None:  # fmt: skip
     """Train the pair on a text; `specdec-kernels train --help` has the meaning of each argument."""
     torch.set_num_threads(threads)

@@ -1,6 +1,12 @@
-"""The public ops: one file each, with its declaration, docstring, checks and one call. ``OPS`` has them by name."""
+"""The public ops: one file each, with its declaration, docstring, checks and one call. ``OPS`` has them by name.
 
-from specdec_kernels.ops._declaration import OPS, Law, Noise
+The names here are the package's. They are written out because type checkers and the documents read them from the text.
+"""
+
+from specdec_kernels.ops._declaration import OPS as OPS
+from specdec_kernels.ops._declaration import Law as Law
+from specdec_kernels.ops._declaration import Noise as Noise
+from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
@@ -12,13 +18,11 @@ from specdec_kernels.ops.verify_chain import Verdict, verify_chain
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
-    "OPS",
-    "Law",
-    "Noise",
     "Overlap",
     "Residual",
     "TreeVerdict",
     "Verdict",
+    "coin",
     "compact_kv",
     "overlap",
     "race_sample",

@@ -49,7 +49,8 @@ class Kind:
 
     @property
     def is_tensor(self):
-        return self._schema == "Tensor {}"
+        """Whether every call has a tensor here."""
+        return self._schema in ("Tensor {}", "Tensor(!) {}")
 
     def schema(self, name):
         return self._schema.format(name)

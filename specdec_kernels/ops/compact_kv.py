@@ -5,6 +5,7 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._declaration import COUNTER, TENSOR, WRITTEN_TENSORS, Op, Output
+from specdec_kernels.ops._types import Counter, Tensors
 
 COMPACT_KV = Op(
     "compact_kv",
@@ -15,7 +16,13 @@ COMPACT_KV = Op(
 )
 
 
-def compact_kv(cache, path, *, prefix_len, status=None):
+def compact_kv(
+    cache: Tensors,
+    path: torch.Tensor,
+    *,
+    prefix_len: Counter,
+    status: torch.Tensor | None = None,
+) -> None:
     """Make the accepted path of a tree the continuation of the prefix, in place, in all layers at once.
 
     After a tree forward the entry of node j lies in slot ``prefix_len + j`` (as ``tree_mask`` has it). The entry of

@@ -1,5 +1,6 @@
 """overlap: how close draft and target are, before any token is drafted."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,9 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import LAW, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.ops.residual import check_pair
+from specdec_kernels.sampling import Sampling
 
 
 class Overlap(NamedTuple):
@@ -48,20 +51,20 @@ OVERLAP = Op(
 
 
 def overlap(
-    target,
-    draft,
+    target: torch.Tensor,
+    draft: torch.Tensor,
     *,
-    space="logits",
-    temperature=None,
-    sampling=None,
-    draft_space=None,
-    draft_sampling=None,
-    draft_map=None,
-    request_index=None,
-    out=None,
-    status=None,
-    check=False,
-):
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    draft_space: Space | None = None,
+    draft_sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    request_index: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> Overlap:
     """How much of the target's law the draft's covers: acceptance, distances, and the race's lower bound, in one pass.
 
     Parameters
@@ -117,14 +120,14 @@ def overlap(
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
     given = out is not None or status is not None
-    out = OVERLAP.outputs(Overlap, out, device, lead, lead, lead, lead)
+    figures = OVERLAP.outputs(Overlap, out, device, lead, lead, lead, lead)
     if check or status is not None:
         status = OVERLAP.output("status", status, lead, device)
     OVERLAP(
-        rows, draft_rows, draft_map, request_index, target_law, draft_law, *(figure.view(-1) for figure in out),
+        rows, draft_rows, draft_map, request_index, target_law, draft_law, *(figure.view(-1) for figure in figures),
         None if status is None else status.view(-1), given=given, raw=raw,
-        results=out if status is None else (*out, status),
+        results=figures if status is None else (*figures, status),
     )  # fmt: skip
     if check:
         inputs.raise_for_status("overlap", status)
-    return out
+    return figures

@@ -5,6 +5,8 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._types import Counter, Number, Space
+from specdec_kernels.sampling import Sampling
 
 RACE_SAMPLE = Op(
     "race_sample",
@@ -19,20 +21,20 @@ RACE_SAMPLE = Op(
 
 
 def race_sample(
-    target,
+    target: torch.Tensor,
     *,
-    seed,
-    position,
-    nonce=0,
-    space="logits",
-    temperature=None,
-    sampling=None,
-    draft_map=None,
-    request_index=None,
-    out=None,
-    status=None,
-    check=False,
-):
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    request_index: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> torch.Tensor:
     """Draw one token of each row: ``argmin_i E(i) / p(i)``, E the position's exponential arrivals.
 
     The law is exactly ``softmax(target / temperature)``, but no softmax is computed: one pass over the row, and

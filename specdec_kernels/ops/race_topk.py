@@ -4,7 +4,9 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import arguments, flat
+from specdec_kernels.sampling import Sampling
 
 RACE_TOPK = Op(
     "race_topk",
@@ -19,21 +21,21 @@ RACE_TOPK = Op(
 
 
 def race_topk(
-    draft,
-    k,
+    draft: torch.Tensor,
+    k: int,
     *,
-    seed,
-    position,
-    nonce=0,
-    space="logits",
-    temperature=None,
-    sampling=None,
-    draft_map=None,
-    request_index=None,
-    out=None,
-    status=None,
-    check=False,
-):
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    request_index: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> torch.Tensor:
     """The first k arrivals of each row, in order: k samples without replacement, the first as by ``race_sample``.
 
     Parameters

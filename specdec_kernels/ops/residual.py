@@ -1,5 +1,6 @@
 """residual: what is left of the target once the draft had its share."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,8 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._types import Number, Space
+from specdec_kernels.sampling import Sampling
 
 
 class Residual(NamedTuple):
@@ -42,22 +45,22 @@ RESIDUAL = Op(
 
 
 def residual(
-    target,
-    draft,
+    target: torch.Tensor,
+    draft: torch.Tensor,
     *,
-    space="logits",
-    temperature=None,
-    sampling=None,
-    draft_space=None,
-    draft_sampling=None,
-    draft_map=None,
-    draft_prob=1.0,
-    epsilon=0.0,
-    request_index=None,
-    out=None,
-    status=None,
-    check=False,
-):
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    draft_space: Space | None = None,
+    draft_sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    draft_prob: Number = 1.0,
+    epsilon: Number = 0.0,
+    request_index: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> Residual:
     """The law ``norm((p - h q)^+)`` that a rejected (or undrafted) token is drawn from, h = ``draft_prob``.
 
     ``verify_chain`` draws from it without ever writing it; this op is for engines that want to look at it.
@@ -130,17 +133,17 @@ def residual(
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
     epsilon = inputs.number("epsilon", epsilon, shape, device, seen=seen)
     given = out is not None or status is not None
-    out = RESIDUAL.outputs(Residual, out, device, target.shape, lead)
+    law = RESIDUAL.outputs(Residual, out, device, target.shape, lead)
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
         rows, draft_rows, draft_map, request_index, target_law, draft_law, draft_prob, epsilon,
-        out.probs.view(-1, target.shape[-1]), out.mass.view(-1), None if status is None else status.view(-1),
-        given=given, raw=raw, results=out if status is None else (*out, status),
+        law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
+        given=given, raw=raw, results=law if status is None else (*law, status),
     )  # fmt: skip
     if check:
         inputs.raise_for_status("residual", status)
-    return out
+    return law
 
 
 def check_pair(target, draft, draft_map, request_index):

@@ -5,6 +5,7 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._declaration import COUNTER, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._types import Counter, Layout
 
 LAYOUTS = ("bool", "additive", "bits")
 ADDITIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -19,7 +20,16 @@ TREE_MASK = Op(
 )
 
 
-def tree_mask(parents, *, prefix_len=None, layout="bool", dtype=None, columns=None, out=None, status=None):
+def tree_mask(
+    parents: torch.Tensor,
+    *,
+    prefix_len: Counter | None = None,
+    layout: Layout = "bool",
+    dtype: torch.dtype | None = None,
+    columns: int | None = None,
+    out: torch.Tensor | None = None,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
     """The attention mask of a batch of trees, straight from their parents.
 
     Columns are cache slots: a request's committed prefix lies in slots ``0 .. prefix_len - 1``, its node j in slot
@@ -103,6 +113,6 @@ def _columns(columns, prefix_len, nodes):
         return columns
     if not isinstance(prefix_len, torch.Tensor):
         return prefix_len + nodes
-    if not trees.host_sees(prefix_len):
+    if not inputs.host_sees(prefix_len):
         raise ValueError("columns: expected an int where the host does not look into prefix_len; got None")
     return nodes + max(0, int(prefix_len.max()) if prefix_len.numel() else 0)

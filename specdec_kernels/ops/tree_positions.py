@@ -4,6 +4,7 @@ import torch
 
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._declaration import COUNTER, TENSOR, Op, Output
+from specdec_kernels.ops._types import Counter
 
 TREE_POSITIONS = Op(
     "tree_positions",
@@ -14,7 +15,13 @@ TREE_POSITIONS = Op(
 )
 
 
-def tree_positions(parents, *, prefix_len, out=None, status=None):
+def tree_positions(
+    parents: torch.Tensor,
+    *,
+    prefix_len: Counter,
+    out: torch.Tensor | None = None,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Position ids of a batch of trees: ``prefix_len`` + depth, the root's depth being 0.
 
     Parameters

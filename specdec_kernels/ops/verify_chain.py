@@ -1,5 +1,6 @@
 """verify_chain: accept a prefix of a request's draft tokens and emit one token more."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,8 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import CHOICE, LAW, NOISE, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._types import Counter, Method, Number, Space
+from specdec_kernels.sampling import Sampling
 
 
 class Verdict(NamedTuple):
@@ -50,28 +53,28 @@ VERIFY_CHAIN = Op(
 
 
 def verify_chain(
-    draft_tokens,
-    target,
-    draft=None,
+    draft_tokens: torch.Tensor,
+    target: torch.Tensor,
+    draft: torch.Tensor | None = None,
     *,
-    method="rejection",
-    space="logits",
-    temperature=None,
-    sampling=None,
-    draft_space=None,
-    draft_sampling=None,
-    draft_map=None,
-    draft_prob=1.0,
-    epsilon=0.0,
-    seed,
-    position,
-    nonce=0,
-    request_index=None,
-    cu_drafts=None,
-    max_drafts=None,
-    out=None,
-    check=False,
-):
+    method: Method = "rejection",
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    draft_space: Space | None = None,
+    draft_sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    draft_prob: Number = 1.0,
+    epsilon: Number = 0.0,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    request_index: torch.Tensor | None = None,
+    cu_drafts: torch.Tensor | None = None,
+    max_drafts: int | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    check: bool = False,
+) -> Verdict:
     """Verify each request's chain of draft tokens against the target, so that the output law is exactly the target's.
 
     ``method="rejection"`` accepts draft token x of slot j iff ``u q_j(x) < p_j(x)``; at the first rejection it emits

@@ -1,5 +1,6 @@
 """verify_tree: walk a request's draft tree from the root for as long as its tokens are accepted, and emit one more."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,8 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._declaration import CHOICE, FLAG, LAW, NOISE, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._types import Counter, Method, Number, Space
+from specdec_kernels.sampling import Sampling
 
 
 class TreeVerdict(NamedTuple):
@@ -56,27 +59,27 @@ VERIFY_TREE = Op(
 
 
 def verify_tree(
-    draft_tokens,
-    target,
-    draft=None,
+    draft_tokens: torch.Tensor,
+    target: torch.Tensor,
+    draft: torch.Tensor | None = None,
     *,
-    parents,
-    method="rejection",
-    replacement=False,
-    space="logits",
-    temperature=None,
-    sampling=None,
-    draft_space=None,
-    draft_sampling=None,
-    draft_map=None,
-    seed,
-    position,
-    nonce=0,
-    request_index=None,
-    max_depth=None,
-    out=None,
-    check=False,
-):
+    parents: torch.Tensor,
+    method: Method = "rejection",
+    replacement: bool = False,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    draft_space: Space | None = None,
+    draft_sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    request_index: torch.Tensor | None = None,
+    max_depth: int | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    check: bool = False,
+) -> TreeVerdict:
     """Verify each request's tree of draft tokens against the target, so that the output law is exactly the target's.
 
     A tree is ``parents``: node 0 is the root, the last token already known; the children of a node are its

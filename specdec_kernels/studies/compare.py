@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from specdec_kernels.generate import ModelDrafter, NgramDrafter, generate
+from specdec_kernels.generate import Generation, LanguageModel, ModelDrafter, NgramDrafter, generate
 
 PROMPTS = [
     "ROMEO:\n", "JULIET:\nO, ", "KING HENRY:\nMy lords, ", "First Citizen:\n", "What is the ", "LADY ANNE:\n", "Enter ",
@@ -20,7 +22,7 @@ PROMPTS = [
 ]  # fmt: skip
 
 
-def contenders(target, draft, k: int) -> dict[str, dict]:
+def contenders(draft: LanguageModel, k: int) -> dict[str, dict]:
     """Arguments of `generate` by the name of a row."""
     return {
         "plain": dict(drafter=None, method="plain"),
@@ -30,9 +32,11 @@ def contenders(target, draft, k: int) -> dict[str, dict]:
     }
 
 
-def measure(target, draft, *, k: int, tokens: int, texts: int, repeats: int, temperature: float) -> list[dict]:
+def measure(
+    target: LanguageModel, draft: LanguageModel, *, k: int, tokens: int, texts: int, repeats: int, temperature: float
+) -> list[dict]:
     """One record per contender; races that differ from plain sampling are counted, not hidden."""
-    rows = contenders(target, draft, k)
+    rows = contenders(draft, k)
     results = {name: [] for name in rows}
     seconds = {name: [] for name in rows}
     for index in range(-1, texts):
@@ -51,7 +55,9 @@ def measure(target, draft, *, k: int, tokens: int, texts: int, repeats: int, tem
     return [record(name, results[name][1:], results["plain"][1:], seconds[name][1:]) for name in rows]
 
 
-def record(name, generations, plain, seconds) -> dict:
+def record(
+    name: str, generations: Sequence[Generation], plain: Sequence[Generation], seconds: Sequence[float]
+) -> dict[str, Any]:
     """Figures over texts; `seconds` are the fastest run of each."""
     written = sum(len(generation.tokens) for generation in generations)
     tested = sum(entry.tested for generation in generations for entry in generation.rounds)

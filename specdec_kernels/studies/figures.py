@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from specdec_kernels import theory
 from specdec_kernels.studies import simulate
-from specdec_kernels.studies.drawing import curve, means, panel
+from specdec_kernels.studies.drawing import Curve, Figure, Panel, curve, means, panel
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate import Round
+    from specdec_kernels.studies.measure import Workload
 
 PAIR = ("embedded:target", "embedded:draft")
+Chains = tuple[np.ndarray, np.ndarray, np.ndarray]
 PROMPTS = ["ROMEO:\n", "JULIET:\n", "First Citizen:\n", "KING RICHARD III:\n"]
 
 
-def markov_chains(steps):
+def markov_chains(steps: int) -> Chains:
     """Target, draft [steps, 7, 7] and uniform prompt: RandomState(10), draft drawn first, rows normalised."""
     rng = np.random.RandomState(10)
     draft, target = (m / m.sum(-1, keepdims=True) for m in (rng.rand(steps, 7, 7), rng.rand(steps, 7, 7)))
     return target, draft, np.full(7, 1 / 7)
 
 
-def rejections(steps, batches):
+def rejections(steps: int, batches: Sequence[int]) -> Callable[[int], Figure]:
     """Yin et al., Figures 2 (T = 50) and 5 (T = 100): expected rejections, running averages, and by batch size."""
 
-    def figure(runs):
+    def figure(runs: int) -> Figure:
         chains = markov_chains(steps)
         counts = {m: simulate.rejections(*chains, drafts=m, runs=runs) for m in sorted({1, *batches, 8, 16})}
         sizes = np.arange(1, 21)
@@ -44,7 +52,7 @@ def rejections(steps, batches):
     return figure
 
 
-def averages(title, chains, counts) -> dict:
+def averages(title: str, chains: Chains, counts: dict[int, np.ndarray]) -> Panel:
     """Running averages of the simulated rejections beside the expectation."""
     curves = []
     for m, samples in counts.items():
@@ -58,7 +66,7 @@ def averages(title, chains, counts) -> dict:
     return panel(title, "runs", "average rejections", *curves)
 
 
-def pareto(runs):
+def pareto(runs: int) -> Figure:
     """Yin et al., Figure 4: rejection against bias, and both against the over-acceptance."""
     target, draft, _ = markov_chains(1)
     p, q = target[0, 0], draft[0, 0]
@@ -97,11 +105,11 @@ def pareto(runs):
     )  # fmt: skip
 
 
-def speedup(runs):
-    """Seed 001: tokens and speed-up by draft length, and why a weak slot hurts most when it comes first."""
+def speedup(runs: int) -> Figure:
+    """Leviathan et al. 2023, Equation 1, Theorem 3.8: tokens and speed-up by draft length, and how order matters."""
     lengths, points = np.arange(21), [0, 1, 2, 4, 6, 8, 12, 16]
 
-    def curves(pairs):
+    def curves(pairs: Iterable[tuple[float, float]]) -> Iterator[Curve]:
         for alpha, c in pairs:
             y, error = simulated_tokens(alpha, points, runs)
             cost, label = 1 + c * np.array(points), f"α = {alpha}, c = {c}"
@@ -119,19 +127,19 @@ def speedup(runs):
     )
 
 
-def simulated_tokens(alpha, lengths, runs):
+def simulated_tokens(alpha: float, lengths: Iterable[int], runs: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean tokens of a round, and its error, where every slot is accepted with probability alpha."""
     p, q = slot_laws(alpha)
     return means(1 + simulate.rounds(p, q, k, runs=runs).num_accepted.double().numpy() for k in lengths)
 
 
-def slot_laws(alpha):
+def slot_laws(alpha: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Laws of three tokens whose overlap is alpha: (p, q)."""
     one, zero = np.ones_like(alpha), np.zeros_like(alpha)
     return np.stack([alpha, one - alpha, zero], -1), np.stack([alpha, zero, one - alpha], -1)
 
 
-def order(runs):
+def order(runs: int) -> Iterator[Curve]:
     """Expected accepted tokens of one set of acceptances in two orders."""
     for betas in ([0.88, 0.96, 0.65], [0.65, 0.96, 0.88]):
         p, q = slot_laws(np.array([*betas, 1.0]))
@@ -141,7 +149,7 @@ def order(runs):
         yield curve("kernels", [1, 2, 3], y, error=error, points=True)
 
 
-def pair_laws():
+def pair_laws() -> Workload:
     """Laws of the embedded pair at every token of texts the target wrote: (p, q), each [N, V]."""
     from specdec_kernels.generate import load_model
     from specdec_kernels.studies.measure import workload
@@ -149,7 +157,7 @@ def pair_laws():
     return workload(*map(load_model, PAIR), PROMPTS, tokens=100)
 
 
-def drafting(runs):
+def drafting(runs: int) -> Figure:
     """Toner et al., Figures 3 and 4 on the embedded pair: acceptance and tokens per time by draft probability."""
     p, q = pair_laws()
     overlaps = np.minimum(p, q).sum(1)
@@ -165,7 +173,7 @@ def drafting(runs):
     )
 
 
-def drafting_acceptance(p, q, runs) -> dict:
+def drafting_acceptance(p: np.ndarray, q: np.ndarray, runs: int) -> Panel:
     """Acceptance of a drafted token at one place."""
     grid, tried = np.linspace(0, 1, 101), np.linspace(0.1, 1, 10)
     y, error = means(simulate.rounds(p, q, runs=runs, draft_prob=float(a)).num_accepted.double().numpy() for a in tried)
@@ -176,7 +184,7 @@ def drafting_acceptance(p, q, runs) -> dict:
     )  # fmt: skip
 
 
-def drafting_rates(p, q, lam, runs) -> dict:
+def drafting_rates(p: np.ndarray, q: np.ndarray, lam: float, runs: int) -> Panel:
     """Tokens per time of the target, over the whole workload, both ways to count, and the kernels' long-run rate."""
     grid, tried, rng = np.linspace(0, 1, 101), np.linspace(0, 1, 6), np.random.default_rng(0)
     kinds = {
@@ -199,7 +207,7 @@ def drafting_rates(p, q, lam, runs) -> dict:
     )  # fmt: skip
 
 
-def control(runs):
+def control(runs: int) -> Figure:
     """The controller beside every fixed draft length on the embedded pair, in tokens per second of one processor.
 
     All take turns, text by text, and a round is charged the median time of all rounds of its length: what is compared
@@ -229,34 +237,31 @@ def control(runs):
     )  # fmt: skip
 
 
-def played(turns, tokens):
+def played(turns: int, tokens: int) -> dict[str, list[Round]]:
     """Rounds of the embedded pair but for those that read prompts, k = 0 … 8 and the controller taking turns."""
     import time
 
     import torch
 
-    from specdec_kernels.generate import FixedLength, ModelDrafter, generate, load_model
-    from specdec_kernels.generate.control import Controller
-    from specdec_kernels.generate.loop import Stopwatch
+    from specdec_kernels.generate import Controller, FixedLength, ModelDrafter, generate, load_model
 
     target, draft = map(load_model, PAIR)
     policies = {str(k): FixedLength(k) for k in range(9)} | {"auto": Controller(8)}
     rounds = {name: [] for name in policies}
-    threads, Stopwatch.clock = torch.get_num_threads(), staticmethod(time.process_time)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the processor's time is the text's
     try:
         for turn in range(turns):
             for name, policy in policies.items():
-                options = dict(policy=policy, seed=turn, max_new_tokens=tokens)
+                options = dict(policy=policy, seed=turn, max_new_tokens=tokens, timer=time.process_time)
                 (text,) = generate([PROMPTS[turn % len(PROMPTS)]], target, ModelDrafter(draft), **options)
                 rounds[name] += text.rounds[1:]
     finally:
         torch.set_num_threads(threads)
-        Stopwatch.clock = staticmethod(time.perf_counter)
     return rounds
 
 
-FIGURES = {
+FIGURES: dict[str, Callable[[int], Figure]] = {
     "rejections-50": rejections(50, (4, 5)),
     "rejections-100": rejections(100, (2,)),
     "pareto": pareto,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels.generate.control import Acceptance, ChildAcceptance
+from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate import Drafter, Generation, LanguageModel
 
 
 class Workload(NamedTuple):
@@ -19,7 +23,10 @@ class Workload(NamedTuple):
 
 
 @torch.no_grad()
-def workload(target, draft, prompts, *, tokens=128, temperature=1.0, seed=0) -> Workload:
+def workload(
+    target: LanguageModel, draft: LanguageModel, prompts: Sequence[str], *, tokens: int = 128, temperature: float = 1.0,
+    seed: int = 0,
+) -> Workload:  # fmt: skip
     """The laws of both models at each of the next `tokens` tokens that the target writes after each prompt.
 
     Parameters
@@ -45,7 +52,7 @@ def workload(target, draft, prompts, *, tokens=128, temperature=1.0, seed=0) -> 
     return Workload(np.concatenate(p), np.concatenate(q))
 
 
-def acceptance_by_slot(generations, slots) -> list[float]:
+def acceptance_by_slot(generations: Sequence[Generation], slots: int) -> list[float]:
     """Share of accepted tokens among the tested ones, slot by slot, as far as any was tested."""
     seen = Acceptance(slots)
     for generation in generations:
@@ -55,21 +62,21 @@ def acceptance_by_slot(generations, slots) -> list[float]:
     return (seen.passed[: len(tried)] / tried).tolist()
 
 
-def acceptance_by_child(p, q, children=8, draws=64, seed=0) -> list[float]:
+def acceptance_by_child(p: np.ndarray, q: np.ndarray, children: int = 8, draws: int = 64, seed: int = 0) -> list[float]:
     """P(the target's race winner is the draft's i-th arrival), i = 1 … `children`, over all rows of [N, V] laws.
 
     Drawn by the kernels, `draws` times a row; `theory.race_rank_law` is its expectation row by row.
     """
-    p, q = (torch.tensor(law, dtype=torch.float32)[None].expand(draws, -1, -1) for law in (p, q))
-    shape = p.shape[:2]
+    target, draft = (torch.tensor(law, dtype=torch.float32)[None].expand(draws, -1, -1) for law in (p, q))
+    shape = target.shape[:2]
     seeds, places = torch.arange(seed, seed + draws)[:, None].expand(shape), torch.arange(shape[1]).expand(shape)
-    clock = dict(seed=seeds, position=places, space="probs")
-    arrivals = specdec.race_topk(q, min(children, q.shape[-1]), **clock)
-    found = arrivals == specdec.race_sample(p, **clock)[..., None]
+    race = dict(seed=seeds, position=places, space="probs")
+    arrivals = specdec.race_topk(draft, min(children, draft.shape[-1]), **race)
+    found = arrivals == specdec.race_sample(target, **race)[..., None]
     return found.double().mean(dim=(0, 1)).tolist()
 
 
-def child_acceptance(generations, children=8) -> ChildAcceptance:
+def child_acceptance(generations: Sequence[Generation], children: int = 8) -> ChildAcceptance:
     """What became of the draft trees of texts: how often a reached node offered its i-th child, and it was accepted."""
     seen = ChildAcceptance(children)
     for generation in generations:
@@ -80,7 +87,9 @@ def child_acceptance(generations, children=8) -> ChildAcceptance:
     return seen
 
 
-def calibrate(target, drafter, prompts, *, children=8, seed=0, **options) -> list[float]:
+def calibrate(
+    target: LanguageModel, drafter: Drafter, prompts: Sequence[str], *, children: int = 8, seed: int = 0, **options: Any
+) -> list[float]:
     """Acceptance by child index, for `DraftTree.optimal`: falling, measured on texts that continue the prompts.
 
     Every round offers `children` alternatives. The seeds are far from `seed`: a tree chosen by the noise that is to
@@ -88,7 +97,7 @@ def calibrate(target, drafter, prompts, *, children=8, seed=0, **options) -> lis
 
     Parameters
     ----------
-    target, drafter : LanguageModel, ModelDrafter
+    target, drafter : LanguageModel, Drafter
     prompts : list of str
     children : int
     seed : int
@@ -102,13 +111,17 @@ def calibrate(target, drafter, prompts, *, children=8, seed=0, **options) -> lis
     return child_acceptance(generations, children).rates().tolist()
 
 
-def cost_ratio(plain, drafted, k) -> float:
+def cost_ratio(plain: Sequence[Generation], drafted: Sequence[Generation], k: int) -> float:
     """c: what one of k draft tokens adds to a round, over a round without.
 
     Of the rounds after the first, the 20th percentiles: whatever disturbs a round makes it longer.
     """
-    without, with_drafts = (
-        float(np.quantile([sum(entry.seconds.values()) for run in runs for entry in run.rounds[1:]], 0.2))
-        for runs in (plain, drafted)
-    )
+
+    def typical(runs: Sequence[Generation]) -> float:
+        seconds = [sum(entry.seconds.values()) for run in runs for entry in run.rounds[1:]]
+        if not seconds:
+            raise ValueError("runs: expected texts of two rounds at least; got none")
+        return float(np.quantile(seconds, 0.2))
+
+    without, with_drafts = typical(plain), typical(drafted)
     return max(0.0, with_drafts - without) / (k * without)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from specdec_kernels import theory
+from specdec_kernels.theory.chains import speedup_curve, tokens_curve
 from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
 
 
-def make_plan(source, acceptance, cost, children=None, laws=None, *, max_k=16, nodes=12) -> dict:
+def make_plan(
+    source: str, acceptance: Sequence[float] | None, cost: float, children: Sequence[float] | None = None,
+    laws: tuple[np.ndarray, np.ndarray] | None = None, *, max_k: int = 16, nodes: int = 12,
+) -> dict[str, Any]:  # fmt: skip
     """The plan as one dictionary; `specdec-kernels plan` prints it.
 
     Parameters
@@ -16,34 +23,33 @@ def make_plan(source, acceptance, cost, children=None, laws=None, *, max_k=16, n
     source : str
         Where the figures come from.
     acceptance : list of float, or None
-        By slot; the last stands for later slots too. None: the mean overlap of the laws.
+        By slot; the last stands for later slots too. None, with laws alone: their mean overlap.
     cost : float
         c.
     children : list of float, optional
-        Acceptance by child index; from the laws, or of a chain, if not given.
+        Acceptance by child index, which may not rise; from the laws (where it rises, as if it did not), or of a chain,
+        if not given.
     laws : (p, q), optional
         float64 [N, V] each: for a* and the race.
     """
     if laws is not None:
-        overlap = float(np.minimum(*laws).sum() / len(laws[0]))
-        acceptance = [overlap] if acceptance is None else acceptance
+        if acceptance is None:
+            acceptance = [float(np.minimum(*laws).sum() / len(laws[0]))]
         if children is None:
             from specdec_kernels.studies.measure import acceptance_by_child
 
-            children = acceptance_by_child(*laws)
+            children = np.minimum.accumulate(acceptance_by_child(*laws)).tolist()
     betas = list(acceptance[:max_k]) + [acceptance[-1]] * (max_k - len(acceptance))
-    best = theory.best_draft_length(betas, cost, max_k)
-    lengths = [
-        dict(k=k, tokens=theory.expected_tokens(betas, k), speedup=theory.speedup(betas, k, cost))
-        for k in range(max_k + 1)
-    ]
-    plan = dict(source=source, acceptance=list(acceptance), cost_ratio=cost, best=lengths[best], lengths=lengths)
+    curves = zip(tokens_curve(betas).tolist(), speedup_curve(betas, cost).tolist(), strict=True)
+    lengths = [dict(k=k, tokens=tokens, speedup=speedup) for k, (tokens, speedup) in enumerate(curves)]
+    best = lengths[theory.best_draft_length(betas, cost, max_k)]
+    plan = dict(source=source, acceptance=list(acceptance), cost_ratio=cost, best=best, lengths=lengths)
     if laws is not None:
         plan |= dict(race=race(*laws), randomised=randomised(*laws, cost))
-    return plan | dict(tree=tree([betas[0]] if children is None else children, nodes))
+    return plan | dict(tree=tree([acceptance[0]] if children is None else children, nodes))
 
 
-def race(p, q) -> dict:
+def race(p: np.ndarray, q: np.ndarray) -> dict[str, Any]:
     """Means over the workload of the race's acceptance, its bounds and those on the entropy of the accepted child."""
     bounds = np.mean([theory.race_bounds(*row) for row in zip(p, q, strict=True)], axis=0)
     entropy = np.mean([entropy_bounds(*row) for row in zip(p, q, strict=True)], axis=0)
@@ -56,7 +62,7 @@ def race(p, q) -> dict:
     )
 
 
-def randomised(p, q, cost) -> dict:
+def randomised(p: np.ndarray, q: np.ndarray, cost: float) -> dict[str, dict[str, float]]:
     """One drafted token: a*, its rate and where drafting less begins to pay, by both ways to count."""
     return {
         kind: dict(
@@ -69,7 +75,7 @@ def randomised(p, q, cost) -> dict:
     }
 
 
-def tree(children, nodes) -> dict:
+def tree(children: Sequence[float], nodes: int) -> dict[str, Any]:
     """The best tree of `nodes` drafted tokens, in `DraftTree`'s layout, and what bounds it."""
     best = optimal_nodes(children, nodes)
     rest = 1 - sum(children)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 import specdec_kernels as specdec
 
 
-def rows(laws):
+def rows(laws: ArrayLike) -> torch.Tensor:
     """Laws as float32 rows, whose rounding is far below any simulation's error."""
     return torch.as_tensor(np.asarray(laws), dtype=torch.float32)
 
 
-def rejections(target, draft, x0, drafts=1, runs=5000, seed=0) -> np.ndarray:
+def rejections(
+    target: ArrayLike, draft: ArrayLike, x0: ArrayLike, drafts: int = 1, runs: int = 5000, seed: int = 0
+) -> np.ndarray:
     """Rejections of `runs` decodings of a Markov chain with unlimited look-ahead, int64 [runs].
 
     As in `theory.expected_rejections`: where a round starts, `drafts` first tokens drawn independently are tried in
@@ -40,12 +45,14 @@ def rejections(target, draft, x0, drafts=1, runs=5000, seed=0) -> np.ndarray:
     return count.numpy()
 
 
-def one_token(p, q, seeds, position, drafts):
+def one_token(
+    p: torch.Tensor, q: torch.Tensor, seeds: torch.Tensor, position: int, drafts: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One token of law p [R, S] by `drafts` independent drafts of law q: tokens [R], and if a draft was accepted."""
     shape = (len(seeds), drafts)
     nonces = torch.arange(1, drafts + 1).expand(shape)
-    clock = dict(seed=seeds[:, None].expand(shape), position=torch.full(shape, position), nonce=nonces)
-    x = specdec.race_sample(q[:, None].expand(*shape, -1), **clock, space="probs")
+    noise = dict(seed=seeds[:, None].expand(shape), position=torch.full(shape, position), nonce=nonces)
+    x = specdec.race_sample(q[:, None].expand(*shape, -1), **noise, space="probs")
     tree, parents = torch.nn.functional.pad(x, (1, 0), value=-1), torch.tensor([-1] + [0] * drafts)
     p, q = (law[:, None].expand(-1, 1 + drafts, -1) for law in (p, q))
     options = dict(seed=seeds, position=position, space="probs", replacement=True, max_depth=1)
@@ -53,7 +60,10 @@ def one_token(p, q, seeds, position, drafts):
     return verdict.tokens[:, 0], verdict.num_accepted > 0
 
 
-def rounds(p, q, k=1, runs=20000, seed=0, draft_prob=1.0, drafted=None, **options):
+def rounds(
+    p: ArrayLike, q: ArrayLike, k: int = 1, runs: int = 20000, seed: int = 0, draft_prob: float = 1.0,
+    drafted: ArrayLike | None = None, **options: Any,
+) -> specdec.Verdict:  # fmt: skip
     """Verdicts of `runs` rounds of `k` draft tokens of law q under p.
 
     `p` broadcasts to [runs, k + 1, V] and `q` to [runs, k, V]; ``drafted`` [runs] says which rounds draft at all.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from specdec_kernels import theory
-from specdec_kernels.studies.drawing import curve, means, panel
+from specdec_kernels.studies.drawing import Figure, Panel, curve, means, panel
 from specdec_kernels.studies.figures import PROMPTS
 from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate import LanguageModel, Round
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHILDREN = 16
@@ -21,7 +27,7 @@ SHAPES = {
 METHODS = ("rejection", "race")
 
 
-def figure(target, draft, tokens, sizes=SIZES) -> dict:
+def figure(target: LanguageModel, draft: LanguageModel, tokens: int, sizes: Sequence[int] = SIZES) -> Figure:
     """Kobus, Gündüz 2025, Figures 3 and 4: tokens a round by shape and size, and acceptance by child."""
     batch = DraftTree.alternatives(CHILDREN)
     accepted = {method: by_child(play(target, draft, method, batch, tokens, turns=8)) for method in METHODS}
@@ -40,7 +46,9 @@ def figure(target, draft, tokens, sizes=SIZES) -> dict:
     )  # fmt: skip
 
 
-def play(target, draft, method, tree, tokens, turns=TURNS):
+def play(
+    target: LanguageModel, draft: LanguageModel, method: str, tree: DraftTree, tokens: int, turns: int = TURNS
+) -> list[Round]:
     """Rounds in which the whole tree was drafted, of texts that begin with the prompts in turn."""
     from specdec_kernels.generate import ModelDrafter, generate
 
@@ -49,13 +57,15 @@ def play(target, draft, method, tree, tokens, turns=TURNS):
     return [entry for text in texts for entry in text.rounds if entry.tree.shape == tree]
 
 
-def by_child(rounds):
+def by_child(rounds: Sequence[Round]) -> tuple[np.ndarray, np.ndarray]:
     """Share of nodes reached at which child i was accepted, and its standard error, for every i."""
     taken = [accepted for entry in rounds for _, accepted in entry.tree.offers()[:1]]
     return means([[accepted == child for accepted in taken] for child in range(CHILDREN)])
 
 
-def tokens_by_size(target, draft, method, rates, tokens, sizes) -> dict:
+def tokens_by_size(
+    target: LanguageModel, draft: LanguageModel, method: str, rates: np.ndarray, tokens: int, sizes: Sequence[int]
+) -> Panel:
     """Tokens a round of every shape: by the measured acceptance, as played, and the bound on all shapes."""
     acceptance = np.sort(rates)[::-1]  # rare children would rise by their noise
     grid, lines, points = range(1, max(sizes) + 1), [], []

@@ -1,10 +1,13 @@
 """Chains of drafts under rejection-type rules: acceptance, length, speed-up, rejections, over-acceptance, blocks."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import choice, cost, count, law, law_pair, non_negative, unit
+from specdec_kernels.theory.checks import choice, cost, count, law, law_pair, non_negative, numbers, unit
 
 
 class OverAcceptance(NamedTuple):
@@ -14,7 +17,7 @@ class OverAcceptance(NamedTuple):
     loss: float
 
 
-def acceptance(p, q):
+def acceptance(p: ArrayLike, q: ArrayLike) -> float:
     r"""Probability that rejection accepts one draft token, ``sum(min(p, q)) = 1 - TV(p, q)``.
 
     No rule for one draft token accepts more often without bias.
@@ -45,12 +48,12 @@ def acceptance(p, q):
     return overlap_mass(*law_pair(p, q))
 
 
-def overlap_mass(p, q):
+def overlap_mass(p: np.ndarray, q: np.ndarray) -> float:
     """``sum(min(p, q))`` of unchecked arrays of one shape."""
     return float(np.minimum(p, q).sum())
 
 
-def total_variation(p, q):
+def total_variation(p: ArrayLike, q: ArrayLike) -> float:
     r"""Total variation distance ``1/2 sum |p - q|`` (with its factor 1/2; Toner et al. define it without).
 
     Parameters
@@ -77,7 +80,7 @@ def total_variation(p, q):
     return float(np.abs(p - q).sum() / 2)
 
 
-def expected_accepted(betas):
+def expected_accepted(betas: ArrayLike) -> float:
     r"""Expected number of accepted draft tokens, ``E[n] = sum_i prod_{j<=i} beta_j``.
 
     Parameters
@@ -109,7 +112,7 @@ def expected_accepted(betas):
     return float(tokens_curve(_betas(betas, "betas"))[-1]) - 1
 
 
-def expected_tokens(alpha, k):
+def expected_tokens(alpha: ArrayLike, k: int) -> float:
     r"""Expected tokens of a round with `k` drafts, ``(1 - alpha^(k+1)) / (1 - alpha)``; never less than 1.
 
     Parameters
@@ -142,7 +145,7 @@ def expected_tokens(alpha, k):
     return float(tokens_curve(_by_slot(alpha, k))[-1])
 
 
-def speedup(alpha, k, c):
+def speedup(alpha: ArrayLike, k: int, c: float) -> float:
     r"""Tokens per unit of the target's time, ``E[X] / (k c + 1)``; plain decoding is 1.
 
     Parameters
@@ -175,21 +178,21 @@ def speedup(alpha, k, c):
     return float(speedup_curve(_by_slot(alpha, k), cost(c, "c"))[-1])
 
 
-def tokens_curve(betas):
+def tokens_curve(betas: np.ndarray) -> np.ndarray:
     """`expected_tokens` for every draft length 0 … K at once, from K unchecked acceptances by slot: float64 [K + 1]."""
     return 1 + np.concatenate([[0.0], np.cumsum(np.cumprod(betas))])
 
 
-def speedup_curve(betas, c):
+def speedup_curve(betas: np.ndarray, c: float) -> np.ndarray:
     """`speedup` for every draft length 0 … K at once, from K unchecked acceptances by slot: float64 [K + 1]."""
     return tokens_curve(betas) / (1 + c * np.arange(len(betas) + 1))
 
 
-def best_draft_length(alpha, c, max_k=64):
+def best_draft_length(alpha: ArrayLike, c: float, max_k: int = 64) -> int:
     r"""The draft length that maximises `speedup` over ``0 <= k <= max_k``; the shortest of equals.
 
-    The optimum can be 0 (``alpha <= c``: do not draft). With ``c = 0`` every further token helps, so `max_k` is
-    returned if the acceptance is positive.
+    There need not be an optimum inside: it can be 0 (``alpha <= c``: do not draft), and with ``c = 0`` every further
+    token helps, so that `max_k` is returned if the acceptance is positive.
 
     Parameters
     ----------
@@ -211,7 +214,7 @@ def best_draft_length(alpha, c, max_k=64):
 
     References
     ----------
-    Leviathan, Kalman and Matias (2023), section 3.4. "There is always an interior optimum" (seed 001) is not so.
+    Leviathan, Kalman and Matias (2023), section 3.4.
 
     Examples
     --------
@@ -225,7 +228,7 @@ def best_draft_length(alpha, c, max_k=64):
     return int(np.argmax(speedup_curve(betas, c)))
 
 
-def residual_mass(p, q, draws):
+def residual_mass(p: np.ndarray, q: np.ndarray, draws: int) -> np.ndarray:
     r"""``P(all `draws` independent drafts are rejected and the residual then gives x)``, for every x.
 
     The residuals ``p_{m+1} = norm((p_m - q)^+)`` are kept scaled by the probability of getting there, so nothing is
@@ -236,7 +239,7 @@ def residual_mass(p, q, draws):
     return p
 
 
-def expected_rejections(target, draft, x0, drafts=1):
+def expected_rejections(target: ArrayLike, draft: ArrayLike, x0: ArrayLike, drafts: int = 1) -> float:
     r"""Expected number of rejections while decoding T tokens of a Markov chain with unlimited look-ahead.
 
     With one draft, ``sum_n E_{x<n ~ p} TV(p_n, q_n)``. With M drafts whose first tokens are independent and whose first
@@ -282,9 +285,9 @@ def expected_rejections(target, draft, x0, drafts=1):
     here, drafts = law(x0, "x0"), count(drafts, "drafts", least=1)
     states = target.shape[2]
     if target.shape[1] != states:
-        raise ValueError(f"target must be [T, S, S], got {target.shape}")
+        raise ValueError(f"target: expected shape [T, S, S]; got {target.shape}")
     if here.shape != (states,):
-        raise ValueError(f"x0 must have one entry for each of the {states} states, got shape {here.shape}")
+        raise ValueError(f"x0: expected one entry for each of the {states} states; got shape {here.shape}")
     rejected, total = here, 0.0
     for p, q in zip(target, draft, strict=True):
         rejected = (here - rejected) @ residual_mass(p, q, 1) + rejected @ residual_mass(p, q, drafts)
@@ -293,7 +296,7 @@ def expected_rejections(target, draft, x0, drafts=1):
     return float(total)
 
 
-def over_acceptance(p, q, epsilon, residual="optimal"):
+def over_acceptance(p: ArrayLike, q: ArrayLike, epsilon: float, residual: str = "optimal") -> OverAcceptance:
     r"""Rejection and bias of the lossy rule that accepts iff ``u q(x) < p(x) + epsilon``.
 
     ``reject = sum (q - p - epsilon)^+``; ``loss`` is the total variation between the output and p. With the optimal
@@ -338,7 +341,7 @@ def over_acceptance(p, q, epsilon, residual="optimal"):
     return OverAcceptance(reject, float(np.abs(output - p).sum() / 2))
 
 
-def block_expected_accepted(p, q, k):
+def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int) -> float:
     r"""Expected number of accepted tokens of block verification with the same p and q at each of `k` positions.
 
     ``P(at least i accepted | x_1 … x_i) = w_i``, so ``E[n] = sum_i E_q[w_i]`` with ``w_i = min(1, w_{i-1} p/q)``:
@@ -385,21 +388,21 @@ def block_expected_accepted(p, q, k):
     return total
 
 
-def _betas(values, name):
+def _betas(values: ArrayLike, name: str) -> np.ndarray:
     """Acceptances by slot: a checked float64 array that may be empty."""
-    array = np.asarray(values, dtype=np.float64)
+    array = numbers(values, name)
     array = array if array.shape == (0,) else non_negative(array, name)
     if array.size and array.max() > 1:
-        raise ValueError(f"{name} must be in [0, 1], got {array.max():g}")
+        raise ValueError(f"{name}: expected numbers in [0, 1]; got {array.max():g}")
     return array
 
 
-def _by_slot(alpha, k):
+def _by_slot(alpha: ArrayLike, k: int) -> np.ndarray:
     """Acceptances of the first `k` slots, from one number or from a list by slot."""
     k = count(k, "k")
     if np.ndim(alpha) == 0:
         return np.full(k, unit(alpha, "alpha"))
     betas = _betas(alpha, "alpha")
     if len(betas) < k:
-        raise ValueError(f"alpha must have at least k = {k} entries, got {len(betas)}")
+        raise ValueError(f"alpha: expected at least k = {k} entries; got {len(betas)}")
     return betas[:k]

@@ -1,11 +1,14 @@
 """The race (Gumbel coupling): how often the draft's winner is the target's, and at which rank it is found otherwise."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import count, law_pair
 from specdec_kernels.theory.chains import overlap_mass
+from specdec_kernels.theory.checks import count, law_pair
 
 EXACT_VOCABULARY = 12  # inclusion-exclusion walks 2^(V-1) subsets per token
 
@@ -19,7 +22,7 @@ class RaceBounds(NamedTuple):
     upper: float
 
 
-def race_acceptance(p, q, by_token=False):
+def race_acceptance(p: ArrayLike, q: ArrayLike, by_token: bool = False) -> float | np.ndarray:
     r"""Probability that the races under p and q with shared arrivals have the same winner.
 
     ``sum_i 1 / sum_j max(p_j / p_i, q_j / q_i)``, in O(V log V): sorted by p/q, the maximum is a tail sum of p and a
@@ -62,7 +65,7 @@ def race_acceptance(p, q, by_token=False):
     return wins if by_token else float(wins.sum())
 
 
-def race_bounds(p, q):
+def race_bounds(p: ArrayLike, q: ArrayLike) -> RaceBounds:
     r"""Bounds on `race_acceptance` that need no sort.
 
     Parameters
@@ -101,7 +104,7 @@ def race_bounds(p, q):
     )
 
 
-def race_rank_law(p, q, max_rank=None):
+def race_rank_law(p: ArrayLike, q: ArrayLike, max_rank: int | None = None) -> np.ndarray:
     r"""Law of the rank that the winner under p has among the arrivals under q.
 
     Summed up to k it is the acceptance of k alternatives drafted by `race_topk`. If token i wins at time t (density
@@ -151,7 +154,7 @@ def race_rank_law(p, q, max_rank=None):
     return ranked
 
 
-def _counts_by_subsets(rates, ranks):
+def _counts_by_subsets(rates: np.ndarray, ranks: int) -> np.ndarray:
     """E over t ~ Exp(1) of the law of how many of the independent events "before t at these rates" happened, exactly.
 
     The generating function is ``prod_j (z + (1 - z) exp(-d_j t))``, and ``E exp(-d t) = 1 / (1 + d)``.
@@ -166,7 +169,7 @@ def _counts_by_subsets(rates, ranks):
     return law[:ranks]
 
 
-def _powers_of_one_minus_z(n):
+def _powers_of_one_minus_z(n: int) -> np.ndarray:
     """Coefficients of (1 - z)^n by rising powers of z."""
     coefficients = np.ones(1)
     for _ in range(n):
@@ -174,7 +177,7 @@ def _powers_of_one_minus_z(n):
     return coefficients
 
 
-def _counts_by_quadrature(rates, ranks):
+def _counts_by_quadrature(rates: np.ndarray, ranks: int) -> np.ndarray:
     """As `_counts_by_subsets` for any number of rates, to about 1e-10.
 
     In x = log t the integrand is analytic in a strip of half-width pi/2, and its spectrum around rank m is Gaussian of

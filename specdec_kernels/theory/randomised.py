@@ -4,14 +4,17 @@ Everything follows from ``S(a) = E[sum min(p, a q)]``, the probability that a to
 concave and piecewise linear with corners at the ratios p/q, so its best point is always one of them, 0 or 1.
 """
 
-import numpy as np
+from __future__ import annotations
 
-from specdec_kernels.theory._checks import choice, cost, law_pair, unit
+import numpy as np
+from numpy.typing import ArrayLike
+
+from specdec_kernels.theory.checks import choice, cost, law_pair, unit
 
 KINDS = ("renewal", "paper")
 
 
-def drafting_acceptance(p, q, a):
+def drafting_acceptance(p: ArrayLike, q: ArrayLike, a: float) -> float:
     r"""Acceptance given that a token was drafted, ``(1 + a - sum |p - a q|) / (2 a)``.
 
     Not lower for smaller a (the paper says "strictly higher", which fails where no p/q lies between).
@@ -48,7 +51,7 @@ def drafting_acceptance(p, q, a):
     return _drafted_and_accepted(p, q, a) / a
 
 
-def drafting_rate(p, q, a, lam, kind="renewal"):
+def drafting_rate(p: ArrayLike, q: ArrayLike, a: float, lam: float, kind: str = "renewal") -> float:
     r"""Tokens per unit of the target's time when one token is drafted with probability `a`.
 
     "renewal" is the long-run rate by renewal-reward, ``(1 + S(a)) / (1 + a lam)``. "paper" is the paper's TPS, which
@@ -88,7 +91,7 @@ def drafting_rate(p, q, a, lam, kind="renewal"):
     return float(_rate(_drafted_and_accepted(p, q, a), a, lam, choice(kind, "kind", KINDS)))
 
 
-def best_draft_prob(p, q, lam, kind="renewal"):
+def best_draft_prob(p: ArrayLike, q: ArrayLike, lam: float, kind: str = "renewal") -> float:
     r"""The `a` in [0, 1] that maximises `drafting_rate`; the smallest of equals.
 
     For "paper" it minimises ``E|p - a q| + a (2 lam - 1)``: a weighted median of the ratios p/q. Both kinds are
@@ -127,7 +130,7 @@ def best_draft_prob(p, q, lam, kind="renewal"):
     return float(corners[np.argmax(_rate(mass, corners, lam, choice(kind, "kind", KINDS)))])
 
 
-def drafting_gain_condition(p, q, kind="renewal"):
+def drafting_gain_condition(p: ArrayLike, q: ArrayLike, kind: str = "renewal") -> float:
     r"""The threshold of `lam` above which some ``a < 1`` beats ``a = 1``.
 
     With ``s = sum of q where p >= q`` (the slope of S just below 1) and ``alpha = sum min(p, q)`` it is ``s`` for
@@ -165,7 +168,7 @@ def drafting_gain_condition(p, q, kind="renewal"):
     return slope / (1 + _drafted_and_accepted(p, q, 1.0) - slope)
 
 
-def drafted_mass(p, q, prompts=1):
+def drafted_mass(p: np.ndarray, q: np.ndarray, prompts: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """S at its corners in [0, 1], with 0 and 1 added: two float64 arrays, corners rising. Unchecked, flat arguments.
 
     ``sum min(p, a q)`` is the sum of p where ``p/q < a`` and of ``a q`` elsewhere: one sort gives every corner.
@@ -180,15 +183,15 @@ def drafted_mass(p, q, prompts=1):
     return corners, (passed + corners * left) / prompts
 
 
-def _rate(mass, a, lam, kind):
+def _rate(mass: float | np.ndarray, a: float | np.ndarray, lam: float, kind: str) -> float | np.ndarray:
     """`drafting_rate` from S(a)."""
     return (1 + mass) / (1 + a * lam) if kind == "renewal" else (mass + a) / (1 + lam) + 1 - a
 
 
-def _drafted_and_accepted(p, q, a):
+def _drafted_and_accepted(p: np.ndarray, q: np.ndarray, a: float) -> float:
     """S(a), averaged over the prompts."""
     return float(np.minimum(p, a * q).sum() / _prompts(p))
 
 
-def _prompts(p):
+def _prompts(p: np.ndarray) -> int:
     return 1 if p.ndim == 1 else len(p)

@@ -1,12 +1,15 @@
 """Draft trees: the best nodes for given acceptances by child, and the bounds on what any tree can generate."""
 
+from __future__ import annotations
+
 import heapq
 import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from specdec_kernels.theory._checks import TOLERANCE, count, law, law_pair, non_negative
+from specdec_kernels.theory.checks import TOLERANCE, count, law, law_pair, non_negative
 
 
 class EntropyBounds(NamedTuple):
@@ -25,7 +28,7 @@ class OptimalNodes(NamedTuple):
     children: int
 
 
-def optimal_nodes(R, k):
+def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     r"""Acceptance probabilities of the `k` nodes of the best tree; ``1 + sum(values)`` tokens are expected.
 
     Node (j_1 … j_l) is accepted with probability ``prod R(j_i)``; its parent and its elder sibling are never worse, so
@@ -34,10 +37,14 @@ def optimal_nodes(R, k):
     Parameters
     ----------
     R : array_like [d]
-        Acceptance by child index, sorted here: with falling R growing greedily is optimal, and a bound for
-        sorted R holds for any order.
+        Acceptance by child index, which may not rise: then growing greedily would not be optimal.
     k : int
         Number of nodes without the root.
+
+    Raises
+    ------
+    ValueError
+        If R is negative, rises or sums to more than 1, or `k` is negative.
 
     References
     ----------
@@ -49,7 +56,7 @@ def optimal_nodes(R, k):
     >>> [round(float(1 + optimal_nodes(R, k).values.sum()), 4) for k in (4, 8, 12)]
     [2.075, 2.475, 2.7175]
     """
-    R = np.sort(_acceptances(R))[::-1]
+    R = child_acceptances(R)
     values, parents, children = [], [-1], 0
     heap = [(-R[0], 1.0, 0, 0)]  # (-value, value of the parent, the parent, child index)
     for node in range(1, count(k, "k") + 1):
@@ -63,7 +70,7 @@ def optimal_nodes(R, k):
     return OptimalNodes(np.array(values), parents, children)
 
 
-def tunstall_bound(R, k):
+def tunstall_bound(R: ArrayLike, k: int) -> float:
     r"""Upper bound on the expected tokens of any tree with `k` nodes, ``(log |Omega| + log(k + 1)) / H[R]``.
 
     Asymptotically right in k; dominated by the vocabulary when k is small, where `tree_bound` is better.
@@ -98,7 +105,7 @@ def tunstall_bound(R, k):
     return _ratio(np.log(len(R)) + np.log(count(k, "k") + 1), _entropy(R))
 
 
-def tree_bound(R, k):
+def tree_bound(R: ArrayLike, k: int) -> float:
     r"""Lemma 4.2 at its best m: an upper bound on the expected tokens that only needs R where the tree looks.
 
     With d the number of child indices in the best tree, ``rest = 1 - sum_{i<=d} R(i)`` spread evenly over m further
@@ -109,7 +116,7 @@ def tree_bound(R, k):
     Parameters
     ----------
     R : array_like [>= d]
-        Acceptance by child index; what is missing to 1 belongs to children never drafted.
+        Acceptance by child index, in any order; what is missing to 1 belongs to children never drafted.
     k : int
         Number of drafted tokens, at least 1.
 
@@ -132,15 +139,17 @@ def tree_bound(R, k):
     >>> round(tree_bound((.5, .2, .12, .08, .06, .04), 4), 4)
     2.3507
     """
-    d = optimal_nodes(R, count(k, "k", least=1)).children
-    seen = np.sort(_acceptances(R))[::-1][:d]
+    falling = np.sort(_acceptances(R))[::-1]
+    d = optimal_nodes(falling, count(k, "k", least=1)).children
+    seen = falling[:d]
     rest = max(0.0, 1 - float(seen.sum()))
     entropy, nodes = _entropy(np.append(seen, rest)), math.log(k + 1)
 
-    def bound(m):
+    def bound(m: int) -> float:
         return _ratio(math.log(d + m) + nodes, entropy + rest * math.log(m))
 
-    def rising(m):  # the sign of the derivative; differences of bound() drown in rounding on its long flat tail
+    # The sign of the derivative: differences of bound() drown in rounding on its long flat tail.
+    def rising(m: int) -> bool:
         return m / (d + m) * (entropy + rest * math.log(m)) > rest * (math.log(d + m) + nodes)
 
     if seen[-1] == 0 or entropy <= rest * nodes:  # falling for ever: the limit
@@ -155,7 +164,7 @@ def tree_bound(R, k):
     return min(bound(low), bound(max(least, low - 1)))
 
 
-def entropy_bounds(p, q):
+def entropy_bounds(p: ArrayLike, q: ArrayLike) -> EntropyBounds:
     r"""The paper's bounds on H[R] in bits, from ``D = KL(p || q)``.
 
     ``reference = D`` is Equation 6, which holds for drafts with replacement only: a reference line, not a bound, for
@@ -189,19 +198,28 @@ def entropy_bounds(p, q):
     return EntropyBounds(divergence, float(greedy), float(greedy + 4))
 
 
-def _acceptances(R):
-    """Acceptances by child index: at most one child is accepted, so they sum to 1 at most."""
-    R = non_negative(R, "R")
-    if R.sum() > 1 + TOLERANCE:
-        raise ValueError(f"R must sum to at most 1, got {R.sum():.9g}")
+def child_acceptances(R: ArrayLike) -> np.ndarray:
+    """Acceptances by child index that do not rise."""
+    R = _acceptances(R)
+    if (risen := np.flatnonzero(np.diff(R) > 0)).size:
+        before, child = R[risen[0]], R[risen[0] + 1]
+        raise ValueError(f"R: expected no child above the one before it; got {child:g} after {before:g}")
     return R
 
 
-def _entropy(law):
+def _acceptances(R: ArrayLike) -> np.ndarray:
+    """Acceptances by child index: at most one child is accepted, so they sum to 1 at most."""
+    R = non_negative(R, "R")
+    if R.sum() > 1 + TOLERANCE:
+        raise ValueError(f"R: expected a sum of at most 1; got {R.sum():.9g}")
+    return R
+
+
+def _entropy(law: np.ndarray) -> float:
     """Entropy in nats."""
     some = law[law > 0]
     return float(-(some * np.log(some)).sum())
 
 
-def _ratio(numerator, denominator):
+def _ratio(numerator: float, denominator: float) -> float:
     return float(numerator / denominator) if denominator > 0 else float("inf")

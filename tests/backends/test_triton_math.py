@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from specdec_kernels._C import maths
 
-from specdec_kernels import _C
 from tests.ops.test_noise import header_arrivals, mapped, sweep
 from tests.support.triton_device import DEVICE
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
-from specdec_kernels.triton_kernels import _launch, _math, _rows  # noqa: E402
+from specdec_kernels.triton_kernels import _launch, _laws, _math, _races, _rows  # noqa: E402
 
 SEEDS = (0, 1, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
 COUNT = 4096
@@ -43,7 +43,8 @@ def bits(values):
 def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
     index = tl.load(x + i).to(tl.uint32, bitcast=True)
-    w = _math.words(seed, index, position.to(tl.uint32), nonce.to(tl.uint32), STREAM)
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    w = _math.words(noise, index, STREAM)
     for k in tl.static_range(4):
         tl.store(y + 4 * i + k, w[k].to(tl.int32, bitcast=True))
 
@@ -51,7 +52,8 @@ def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STRE
 @_launch.kernel
 def coin_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.accept_coin(seed, tl.load(x + i), position.to(tl.uint32), nonce.to(tl.uint32)))
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    tl.store(y + i, _math.accept_coin(noise, tl.load(x + i)))
 
 
 @_launch.kernel
@@ -96,10 +98,10 @@ def exp_kernel(x, y, COUNT: tl.constexpr):
 def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     at = _rows.tile_tokens(tl.cast(0, tl.int32), COUNT)
     start = tl.load(x)
-    place, round_ = position.to(tl.uint32), nonce.to(tl.uint32)
-    a, b = _math.group_words(seed, start // 64, place, round_, STREAM, COUNT // 64)
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    a, b = _math.group_words(noise, start // 64, STREAM, COUNT // 64)
     zero = (at * 0).to(tl.float32)
-    tl.store(y + at, _rows.tile_scores(zero, a, b, start, seed, place, round_, STREAM, _rows.LOGITS))
+    tl.store(y + at, _races.tile_scores(zero, a, b, start, noise, _laws.Law(1.0, None), STREAM))
 
 
 @_launch.kernel
@@ -122,7 +124,7 @@ def test_words():
         ).view(np.uint32).reshape(-1, 4)  # fmt: skip
         key = seed % 2**64
         for i in (*range(0, COUNT, 97), COUNT - 1):
-            expected = _C.philox(key, int(index[i]), position % 2**32, nonce % 2**32, stream)
+            expected = maths.philox(key, int(index[i]), position % 2**32, nonce % 2**32, stream)
             assert found[i].tolist() == list(expected)
 
 
@@ -130,11 +132,11 @@ def test_coins():
     index = np.arange(COUNT)
     out = torch.zeros(COUNT, device=DEVICE)
     found = run(coin_kernel, COUNT, device(index, np.uint32), out, seed=-5, position=2**31, nonce=9)
-    expected = [_C.coin(-5, i, 2**31, 9, 4) for i in range(COUNT)]
+    expected = [maths.coin(-5, i, 2**31, 9, 4) for i in range(COUNT)]
     assert (bits(found) == bits(expected)).all()
     words = padded(sweep(COUNT))
     found = run(coin_of_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits([_C.coin_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
+    assert (bits(found) == bits([maths.coin_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
 def test_uniforms_and_first_arrivals():
@@ -142,14 +144,14 @@ def test_uniforms_and_first_arrivals():
     uniform = torch.zeros(COUNT, device=DEVICE)
     found = run(uniform_kernel, COUNT, a, b, uniform, torch.zeros(COUNT, device=DEVICE))
     pairs = list(zip(*(w.cpu().numpy().view(np.uint32).tolist() for w in (a, b)), strict=True))
-    assert (bits(uniform.cpu()) == bits([_C.group_uniform(*pair) for pair in pairs])).all()
-    assert (bits(found) == bits([_C.first_arrival(*pair) for pair in pairs])).all()
+    assert (bits(uniform.cpu()) == bits([maths.group_uniform(*pair) for pair in pairs])).all()
+    assert (bits(found) == bits([maths.first_arrival(*pair) for pair in pairs])).all()
 
 
 def test_later_arrivals():
     words = padded(sweep(COUNT))
     found = run(later_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits([_C.later_by(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
+    assert (bits(found) == bits([maths.later_by(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
 def test_logarithms():
@@ -158,17 +160,17 @@ def test_logarithms():
     near_one = 1 + generator.uniform(-0.3, 0.45, COUNT // 2)
     x = np.concatenate([spread, near_one]).astype(np.float32)
     found = run(log_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits(mapped(_C.log, x))).all()
+    assert (bits(found) == bits(mapped(maths.log, x))).all()
     u = np.concatenate([2.0 ** -generator.uniform(0, 57, COUNT // 2), 1 - 2.0 ** -generator.uniform(1, 24, COUNT // 2)])
     u = np.minimum(u.astype(np.float32), np.float32(1 - 2**-24))
     found = run(neg_log1p_neg_kernel, COUNT, device(u, np.float32), torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits(mapped(_C.neg_log1p_neg, u))).all()
+    assert (bits(found) == bits(mapped(maths.neg_log1p_neg, u))).all()
 
 
 def test_exponential():
     x = np.concatenate([np.linspace(-90, 0, COUNT - 3), [-np.inf, np.nan, -87.3]]).astype(np.float32)
     found = run(exp_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
-    expected = mapped(_C.exp_or_zero, x)
+    expected = mapped(maths.exp_or_zero, x)
     assert (bits(found) == bits(expected)).all()
 
 
@@ -180,7 +182,7 @@ def test_scores_of_a_tile(start, stream):
         scores_kernel, COUNT, at, torch.zeros(COUNT, device=DEVICE), seed=2**40 + 1, position=17, nonce=3, STREAM=stream
     )  # fmt: skip
     arrivals = header_arrivals(COUNT, 2**40 + 1, 17, 3, stream, start)
-    assert (bits(found) == bits(0 - mapped(_C.log, arrivals))).all()
+    assert (bits(found) == bits(0 - mapped(maths.log, arrivals))).all()
 
 
 def test_keys_order_as_scores_and_tokens_do():

@@ -1,6 +1,7 @@
 """Triton's tree ops against the CPU's, over sizes that its interpreter can take."""
 
 import importlib
+import random
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from tests.ops.test_verify_tree import OPTIONS, made
 from tests.support.cases import UNTOUCHED, chain_call, poisoned
 from tests.support.laws import P, Q
 from tests.support.trees import random_parents
-from tests.support.triton_device import INTERPRETED
+from tests.support.triton_device import DEVICE, INTERPRETED
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -212,7 +213,7 @@ def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
 def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
     """Two branches of three nodes below the root: those of the one not taken are passed over, and so is the third."""
     module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
-    name, read = ("race_tiles", []) if method == "race" else ("lse_tiles", [])
+    name, read = ("race_node", []) if method == "race" else ("learn_pair", [])
     function = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *arguments: (read.append(1), function(*arguments))[1])
     monkeypatch.setattr(_launch, "multiprocessors", lambda device: 0)  # all rows of a request by one program
@@ -225,12 +226,65 @@ def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
     assert len(read) == 2
 
 
+class Paused(BaseException):
+    """A program's turn is over."""
+
+
+class Interleaved:
+    """``decide`` of several nodes as programs that take turns at their atomics, in place of ``tl`` in its module.
+
+    A program is run anew at each of its turns: atomics of earlier turns give what they gave, one more is done.
+    """
+
+    def __init__(self, programs):
+        self.memory, self.results, self.waiting = {}, [[] for _ in programs], dict(enumerate(programs))
+
+    def atomic_max(self, pointer, value, sem):
+        assert sem == "relaxed"
+        if self.given:
+            return self.given.pop(0)
+        if self.done:
+            raise Paused
+        self.done, at = True, int(getattr(pointer, "value", pointer))
+        before = self.memory.get(at, 0)
+        self.memory[at] = max(before, int(getattr(value, "value", value)))
+        self.results[self.turn].append(before)
+        return before
+
+    def run(self, order):
+        while self.waiting:
+            self.turn = order.choice(list(self.waiting))
+            self.given, self.done = list(self.results[self.turn]), False
+            try:
+                self.waiting[self.turn]()
+            except Paused:
+                continue
+            del self.waiting[self.turn]
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="runs what a program does in Python")
+def test_the_front_is_never_left_behind(monkeypatch):
+    """Wherever the deciders of a path are interrupted, the last of them leaves the front behind the end of the path."""
+    module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
+    decide, nodes, request = module.decide.fn, 4, 1000
+    for seed in range(500):
+        programs = [
+            lambda node=node: decide(0, request, node, node + 1 if node < nodes - 1 else -1, nodes)
+            for node in range(nodes)
+        ]
+        machine = Interleaved(programs)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "tl", machine)
+            machine.run(random.Random(seed))
+        assert machine.memory[request + module.FRONT.value] == nodes, seed
+
+
 def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
     call = {k: on_device(v) for k, v in made(43, requests=3, nodes=4, vocabulary=7).items()}
     launch = _launch.launch
 
     def only_the_first(kernel, *arguments, **keywords):
-        if "emit" in kernel.__name__:
+        if keywords["STAGE"] == "emit":
             raise KeyboardInterrupt
         launch(kernel, *arguments, **keywords)
 
@@ -269,6 +323,15 @@ def test_launches(monkeypatch):
         assert (
             launches(compact_kv, [tuple(map(on_device, layer)) for layer in layers], on_device(path), prefix_len=1) == 1
         )
+
+
+def test_grids_fit_for_any_number_of_heads(monkeypatch):
+    """Only the first dimension of a grid goes beyond 65,535."""
+    grids = []
+    monkeypatch.setattr(_launch, "launch", lambda kernel, grid, *a, **k: grids.append(grid))
+    with specdec_kernels.backend("triton"):
+        compact_kv([torch.zeros(1, 70_000, 2, 1, device=DEVICE)], on_device(path_of([0, 1])), prefix_len=0)
+    assert [most for grid in grids for most in grid] == [70_000]
 
 
 def test_no_requests():

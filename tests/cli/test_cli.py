@@ -203,21 +203,22 @@ def test_info(run):
         (["generate", "--tree", "bush:3"], "argument --tree: expected chain:K, alternatives:K"),
         (["generate", "--tree", "chain"], "got 'chain'"),
         (["generate", "--tree", "specinfer:9,x"], "got 'specinfer:9,x'"),
-        (["generate", "--tree", "specinfer:99,99,99"], "of at most 1023 tokens, got 'specinfer:99,99,99'"),
+        (["generate", "--tree", "specinfer:99,99,99"], "of at most 1023 tokens; got 'specinfer:99,99,99'"),
         (["generate", "--tree", "parents:-1,2,0"], "argument --tree: parents[1]: expected a node before it, 0 to 0"),
         (["generate", "--tree", "chain:3", "--k", "3"], "argument --tree: expected no --k, --draft-prob or"),
         (["generate", "--tree", "chain:3", "--draft", "ngram"], "tree: expected a model as drafter"),
-        (["generate", "--tree", "chain:3", "--method", "plain"], "tree: expected method rejection or race, got plain"),
-        (["generate", "--tree", "chain:3", "--replacement"], "replacement: expected method rejection, got race"),
-        (["generate", "--tree", "chain:3", "--calibrate"], "--calibrate: expected --tree optimal:K, got chain:3"),
-        (["generate", "--replacement"], "argument --replacement: expected --tree with it, got none"),
-        (["generate", "--k", "-1"], "argument --k: expected a whole number >= 0 or 'auto', got '-1'"),
-        (["generate", "--k", "many"], "argument --k: expected a whole number >= 0 or 'auto', got 'many'"),
-        (["generate", "--temperature", "nan"], "argument --temperature: expected a finite number >= 0, got 'nan'"),
-        (["generate", "--draft-prob", "1.5"], "argument --draft-prob: expected a number in [0, 1], got '1.5'"),
-        (["generate", "--max-new-tokens", "0"], "argument --max-new-tokens: expected a whole number >= 1, got '0'"),
+        (["generate", "--tree", "chain:3", "--method", "plain"], "tree: expected method rejection or race; got plain"),
+        (["generate", "--tree", "chain:3", "--replacement"], "replacement: expected method rejection; got race"),
+        (["generate", "--tree", "chain:3", "--calibrate"], "--calibrate: expected --tree optimal:K; got chain:3"),
+        (["generate", "--replacement"], "argument --replacement: expected --tree with it; got none"),
+        (["generate", "--k", "-1"], "argument --k: expected a whole number from 0 to 1023 or 'auto'; got '-1'"),
+        (["generate", "--k", "many"], "argument --k: expected a whole number from 0 to 1023 or 'auto'; got 'many'"),
+        (["generate", "--k", "1000000000"], "argument --k: expected a whole number from 0 to 1023 or 'auto'; got"),
+        (["generate", "--temperature", "nan"], "argument --temperature: expected a finite number >= 0; got 'nan'"),
+        (["generate", "--draft-prob", "1.5"], "argument --draft-prob: expected a number in [0, 1]; got '1.5'"),
+        (["generate", "--max-new-tokens", "0"], "argument --max-new-tokens: expected a whole number >= 1; got '0'"),
         (["generate", "--max-new-tokens", "600"], "max_new_tokens: expected at most 504 after a prompt of 8 tokens"),
-        (["generate", "--seed", "x"], "argument --seed: expected a whole number, got 'x'"),
+        (["generate", "--seed", "x"], "argument --seed: expected a whole number; got 'x'"),
         (["generate", "--method", "block"], "argument --method: invalid choice: 'block'"),
         (
             ["generate", "--target", "/no/model", "--prompt", "x"],
@@ -225,7 +226,7 @@ def test_info(run):
         ),
         (["generate", "--draft", "/no/model"], "argument --draft: /no/model: expected a Hugging Face"),
         (["generate", "--target", "/no/model"], "argument --prompt: expected a prompt or --prompt-file with a target"),
-        (["generate", "--prompt-file", "/no/file"], "argument --prompt-file: expected a text file, got /no/file"),
+        (["generate", "--prompt-file", "/no/file"], "argument --prompt-file: expected a text file; got /no/file"),
         (["generate", "--draft-prob", "0.5"], "draft_prob: expected method rejection and a model as drafter"),
         (["generate", "--k", "auto", "--draft-prob", "0.5"], "argument --k: expected a number with --draft-prob"),
         (["generate", "--k", "auto", "--draft-policy", "token"], "argument --k: expected a number with --draft-prob"),
@@ -250,7 +251,7 @@ def test_a_draft_with_another_vocabulary_is_named(run, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     status, _, err = run("generate", "--draft", tmp_path)
     assert status == 2
-    assert f"draft {tmp_path}: expected the vocabulary of target embedded:target, got 1 tokens" in err
+    assert f"draft {tmp_path}: expected the vocabulary of target embedded:target; got 1 tokens" in err
     assert err.count("\n") == 1
 
 

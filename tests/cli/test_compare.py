@@ -3,7 +3,7 @@
 import json
 
 from specdec_kernels.cli import main
-from specdec_kernels.generate.loop import Generation, Round
+from specdec_kernels.generate import Generation, Round
 from specdec_kernels.studies.compare import record
 
 

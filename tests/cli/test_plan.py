@@ -10,6 +10,8 @@ from specdec_kernels.studies.measure import acceptance_by_child, cost_ratio
 from specdec_kernels.studies.plan import make_plan
 from tests.theory.enumeration import P, Q, random_laws
 
+GIVEN = ["--acceptance", "0.8", "--cost", "0.1"]
+
 
 def printed(capsys, *arguments):
     assert main(["plan", "--json", *arguments]) == 0
@@ -67,16 +69,82 @@ def test_children_of_a_vocabulary_smaller_than_asked_for():
         (["--acceptance", "0.8"], "--cost"),
         (["--acceptance", "0.8,1.2", "--cost", "0.1"], "--acceptance"),
         (["--acceptance", "high", "--cost", "0.1"], "--acceptance"),
-        (["--acceptance", "0.8", "--cost", "-1"], "c "),
-        (["--acceptance", "0.8", "--cost", "0.1", "--children", "0.9,0.9"], "R "),
-        (["--laws", "nowhere.npz", "--cost", "0.1"], "--laws"),
+        (["--acceptance", "0.8", "--cost", "-1"], "argument --cost: expected a finite number >= 0; got '-1'"),
+        (["--acceptance", "0.8", "--cost", "inf"], "argument --cost: expected a finite number >= 0; got 'inf'"),
+        ([*GIVEN, "--children", "0.9,0.9"], "argument --children: expected a sum of at most 1; got 1.8"),
+        ([*GIVEN, "--children", "0.2,0.5"], "argument --children: expected no child above the one before it; got 0.5"),
+        ([*GIVEN, "--max-k", "-1"], "argument --max-k: expected a whole number >= 0; got '-1'"),
+        ([*GIVEN, "--nodes", "x"], "argument --nodes: expected a whole number >= 0; got 'x'"),
+        (["--tokens", "1"], "argument --tokens: expected at least 10; got 1"),
+        (["--tokens", "4", "--max-k", "3"], "argument --tokens: expected at least 5; got 4"),
+        (["--temperature", "0"], "argument --temperature: expected a finite number above 0; got '0'"),
+        (["--laws", "nowhere.npz", "--cost", "0.1"], "argument --laws: expected an .npz file with p and q"),
     ],
 )
 def test_bad_arguments_are_said_in_one_line(capsys, arguments, said):
-    assert main(["plan", *arguments]) == 2
-    message = capsys.readouterr().err
-    assert said in message
-    assert message.count("\n") == 1
+    assert refused(capsys, *arguments).startswith("specdec-kernels plan: error: ")
+    assert said in refused(capsys, *arguments)
+
+
+def refused(capsys, *arguments):
+    """What is said of wrong arguments, in one line."""
+    try:
+        status = main(["plan", *map(str, arguments)])
+    except SystemExit as error:
+        status = error.code
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    return err
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (lambda file: np.save(file, P), "(one array"),
+        (lambda file: np.savez(file, p=P[None]), "q is not a file in the archive"),
+        (lambda file: file.write(b""), "(No data left in file)"),
+        (lambda file: file.write(b"PK\x03\x04 and no more"), "(File is not a zip file)"),
+        (lambda file: np.savez(file, p=P[None], q=2 * Q[None]), "q: expected a sum of 1 within 1e-06; got 2"),
+        (lambda file: np.savez(file, p=[P, P], q=Q[None]), "q: expected the shape of p, (2, 4); got (1, 4)"),
+    ],
+    ids=["one array", "one law", "empty", "cut off", "not a law", "other shape"],
+)
+def test_files_without_two_laws_are_named(capsys, tmp_path, content, said):
+    path = tmp_path / "laws.npz"
+    with path.open("wb") as file:
+        content(file)
+    err = refused(capsys, "--laws", path, "--cost", 0.1)
+    assert f"argument --laws: expected an .npz file with p and q; got {path} (" in err
+    assert said in err
+
+
+def test_a_plan_without_drafting(capsys):
+    plan = printed(capsys, *GIVEN, "--max-k", "0")
+    assert plan["lengths"] == [{"k": 0, "tokens": 1.0, "speedup": 1.0}]
+    assert plan["tree"]["children"] == [0.8]
+
+
+def test_long_plans_take_no_longer_than_they_are(capsys):
+    """Twenty thousand lengths, each from the one before it: a formula a length took minutes."""
+    plan = printed(capsys, *GIVEN, "--max-k", "20000")
+    assert [entry["k"] for entry in plan["lengths"][::5000]] == [0, 5000, 10000, 15000, 20000]
+    for entry in plan["lengths"][:40:13]:
+        assert entry["tokens"] == pytest.approx(theory.expected_tokens(0.8, entry["k"]), abs=1e-12)
+        assert entry["speedup"] == pytest.approx(theory.speedup(0.8, entry["k"], 0.1), abs=1e-12)
+
+
+def test_measured_children_that_rise_are_planned_with_as_if_they_did_not():
+    """The draft's first arrival is never the target's winner, its second always."""
+    p, q = np.array([[0.0, 1.0, 0.0]]), np.array([[1 - 2e-9, 1e-9, 1e-9]])
+    shape = make_plan("laws", None, 0.1, laws=(p, q), nodes=3)["tree"]
+    assert shape["children"] == [0.0, 0.0, 0.0]
+    assert shape["tokens"] == 1.0
+
+
+def test_too_few_rounds_tell_no_cost():
+    run = SimpleNamespace(rounds=[SimpleNamespace(seconds={"draft": 0.0, "target": 9.0})])
+    with pytest.raises(ValueError, match="runs: expected texts of two rounds at least; got none"):
+        cost_ratio([run], [run], k=4)
 
 
 def test_the_cost_of_a_draft_is_that_of_undisturbed_rounds():

@@ -68,4 +68,4 @@ def test_command_writes_its_figures(tmp_path, monkeypatch, figure):
 
 def test_bad_number_of_tokens(capsys):
     assert main(["figures", "trees", "--tokens", "3"]) == 2
-    assert "--tokens: expected at least 50, got 3" in capsys.readouterr().err
+    assert "--tokens: expected at least 50; got 3" in capsys.readouterr().err

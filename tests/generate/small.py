@@ -17,10 +17,12 @@ def llama(vocab=5, seed=0, spread=1.0, dtype=torch.float64, **options):
 
 def random_model(config, seed=0, spread=1.0, dtype=torch.float64):
     model = AutoModelForCausalLM.from_config(config).to(dtype)
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # for float64
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
+            if parameter.ndim >= 2:
                 scale = spread if "lm_head" in name or "embed" in name or "wte" in name else 0.3
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
     return LanguageModel(model, name=f"{config.model_type}-{seed}")

@@ -8,7 +8,9 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import theory
-from specdec_kernels.generate.control import NO_DRAFT, Acceptance, ChildAcceptance, Controller, Times, TreeController
+from specdec_kernels.generate.control import NO_DRAFT, Controller, TreeController
+from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, Times
+from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law
 
@@ -49,7 +51,7 @@ def play(controller, machine, rounds=ROUNDS):
     """Lengths the controller plans, and the expected tokens per noiseless second of its last half."""
     lengths = []
     for _ in range(rounds):
-        (count,), _ = controller.plan(None, None, [1000])
+        (count,), _ = controller.plan(None, [1000])
         controller.observe([machine.run(count)])
         lengths.append(count)
     late = lengths[rounds // 2 :]
@@ -103,7 +105,7 @@ def test_the_plan_is_a_function_of_ended_rounds():
         machine, controller, lengths = Machine(0.7, 0.1), Controller(MAX_K), []
         for turn in range(400):
             machine.betas = np.full(MAX_K, 0.7 if turn < 100 else later)
-            (count,), _ = controller.plan(None, None, [1000])
+            (count,), _ = controller.plan(None, [1000])
             lengths.append(count)
             controller.observe([machine.run(count)])
         plans.append(lengths)
@@ -114,7 +116,7 @@ def test_the_plan_is_a_function_of_ended_rounds():
 def test_limits_are_kept_and_batches_pooled():
     controller = Controller(4)
     for _ in range(20):
-        counts, draft_prob = controller.plan(None, None, [0, 2, 100])
+        counts, draft_prob = controller.plan(None, [0, 2, 100])
         assert draft_prob == 1.0
         assert counts[0] == 0
         assert counts[1] <= 2
@@ -127,7 +129,7 @@ def test_short_texts_and_no_drafts_are_no_obstacle():
     for max_k, limits in ((0, [9]), (5, [5, 4, 3, 2, 1, 0]), (1, [0])):
         controller = Controller(max_k)
         for turn in range(40):
-            (count,), _ = controller.plan(None, None, [limits[turn % len(limits)]])
+            (count,), _ = controller.plan(None, [limits[turn % len(limits)]])
             assert 0 <= count <= min(max_k, limits[turn % len(limits)])
             controller.observe([SimpleNamespace(drafted=count, accepted=0, seconds={"all": 1.0})])
 
@@ -157,12 +159,12 @@ def play_randomised(controller, lam, rounds=1200):
     rng, position, late = np.random.default_rng(1), 0, []
     for turn in range(rounds):
         position += 2
-        (count,), h = controller.plan(torch.tensor([7]), torch.tensor([position]), [1000])
+        (count,), h = controller.plan(Noise(torch.tensor([7]), torch.tensor([position])), [1000])
         x = rng.choice(4, p=Q)
         accepted = int(count > 0 and rng.random() < P[x] / (float(h[0, 0]) * Q[x]))
         seconds = 1 + lam * count
         drafts = torch.tensor([[x if count else -1]])
-        controller.look(drafts, *LOGITS, torch.ones(1))
+        controller.look(drafts, *LOGITS, Sampling(torch.ones(1)))
         controller.observe([SimpleNamespace(drafted=count, accepted=accepted, seconds={"all": seconds})])
         if turn > rounds // 2:
             late.append((1 + accepted, seconds))
@@ -183,7 +185,7 @@ def test_draft_probability_approaches_the_best_one(lam):
 def kernel_round(controller, method, seeds, position):
     """A round of a batch, drafted from Q as the controller says and verified against P by the kernel."""
     batch = len(seeds)
-    counts, h = controller.plan(seeds, position, [100] * batch)
+    counts, h = controller.plan(Noise(seeds, position), [100] * batch)
     k = max(*counts, 1)
     places = position[:, None] + torch.arange(k)
     target, draft = LOGITS[0][:, :1].expand(batch, k + 1, -1).float(), LOGITS[1].expand(batch, k, -1).float()
@@ -191,7 +193,7 @@ def kernel_round(controller, method, seeds, position):
     drafts[torch.arange(k) >= torch.tensor(counts)[:, None]] = -1
     given = dict(draft=draft, draft_prob=h[:, :k]) if method == "rejection" else {}
     verdict = specdec.verify_chain(drafts, target, method=method, seed=seeds, position=position, **given)
-    controller.look(drafts, target, given.get("draft"), torch.ones(batch))
+    controller.look(drafts, target, given.get("draft"), Sampling(torch.ones(batch)))
     seconds, accepted = {"all": 1 + 0.2 * max(counts)}, verdict.num_accepted.tolist()
     ended = [SimpleNamespace(drafted=n, accepted=a, seconds=seconds) for n, a in zip(counts, accepted, strict=True)]
     controller.observe(ended)
@@ -218,7 +220,7 @@ def test_what_it_learns_leaves_the_law_alone(method):
 def test_draft_probability_stays_one_where_nothing_was_looked_at():
     controller = Controller(MAX_K, randomised=True)
     for position in range(60):
-        (count,), h = controller.plan(torch.tensor([7]), torch.tensor([position]), [1000])
+        (count,), h = controller.plan(Noise(torch.tensor([7]), torch.tensor([position])), [1000])
         assert bool((h == 1).all())
         controller.observe([Machine(0.5, 0.1, seed=position).run(count)])
 

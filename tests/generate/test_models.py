@@ -4,17 +4,38 @@ import pytest
 import torch
 import transformers
 
-from specdec_kernels.generate import LanguageModel, check_vocabularies, load_model
+from specdec_kernels.generate import LanguageModel, ModelDrafter, check_vocabularies, generate, load_model, stream
 from tests.generate.small import llama, random_model
 
 SMALL = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50)
+WINDOW = dict(sliding_window=6, max_position_embeddings=64)  # shorter than the texts below
+GROUPED = dict(SMALL, num_key_value_heads=2, **WINDOW)
+EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
+MIXED = ["sliding_attention", "full_attention"]
 CONFIGS = {
     "llama": transformers.LlamaConfig(**SMALL, num_key_value_heads=2, max_position_embeddings=64),
     "gpt2": transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=40),
     "qwen3": transformers.Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8, max_position_embeddings=64),
-    "gemma2": transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, sliding_window=48),
     "phi": transformers.PhiConfig(**SMALL, max_position_embeddings=64),
-}
+    "mistral": transformers.MistralConfig(**GROUPED, head_dim=8),
+    "mixtral": transformers.MixtralConfig(**GROUPED, **EXPERTS),
+    "phi3": transformers.Phi3Config(**GROUPED, pad_token_id=0),
+    "starcoder2": transformers.Starcoder2Config(**GROUPED),
+    "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=8),
+    "gemma3": transformers.Gemma3TextConfig(**GROUPED, head_dim=8, layer_types=MIXED),
+    "gpt_oss": transformers.GptOssConfig(**GROUPED, **EXPERTS, head_dim=8, layer_types=MIXED),
+    "gpt_neo": transformers.GPTNeoConfig(
+        hidden_size=32, intermediate_size=32, num_layers=2, num_heads=4, vocab_size=50, window_size=6,
+        attention_types=[[["global", "local"], 1]], max_position_embeddings=40,
+    ),
+    "qwen2": transformers.Qwen2Config(**GROUPED, use_sliding_window=True, max_window_layers=1),
+}  # fmt: skip
+WINDOWED = ["mistral", "mixtral", "phi3", "starcoder2", "gemma2", "gemma3", "gpt_oss", "gpt_neo", "qwen2"]
+
+
+def assert_near(logits, expected):
+    """Equal but for rounding: GPT-Neo's scores and some softmaxes are in float32, whatever the model is in."""
+    torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-5)
 
 
 def whole(model, tokens):
@@ -35,7 +56,7 @@ def test_reading_in_pieces_equals_one_forward(name):
         ends = [length + count - 1 for length in lengths]
         logits = reader.read(text, ends, rows=count)
         for row, end in enumerate(ends):
-            torch.testing.assert_close(logits[row], whole(model, text[row, :end])[-count:], rtol=1e-6, atol=1e-6)
+            assert_near(logits[row], whole(model, text[row, :end])[-count:])
         # Each text keeps another number of the tokens read, and goes on differently.
         kept = [end - int(torch.randint(count, (), generator=generator)) for end in ends]
         for row, end in enumerate(kept):
@@ -57,11 +78,82 @@ def test_dropping_texts_leaves_the_others_alone():
 
 def test_longest_text():
     assert llama(max_position_embeddings=40).max_length == 40
-    assert random_model(CONFIGS["gemma2"]).max_length == 48
-    hybrid = llama()
+    assert random_model(CONFIGS["gemma2"]).max_length == 64  # not the window
+    switching = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0] * 4, long_factor=[2.0] * 4)
+    config = transformers.Phi3Config(
+        **GROUPED, pad_token_id=0, original_max_position_embeddings=32, rope_scaling=switching
+    )
+    assert random_model(config).max_length == 32
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_are_those_of_the_model(name):
+    """Without them the logits are others, so that the tests above and below can fail."""
+    model = random_model(CONFIGS[name], seed=1, spread=0.5)
+    assert 6 in model.windows.values()
+    text = torch.randint(50, (1, 20), generator=torch.Generator().manual_seed(0))
+    assert_near(model.reader(1, 20).read(text, [20], rows=1)[0], whole(model, text[0])[-1:])
+    model.windows = dict.fromkeys(model.windows)
+    blind = model.reader(1, 20).read(text, [20], rows=1)[0]
+    assert (blind - whole(model, text[0])[-1:]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt_neo"])
+def test_windowed_models_write_on_as_transformers_lets_them(name):
+    model = random_model(CONFIGS[name], seed=2, spread=0.5)
+    model.model.generation_config.eos_token_id = None
+    prompt = [7, 3, 9]
+    (ours,) = generate([prompt], model, method="plain", temperature=0, max_new_tokens=30)
+    theirs = model.model.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False, pad_token_id=0)
+    assert ours.tokens == theirs[0, 3:].tolist()
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 1, 2, 3]])
+@pytest.mark.parametrize("name", ["mixtral", "gemma2"])
+def test_windowed_models_race_to_the_same_text(name, tree):
+    """Target and draft with windows, texts of other lengths: 30 tokens at a window of six."""
+    target, draft = (random_model(CONFIGS[name], seed=seed, spread=0.5) for seed in (1, 2))
+    prompts, options = [[7, 3, 9], [5], [1] * 12], dict(seed=3, max_new_tokens=30)
+    plain = generate(prompts, target, method="plain", **options)
+    race = generate(prompts, target, ModelDrafter(draft), tree=tree, **options)
+    assert [text.tokens for text in race] == [text.tokens for text in plain]
+
+
+def config_with_alibi():
+    return transformers.FalconConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=50, alibi=True
+    )
+
+
+def test_layers_and_positions_that_masks_cannot_express_are_refused():
+    hybrid = llama().model
     hybrid.config.layer_types = ["full_attention", "linear_attention"]
-    with pytest.raises(ValueError, match="llama-0: expected attention layers, got linear_attention"):
-        _ = hybrid.max_length
+    with pytest.raises(ValueError, match=r"^mine: expected layers of full or sliding attention; got linear_attention$"):
+        LanguageModel(hybrid, name="mine")
+    with pytest.raises(ValueError, match=r"^falcon-0: expected positions that the tokens bring; got ALiBi"):
+        random_model(config_with_alibi())
+
+
+@pytest.mark.parametrize(
+    "config, name",
+    [
+        (transformers.BertConfig(**SMALL), "bert-0: .*; got BertLMHeadModel"),
+        (transformers.RobertaConfig(**SMALL, is_decoder=True), "roberta-0: .*; got RobertaForCausalLM"),
+    ],
+    ids=["not causal", "positions that do not begin at 0"],
+)
+def test_models_that_read_otherwise_are_refused_before_the_first_token(config, name):
+    model = random_model(config)
+    for target, drafter in ((model, None), (llama(50), ModelDrafter(model))):
+        with pytest.raises(ValueError, match=rf"^{name}, whose logits differ by \d+%$"):
+            stream([[3, 4]], target, drafter, max_new_tokens=5)
+
+
+def test_what_a_model_raises_is_told_with_its_name():
+    model = llama(50)
+    model.model.forward = lambda *_, position_ids=None, past_key_values=None, **__: {}["mask"]
+    with pytest.raises(ValueError, match=r"llama-0: .* got LlamaForCausalLM, which raised KeyError: 'mask'$"):
+        stream([[3, 4]], model, max_new_tokens=5)
 
 
 def test_end_of_text_tokens():
@@ -74,7 +166,7 @@ def test_end_of_text_tokens():
 
 def test_a_model_without_position_ids_is_refused():
     bloom = transformers.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=8)
-    with pytest.raises(ValueError, match="expected a model with position_ids and a cache, got BloomForCausalLM"):
+    with pytest.raises(ValueError, match="expected a model with position_ids and a cache; got BloomForCausalLM"):
         LanguageModel(transformers.AutoModelForCausalLM.from_config(bloom))
 
 

@@ -7,13 +7,21 @@ import pytest
 import torch
 
 from specdec_kernels import DraftTree
-from specdec_kernels.generate import ModelDrafter, NgramDrafter, RandomLength, generate, load_model, stream, trees
-from specdec_kernels.generate.control import TreeController
-from specdec_kernels.generate.models import Tree
-from specdec_kernels.generate.trees import DraftedTree, cut
+from specdec_kernels.generate import (
+    ModelDrafter,
+    NgramDrafter,
+    RandomLength,
+    TreeController,
+    VerifiedTree,
+    drafters,
+    generate,
+    load_model,
+    stream,
+)
+from specdec_kernels.generate.trees import cut
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
-from tests.generate.test_models import CONFIGS, whole
+from tests.generate.test_models import CONFIGS, assert_near, whole
 from tests.support.laws import follows_law
 
 SHAPES = {
@@ -51,10 +59,10 @@ def test_a_tree_forward_equals_a_chain_forward_per_node(name):
         nodes = len(tree.parents)
         tokens = torch.randint(50, (3, nodes), generator=generator)
         tokens[:, 0] = text[range(3), torch.tensor(length) - 1]
-        logits = reader.read_tree(text, length, Tree(tree.tensor(), tokens), torch.arange(nodes))
+        logits = reader.read_tree(text, length, tree.tensor(), tokens, torch.arange(nodes))
         for row, node in itertools.product(range(3), range(nodes)):
             chain = torch.cat([text[row, : length[row]], tokens[row, path_to(tree, node)]])
-            torch.testing.assert_close(logits[row, node], whole(model, chain)[-1], rtol=1e-6, atol=1e-6)
+            assert_near(logits[row, node], whole(model, chain)[-1])
         paths = [[0, *path_to(tree, rng.randrange(nodes))] for _ in range(3)]
         padded = [path + [-1] * (tree.depth + 1 - len(path)) for path in paths]
         reader.keep_path(torch.tensor(padded, dtype=torch.int32), length, list(map(len, paths)))
@@ -68,11 +76,11 @@ def test_reading_a_tree_depth_by_depth_equals_reading_it_at_once():
     model, tree = llama(vocab=50), SHAPES["not by level"]
     text, length = torch.randint(50, (2, 30), generator=torch.Generator().manual_seed(4)), [7, 12]
     tokens = torch.randint(50, (2, len(tree.parents)), generator=torch.Generator().manual_seed(5))
-    drafts, reader = Tree(tree.tensor(), tokens), model.reader(2, 30)
-    at_once = model.reader(2, 30).read_tree(text, length, drafts, torch.arange(len(tree.parents)))
+    parents, reader = tree.tensor(), model.reader(2, 30)
+    at_once = model.reader(2, 30).read_tree(text, length, parents, tokens, torch.arange(len(tree.parents)))
     for depth in range(tree.depth + 1):
         nodes = torch.tensor([node for node, at in enumerate(tree.depths) if at == depth])
-        logits = reader.read_tree(text, length, drafts, nodes)
+        logits = reader.read_tree(text, length, parents, tokens, nodes)
         torch.testing.assert_close(logits, at_once[:, nodes], rtol=1e-6, atol=1e-6)
 
 
@@ -184,12 +192,12 @@ def test_texts_have_the_target_law(small_pair, expansions, replacement):
 
 
 def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
-    draw = trees.draw
+    draw = drafters.draw_children
 
-    def greedy(logits, width, clock, replacement):
-        return draw(logits, width, clock._replace(temperature=torch.zeros_like(clock.temperature)), replacement)
+    def greedy(logits, width, noise, sampling, replacement):
+        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), replacement)
 
-    monkeypatch.setattr(trees, "draw", greedy)
+    monkeypatch.setattr(drafters, "draw_children", greedy)
     assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))
 
 
@@ -222,10 +230,10 @@ def test_nothing_is_drafted_past_the_end(pair):
 
 def test_offers_of_a_path():
     """The root offers 3 children, of which the second is accepted; that one has a child that is absent."""
-    tree = DraftedTree(DraftTree.from_parents([-1, 0, 0, 0, 2]), [9, 7, 8, 6, -1], [0, 2])
+    tree = VerifiedTree(DraftTree.from_parents([-1, 0, 0, 0, 2]), [9, 7, 8, 6, -1], [0, 2])
     assert tree.offers() == [(3, 1), (0, None)]
     assert (tree.drafted, tree.tested) == (3, 2)
-    assert DraftedTree(tree.shape, tree.tokens, [0]).tested == 3
+    assert VerifiedTree(tree.shape, tree.tokens, [0]).tested == 3
 
 
 def test_cutting_a_tree():
@@ -238,11 +246,11 @@ def test_cutting_a_tree():
 @pytest.mark.parametrize(
     "drafter, options, message",
     [
-        (None, dict(method="plain"), "tree: expected method rejection or race, got plain"),
+        (None, dict(method="plain"), "tree: expected method rejection or race; got plain"),
         (None, {}, "tree: expected a model as drafter"),
         ("ngram", {}, "tree: expected a model as drafter"),
-        ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree, got 0.5"),
-        ("model", dict(replacement=True), "replacement: expected method rejection, got race"),
+        ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree; got 0.5"),
+        ("model", dict(replacement=True), "replacement: expected method rejection; got race"),
         ("model", dict(replacement=True, tree=None, method="rejection"), "replacement: expected False without a tree"),
         ("model", dict(policy=RandomLength(2, 0.5), method="rejection"), "policy: expected None with a tree"),
         ("model", dict(tree=[-1, 2, 0]), r"parents\[1\]: expected a node before it, 0 to 0; got 2"),

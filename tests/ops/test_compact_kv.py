@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from specdec_kernels import compact_kv
+from tests.support.calls import cache
 from tests.support.cases import UNTOUCHED
+
+CALLS = {"compact_kv": (compact_kv, cache())}
 
 pytestmark = [pytest.mark.usefixtures("backend"), pytest.mark.interpreted]
 

@@ -51,7 +51,7 @@ def assert_near(found, expected):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 @SPACES
 @EVERY_MAP
 class TestEqualsAFullRow:
@@ -95,7 +95,8 @@ class TestEqualsAFullRow:
         )
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
 class TestTogether:
     """With the other things that are said of a draft."""
 
@@ -145,7 +146,7 @@ class TestTogether:
         assert tokens.tolist() == [[3, -1], [-1, -1]]
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 @SPACES
 class TestWideRows:
     """Maps of many tiles, dense here and sparse there, of rows that are hard for a race."""

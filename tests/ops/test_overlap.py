@@ -5,8 +5,11 @@ import torch
 
 from specdec_kernels import backend as running
 from specdec_kernels import overlap, race_sample
+from tests.support.calls import rows
 from tests.support.cases import DTYPES, SIZES, adversarial_pairs, poisoned, seeds
 from tests.support.laws import P, Q, assert_rate, random_laws
+
+CALLS = {"overlap": (overlap, rows())}
 
 pytestmark = pytest.mark.interpreted
 

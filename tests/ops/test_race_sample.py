@@ -5,9 +5,16 @@ import pytest
 import torch
 
 from specdec_kernels import race_sample
+from tests.support.calls import noise, rows
 from tests.support.cases import DTYPES, SIZES, adversarial_rows, poisoned, seeds
 from tests.support.laws import assert_law, assert_rate, random_laws
 from tests.support.races import assert_winner, log_arrivals, race_scores
+
+CALLS = {
+    "race_sample": (race_sample, {"target": rows()["target"], **noise()}),
+    "race_sample one row": (race_sample, {"target": rows()["target"][0], "seed": 1, "position": 2}),
+    "race_sample out": (race_sample, {"target": rows()["target"], **noise(), "out": torch.full((3,), -77)}),
+}
 
 REPEATS = 4
 

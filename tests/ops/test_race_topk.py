@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from specdec_kernels import race_sample, race_topk
+from tests.support.calls import noise, rows
 from tests.support.cases import DTYPES, SIZES, adversarial_rows, poisoned, seeds
 from tests.support.laws import P, Q, assert_law, assert_rate
 from tests.support.races import log_arrivals, race_scores
+
+CALLS = {"race_topk": (race_topk, {"draft": rows()["draft"], "k": 4, **noise()})}
 
 TRIALS = 100_000
 

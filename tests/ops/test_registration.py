@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -16,68 +17,10 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from tests.support.cases import DTYPES, chain_call, ragged, untouched_verdict
+from tests.support.calls import cache, every_call, noise, rows, tree
+from tests.support.cases import DTYPES, chain_call, ragged
 
-
-def rows(vocabulary=33, count=3, dtype=torch.float32):
-    target, draft = torch.randn(2, count, vocabulary, generator=torch.Generator().manual_seed(count)).to(dtype)
-    return {"target": target, "draft": draft}
-
-
-def noise(count=3):
-    return {"seed": torch.arange(count), "position": torch.full((count,), 5)}
-
-
-def chain(**options):
-    return chain_call(1, requests=3, slots=2, vocabulary=33) | options
-
-
-PARENTS = torch.tensor([-1, 0, 0, 1])
-
-
-def tree(requests=3, parents=PARENTS, vocabulary=33, **options):
-    """A verify_tree call on one shape for all requests: its nodes stand in the place of a chain's K + 1 rows."""
-    call = chain_call(1, requests=requests, slots=len(parents) - 1, vocabulary=vocabulary)
-    tokens = torch.nn.functional.pad(call.pop("draft_tokens"), (1, 0), value=-1)
-    draft = torch.nn.functional.pad(call["draft"], (0, 0, 0, 1))
-    return call | {"draft_tokens": tokens, "draft": draft, "parents": parents, "max_depth": 2} | options
-
-
-def cache(nodes=4, requests=3):
-    """Keys and values of two layers, and the paths that stay."""
-    layers = [torch.randn(requests, 2, 5 + nodes, 8) for _ in range(4)]
-    path = torch.tensor([[0, 2, -1]], dtype=torch.int32).repeat(requests, 1)
-    return {"cache": layers, "path": path, "prefix_len": torch.arange(requests)}
-
-
-# name -> (public function, arguments)
-CALLS = {
-    "verify_chain rejection": (verify_chain, chain()),
-    "verify_chain race": (verify_chain, chain(method="race", draft=None)),
-    "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
-    "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
-    "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
-    "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
-    "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
-    "race_sample": (race_sample, {"target": rows()["target"], **noise()}),
-    "race_sample one row": (race_sample, {"target": rows()["target"][0], "seed": 1, "position": 2}),
-    "race_sample out": (race_sample, {"target": rows()["target"], **noise(), "out": torch.full((3,), -77)}),
-    "race_topk": (race_topk, {"draft": rows()["draft"], "k": 4, **noise()}),
-    "residual": (residual, rows()),
-    "residual options": (
-        residual,
-        rows() | {"draft_prob": torch.rand(3), "epsilon": 0.1, "temperature": torch.rand(3)},
-    ),
-    "overlap": (overlap, rows()),
-    "verify_tree rejection": (verify_tree, tree()),
-    "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
-    "verify_tree race": (verify_tree, tree(method="race", draft=None)),
-    "tree_mask": (tree_mask, {"parents": PARENTS.repeat(3, 1), "prefix_len": torch.arange(3), "columns": 6}),
-    "tree_mask additive": (tree_mask, {"parents": PARENTS, "layout": "additive", "dtype": torch.bfloat16}),
-    "tree_mask bits": (tree_mask, {"parents": PARENTS, "layout": "bits"}),
-    "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": torch.arange(3)}),
-    "compact_kv": (compact_kv, cache()),
-}
+CALLS = every_call()
 
 
 def test_every_op_is_called_here():

@@ -118,7 +118,7 @@ def assert_same(found, expected):
         assert torch.equal(one, other)
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 @EVERY_CALL
 class TestEveryOp:
     def test_equals_a_gather(self, op, arguments, shared):
@@ -160,6 +160,7 @@ class TestEveryOp:
             figures = figures[-1:] if op is not race_topk else []
         assert all((figure == 0).all() for figure in figures)
 
+    @pytest.mark.interpreted
     def test_no_requests(self, op, arguments, shared):
         rows, states = arguments
         none = {name: x[:0] for name, x in rows.items()}
@@ -167,7 +168,8 @@ class TestEveryOp:
             assert part.shape[0] == 0
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
 class TestRagged:
     def test_equals_a_gather(self):
         rows, states = chain(draft=None)
@@ -184,7 +186,8 @@ class TestRagged:
             verify_chain(**call, request_index=INDEX[:3])
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
 class TestWithoutStates:
     """Where all requests have the same numbers an index only says whether a request is idle."""
 
@@ -205,7 +208,7 @@ class TestWithoutStates:
         assert (tokens.tolist(), status.tolist()) == ([0], [8])
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.usefixtures("backend")
 class TestNoEntries:
     """Draft rows of nobody: every index points outside."""
 

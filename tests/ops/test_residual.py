@@ -5,8 +5,17 @@ import torch
 
 from specdec_kernels import backend as running
 from specdec_kernels import overlap, residual
+from tests.support.calls import rows
 from tests.support.cases import DTYPES, SIZES, adversarial_pairs, poisoned
 from tests.support.laws import P, Q, random_laws
+
+CALLS = {
+    "residual": (residual, rows()),
+    "residual options": (
+        residual,
+        rows() | {"draft_prob": torch.rand(3), "epsilon": 0.1, "temperature": torch.rand(3)},
+    ),
+}
 
 pytestmark = [pytest.mark.usefixtures("backend"), pytest.mark.interpreted]
 

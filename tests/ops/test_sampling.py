@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-import specdec_kernels
 from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
 from specdec_kernels.ops import Law
 from tests.support.cases import chain_call, seeds
@@ -202,7 +201,8 @@ PAIRS = {
 }
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("temperatures", PAIRS.values(), ids=PAIRS)
 class TestFigures:
     """residual and overlap by their formulas."""
@@ -237,7 +237,8 @@ class TestFigures:
             torch.testing.assert_close(found.tv.double(), (p - q).abs().sum(-1) / 2, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("able_backend")
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
 class TestOfTheDraft:
     def test_final_draft_laws_need_no_temperature(self):
         """The target's temperature says nothing of probabilities."""

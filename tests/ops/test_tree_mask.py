@@ -4,8 +4,16 @@ import pytest
 import torch
 
 from specdec_kernels import tree_mask, tree_positions
+from tests.support.calls import PARENTS
 from tests.support.cases import UNTOUCHED
 from tests.support.trees import depths, random_parents
+
+CALLS = {
+    "tree_mask": (tree_mask, {"parents": PARENTS.repeat(3, 1), "prefix_len": torch.arange(3), "columns": 6}),
+    "tree_mask additive": (tree_mask, {"parents": PARENTS, "layout": "additive", "dtype": torch.bfloat16}),
+    "tree_mask bits": (tree_mask, {"parents": PARENTS, "layout": "bits"}),
+    "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": torch.arange(3)}),
+}
 
 BAD = ([-1, 1, 0], [-1, 2, 1], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [1, 0, 0], [-1, -5, 2**31 - 1])
 

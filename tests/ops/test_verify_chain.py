@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import _C, race_sample, residual, verify_chain
+from specdec_kernels import race_sample, residual, verify_chain
+from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
     UNTOUCHED,
@@ -18,6 +20,16 @@ from tests.support.cases import (
 )
 from tests.support.laws import P, Q
 from tests.support.races import log_arrivals, log_weights
+
+CALLS = {
+    "verify_chain rejection": (verify_chain, chain()),
+    "verify_chain race": (verify_chain, chain(method="race", draft=None)),
+    "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
+    "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
+    "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
+    "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
+    "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
+}
 
 OPTIONS = {
     "rejection": {},
@@ -127,7 +139,7 @@ class TestCoins:
     @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.75}, {"epsilon": 0.1}])
     def test_accepts_exactly_below_the_ratio(self, options):
         count, h, epsilon = 1 << 15, options.get("draft_prob", 1.0), options.get("epsilon", 0.0)
-        coins = np.array([_C.coin(seed, 0, 7, 0, 4) for seed in range(count)], dtype=np.float32)
+        coins = np.array([maths.coin(seed, 0, 7, 0, 4) for seed in range(count)], dtype=np.float32)
         for x in range(4):
             verdict = verify_chain(
                 torch.full((count, 1), x), P.expand(count, 2, -1), Q.expand(count, 1, -1),
@@ -144,7 +156,7 @@ class TestCoins:
             torch.zeros(count, slots, dtype=torch.int64), p.expand(count, slots + 1, -1), q.expand(count, slots, -1),
             space="probs", seed=seeds(count), position=11, nonce=2,
         )  # fmt: skip
-        accepted = np.array([[_C.coin(s, j, 11 + j, 2, 4) < 0.5 for j in range(slots)] for s in range(count)])
+        accepted = np.array([[maths.coin(s, j, 11 + j, 2, 4) < 0.5 for j in range(slots)] for s in range(count)])
         np.testing.assert_array_equal(verdict.num_accepted, accepted.cumprod(axis=1).sum(axis=1))
 
 

@@ -3,13 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import _C, TreeVerdict, race_sample, verify_chain, verify_tree
+from specdec_kernels import TreeVerdict, race_sample, verify_chain, verify_tree
+from tests.support.calls import PARENTS, tree
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
 from tests.support.races import log_arrivals, log_weights
 from tests.support.trees import children, depths, random_parents, tree_call
+
+CALLS = {
+    "verify_tree rejection": (verify_tree, tree()),
+    "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
+    "verify_tree race": (verify_tree, tree(method="race", draft=None)),
+}
 
 OPTIONS = {
     "distinct": {},
@@ -132,7 +140,7 @@ class TestCoins:
         )  # fmt: skip
         # The first child is accepted below 1/2. Then (p - q)+ leaves only token 2, and no sibling is accepted.
         coin = np.array(
-            [[_C.coin(s, i - 1, 11 + depths(parents)[parents[i]], 2, 4) for i in (1, 3)] for s in range(count)]
+            [[maths.coin(s, i - 1, 11 + depths(parents)[parents[i]], 2, 4) for i in (1, 3)] for s in range(count)]
         )
         first, second = coin[:, 0] < 0.5, coin[:, 1] < 0.5
         np.testing.assert_array_equal(verdict.num_accepted, first + (first & second).astype(int))
@@ -142,7 +150,7 @@ class TestCoins:
     def test_steps_of_the_second_sibling(self, backend):
         """u q^2(x) < p^2(x) with p^2 = (.75, .25, 0, 0) and q^2 = (1/7, 2/7, 0, 4/7) after token 2 was rejected."""
         count = 1 << 12
-        coins = np.array([[_C.coin(s, i, 7, 0, 4) for i in (0, 1)] for s in range(count)])
+        coins = np.array([[maths.coin(s, i, 7, 0, 4) for i in (0, 1)] for s in range(count)])
         for x, ratio in ((0, 1.0), (1, 0.875), (3, 0.0)):
             verdict = verify_tree(
                 torch.tensor([-1, 2, x]).expand(count, -1), P.expand(count, 3, -1), Q.expand(count, 3, -1),
@@ -317,7 +325,7 @@ class TestMeaning:
             seed=seeds(count), position=0,
         )  # fmt: skip
         # p^2 = p and q^2 = (0, 2/3, 1/3, 0): accepted below .45.
-        accepted = np.array([_C.coin(s, 1, 0, 0, 4) < 0.45 for s in range(count)])
+        accepted = np.array([maths.coin(s, 1, 0, 0, 4) < 0.45 for s in range(count)])
         assert (accepted == (verdict.num_accepted == 1).numpy()).mean() > 0.999
 
 

@@ -2,12 +2,14 @@
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import specdec_kernels
 
@@ -63,3 +65,23 @@ def test_links_and_named_files_exist(page):
     assert not [link for link in links if link and not (page.parent / link).exists()]
     named = re.findall(r"`((?:csrc|tests|bench|docs|specdec_kernels|triton_kernels|examples)/[\w./-]+)`", text)
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def navigation():
+    """The pages of mkdocs.yml, as paths in docs/."""
+
+    def pages(entries):
+        for entry in entries:
+            for value in entry.values() if isinstance(entry, dict) else [entry]:
+                yield from [value] if isinstance(value, str) else pages(value)
+
+    return [*pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])]
+
+
+def test_navigation_names_every_page_and_no_other():
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "_site.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert all((ROOT / source).is_file() for source in hooks.ELSEWHERE.values())
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(navigation()) == sorted([*pages, *hooks.ELSEWHERE, *hooks.PACKAGES, hooks.PLACE])

@@ -59,7 +59,7 @@ def test_wheel_holds_the_whole_package_and_nothing_else(distribution):
     names = set(zipfile.ZipFile(distribution[0]).namelist())
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"specdec_kernels"}
-    expected = sources("specdec_kernels", "*.py", "*.safetensors", "*.json")
+    expected = sources("specdec_kernels", "*.py", "py.typed", "*.safetensors", "*.json")
     expected |= {f"specdec_kernels/{name}" for name in sources("triton_kernels", "*.py")}
     expected |= {name.replace("csrc", "specdec_kernels", 1) for name in sources("csrc/include", "*.h", "*.cuh")}
     assert not expected - names
@@ -82,7 +82,8 @@ assert sd.race_sample(torch.tensor([[0.0, 9e9]]), seed=1, position=0).tolist() =
 def test_sdist_holds_every_source(distribution):
     with tarfile.open(distribution[1]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    expected = sources("specdec_kernels", "*.py", "*.safetensors", "*.json") | sources("triton_kernels", "*.py")
+    expected = sources("specdec_kernels", "*.py", "py.typed", "*.safetensors", "*.json")
+    expected |= sources("triton_kernels", "*.py") | sources("examples", "*.py", "*.cpp")
     expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu") | sources("tests", "*.py", "*.cpp", "*.h", "*.cu")
     expected |= {"LICENSE", "README.md", "Makefile", "pyproject.toml", "requirements-dev.txt", "setup.py"}
     assert not expected - names

@@ -4,8 +4,7 @@ Float32 backends must agree with it bit for bit, however they dismiss tokens; th
 """
 
 import numpy as np
-
-from specdec_kernels import _C
+from specdec_kernels._C import maths
 
 LARGEST = np.finfo(np.float32).max
 SMALLEST = np.finfo(np.float32).tiny
@@ -15,13 +14,13 @@ def log(x):
     """log of positive normal float32 numbers as the headers compute it."""
     x = np.ascontiguousarray(x, dtype=np.float32)
     out = np.empty_like(x)
-    _C.log(x.ctypes.data, x.size, out.ctypes.data)
+    maths.log(x.ctypes.data, x.size, out.ctypes.data)
     return out
 
 
 def log_arrivals(vocabulary, seed, position=0, nonce=0, stream=0):
     arrivals = np.empty(vocabulary, dtype=np.float32)
-    _C.arrivals(seed, position % 2**32, nonce % 2**32, stream, 0, vocabulary, arrivals.ctypes.data)
+    maths.arrivals(seed, position % 2**32, nonce % 2**32, stream, 0, vocabulary, arrivals.ctypes.data)
     return log(arrivals)
 
 

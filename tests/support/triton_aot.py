@@ -2,6 +2,7 @@
 
     python -m tests.support.triton_aot sm_90               what each kernel takes there, as JSON
     python -m tests.support.triton_aot specialisations     how many programs calls of all shapes would compile
+    python -m tests.support.triton_aot unusual             what calls with all that is optional take on sm_90
     python -m tests.support.triton_aot table               writes the committed table
 
 Run without TRITON_INTERPRET, which leaves nothing to compile.
@@ -21,8 +22,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from specdec_kernels import triton_kernels
+from specdec_kernels import backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels.ops._declaration import COUNTER, NOISE
+from tests.support.calls import every_call
 
 TABLE = Path(__file__).parents[2] / "bench" / "results" / "compiled" / "triton.json"
 ARCHS = {
@@ -84,6 +87,40 @@ def figures(program, log, target):
 
 def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     """Every op, with per-request tensors where they lead to more code, or one ``number`` for all."""
+    shown = set()
+    for name, call in chosen_calls(dtype, space, vocabulary, requests, drafts, number):
+        shown.add(name.split(",")[0])
+        yield name, call
+    if dtype == torch.bfloat16:  # what is left reads no rows of the vocabulary
+        yield from other_calls(shown, requests, number)
+
+
+def other_calls(shown, requests, number):
+    """The ops that are not ``shown``, each as its own tests call it first; tensors repeated for more requests."""
+    backends.register("triton-recorded", triton_kernels, ("cpu",))
+    for function, arguments in every_call().values():
+        name = function.__name__
+        if name in shown:
+            continue
+        shown.add(name)
+        kinds = OPS[name].arguments.items()
+        counters = {part for part, kind in kinds if kind is COUNTER}
+        counters |= {part for _, kind in kinds if kind is NOISE for part in Noise._fields}
+
+        def other(part, value, counters=counters):
+            if not isinstance(value, torch.Tensor):
+                return value
+            return number if part in counters and number is not None else torch.cat([value] * requests)
+
+        def call(function=function, arguments=arguments, other=other):
+            with backend("triton-recorded"):
+                function(**{part: other(part, value) for part, value in arguments.items()})
+
+        yield name, call
+
+
+def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
+    """Calls whose sizes and types decide what is compiled."""
     target = torch.empty(requests, drafts + 1, vocabulary, dtype=dtype)
     draft = torch.empty(requests, drafts, vocabulary, dtype=dtype)
     head = target[:, :drafts]
@@ -142,13 +179,50 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
         yield "compact_kv", lambda: run("compact_kv", layers, path, seed, counts[0])
 
 
-def kernels(*arguments, **options):
+def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2):
+    """The ops on rows with all that is optional: mapped drafts of their own laws, requests by index, a status."""
+    target = torch.empty(requests, drafts + 1, vocabulary)
+    draft = torch.empty(requests, drafts + 1, vocabulary // 2, dtype=torch.bfloat16)
+    draft_map = torch.arange(vocabulary // 2, dtype=torch.int32)
+    index = torch.zeros(requests, dtype=torch.int32)
+    numbers, row_numbers = torch.ones(requests), torch.ones(requests, drafts + 1)
+    laws = Law(target_space, numbers), Law(draft_space, numbers.clone())
+    row_laws = Law(target_space, row_numbers), Law(draft_space, row_numbers.clone())
+    counters, row_counters = numbers.int(), row_numbers.int()
+    noise, row_noise = (
+        Noise(seed, x, x) for seed, x in ((counters.long(), counters), (row_counters.long(), row_counters))
+    )
+    tokens = row_numbers.long()
+    counts, row_counts = counters.clone(), row_numbers.int().flatten()
+    figures = torch.zeros(4, row_counts.numel())
+    probs = torch.empty(row_counts.numel(), vocabulary)
+
+    def run(op, *arguments):
+        return op, lambda: getattr(triton_kernels, op)(OPS[op].Call(*arguments))
+
+    yield run(
+        "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, draft_map, index, "rejection", *laws, numbers,
+        numbers, noise, tokens, counts, counts,
+    )  # fmt: skip
+    yield run(
+        "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, noise, tokens,
+        tokens.int(), counts, counts,
+    )  # fmt: skip
+    yield run("race_sample", draft, draft_map, index, row_laws[1], row_noise, tokens.flatten(), row_counts)
+    yield run("race_topk", draft, draft_map, index, row_laws[1], row_noise, tokens.view(-1, 1), row_counts)
+    pair = target, draft, draft_map, index, *row_laws
+    yield run("residual", *pair, row_numbers, row_numbers, probs, figures[0], row_counts)
+    yield run("overlap", *pair, *figures, row_counts)
+
+
+def kernels(*arguments, made=None, **options):
     """name -> launch, of every kernel."""
     found = {}
-    for op, call in calls(*arguments, **options):
+    for op, call in (calls if made is None else made)(*arguments, **options):
         for launch in recorded(call):
-            name = launch[0].__name__.removesuffix("_kernel")
-            found.setdefault(name if name in op or name == "laws" else f"{op}: {name}", launch)
+            stage = launch[2].get("STAGE")
+            name = launch[0].__name__.removesuffix("_kernel") if stage is None else f"{op}: {stage}"
+            found.setdefault(name, launch)
     return found
 
 
@@ -186,6 +260,13 @@ def specialisations(target):
     return {f"{name}, {'tensors' if tensors else 'numbers'}": len(keys) for (name, tensors), keys in found.items()}
 
 
+def unusual():
+    """A row for each kernel of unusual calls."""
+    for spaces in (("logits", "probs"), ("probs", "logits")):
+        for name, launch in kernels(*spaces, made=unusual_calls).items():
+            yield row(name, launch, torch.bfloat16, " beside ".join(spaces), "sm_90")[1]
+
+
 def write_table():
     table = [
         row(name, launch, dtype, space, arch)[1]
@@ -200,11 +281,13 @@ def write_table():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("table", "specialisations", *ARCHS))
+    parser.add_argument("what", choices=("table", "specialisations", "unusual", *ARCHS))
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     chosen = parser.parse_args()
     if chosen.what == "table":
         write_table()
+    elif chosen.what == "unusual":
+        print(json.dumps(list(unusual())))
     elif chosen.what == "specialisations":
         print(json.dumps(specialisations(ARCHS["sm_90"])))
     else:

@@ -26,7 +26,7 @@ def chains(rng, steps, states):
 
 
 def named_generator(steps):
-    """Seed 004's example as far as it is determined: RandomState(10), draft drawn before target."""
+    """Yin et al.'s example as far as it is determined: RandomState(10), draft drawn before target."""
     rng = np.random.RandomState(10)
     draft, target = (m / m.sum(-1, keepdims=True) for m in (rng.rand(steps, 7, 7), rng.rand(steps, 7, 7)))
     return target, draft, np.full(7, 1 / 7)
@@ -46,7 +46,7 @@ def test_acceptance_of_identical_and_disjoint_laws():
     assert theory.acceptance([1, 0], [0, 1]) == 0
 
 
-def test_expected_accepted_of_seed_001():
+def test_expected_accepted_depends_on_the_order():
     assert theory.expected_accepted([0.88, 0.96, 0.65]) == pytest.approx(2.27392, abs=1e-12)
     assert theory.expected_accepted([0.65, 0.96, 0.88]) == pytest.approx(1.82312, abs=1e-12)
     assert theory.expected_accepted([]) == 0
@@ -62,7 +62,7 @@ def test_expected_tokens_sums_over_the_accepted_length(alpha, k):
         assert theory.expected_tokens(alpha, k) == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha), abs=1e-12)
 
 
-def test_speedup_peaks_where_seed_001_puts_it():
+def test_speedup_peaks_at_six():
     curve = [theory.speedup(0.8, k, 0.1) for k in range(20)]
     assert np.argmax(curve) == 6
     assert curve[6] == pytest.approx(2.46964, abs=5e-6)
@@ -76,7 +76,7 @@ def test_best_draft_length_is_the_first_maximum(alpha, c):
 
 
 def test_best_draft_length_at_its_edges():
-    assert theory.best_draft_length(0.3, 0.4) == 0  # no interior optimum, whatever seed 001 says
+    assert theory.best_draft_length(0.3, 0.4) == 0  # no optimum inside
     assert theory.best_draft_length(0.3, 0, max_k=64) == 64
     assert theory.best_draft_length(0, 0) == 0
     assert theory.best_draft_length([0.9, 0.9, 0, 0.9], 0) == 2
@@ -187,7 +187,7 @@ def test_block_accepts_at_least_as_much_as_rejection(p, q):
     ],
 )
 def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=rf"^{name} "):
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
         call()
 
 

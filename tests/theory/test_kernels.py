@@ -6,7 +6,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import theory
-from specdec_kernels.generate.policy import POLICIES
+from specdec_kernels.generate.schemes import SCHEMES
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law, assert_rate, has_rate
 from tests.theory.enumeration import P, Q, random_laws
@@ -131,13 +131,13 @@ def test_expected_tokens_of_the_best_tree(nodes):
 
 
 @pytest.mark.parametrize("a", [0.4, 1.0])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_lossless_policies_through_the_kernel(name, a):
     """Joint law of the first two tokens of rounds of two drafts at most; p writes on where a round ends early."""
     k, rng = 2, np.random.default_rng(1)
     coins = rng.random((DRAWS, k))
-    plans = [POLICIES[name](k, a, coin.__getitem__) for coin in coins]
-    count = torch.tensor([plan.count for plan in plans])
+    plans = [SCHEMES[name](k, a, coin.__getitem__) for coin in coins]
+    count = torch.tensor([plan.length for plan in plans])
     tokens = torch.where(torch.arange(k) < count[:, None], drafts(Q, k), -1)
     h = torch.tensor(plans[0].h, dtype=torch.float32).expand(DRAWS, k)
     written = verified(P, Q, k, tokens, draft_prob=h).tokens[:, :2]

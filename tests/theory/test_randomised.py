@@ -90,5 +90,5 @@ def test_gain_condition_counts_ties_and_is_strict():
     ],
 )
 def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=rf"^{name} "):
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
         call()

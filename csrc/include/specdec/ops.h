@@ -12,4 +12,5 @@
   op(overlap, OverlapParams)          \
   op(tree_mask, MaskParams)           \
   op(tree_positions, PositionsParams) \
-  op(compact_kv, CompactParams)
+  op(compact_kv, CompactParams)       \
+  op(coin, CoinParams)

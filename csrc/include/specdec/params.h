@@ -220,4 +220,12 @@ struct CompactParams {
   auto fields() { return std::tie(layers, path, prefix_len, status); }
 };
 
+struct CoinParams {
+  NoiseParams noise;
+  Per<int64_t> index;
+  int64_t stream;
+  Output<float> coins;  // [outer, inner]
+  auto fields() { return std::tie(noise, index, stream, coins); }
+};
+
 }  // namespace specdec

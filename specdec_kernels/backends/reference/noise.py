@@ -34,7 +34,11 @@ def words(whose, stream, index):
 
 def coins(whose, stream, index):
     """Coin u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
-    word = words(whose, stream, torch.tensor([index], device=whose.seed.device))[..., 0, 0]
+    return coin_of(words(whose, stream, torch.tensor([index], device=whose.seed.device))[..., 0, 0])
+
+
+def coin_of(word):
+    """The coin of a 32-bit word."""
     return torch.where(word < 1 << 24, word * 2.0**-32, (word >> 8) * 2.0**-24)
 
 

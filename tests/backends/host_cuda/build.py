@@ -33,7 +33,7 @@ def compiler_version(cxx):
 def digest(flags, cxx):
     """Of everything that could change the library."""
     h = hashlib.sha256(" ".join([*flags, cxx, compiler_version(cxx), sys.implementation.cache_tag]).encode())
-    folders = [HERE, HERE / "include", ROOT / "csrc" / "cuda", ROOT / "csrc" / "include" / "specdec"]
+    folders = [HERE, HERE / "include", ROOT / "csrc", ROOT / "csrc" / "cuda", ROOT / "csrc" / "include" / "specdec"]
     for path in sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".cpp", ".cu", ".cuh", ".h")):
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]

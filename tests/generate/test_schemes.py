@@ -1,6 +1,6 @@
-"""The randomised drafting policies, proved lossless by enumeration, and their near misses, proved biased.
+"""The schemes of randomised drafting, proved lossless by enumeration, and their near misses, proved biased.
 
-Each policy is run on every combination of coins that decides differently, with that combination's probability, and
+Each scheme is run on every combination of coins that decides differently, with that combination's probability, and
 the verifier's rule is summed over every draft. Laws depend on the token before; four tokens are followed, one more than
 are drafted.
 """
@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec_kernels.generate.policy import POLICIES, Draft
+from specdec_kernels.generate.schemes import SCHEMES, Draft
 
 K, V = 3, 3
 A = [0.3, 0.8, 1.0]
@@ -47,19 +47,19 @@ def emitted(target, draft, count, h, token=-1, slot=0, undrafted="residual"):
     return law
 
 
-def outcomes(policy, a):
+def outcomes(scheme, a):
     """(probability, Draft) over intervals of the coins: a and the multiples of 1/12 and of a/4 are their ends."""
     ends = np.unique([0.0, a, *np.arange(1, 13) / 12, *(a * np.arange(1, 5) / 4)])
     middles, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
     for cells in itertools.product(range(len(middles)), repeat=K):
-        yield np.prod(widths[list(cells)]), policy(K, a, lambda slot, cells=cells: middles[cells[slot]])
+        yield np.prod(widths[list(cells)]), scheme(K, a, lambda slot, cells=cells: middles[cells[slot]])
 
 
-def bias(policy, a, h=None, undrafted="residual"):
-    """Total variation between the law of K + 1 tokens under the policy and the target's, the worst of three chains."""
+def bias(scheme, a, h=None, undrafted="residual"):
+    """Total variation between the law of K + 1 tokens under the scheme and the target's, the worst of three chains."""
     lengths = np.zeros(K + 1)
-    for probability, draft in outcomes(policy, a):
-        lengths[draft.count] += probability
+    for probability, draft in outcomes(scheme, a):
+        lengths[draft.length] += probability
     h = draft.h if h is None else h
     worst = 0.0
     for seed in range(3):
@@ -70,39 +70,39 @@ def bias(policy, a, h=None, undrafted="residual"):
 
 
 @pytest.mark.parametrize("a", A)
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_policy_is_lossless(policy, a):
-    assert bias(policy, a) < 1e-14
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_policy_is_lossless(scheme, a):
+    assert bias(scheme, a) < 1e-14
 
 
 @pytest.mark.parametrize("a", A)
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_h_is_the_conditional_probability_of_drafting(policy, a):
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_h_is_the_conditional_probability_of_drafting(scheme, a):
     reached = np.zeros(K + 1)
-    for probability, draft in outcomes(policy, a):
-        reached[: draft.count + 1] += probability
+    for probability, draft in outcomes(scheme, a):
+        reached[: draft.length + 1] += probability
     np.testing.assert_allclose(draft.h, reached[1:] / reached[:-1], atol=1e-12)
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_sampling_the_target_at_an_undrafted_slot_is_biased(policy):
-    assert bias(policy, 0.5, undrafted="target") > 0.01
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_sampling_the_target_at_an_undrafted_slot_is_biased(scheme):
+    assert bias(scheme, 0.5, undrafted="target") > 0.01
 
 
 @pytest.mark.parametrize("a", [0.3, 0.8])
 def test_thresholds_a_to_the_i_are_biased(a):
     # One coin for all slots, below a^i to draft slot i, gives the count the law of a coin per token: h = a would do
     # there too, and the unconditional a^i is as wrong.
-    assert bias(POLICIES["token"], a, h=[a, a**2, a**3]) > 0.01
+    assert bias(SCHEMES["token"], a, h=[a, a**2, a**3]) > 0.01
 
 
 @pytest.mark.parametrize("a", [0.3, 0.8])
 def test_one_coin_but_a_at_every_slot_is_biased(a):
-    assert bias(POLICIES["chain"], a, h=[a] * K) > 0.01
+    assert bias(SCHEMES["chain"], a, h=[a] * K) > 0.01
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_nothing_to_draft(policy):
-    assert policy(0, 0.5, lambda slot: 0.0) == Draft(0, ())
-    assert policy(2, 0.0, lambda slot: 0.0).count == 0
-    assert policy(2, 1.0, lambda slot: 1 - 2**-24).count == 2
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_nothing_to_draft(scheme):
+    assert scheme(0, 0.5, lambda slot: 0.0) == Draft(0, ())
+    assert scheme(2, 0.0, lambda slot: 0.0).length == 0
+    assert scheme(2, 1.0, lambda slot: 1 - 2**-24).length == 2

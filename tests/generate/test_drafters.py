@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from specdec_kernels.generate import FixedLength, NgramDrafter, RandomLength
+from specdec_kernels.generate.noise import Noise, kept
 
-CLOCK = torch.arange(4), torch.tensor([5, 6, 7, 8])
+NOISE = Noise(torch.arange(4), torch.tensor([5, 6, 7, 8]))
 
 
 @pytest.mark.parametrize(
@@ -27,35 +28,35 @@ def test_ngram_follows_the_last_occurrence_of_the_longest_suffix(text, count, ex
 
 def test_ngram_writes_its_drafts_into_the_text():
     text = torch.tensor([[1, 2, 3, 1, 0, 0], [1, 2, 3, 4, 0, 0]])
-    drafts, laws = NgramDrafter().propose(text, [4, 4], [2, 2], 2, None)
+    drafts, laws = NgramDrafter().propose(text, [4, 4], [2, 2], 2, None, None)
     assert drafts.tolist() == [[2, 3], [-1, -1]]
     assert laws is None
     assert text.tolist() == [[1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 0, 0]]
 
 
 def test_ngram_sizes():
-    with pytest.raises(ValueError, match="shortest: expected 1 <= shortest <= longest, got 3 and 2"):
+    with pytest.raises(ValueError, match="shortest: expected 1 <= shortest <= longest; got 3 and 2"):
         NgramDrafter(longest=2, shortest=3)
 
 
 def test_fixed_length_stops_at_the_limit():
-    assert FixedLength(3).plan(*CLOCK, [0, 2, 3, 9]) == ([0, 2, 3, 3], 1.0)
-    with pytest.raises(ValueError, match="k: expected a number of draft tokens >= 0, got -1"):
+    assert FixedLength(3).plan(NOISE, [0, 2, 3, 9]) == ([0, 2, 3, 3], 1.0)
+    with pytest.raises(ValueError, match="k: expected at least 0; got -1"):
         FixedLength(-1)
 
 
 def test_random_length_is_a_function_of_seed_and_position():
     policy = RandomLength(3, 0.5, "token")
-    plan = policy.plan(*CLOCK, [9] * 4)
-    again = policy.plan(CLOCK[0][2:3], CLOCK[1][2:3], [9])
-    assert plan.count[2:3] == again.count
+    plan = policy.plan(NOISE, [9] * 4)
+    again = policy.plan(kept(NOISE, [2]), [9])
+    assert plan.lengths[2:3] == again.lengths
     assert plan.draft_prob.tolist() == [[0.5] * 3] * 4
-    assert RandomLength(3, 1.0).plan(*CLOCK, [9, 9, 2, 0]).count == [3, 3, 2, 0]
-    assert RandomLength(3, 0.0).plan(*CLOCK, [9] * 4).count == [0] * 4
+    assert RandomLength(3, 1.0).plan(NOISE, [9, 9, 2, 0]).lengths == [3, 3, 2, 0]
+    assert RandomLength(3, 0.0).plan(NOISE, [9] * 4).lengths == [0] * 4
 
 
 def test_random_length_arguments():
-    with pytest.raises(ValueError, match=r"draft_prob: expected a probability, got 1\.5"):
+    with pytest.raises(ValueError, match=r"draft_prob: expected a probability; got 1\.5"):
         RandomLength(3, 1.5)
-    with pytest.raises(ValueError, match="scheme: expected one of token, chain, uniform, got 'tree'"):
+    with pytest.raises(ValueError, match="scheme: expected one of token, chain, uniform; got 'tree'"):
         RandomLength(3, 0.5, "tree")

@@ -1,6 +1,6 @@
-"""Randomised drafting policies that keep the target's law, for chains of any length.
+"""Schemes of randomised drafting that keep the target's law, for chains of any length.
 
-A policy decides, before any token of the round is seen, how many tokens to draft, and states for every slot i the
+A scheme decides, before any token of the round is seen, how many tokens to draft, and states for every slot i the
 probability h_i that it is drafted given that the tokens before it were drafted and accepted. The verifier accepts
 with ``min(1, p / (h_i q))`` and draws from ``norm((p - h_i q)^+)`` on a rejection and at the first undrafted slot;
 after k drafts the bonus token comes from p. It is lossless exactly because h_i is this conditional probability: a
@@ -8,7 +8,7 @@ slot is drafted and accepted with mass ``h_i q min(1, p / (h_i q)) = min(p, h_i 
 missing to p. This extends Toner et al. (2025), Algorithm 2, from one token to k. Not lossless: sampling p itself at
 an undrafted slot, the unconditional probabilities a^i for h_i, and a at every slot with one coin for all.
 
-A policy is called as ``policy(k, a, coin)``. ``coin(i)`` is a uniform number in [0, 1): the policy coin (stream 6) with
+A scheme is called as ``scheme(k, a, coin)``. ``coin(i)`` is a uniform number in [0, 1): the policy coin (stream 6) with
 first counter word i at the round's first position.
 """
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 class Draft(NamedTuple):
     """How many tokens to draft, and h for each of the k slots."""
 
-    count: int
+    length: int
     h: tuple[float, ...]
 
 
@@ -34,7 +34,7 @@ def coin_per_token(k: int, a: float, coin: Coin) -> Draft:
     Examples
     --------
     >>> coin_per_token(3, 0.5, [0.2, 0.9, 0.1].__getitem__)
-    Draft(count=1, h=(0.5, 0.5, 0.5))
+    Draft(length=1, h=(0.5, 0.5, 0.5))
     """
     return Draft(next((slot for slot in range(k) if coin(slot) >= a), k), (a,) * k)
 
@@ -45,7 +45,7 @@ def coin_per_chain(k: int, a: float, coin: Coin) -> Draft:
     Examples
     --------
     >>> coin_per_chain(3, 0.5, lambda slot: 0.2)
-    Draft(count=3, h=(0.5, 1.0, 1.0))
+    Draft(length=3, h=(0.5, 1.0, 1.0))
     """
     return Draft(k if coin(0) < a else 0, ((a,) + (1.0,) * k)[:k])
 
@@ -56,14 +56,14 @@ def uniform_length(k: int, a: float, coin: Coin) -> Draft:
     Examples
     --------
     >>> uniform_length(2, 1.0, lambda slot: 0.5)
-    Draft(count=1, h=(0.6666666666666666, 0.5))
+    Draft(length=1, h=(0.6666666666666666, 0.5))
     """
     u = coin(0)
     count = min(k, int(u / a * (k + 1))) if u < a else 0
     return Draft(count, tuple((a if slot == 0 else 1.0) * (k - slot) / (k + 1 - slot) for slot in range(k)))
 
 
-POLICIES: dict[str, Callable[[int, float, Coin], Draft]] = {
+SCHEMES: dict[str, Callable[[int, float, Coin], Draft]] = {
     "token": coin_per_token,
     "chain": coin_per_chain,
     "uniform": uniform_length,

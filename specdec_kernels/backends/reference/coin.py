@@ -1,0 +1,15 @@
+"""Coins of the noise contract."""
+
+import torch
+
+from specdec_kernels.backends.reference import noise
+from specdec_kernels.ops import Noise
+
+
+def coin(call):
+    """A coin for each place, from the first word of its counter."""
+    *whose, index = (
+        torch.as_tensor(value, device=call.coins.device).long().expand(call.coins.shape)
+        for value in (*call.noise, call.index)
+    )
+    call.coins.copy_(noise.coin_of(noise.words(Noise(*whose), call.stream, index.unsqueeze(-1))[..., 0, 0]))

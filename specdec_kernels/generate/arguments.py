@@ -1,0 +1,146 @@
+"""The arguments of `generate`: checked, and spread over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
+from specdec_kernels.generate.models import LanguageModel
+from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
+from specdec_kernels.trees import DraftTree
+
+METHODS = ("plain", "rejection", "race")
+
+
+def token_lists(prompts: Sequence[str | Sequence[int]], target: LanguageModel) -> list[list[int]]:
+    """The tokens of every prompt, all of which the target can read."""
+    if not several(prompts):
+        raise TypeError(f"prompts: expected a list of texts or of lists of token ids; got {prompts!r}")
+    return [token_list(f"prompts[{index}]", prompt, target) for index, prompt in enumerate(prompts)]
+
+
+def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel) -> list[int]:
+    """The tokens of one prompt."""
+    try:
+        tokens = target.encode(prompt) if isinstance(prompt, str) else whole_numbers(prompt)
+    except TypeError:
+        raise TypeError(f"{name}: expected a text or a list of token ids; got {prompt!r}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if not tokens:
+        raise ValueError(f"{name}: expected at least one token; got none")
+    for token in tokens:
+        if not 0 <= token < target.tokens_read:
+            known = f"token ids from 0 to {target.tokens_read - 1}, which {target.name} reads"
+            raise ValueError(f"{name}: expected {known}; got {token}")
+    return tokens
+
+
+def policy_of(
+    drafter: Drafter | None, k: int, draft_prob: float, policy: ChainPolicy | TreePolicy | None,
+    tree: DraftTree | Sequence[int] | None,
+) -> ChainPolicy | TreePolicy:  # fmt: skip
+    """The policy that these arguments describe."""
+    k, draft_prob = whole_number("k", k), real_number("draft_prob", draft_prob)
+    if tree is not None:
+        if policy is not None:
+            raise ValueError("policy: expected None with a tree")
+        return FixedTree(tree if isinstance(tree, DraftTree) else DraftTree.from_parents(tree))
+    if policy is not None:
+        return policy
+    return FixedLength(0 if drafter is None else k) if draft_prob == 1 else RandomLength(k, draft_prob)
+
+
+def check_method(
+    method: str, drafter: Drafter | None, policy: ChainPolicy | TreePolicy, draft_prob: float, replacement: bool
+) -> None:
+    """Raise unless method, drafter and policy go together."""
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")
+    if not isinstance(drafter, Drafter | None):
+        raise TypeError(f"drafter: expected a Drafter or None; got {type(drafter).__name__}")
+    if not isinstance(policy, ChainPolicy | TreePolicy):
+        raise TypeError(f"policy: expected a ChainPolicy or a TreePolicy; got {type(policy).__name__}")
+    if method == "plain" and drafter is not None:
+        raise ValueError("drafter: expected None with method plain, which drafts nothing")
+    if isinstance(policy, TreePolicy):
+        check_tree_method(method, drafter, draft_prob, replacement)
+    elif replacement:
+        raise ValueError("replacement: expected False without a tree")
+    elif policy.randomised and not (method == "rejection" and drafter is not None and drafter.laws):
+        raise ValueError("draft_prob: expected method rejection and a model as drafter where drafting is randomised")
+
+
+def check_tree_method(method: str, drafter: Drafter | None, draft_prob: float, replacement: bool) -> None:
+    """The same, where trees are drafted."""
+    if method == "plain":
+        raise ValueError("tree: expected method rejection or race; got plain")
+    if not isinstance(drafter, TreeDrafter):
+        raise ValueError("tree: expected a model as drafter")
+    if draft_prob != 1:
+        raise ValueError(f"draft_prob: expected 1 with a tree; got {draft_prob}")
+    if replacement and method != "rejection":
+        raise ValueError(f"replacement: expected method rejection; got {method}")
+
+
+def check_lengths(prompts: list[list[int]], max_new_tokens: int, models: Sequence[LanguageModel]) -> None:
+    """Raise unless every model can read every prompt and write on to the end."""
+    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
+    length = len(prompts[longest])
+    for model in models:
+        end = model.max_length
+        if end is not None and length >= end:
+            raise ValueError(
+                f"prompts[{longest}]: expected at most {end - 1} tokens ({model.name} ends at {end}); got {length}"
+            )
+        if end is not None and length + max_new_tokens > end:
+            raise ValueError(
+                f"max_new_tokens: expected at most {end - length} after a prompt of {length} tokens "
+                f"({model.name} ends at {end}); got {max_new_tokens}"
+            )
+
+
+def stop_strings(stop: Sequence[str], target: LanguageModel) -> tuple[str, ...]:
+    """The strings that end a text."""
+    if not several(stop) or not all(isinstance(text, str) for text in stop):
+        raise TypeError(f"stop: expected a list of strings; got {stop!r}")
+    if "" in stop:
+        raise ValueError(f"stop[{list(stop).index('')}]: expected a string that is not empty; got ''")
+    if stop and target.tokenizer is None:
+        raise ValueError(f"stop: expected none with {target.name}, which has no tokenizer; got {stop}")
+    return tuple(stop)
+
+
+def end_tokens(eos_token_ids: Iterable[int] | None, target: LanguageModel) -> set[int]:
+    """The tokens that end a text."""
+    try:
+        return target.eos_token_ids if eos_token_ids is None else set(whole_numbers(eos_token_ids))
+    except TypeError:
+        raise TypeError(f"eos_token_ids: expected a list of token ids; got {eos_token_ids!r}") from None
+
+
+def spread_seed(seed: int | Sequence[int], batch: int) -> torch.Tensor:
+    """One 64-bit seed per request, int64 [batch]."""
+    try:
+        seeds = whole_numbers(seed) if several(seed) else [whole_number("", seed, None) + row for row in range(batch)]
+    except TypeError:
+        raise TypeError(f"seed: expected a whole number or one per prompt; got {seed!r}") from None
+    if len(seeds) != batch:
+        raise ValueError(f"seed: expected a number or one per prompt ({batch}); got {len(seeds)}")
+    return torch.tensor([(value + 2**63) % 2**64 - 2**63 for value in seeds])
+
+
+def spread_temperature(temperature: float | Sequence[float], batch: int) -> torch.Tensor:
+    """One temperature per request, float32 [batch]."""
+    try:
+        values = [real_number("", value) for value in (temperature if several(temperature) else [temperature] * batch)]
+    except TypeError:
+        raise TypeError(f"temperature: expected a number or one per prompt; got {temperature!r}") from None
+    if len(values) != batch:
+        raise ValueError(f"temperature: expected a number or one per prompt ({batch}); got {len(values)}")
+    if not all(0 <= value < float("inf") for value in values):
+        raise ValueError(f"temperature: expected finite numbers >= 0; got {temperature}")
+    return torch.tensor(values, dtype=torch.float32)

@@ -1,0 +1,135 @@
+"""Where draft tokens come from; `protocols.Drafter` has what is asked of each."""
+
+from __future__ import annotations
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels.generate.checks import whole_number
+from specdec_kernels.generate.models import LanguageModel
+from specdec_kernels.generate.noise import Noise, Sampling, keywords, per_row
+from specdec_kernels.generate.protocols import Drafts
+from specdec_kernels.trees import DraftTree
+
+
+class ModelDrafter:
+    """Drafts by sampling from a language model with the noise the target's race will use."""
+
+    laws = True
+
+    def __init__(self, language_model: LanguageModel) -> None:
+        self.language_model = language_model
+
+    def start(self, batch: int, capacity: int, vocabulary: int) -> None:
+        self.reader, self.vocabulary = self.language_model.reader(batch, capacity), vocabulary
+
+    def propose(
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
+    ) -> Drafts:
+        rows, begin = torch.arange(len(length), device=text.device), noise.position
+        drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
+        wanted = torch.tensor(counts, device=text.device)
+        for slot in range(slots):
+            logits = self.reader.read(text, [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
+            laws.append(logits)
+            if slot < max(counts):
+                token = specdec.race_sample(logits, **keywords(noise._replace(position=begin + slot), sampling))
+                text[rows, begin + slot] = token
+                drafts[:, slot] = torch.where(slot < wanted, token, -1)
+        return Drafts(drafts, torch.stack(laws, dim=1) if laws else None)
+
+    def propose_tree(
+        self, text: torch.Tensor, length: list[int], tree: DraftTree, limit: list[int], noise: Noise,
+        sampling: Sampling, replacement: bool,
+    ) -> Drafts:  # fmt: skip
+        """One forward per depth. Below an absent node all are absent."""
+        device, batch, nodes = text.device, len(length), len(tree.parents)
+        parents, tokens = tree.tensor(device, torch.int64), torch.full((batch, nodes), -1, device=device)
+        tokens[:, 0] = text[torch.arange(batch, device=device), noise.position - 1]
+        most, laws = torch.tensor(limit, device=device), None
+        for depth in range(tree.depth):
+            inner = [node for node, at in enumerate(tree.depths) if at == depth and tree.children[node]]
+            logits = self.reader.read_tree(text, length, parents, tokens, torch.tensor(inner, device=device))
+            logits = logits[..., : self.vocabulary]
+            if laws is None:
+                laws = logits.new_zeros(batch, nodes, logits.shape[-1])
+            laws[:, inner] = logits
+            width = max(len(tree.children[node]) for node in inner)
+            drawn = draw_children(logits, width, noise._replace(position=noise.position + depth), sampling, replacement)
+            places = [(node, row, index) for row, parent in enumerate(inner)
+                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
+            children, rows, indices = torch.tensor(places, device=device).unbind(1)
+            absent = (tokens[:, parents[children]] < 0) | (most <= depth)[:, None]
+            tokens[:, children] = drawn[:, rows, indices].masked_fill(absent, -1)
+        return Drafts(tokens, laws)
+
+    def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
+        self.reader.keep_path(path, length, read)
+
+    def roll_back(self, length: list[int]) -> None:
+        self.reader.roll_back(length)
+
+    def keep(self, rows: list[int]) -> None:
+        self.reader.keep(rows)
+
+
+def draw_children(
+    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, replacement: bool
+) -> torch.Tensor:
+    """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
+
+    With `replacement` they are the winners of races of their own, of nonces 1, 2, …
+    """
+    noise, sampling = per_row(noise), per_row(sampling)
+    if replacement:
+        races = [keywords(noise._replace(nonce=1 + index), sampling) for index in range(width)]
+        return torch.stack([specdec.race_sample(logits, **race) for race in races], dim=-1)
+    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), **keywords(noise, sampling))
+    return torch.nn.functional.pad(arrivals, (0, width - arrivals.shape[-1]), value=-1)
+
+
+class NgramDrafter:
+    """Drafts what followed the last earlier occurrence of the text's longest suffix of at most `longest` tokens.
+
+    Prompt look-up: deterministic, so that its law is one-hot and no draft law is passed to the verifier.
+    """
+
+    language_model = None
+    laws = False
+
+    def __init__(self, longest: int = 4, shortest: int = 1) -> None:
+        self.longest, self.shortest = whole_number("longest", longest), whole_number("shortest", shortest)
+        if not 1 <= shortest <= longest:
+            raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
+
+    def start(self, batch: int, capacity: int, vocabulary: int) -> None:
+        pass
+
+    def follow(self, text: list[int], count: int) -> list[int]:
+        """At most `count` tokens that followed where the text's end was seen before.
+
+        >>> NgramDrafter(longest=2).follow([7, 1, 2, 3, 4, 1, 2], 3)
+        [3, 4, 1]
+        """
+        for size in range(min(self.longest, len(text) - 1), self.shortest - 1, -1):
+            suffix = text[-size:]
+            for start in range(len(text) - size - 1, -1, -1):
+                if text[start : start + size] == suffix:
+                    return text[start + size : start + size + count]
+        return []
+
+    def propose(
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
+    ) -> Drafts:
+        drafts = torch.full((len(length), slots), -1)
+        for row, (end, wanted) in enumerate(zip(length, counts, strict=True)):
+            tokens = self.follow(text[row, :end].tolist(), wanted)
+            drafts[row, : len(tokens)] = torch.tensor(tokens)
+            text[row, end : end + len(tokens)] = drafts[row, : len(tokens)].to(text.device)
+        return Drafts(drafts.to(text.device), None)
+
+    def roll_back(self, length: list[int]) -> None:
+        pass
+
+    def keep(self, rows: list[int]) -> None:
+        pass

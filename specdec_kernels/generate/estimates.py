@@ -1,0 +1,128 @@
+"""What rounds that ended tell of the rounds to come: acceptance and time, for the controller and for measurements."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+import numpy as np
+
+
+class Tally:
+    """How often each of n things was tried and passed, with old rounds fading."""
+
+    FADE = 0.995
+
+    def __init__(self, n: int) -> None:
+        self.tried, self.passed = np.zeros(n), np.zeros(n)
+
+    def fade(self) -> None:
+        """Let what was seen so far count a little less."""
+        self.tried *= self.FADE
+        self.passed *= self.FADE
+
+
+class Acceptance(Tally):
+    """Acceptance by slot, given that the slots before it were accepted.
+
+    A slot seldom reached is thought to be like the one before it.
+
+    Examples
+    --------
+    >>> seen = Acceptance(3)
+    >>> for accepted in (2, 2, 2, 0): seen.add(planned=2, accepted=accepted)
+    >>> [round(float(beta), 2) for beta in seen.rates()]
+    [0.72, 0.84, 0.84]
+    """
+
+    PRIOR, WEIGHT = 0.7, 4.0
+
+    def add(self, planned: int, accepted: int) -> None:
+        """Count a round: its slots up to the first rejection were tried."""
+        self.tried[: min(accepted + 1, planned)] += 1
+        self.passed[:accepted] += 1
+
+    def rates(self) -> np.ndarray:
+        """Estimates, float64 [slots]."""
+        rates, like = [], self.PRIOR
+        for tried, passed in zip(self.tried.tolist(), self.passed.tolist(), strict=True):
+            like = (passed + self.WEIGHT * like) / (tried + self.WEIGHT)
+            rates.append(like)
+        return np.array(rates)
+
+
+class ChildAcceptance(Tally):
+    """Acceptance by child index of a draft tree's nodes; falling, as the best trees need it.
+
+    A child seldom offered is thought to be accepted half as often as the one before it.
+
+    Examples
+    --------
+    >>> seen = ChildAcceptance(3)
+    >>> for taken in (0, 0, None, 1): seen.add(offered=2, taken=taken)
+    >>> [round(float(rate), 2) for rate in seen.rates()]
+    [0.55, 0.26, 0.13]
+    """
+
+    PRIOR, WEIGHT = 0.6, 4.0
+
+    def add(self, offered: int, taken: int | None) -> None:
+        """Count a node that was reached: how many children it offered, and the index of the accepted one, if any."""
+        self.tried[:offered] += 1
+        if taken is not None and taken < len(self.passed):
+            self.passed[taken] += 1
+
+    def rates(self) -> np.ndarray:
+        """Estimates, float64 [children], that sum to 1 at most."""
+        rates, like = [], self.PRIOR
+        for tried, passed in zip(self.tried.tolist(), self.passed.tolist(), strict=True):
+            rates.append((passed + self.WEIGHT * like) / (tried + self.WEIGHT))
+            like = rates[-1] / 2
+        falling = np.minimum.accumulate(rates)
+        return falling / max(1.0, falling.sum())
+
+
+class Times:
+    """Seconds of a round by number of drafted tokens: lower quartiles where measured, a line through them elsewhere.
+
+    Whatever disturbs a measurement makes it longer, so the lower quartile is steadier than mean or median; fewer than
+    three measurements of a length are not believed.
+
+    Examples
+    --------
+    >>> times = Times()
+    >>> for length, seconds in 3 * [(0, 1.0), (2, 1.2)] + [(2, 9.0), (4, 9.0)]: times.add(length, seconds)
+    >>> times.curve(4).round(2).tolist()
+    [1.0, 1.1, 1.2, 1.3, 1.4]
+    """
+
+    LAST, LEAST, TRUST = 15, 3, 3.0
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=self.LAST))
+        self.typical: dict[int, float] = {}
+
+    def add(self, length: int, seconds: float) -> None:
+        """Count a round that drafted `length` tokens."""
+        seen = self.seconds[length]
+        seen.append(seconds)
+        if len(seen) >= self.LEAST:
+            self.typical[length] = sorted(seen)[(len(seen) - 1) // 4]
+
+    def curve(self, longest: int) -> np.ndarray:
+        """Estimates for lengths 0 … `longest`, float64 [longest + 1]."""
+        lengths = [length for length in self.typical if length >= 0]
+        typical = np.array([self.typical[length] for length in lengths])
+        weight = np.array([len(self.seconds[length]) for length in lengths])
+        base, slope = line(np.array(lengths), typical, weight)
+        curve = base + slope * np.arange(longest + 1)
+        curve[lengths] = (weight * typical + self.TRUST * curve[lengths]) / (weight + self.TRUST)
+        return curve
+
+
+def line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Base and slope of the weighted least-squares line through (x, y), the slope not negative, the base positive."""
+    middle = weight @ x / weight.sum()
+    spread = weight @ (x - middle) ** 2
+    slope = max(0.0, weight @ (y * (x - middle)) / spread) if spread > 0 else 0.0
+    base = weight @ y / weight.sum() - slope * middle
+    return (base, slope) if base > 0 else (y.min(), 0.0)

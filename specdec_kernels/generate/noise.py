@@ -1,0 +1,48 @@
+"""What a round is drawn with: the noise of its requests and how their logits become laws.
+
+The loop passes both on as values and asks nothing of them; the ops take them by the keywords of `keywords`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+
+
+class Noise(NamedTuple):
+    """Where in its noise every request stands.
+
+    seed, position : int64 [B], the seed of each request and the position of its next token
+    nonce : int or int64 [B]; what is drawn under another nonce is independent
+    """
+
+    seed: torch.Tensor
+    position: torch.Tensor
+    nonce: int | torch.Tensor = 0
+
+
+Value = TypeVar("Value", Noise, Sampling)
+
+
+def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
+    """Both as the ops take them."""
+    return {**noise._asdict(), "sampling": sampling}
+
+
+def kept(value: Value, rows: list[int]) -> Value:
+    """The same for the requests of index `rows` alone."""
+    return type(value)(*(field[rows] if isinstance(field, torch.Tensor) else field for field in value))
+
+
+def per_row(value: Value) -> Value:
+    """The same for ops on rows [B, R, V], every row of a request alike."""
+    return type(value)(*(field[:, None] if isinstance(field, torch.Tensor) else field for field in value))
+
+
+def policy_coin(where: Noise, index: int) -> list[float]:
+    """For every request, coin `index` of those that decide how far it drafts: uniform in [0, 1)."""
+    return specdec.coin(where.seed, where.position, index=index).tolist()

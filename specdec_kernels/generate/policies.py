@@ -1,0 +1,80 @@
+"""How far to draft, as fixed beforehand; `protocols` has what is asked of a policy, `control` one that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from specdec_kernels.generate.checks import real_number, whole_number
+from specdec_kernels.generate.noise import Noise, Sampling, policy_coin
+from specdec_kernels.generate.protocols import DraftPlan
+from specdec_kernels.generate.results import Round
+from specdec_kernels.generate.schemes import SCHEMES
+from specdec_kernels.trees import DraftTree
+
+LONGEST_RANDOM = 1024  # slots that a scheme states a probability for, every round
+
+
+class FixedLength:
+    """Always k draft tokens."""
+
+    randomised = False
+
+    def __init__(self, k: int) -> None:
+        self.max_k = whole_number("k", k)
+
+    def plan(self, noise: Noise, limit: list[int]) -> DraftPlan:
+        return DraftPlan([min(self.max_k, most) for most in limit], 1.0)
+
+    def look(
+        self, drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
+    ) -> None:
+        """Not look at what was drafted."""
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Learn nothing."""
+
+
+class RandomLength(FixedLength):
+    """Draft a random number of tokens, at most k, as a scheme of `specdec_kernels.generate.schemes` says.
+
+    Parameters
+    ----------
+    k : the most tokens to draft
+    draft_prob : the scheme's probability a
+    scheme : "chain" (k tokens or none, by one coin), "token" (a coin for every token) or "uniform"
+    """
+
+    randomised = True
+
+    def __init__(self, k: int, draft_prob: float, scheme: str = "chain") -> None:
+        super().__init__(k)
+        if self.max_k > LONGEST_RANDOM:
+            raise ValueError(f"k: expected at most {LONGEST_RANDOM} with a random length; got {k}")
+        if not 0 <= real_number("draft_prob", draft_prob) <= 1:
+            raise ValueError(f"draft_prob: expected a probability; got {draft_prob}")
+        if scheme not in SCHEMES:
+            raise ValueError(f"scheme: expected one of {', '.join(SCHEMES)}; got {scheme!r}")
+        self.draft_prob, self.scheme = draft_prob, SCHEMES[scheme]
+
+    def plan(self, noise: Noise, limit: list[int]) -> DraftPlan:
+        coins = cache(lambda index: policy_coin(noise, index))
+        coin_of = [lambda index, row=row: coins(index)[row] for row in range(len(limit))]
+        drafts = [self.scheme(self.max_k, self.draft_prob, coin) for coin in coin_of]
+        h = torch.tensor([entry.h for entry in drafts], dtype=torch.float32, device=noise.seed.device)
+        return DraftPlan([min(entry.length, most) for entry, most in zip(drafts, limit, strict=True)], h)
+
+
+class FixedTree:
+    """Always the same tree."""
+
+    def __init__(self, tree: DraftTree) -> None:
+        self.parents, self.max_k = tree.parents, tree.size
+
+    def plan_tree(self) -> tuple[int, ...]:
+        return self.parents
+
+    def observe_tree(self, path: list[int], seconds: float) -> None:
+        """Learn nothing."""

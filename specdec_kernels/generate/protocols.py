@@ -1,0 +1,175 @@
+"""What the loop, the rounds it plays, drafters and policies know of each other.
+
+The loop (`loop`) asks `Rounds` to play one round after the other. Rounds ask a policy how far to draft, before any
+token of the round is seen, a drafter for the tokens, the target for its logits and the verifier for a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+from specdec_kernels.generate.noise import Noise, Sampling
+from specdec_kernels.generate.results import Round, VerifiedTree
+from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
+
+
+class Drafts(NamedTuple):
+    """Draft tokens of a round.
+
+    tokens : int64 [B, K], or [B, N] by node of a tree; -1 where there is none
+    logits : of the laws they were drawn from, [B, K, V] or by node [B, N, V]; None if there is no law
+    """
+
+    tokens: torch.Tensor
+    logits: torch.Tensor | None
+
+
+class DraftPlan(NamedTuple):
+    """How far each request drafts in a round, decided before any of its tokens is seen.
+
+    lengths : tokens to draft by request, at most what the loop allows
+    draft_prob : 1.0, or float32 [B, max_k]: h_j, the probability that slot j was to be drafted given that the slots
+        before it are accepted
+    """
+
+    lengths: list[int]
+    draft_prob: float | torch.Tensor
+
+
+class Outcome(NamedTuple):
+    """What a round gave every text: lists over the batch.
+
+    tokens : emitted, one more than accepted
+    drafted, accepted : number of draft tokens
+    complete : whether the text had no further draft, so that its last token is a bonus and not a replacement
+    status : the verifier's
+    trees : the trees, None with chains
+    """
+
+    tokens: list[list[int]]
+    drafted: list[int]
+    accepted: list[int]
+    complete: list[bool]
+    status: list[int]
+    trees: Sequence[VerifiedTree | None]
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Where the tokens of a chain come from."""
+
+    @property
+    def language_model(self) -> LanguageModel | None:
+        """The model that drafts, if one does."""
+
+    @property
+    def laws(self) -> bool:
+        """Whether it gives the logits that its tokens are drawn from; without them its drafts count as certain."""
+
+    def start(self, batch: int, capacity: int, vocabulary: int) -> None:
+        """Begin a batch of texts of at most `capacity` tokens whose target knows `vocabulary` tokens."""
+
+    def propose(
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
+    ) -> Drafts:
+        """Write counts[b] drafts, at most, to text[b, length[b]:]; give them and their logits for all `slots`.
+
+        A request that drafts less than `slots` still needs the law of its first undrafted slot.
+        """
+
+    def roll_back(self, length: list[int]) -> None:
+        """Forget the drafts at positions length[b] and beyond."""
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop every text but those of index `rows`."""
+
+
+@runtime_checkable
+class TreeDrafter(Drafter, Protocol):
+    """A drafter that fills trees, too."""
+
+    def propose_tree(
+        self, text: torch.Tensor, length: list[int], tree: DraftTree, limit: list[int], noise: Noise,
+        sampling: Sampling, replacement: bool,
+    ) -> Drafts:  # fmt: skip
+        """The tokens of a tree of this shape per text, the root's included, no deeper than limit[b].
+
+        The children of a node are the first arrivals of its race or, with `replacement`, independent of each other.
+        Logits are given at the nodes that have children.
+        """
+
+    def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
+        """Go on after the first `read[b]` nodes of path [B, D + 1]; the root was the last of length[b] tokens."""
+
+
+@runtime_checkable
+class ChainPolicy(Protocol):
+    """How many tokens to draft."""
+
+    @property
+    def max_k(self) -> int:
+        """The most it ever drafts in a round."""
+
+    @property
+    def randomised(self) -> bool:
+        """Whether some h_j is below 1, so that it needs draft laws and the method "rejection"."""
+
+    def plan(self, noise: Noise, limit: list[int]) -> DraftPlan:
+        """Plan a round of requests that can use at most limit[b] drafts."""
+
+    def look(
+        self, drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
+    ) -> None:
+        """Be shown what was verified in a round: drafts [B, K] (-1: none), logits [B, K + 1, V] and [B, K, V]."""
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Be shown what that verification gave, in the order of the plan."""
+
+
+@runtime_checkable
+class TreePolicy(Protocol):
+    """Which tree to draft."""
+
+    @property
+    def max_k(self) -> int:
+        """The most nodes it ever drafts, without the root."""
+
+    def plan_tree(self) -> Sequence[int]:
+        """The parents of the next round's tree: the root's -1 first, children of a node in draft order."""
+
+    def observe_tree(self, path: list[int], seconds: float) -> None:
+        """Be shown a round of the planned tree: the accepted nodes, from the root's 0 on, and the round's seconds."""
+
+
+class Watch(Protocol):
+    """Takes the seconds of a round's parts."""
+
+    def lap(self, part: str) -> None:
+        """End a part: what passed since the last one is its time."""
+
+
+class Rounds(Protocol):
+    """How a round is played: with chains or with trees."""
+
+    def room(self, limit: int) -> int:
+        """Positions past a text's end that the drafts of rounds may take that can use `limit` at most."""
+
+    def start(self, batch: int, capacity: int) -> None:
+        """Begin a batch of texts of at most `capacity` tokens, drafts included."""
+
+    def play(
+        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
+    ) -> Outcome:
+        """A round of texts of length[b] tokens that can use at most limit[b] drafts."""
+
+    def settle(self, rounds: Sequence[Round]) -> None:
+        """Learn from the round that has ended, and forget its rejected drafts."""
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop every text but those of index `rows`."""

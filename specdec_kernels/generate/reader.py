@@ -1,0 +1,142 @@
+"""Models that read: a cache by position, and forwards over what is new of every text of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from transformers.cache_utils import Cache, DynamicLayer
+
+import specdec_kernels as specdec
+from specdec_kernels.generate.attention import Visibility, logits_of
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
+
+
+class SlotCache(Cache):
+    """Keys and values of a batch of texts, stored by absolute position in one preallocated tensor per layer.
+
+    The entry of the token at position i lies in slot i, whatever the other texts of the batch hold. A query at
+    position i sees slots 0..i, all written by the text as it now stands. So rolling a text back costs nothing: rejected
+    tokens lie beyond its end, where no query looks until they are overwritten. Layers that see a window only keep the
+    whole text all the same; their masks know.
+    """
+
+    def __init__(self, batch: int, capacity: int) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self.batch, self.capacity, self.used = batch, capacity, 0
+        self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.rows = self.slots = torch.empty(0)
+
+    def write_at(self, slots: torch.Tensor, used: int) -> None:
+        """Send the next entries to `slots`, int64 [batch, T]; queries are shown slots 0..used - 1."""
+        self.rows, self.slots, self.used = torch.arange(self.batch, device=slots.device)[:, None], slots, used
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer_idx == len(self.entries):
+            self.entries.append((self._empty(key_states), self._empty(value_states)))
+        keys, values = self.entries[layer_idx]
+        keys[self.rows, :, self.slots] = key_states.transpose(1, 2)
+        values[self.rows, :, self.slots] = value_states.transpose(1, 2)
+        return keys[:, :, : self.used], values[:, :, : self.used]
+
+    def _empty(self, new: torch.Tensor) -> torch.Tensor:
+        # Zeros, not garbage: a masked slot has weight 0, and 0 times NaN is NaN.
+        return new.new_zeros(self.batch, new.shape[1], self.capacity, new.shape[3])
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.used
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop every text but those of index `rows`."""
+        self.batch = len(rows)
+        self.entries = [(keys[rows], values[rows]) for keys, values in self.entries]
+
+
+class Reader:
+    """A model that is reading a batch of texts: `cached[b]` tokens of text b are in its cache."""
+
+    def __init__(self, language_model: LanguageModel, batch: int, capacity: int) -> None:
+        self.language_model, self.cache, self.cached = language_model, SlotCache(batch, capacity), [0] * batch
+        self.last_position = (language_model.max_length or capacity) - 1
+        self.calls = 0
+
+    @torch.no_grad()
+    def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
+        """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens.
+
+        Texts that have fewer tokens to read than others are padded on the right: what is computed and cached there is
+        never looked at, and overwritten when the text gets there.
+        """
+        begin, device = torch.tensor(self.cached), text.device
+        lengths = torch.tensor(end) - begin
+        width = int(lengths.max())
+        used = min(int(begin.max()) + width, self.cache.capacity)
+        slots = (begin[:, None] + torch.arange(width)).clamp_(max=self.cache.capacity - 1).to(device)
+        keys = torch.arange(used, device=device)[None]
+        first = int((lengths - rows).min())
+        seen = Visibility(keys > slots[:, :, None], slots, keys)
+        logits = self._forward(text.gather(1, slots), slots, seen, width - first)
+        self.cached = list(end)
+        offset = (lengths - rows - first).to(device)
+        if logits.shape[1] == rows:
+            return logits
+        wanted = offset[:, None] + torch.arange(rows, device=device)
+        return logits[torch.arange(len(end), device=device)[:, None], wanted]
+
+    @torch.no_grad()
+    def read_tree(
+        self, text: torch.Tensor, length: list[int], parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor
+    ) -> torch.Tensor:
+        """Read `nodes` of a draft tree rooted at the last of `length[b]` tokens: the logits [B, nodes, V] after each.
+
+        The tree has one shape, `parents` [N], for all texts, and `tokens` [B, N] by node, -1 where absent. Node i of
+        text b goes to slot length[b] - 1 + i, at the position of its depth, and sees the tokens before the root, its
+        ancestors and itself; those must have been read, or be among `nodes`. What was not read of the text before the
+        root is read with them.
+
+        Texts with less left to read than others repeat, on the left, tokens that are in their cache.
+        """
+        root = torch.tensor(length, device=text.device) - 1
+        unread = max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
+        before = (root[:, None] + torch.arange(-unread, 0, device=text.device)).clamp_(min=0)
+        used = max(length) - 1 + parents.shape[-1]
+        slots, places = torch.arange(used, device=text.device), specdec.tree_positions(parents, prefix_len=root)
+        keys = slots.repeat(len(length), 1).scatter_(1, root[:, None] + torch.arange(len(parents)).to(root), places)
+        inside = specdec.tree_mask(parents, prefix_len=root, columns=used)[:, nodes]
+        seen = Visibility(
+            torch.cat([slots > before[:, :, None], ~inside], dim=1), torch.cat([before, places[:, nodes]], dim=1), keys
+        )
+        read = torch.cat([text.gather(1, before), tokens[:, nodes].clamp(min=0)], dim=1)
+        logits = self._forward(read, torch.cat([before, root[:, None] + nodes], dim=1), seen, len(nodes))
+        self.cached = [end - 1 for end in length]
+        return logits
+
+    def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
+        """Make the first `read[b]` nodes of path [B, D + 1] the continuation of the text before the root."""
+        root = torch.tensor(length, device=path.device) - 1
+        specdec.compact_kv(self.cache.entries, path, prefix_len=root)
+        self.cached = [end - 1 + count for end, count in zip(length, read, strict=True)]
+
+    def _forward(self, tokens: torch.Tensor, slots: torch.Tensor, seen: Visibility, rows: int) -> torch.Tensor:
+        """Logits [B, rows, V] after the last of `tokens` [B, T], which go to cache slots and see what they may."""
+        self.cache.write_at(slots, seen.hidden.shape[2])
+        inputs = dict(position_ids=seen.positions.clamp(max=self.last_position), past_key_values=self.cache)
+        if self.language_model.keeps_logits:
+            inputs["logits_to_keep"] = rows
+        model, windows = self.language_model.model, self.language_model.windows
+        logits = logits_of(model, windows, seen, input_ids=tokens, use_cache=True, **inputs)[:, -rows:]
+        self.calls += 1
+        return logits.float() if logits.dtype == torch.float64 else logits
+
+    def roll_back(self, length: list[int]) -> None:
+        """Forget what was read at positions length[b] and beyond."""
+        self.cached = [min(cached, end) for cached, end in zip(self.cached, length, strict=True)]
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop every text but those of index `rows`."""
+        self.cached = [self.cached[row] for row in rows]
+        self.cache.keep(torch.tensor(rows, dtype=torch.int64, device=self.language_model.device))

@@ -1,0 +1,124 @@
+"""What generation gives: rounds, the trees they verified, finished texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specdec_kernels.trees import DraftTree
+
+
+@dataclass(frozen=True)
+class VerifiedTree:
+    """The tree of one request in one round, and what became of it.
+
+    Attributes
+    ----------
+    shape : DraftTree
+    tokens : token id by node, the root's known already; -1 where nothing was drafted
+    path : accepted nodes, from the root's 0 on
+    """
+
+    shape: DraftTree
+    tokens: list[int]
+    path: list[int]
+
+    @property
+    def drafted(self) -> int:
+        return sum(token >= 0 for token in self.tokens[1:])
+
+    def offers(self) -> list[tuple[int, int | None]]:
+        """For every node of the path: how many children it offered, and the index of the accepted one, or None."""
+        offered = [[child for child in self.shape.children[node] if self.tokens[child] >= 0] for node in self.path]
+        return [
+            (len(children), None if following is None else children.index(following))
+            for children, following in zip(offered, [*self.path[1:], None], strict=True)
+        ]
+
+    @property
+    def tested(self) -> int:
+        """Draft tokens the verifier decided on: the children of accepted nodes, up to the accepted one."""
+        return sum(count if taken is None else taken + 1 for count, taken in self.offers())
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one verification gave one request.
+
+    Attributes
+    ----------
+    request : index of the prompt
+    tokens : emitted token ids; `accepted` drafts and one more, unless the text ended among them
+    pieces : their text, as ("accepted" | "replaced" | "bonus", string) in order
+    drafted, accepted : draft tokens offered to the target, and accepted by it
+    finish : None, or why the text ends here: "length", "eos" or "stop"
+    seconds : seconds of the round, whole batch: "draft", "target", "verify"
+    status : bits set by the verifier (see `verify_chain`)
+    tree : the tree that was drafted, None with chains
+    """
+
+    request: int
+    tokens: list[int]
+    pieces: list[tuple[str, str]]
+    drafted: int
+    accepted: int
+    finish: str | None
+    seconds: dict[str, float]
+    status: int = 0
+    tree: VerifiedTree | None = None
+
+    @property
+    def tested(self) -> int:
+        """Draft tokens the verifier decided on: those after the first rejection are not."""
+        return min(self.accepted + 1, self.drafted) if self.tree is None else self.tree.tested
+
+
+@dataclass
+class Generation:
+    """A text in the rounds it took, finished or not. Seconds are those of the batch it was generated in."""
+
+    prompt: list[int]
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for entry in self.rounds for token in entry.tokens]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for entry in self.rounds for _, piece in entry.pieces)
+
+    @property
+    def finish(self) -> str | None:
+        return self.rounds[-1].finish if self.rounds else None
+
+    @property
+    def target_calls(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def drafted(self) -> int:
+        return sum(entry.drafted for entry in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        return sum(entry.accepted for entry in self.rounds)
+
+    @property
+    def status(self) -> list[int]:
+        """The verifier's status of every round where it was not 0."""
+        return [entry.status for entry in self.rounds if entry.status]
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over tested draft tokens: an estimate of the probability that a draft token is accepted."""
+        tested = sum(entry.tested for entry in self.rounds)
+        return self.accepted / tested if tested else None
+
+    @property
+    def tokens_per_call(self) -> float:
+        return len(self.tokens) / self.target_calls if self.rounds else 0.0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        parts = ("draft", "target", "verify")
+        return {part: sum(entry.seconds[part] for entry in self.rounds) for part in parts}

@@ -1,0 +1,13 @@
+"""What the public ops take, for their annotations."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+Number = float | torch.Tensor  # float32
+Counter = int | torch.Tensor  # int64 or int32
+Space = Literal["logits", "probs"]
+Method = Literal["rejection", "race"]
+Layout = Literal["bool", "additive", "bits"]
+Tensors = torch.Tensor | Sequence["Tensors"]

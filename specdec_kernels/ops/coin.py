@@ -1,0 +1,89 @@
+"""coin: the noise contract's coins, for whoever decides by chance beside a verification."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import COUNTER, NOISE, SIZE, Noise, Op, Output
+from specdec_kernels.ops._types import Counter
+
+COIN = Op("coin", noise=NOISE, index=COUNTER, stream=SIZE, coins=Output(torch.float32, "out"))
+
+
+def coin(
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    *,
+    stream: int = 6,
+    index: Counter = 0,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Coins in [0, 1): uniform, independent, each a pure function of its five numbers.
+
+    ``u = c · 2⁻³²`` for c below 2²⁴, else ``⌊c / 2⁸⌋ · 2⁻²⁴``, where c is the first word of Philox4x32-10 with key
+    ``seed`` and counter ``(index, position, nonce, stream)``. The numbers are broadcast against each other.
+
+    Parameters
+    ----------
+    seed, position, nonce : int or Tensor
+        int64 or int32: whose coins, and which. Positions and nonces count modulo 2³².
+    stream : int
+        In [0, 2³²): what the coins are for. 6: a policy, as whether or how far to draft. 4 is what verifications accept
+        by, 0 to 3 the races'.
+    index : int or Tensor
+        int64 or int32: which coin of its place, as the draft slot; modulo 2³².
+    out : Tensor, optional
+        float32 of the broadcast shape, preallocated, contiguous.
+
+    Returns
+    -------
+    Tensor
+        float32, exact, of the broadcast shape; on the tensors' device, a CPU where all are numbers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    References
+    ----------
+    Salmon, Moraes, Dror, Shaw 2011 (Philox).
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> drafts = specdec_kernels.coin(torch.arange(4), position=7) < 0.5  # for each request, whether to draft
+    >>> drafts.shape
+    torch.Size([4])
+    """
+    raw = seed, position, nonce, stream, index, out
+    if found := COIN.recall(raw):
+        return found[0]
+    if not inputs.is_int(stream):
+        raise TypeError(f"stream: expected an int; got {inputs.shown(stream)}")
+    if not 0 <= stream < 2**32:
+        raise ValueError(f"stream: expected an int in [0, 2**32); got {stream}")
+    counters = {"seed": seed, "position": position, "nonce": nonce, "index": index}
+    shape = _broadcast_shape(counters)
+    tensors = (x for x in (*counters.values(), out) if isinstance(x, torch.Tensor))
+    device = next((x.device for x in tensors), torch.device("cpu"))
+    seen = shape[:1].numel(), shape[1:].numel()
+    *noise, index = (inputs.counter(name, x, shape, device, seen) for name, x in counters.items())
+    given = out is not None
+    out = COIN.output("coins", out, shape, device)
+    COIN(Noise(*noise), index, stream, out.view(seen), given=given, raw=raw, results=(out,))
+    return out
+
+
+def _broadcast_shape(counters):
+    """That of ints and tensors together."""
+    shape = torch.Size()
+    for name, x in counters.items():
+        if isinstance(x, torch.Tensor):
+            try:
+                shape = torch.broadcast_shapes(shape, x.shape)
+            except RuntimeError:
+                raise ValueError(
+                    f"{name}: expected a shape that broadcasts with {list(shape)}; got {inputs.shown(x)}"
+                ) from None
+    return shape

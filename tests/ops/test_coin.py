@@ -1,0 +1,147 @@
+"""coin: the contract's known answers, on every backend and of every shape."""
+
+import pytest
+import torch
+from specdec_kernels._C import maths
+
+import specdec_kernels
+from specdec_kernels import coin
+from tests.ops.test_noise import KNOWN_ANSWERS
+from tests.support.cases import UNTOUCHED, seeds
+from tests.support.laws import assert_law
+
+CALLS = {
+    "coin": (coin, {"seed": seeds(3), "position": 5 + seeds(3), "nonce": seeds(3), "index": seeds(3)}),
+    "coin of numbers": (coin, {"seed": 1, "position": 2, "out": torch.tensor(0.0)}),
+    "coin of slots": (coin, {"seed": seeds(3)[:, None], "position": 2, "index": torch.arange(5, dtype=torch.int32)}),
+    "coin out": (coin, {"seed": seeds(3), "position": 2, "out": torch.full((3,), float(UNTOUCHED))}),
+}
+
+
+def shape_of(*shape, dtype=torch.int64):
+    """Numbers of this shape, of any size and sign, in memory with gaps."""
+    most = torch.iinfo(dtype).max
+    wide = torch.randint(-most, most, (*shape, 2), dtype=dtype, generator=torch.Generator().manual_seed(len(shape)))
+    return wide[..., 0]
+
+
+def spelt_out(seed, position, nonce, stream, index):
+    """Each coin by the headers' own function."""
+    parts = torch.broadcast_tensors(*map(torch.as_tensor, (seed, index, position, nonce)))
+    coins = [
+        maths.coin(s, *(word % 2**32 for word in words), stream)
+        for s, *words in zip(*(part.flatten().tolist() for part in parts), strict=True)
+    ]
+    return torch.tensor(coins).view(parts[0].shape)
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+class TestCoins:
+    @pytest.mark.parametrize("key, counter, words", KNOWN_ANSWERS)
+    def test_known_answers(self, key, counter, words):
+        index, position, nonce, stream = counter
+        found = coin(key[0] | key[1] << 32, position, nonce, stream=stream, index=index)
+        assert (found.item(), found.shape, found.dtype) == ((words[0] >> 8) / 2**24, (), torch.float32)
+
+    def test_small_words_keep_their_last_bits(self):
+        """One coin in 256 is below 2^-8, where the word itself is exact."""
+        position = torch.arange(2000)
+        found = coin(1, position)
+        assert torch.equal(found, spelt_out(1, position, 0, 6, 0))
+        assert ((found > 2**-9) & (found < 2**-8) & ((found * 2**24) % 1 != 0)).any()
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+    @pytest.mark.parametrize(
+        "seed, position, nonce, index",
+        [
+            ((7,), (7,), (7,), (7,)),
+            ((3, 1), (), (1, 4), (3, 4)),
+            ((300, 1), (), (), (3,)),
+            ((2, 1, 3), (4, 1), (), (2, 4, 3)),
+            ((0,), (), (), ()),
+            ((0, 3), (3,), (), ()),
+            ((3, 0), (3, 1), (), ()),
+        ],
+    )
+    def test_shapes_and_types(self, seed, position, nonce, index, dtype):
+        parts = [shape_of(*shape, dtype=dtype) for shape in (seed, position, nonce, index)]
+        found = coin(*parts[:3], stream=2**32 - 1, index=parts[3])
+        assert torch.equal(found, spelt_out(*parts[:3], 2**32 - 1, parts[3]))
+
+    def test_numbers_beside_tensors(self):
+        seed = shape_of(5)
+        for position, nonce, index in ((-1, 2**40, 3), (2**31, -5, -1)):
+            found = coin(seed, position, nonce, index=index)
+            assert torch.equal(found, spelt_out(seed, position, nonce, 6, index))
+        assert torch.equal(coin(2**64 - 1, seed), spelt_out(-1, seed, 0, 6, 0))
+
+    def test_out(self):
+        room = torch.full((5, 4), float(UNTOUCHED))
+        out = room[1:4]
+        assert coin(seeds(3)[:, None], 7, index=seeds(4), out=out) is out
+        assert torch.equal(out, spelt_out(seeds(3)[:, None], 7, 0, 6, seeds(4)))
+        assert (room[0] == UNTOUCHED).all()
+        assert (room[4] == UNTOUCHED).all()
+
+
+def test_uniform(quick_backend):
+    """Pearson's chi-squared over 256 cells, one in a million right ones called wrong; and over pairs of neighbours."""
+    cells = (256 * coin(11, torch.arange(500_000))).long()
+    assert_law(cells, [1] * 256)
+    pairs = cells.view(-1, 2) // 16
+    assert_law(16 * pairs[:, 0] + pairs[:, 1], [1] * 256)
+
+
+def test_every_number_counts():
+    here = coin(1, torch.arange(1000))
+    for other in ({"seed": 2}, {"nonce": 1}, {"stream": 4}, {"index": 1}, {"seed": 1 << 32 | 1}):
+        assert (here == coin(**{"seed": 1, "position": torch.arange(1000)} | other)).float().mean() < 0.01
+
+
+def test_threads_change_nothing():
+    before = torch.get_num_threads()
+    one = coin(1, torch.arange(5000))
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(coin(1, torch.arange(5000)), one)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"seed": 1.0}, TypeError, "seed: expected an int or an int64 tensor; got 1.0"),
+        ({"seed": 2**64}, ValueError, "seed: expected 64 bits"),
+        ({"position": torch.zeros(3)}, TypeError, r"position: expected int64; got float32 \[3\] on cpu"),
+        (
+            {"nonce": seeds(4)},
+            ValueError,
+            r"nonce: expected a shape that broadcasts with .*3.*; got int64 .*4.*",
+        ),
+        ({"index": None}, TypeError, "index: expected an int or an int64 tensor; got None"),
+        ({"index": seeds(3).to("meta")}, ValueError, r"index: expected a tensor on cpu; got int64 \[3\] on meta"),
+        ({"stream": 6.0}, TypeError, "stream: expected an int; got 6.0"),
+        ({"stream": -1}, ValueError, r"stream: expected an int in \[0, 2\*\*32\); got -1"),
+        ({"stream": 2**32}, ValueError, r"stream: expected an int in \[0, 2\*\*32\); got 4294967296"),
+        ({"out": torch.zeros(3, 1)}, ValueError, r"out: expected shape \[3\]; got float32 \[3, 1\] on cpu"),
+        ({"out": torch.zeros(3).double()}, TypeError, "out: expected a tensor of float32; got float64"),
+        ({"out": torch.zeros(6)[::2]}, ValueError, "out: expected contiguous; got strides"),
+    ],
+)
+def test_bad_input(changes, error, message):
+    with pytest.raises(error, match=message):
+        coin(**{"seed": seeds(3), "position": 0} | changes)
+
+
+def test_out_has_memory_of_its_own():
+    room = torch.zeros(4, dtype=torch.int32)
+    with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
+        coin(room, 0, out=room.view(torch.float32))
+
+
+def test_where_the_tensors_are():
+    assert coin(1, seeds(3).to("meta")).device.type == "meta"
+    with specdec_kernels.backend("reference"):
+        assert coin(1, 2).device.type == "cpu"

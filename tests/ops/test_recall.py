@@ -1,0 +1,451 @@
+"""Calls that are recognised (csrc/recall.h): they give what the checks would have led to, or are left to the checks."""
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import specdec_kernels
+from specdec_kernels import (
+    Sampling,
+    backends,
+    coin,
+    compact_kv,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    tree_mask,
+    tree_positions,
+    verify_chain,
+    verify_tree,
+)
+from specdec_kernels.ops._declaration import Op
+from tests.ops.test_registration import Recorded
+from tests.support.calls import cache, chain, every_call, rows, tree
+from tests.support.cases import UNTOUCHED, seeds
+
+NATIVE = ("cpu", "cuda-host")
+
+
+@pytest.fixture(params=NATIVE, autouse=True)
+def running(request):
+    with specdec_kernels.backend(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """The names of ops as calls of them come out of the checks; one that is recalled does not."""
+    names, call = [], Op.__call__
+
+    def counted(op, *values, **options):
+        names.append(op.name)
+        return call(op, *values, **options)
+
+    monkeypatch.setattr(Op, "__call__", counted)
+    return names
+
+
+def tensors(*values):
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def outcome(function, arguments):
+    """What a call returns and leaves in its arguments, or the error it raises; the arguments are as before."""
+    before = [tensor.clone() for tensor in tensors(arguments)]
+    try:
+        found = [tensor.clone() for tensor in tensors(function(**arguments), arguments)]
+    except Exception as error:
+        found = [type(error), str(error)]
+    for tensor, values in zip(tensors(arguments), before, strict=True):
+        if tensor.device.type != "meta" and not torch.equal(tensor, values):
+            tensor.copy_(values)
+    return found
+
+
+def by_checks(function, arguments):
+    """The outcome where nothing is recalled, and nothing is remembered by it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backends, "remember", lambda *call: None)
+        patch.setattr(Op, "recall", lambda op, raw: None)
+        return outcome(function, arguments)
+
+
+def same(found, expected):
+    return len(found) == len(expected) and all(
+        torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.device.type != "meta"
+        else one.shape == other.shape
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+        else not isinstance(one, torch.Tensor) and one == other
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+def assert_as_checked(function, arguments):
+    """Of a call of which nothing is known yet, and of the same call again and again."""
+    expected = by_checks(function, arguments)
+    for _ in range(3):
+        assert same(outcome(function, arguments), expected)
+
+
+def cloned(arguments):
+    return tree_map_only(torch.Tensor, torch.clone, arguments)
+
+
+def variants():
+    """Every op's calls: as they are, with outputs given, with a status, with check=True, with all of these."""
+    for name, (function, arguments) in every_call().items():
+        parameters = inspect.signature(function).parameters
+        plain = {key: value for key, value in arguments.items() if key not in ("out", "status", "check")}
+        shapes = {}
+        if "out" in parameters:
+            made = function(**cloned(plain))
+            shapes["out"] = tree_map_only(torch.Tensor, lambda x: torch.full_like(x, 1), made)
+        if "status" in parameters:
+            requests = {"tree_mask": 3, "tree_positions": 3, "compact_kv": 3}.get(function.__name__)
+            lead = arguments.get("target", arguments.get("draft"))
+            if requests and "additive" not in name and "bits" not in name:
+                shapes["status"] = torch.full((requests,), UNTOUCHED, dtype=torch.int32)
+            elif lead is not None:
+                shapes["status"] = torch.full(lead.shape[:-1], UNTOUCHED, dtype=torch.int32)
+        chosen = [{}, *({key: value} for key, value in shapes.items()), shapes]
+        if "check" in parameters:
+            chosen += [{"check": True}, {"check": True, **shapes}]
+        for options in chosen:
+            yield pytest.param(function, plain | options, id=f"{name} {' '.join(options)}")
+
+
+@pytest.mark.parametrize("function, arguments", variants())
+def test_the_same_call_again(running, function, arguments, checked):
+    """Recalled from the second time on, with the first one's outcome; by CUDA where a tensor says which device."""
+    arguments = cloned(arguments)
+    assert_as_checked(function, arguments)
+    checked.clear()
+    outcome(function, arguments)
+    assert checked == ([] if running == "cpu" or tensors(arguments) else [function.__name__])
+
+
+COUNTED = {
+    "race_sample": (race_sample, {"target": rows(43)["target"][0]}),
+    "race_topk": (race_topk, {"draft": rows(43)["draft"][:1], "k": 3}),
+    "verify_chain": (verify_chain, {k: v[:1] for k, v in chain().items() if isinstance(v, torch.Tensor)}),
+    "verify_tree": (verify_tree, {k: v for k, v in tree(requests=1).items()}),
+    "coin": (coin, {"index": torch.arange(3)}),
+}
+
+
+class TestCounters:
+    """Seed, position and nonce as plain numbers may be others each time."""
+
+    @pytest.mark.parametrize("function, arguments", COUNTED.values(), ids=COUNTED)
+    def test_are_used(self, function, arguments, checked):
+        numbers = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (-1, -2, 2**40), (2**63 - 1, 0, 0), (2**64 - 1, 1, 0)]
+        calls = [arguments | dict(zip(("seed", "position", "nonce"), found, strict=True)) for found in numbers]
+        found = [by_checks(function, call) for call in calls]
+        for call, expected in zip(calls, found, strict=True):
+            assert same(outcome(function, call), expected)
+        checked.clear()
+        outcome(function, arguments | {"seed": 99, "position": 98, "nonce": 97})
+        assert checked == []
+
+    def test_number_or_tensor_makes_two_kinds_of_call(self):
+        target = rows(44)["target"]
+        one, other = seeds(3), seeds(3, first=9)
+        for seed in (one, 5, other, 6, one.int()):
+            for position in (one, 7, other, 8):
+                for nonce in (0, one):
+                    assert_as_checked(
+                        race_sample, {"target": target, "seed": seed, "position": position, "nonce": nonce}
+                    )
+
+    def test_other_numbers_make_another_call(self):
+        parents = torch.tensor([-1, 0, 1, 1, 0])
+        for prefix_len in (0, 3, 2**40, -1):
+            assert_as_checked(tree_positions, {"parents": parents, "prefix_len": prefix_len})
+        for k in (1, 2, 5):
+            assert_as_checked(race_topk, {"draft": rows(45)["draft"], "k": k, "seed": seeds(3), "position": 0})
+        for stream in (6, 7):
+            for index in (0, 1):
+                assert_as_checked(coin, {"seed": seeds(2), "position": 1, "stream": stream, "index": index})
+
+
+class TestTensors:
+    @pytest.mark.parametrize(
+        "name",
+        # Sequences that are no group of arguments are known by their tensors' addresses.
+        [name for name, (_, call) in every_call().items() if not {list, tuple} & {type(x) for x in call.values()}],
+    )
+    def test_at_other_addresses(self, name, checked):
+        function, arguments = every_call()[name]
+        assert_as_checked(function, cloned(arguments))
+        others = [cloned(arguments) for _ in range(3)]
+        for other in others:
+            for tensor in tensors(other):
+                if tensor.is_floating_point():
+                    tensor.copy_(tensor.flip(0))
+        expected = [by_checks(function, other) for other in others]
+        checked.clear()
+        for other, wanted in zip(others, expected, strict=True):
+            assert same(outcome(function, other), wanted)
+        assert checked == []
+
+    def test_caches_at_other_addresses_are_another_call(self, checked):
+        call = cache()
+        assert_as_checked(compact_kv, call)
+        checked.clear()
+        assert_as_checked(compact_kv, cloned(call))
+        assert checked
+
+    def test_one_tensor_for_two_arguments(self):
+        """The first call has two tensors, the next one twice the same, and the other way round."""
+        one, other = seeds(3), seeds(3, first=50)
+        orders = [[(one, other), (one, one), (other, other), (other, one)], [(one, one), (one, other), (other, one)]]
+        for vocabulary, order in zip((46, 47), orders, strict=True):
+            target = rows(vocabulary)["target"]
+            for seed, position in order:
+                assert_as_checked(race_sample, {"target": target, "seed": seed, "position": position})
+        same_rows = rows(48)["target"]
+        for target, draft in ((same_rows, same_rows), (same_rows, same_rows.flip(0)), (same_rows, same_rows)):
+            assert_as_checked(overlap, {"target": target, "draft": draft})
+
+    def test_results_are_new(self):
+        call = {"target": rows(49)["target"], "seed": seeds(3), "position": 1}
+        found = [race_sample(**call) for _ in range(4)]
+        assert len({tensor.data_ptr() for tensor in found}) == 4
+
+
+BASE = {"target": rows(51)["target"], "seed": seeds(3), "position": seeds(3), "temperature": torch.ones(3)}
+WIDE = torch.randn(3, 102, generator=torch.Generator().manual_seed(7))
+PAIR = rows(52)
+
+
+@pytest.mark.parametrize(
+    "function, first, then",
+    [
+        (race_sample, {}, {"target": rows(50)["target"]}),
+        (race_sample, {}, {"target": rows(51, count=2)["target"]}),
+        (race_sample, {}, {"target": BASE["target"][:, None].expand(3, 3, 51)}),
+        (race_sample, {}, {"target": BASE["target"].bfloat16()}),
+        (race_sample, {"target": BASE["target"].bfloat16()}, {"target": BASE["target"].half()}),
+        (race_sample, {}, {"target": WIDE[:, :51]}),
+        (race_sample, {}, {"target": WIDE[:, ::2]}),
+        (race_sample, {}, {"target": BASE["target"][:1].expand(3, 51)}),
+        (race_sample, {}, {"target": BASE["target"].to("meta")}),
+        (race_sample, {}, {"target": BASE["target"].double()}),
+        (race_sample, {}, {"seed": seeds(3).int()}),
+        (race_sample, {}, {"seed": seeds(6)[::2]}),
+        (race_sample, {}, {"seed": seeds(1).expand(3)}),
+        (race_sample, {}, {"seed": seeds(1)}),
+        (race_sample, {}, {"seed": seeds(4)}),
+        (race_sample, {}, {"seed": seeds(3).to("meta")}),
+        (race_sample, {}, {"temperature": 1.0}),
+        (race_sample, {"temperature": 1.0}, {"temperature": 0.5}),
+        (race_sample, {"temperature": 1.0}, {"temperature": 1}),
+        (race_sample, {"temperature": 0.0}, {"temperature": -0.0}),
+        (race_sample, {"temperature": None}, {"temperature": 0.0}),
+        (race_sample, {}, {"temperature": None, "sampling": Sampling(BASE["temperature"])}),
+        (
+            race_sample,
+            {"temperature": None, "sampling": Sampling(0.5)},
+            {"sampling": Sampling(0.25), "temperature": None},
+        ),
+        (race_sample, {"temperature": None, "sampling": Sampling(0.5)}, {"sampling": (0.5,), "temperature": None}),
+        (race_sample, {}, {"space": "probs"}),
+        (race_sample, {}, {"status": torch.zeros(3, dtype=torch.int32)}),
+        (race_sample, {}, {"request_index": torch.arange(3, dtype=torch.int32)}),
+        (race_sample, {}, {"draft_map": torch.arange(51, dtype=torch.int32)}),
+        (race_sample, {}, {"out": torch.zeros(3, dtype=torch.int64)}),
+        (race_sample, {"out": torch.zeros(3, dtype=torch.int64)}, {"out": torch.zeros(6, dtype=torch.int64)[::2]}),
+        (race_sample, {"out": torch.zeros(3, dtype=torch.int64)}, {"out": torch.zeros(3, dtype=torch.int32)}),
+        (residual, PAIR, PAIR | {"draft_prob": 0.5}),
+        (residual, PAIR, PAIR | {"epsilon": 0.5}),
+        (residual, PAIR | {"draft_prob": 0.5}, PAIR | {"epsilon": 0.5}),
+        (residual, PAIR, PAIR | {"draft_sampling": Sampling()}),
+        (residual, PAIR, PAIR | {"draft_sampling": Sampling(0.5)}),
+        (residual, PAIR, PAIR | {"draft_space": "probs"}),
+        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft_sampling": Sampling()}),
+        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft_sampling": Sampling(0.5)}),
+        (verify_chain, chain(), chain(draft=None)),
+        (verify_chain, chain(draft=None), chain(draft=None, method="race")),
+        (verify_chain, chain(), chain(method="race")),
+        (verify_chain, chain(), chain(draft_sampling=Sampling(0.5))),
+        (verify_tree, tree(), tree(replacement=True)),
+        (verify_tree, tree(), tree(draft=None)),
+        (verify_tree, tree(), tree(max_depth=None)),
+        (tree_mask, {"parents": torch.tensor([-1, 0])}, {"parents": torch.tensor([-1, 0]), "layout": "bits"}),
+        (
+            tree_mask,
+            {"parents": torch.tensor([-1, 0]), "layout": "additive", "dtype": torch.float16},
+            {"parents": torch.tensor([-1, 0]), "layout": "additive", "dtype": torch.bfloat16},
+        ),
+        (tree_mask, {"parents": torch.tensor([-1, 0])}, {"parents": torch.tensor([-1, 0]), "columns": 5}),
+    ],
+)
+def test_another_call_is_not_taken_for_it(function, first, then):
+    base = BASE if function is race_sample else {}
+    for call in (first, then, first):
+        assert_as_checked(function, base | call)
+
+
+class TestWhatIsStillLookedAt:
+    def test_outputs_in_inputs(self):
+        target = rows(53)["target"]
+        call = {"target": target, "seed": seeds(3), "position": 0}
+        assert_as_checked(race_sample, call | {"out": seeds(3)})
+        assert_as_checked(race_sample, call | {"target": rows(52)["target"], "out": seeds(3)})
+        room = seeds(4)
+        with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
+            race_sample(target, seed=room[:3], position=0, out=room[1:])
+        room = torch.zeros(3 * 26, dtype=torch.int64)
+        with pytest.raises(ValueError, match="out: expected memory of its own; got some of target's"):
+            race_sample(room.view(torch.float32)[: 3 * 52].view(3, 52), seed=seeds(3), position=0, out=room[5:8])
+
+    def test_outputs_in_each_other(self):
+        call = chain()
+        good = verify_chain(**call)
+        assert_as_checked(verify_chain, call | {"out": good})
+        with pytest.raises(ValueError, match=r"out.*: expected memory of its own; got some of out"):
+            verify_chain(**call | {"out": good._replace(num_accepted=good.status)})
+
+    @pytest.mark.parametrize("bad", [[-1, 1, 0, 0, 0], [-1, 0, 7, 0, 0], [0, 0, 0, 0, 0], [-1, 0, 0, -2, 0]])
+    def test_entries_of_parents(self, bad):
+        good, bad = torch.tensor([-1, 0, 1, 1, 0]), torch.tensor(bad)
+        calls = [
+            (tree_positions, {"prefix_len": 3}),
+            (tree_mask, {"prefix_len": 3}),
+            (verify_tree, tree(parents=good) | {"max_depth": 2}),
+        ]
+        for function, call in calls:
+            assert_as_checked(function, call | {"parents": good})
+            with pytest.raises(ValueError, match=r"parents\[\d\]: expected"):
+                function(**call | {"parents": bad})
+
+    def test_depth_of_parents(self):
+        """Where it is left to the op, it is how wide the outputs are."""
+        for parents in ([-1, 0, 1, 2, 3], [-1, 0, 0, 0, 0], [-1, 0, 1, 0, 3], [-1, 0, 1, 2, 3]):
+            assert_as_checked(verify_tree, tree(parents=torch.tensor(parents), max_depth=None))
+
+    def test_status_where_checked(self):
+        target = rows(54)["target"]
+        call = {"target": target, "seed": seeds(3), "position": 0, "check": True}
+        assert_as_checked(race_sample, call)
+        assert_as_checked(race_sample, call | {"target": target.clone().fill_(torch.nan)})
+
+
+CHAIN = chain()
+WRONG = [
+    (race_sample, BASE, {"temperature": -1.0}),
+    (race_sample, BASE, {"temperature": "1"}),
+    (race_sample, BASE, {"temperature": torch.ones(3).double()}),
+    (race_sample, BASE, {"space": "log"}),
+    (race_sample, BASE, {"seed": True}),
+    (race_sample, BASE, {"seed": 1.0}),
+    (race_sample, BASE, {"seed": 2**64}),
+    (race_sample, BASE, {"seed": 1, "position": 2}),
+    (race_sample, BASE, {"nonce": None}),
+    (race_sample, BASE, {"target": [1.0, 2.0]}),
+    (race_sample, BASE, {"target": None}),
+    (race_sample, BASE, {"out": [0, 0, 0]}),
+    (race_sample, BASE, {"sampling": Sampling(0.5)}),
+    (race_topk, {"draft": BASE["target"], "k": 2, "seed": seeds(3), "position": 0}, {"k": 0}),
+    (race_topk, {"draft": BASE["target"], "k": 2, "seed": seeds(3), "position": 0}, {"k": 2.0}),
+    (verify_chain, CHAIN, {"method": "gumbel"}),
+    (verify_chain, CHAIN, {"max_drafts": 2}),
+    (verify_chain, CHAIN, {"draft_tokens": CHAIN["draft_tokens"].float()}),
+    (verify_chain, CHAIN, {"target": CHAIN["target"].to("meta")}),
+    (verify_chain, CHAIN, {"epsilon": -0.1}),
+    (tree_mask, {"parents": torch.tensor([-1, 0, 0])}, {"layout": "dense"}),
+    (tree_mask, {"parents": torch.tensor([-1, 0, 0])}, {"columns": 1}),
+    (tree_positions, {"parents": torch.tensor([-1, 0, 0]), "prefix_len": 1}, {"prefix_len": 1.5}),
+    (compact_kv, cache(), {"cache": [1, 2]}),
+    (coin, {"seed": 1, "position": seeds(2)}, {"stream": -1}),
+]
+
+
+@pytest.mark.parametrize("function, good, change", WRONG)
+def test_wrong_calls_say_what_they_said(function, good, change):
+    good = cloned(good)
+    assert_as_checked(function, good)
+    found = by_checks(function, good | change)
+    assert isinstance(found[0], type), "expected an error"
+    assert_as_checked(function, good | change)
+
+
+CALL = {"target": rows(55)["target"], "seed": seeds(3), "position": 4}
+
+
+class TestWhoRunsIt:
+    def test_the_backend_that_was_chosen(self):
+        assert_as_checked(race_sample, CALL)
+        calls = []
+        spy = SimpleNamespace(race_sample=lambda call: calls.append(call) or call.tokens.fill_(7))
+        backends.register("spy", spy, ("cpu",))
+        try:
+            for count in (1, 2):
+                with specdec_kernels.backend("spy"):
+                    assert race_sample(**CALL).tolist() == [7, 7, 7]
+                assert len(calls) == count
+        finally:
+            backends._BACKENDS.pop("spy")
+            backends._loaded.pop("spy")
+        assert_as_checked(race_sample, CALL)
+
+    def test_an_instruction_set_chosen_meanwhile(self):
+        from specdec_kernels import _C
+
+        before = _C.isa()
+        try:
+            for isa in _C.isas():
+                _C.set_isa(isa)
+                assert_as_checked(race_sample, CALL)
+        finally:
+            _C.set_isa(before)
+
+
+class TestWhoWatches:
+    """Nothing is recalled where torch is to see the op."""
+
+    @pytest.fixture(autouse=True)
+    def known(self, checked):
+        assert_as_checked(race_sample, CALL)
+        checked.clear()
+        race_sample(**CALL)
+        assert checked == []
+
+    def test_dispatch_modes(self):
+        with Recorded() as record:
+            race_sample(**CALL)
+        assert [str(op) for op, _, _ in record.calls] == ["specdec.race_sample.default"]
+
+    def test_function_modes(self, checked):
+        with torch.overrides.BaseTorchFunctionMode():
+            race_sample(**CALL)
+        assert checked == ["race_sample"]
+
+    def test_profiler(self):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            race_sample(**CALL)
+        assert "specdec::race_sample" in {event.key for event in profile.key_averages()}
+
+    def test_compiler(self):
+        graphs = []
+
+        def keep(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        torch.compiler.reset()
+        found = torch.compile(lambda call: race_sample(**call), fullgraph=True, backend=keep)(CALL)
+        assert torch.equal(found, race_sample(**CALL))
+        assert "specdec" in graphs[0].code
+
+    def test_subclasses(self, checked):
+        class Mine(torch.Tensor):
+            pass
+
+        race_sample(**CALL | {"target": CALL["target"].as_subclass(Mine)})
+        assert checked == ["race_sample"]

@@ -1,0 +1,64 @@
+"""Each op as its own tests call it, for what is asked of every op; and what such calls are made of.
+
+``tests/ops/test_<op>.py`` has ``CALLS``: names of calls to (public function, arguments). An op's first one has tensors
+wherever it may have them.
+"""
+
+import importlib
+import importlib.util
+
+import torch
+
+from specdec_kernels.ops import OPS
+from specdec_kernels.ops._declaration import LAW, WRITTEN_TENSORS
+from tests.support.cases import chain_call
+
+PARENTS = torch.tensor([-1, 0, 0, 1])
+
+
+def rows(vocabulary=33, count=3, dtype=torch.float32):
+    target, draft = torch.randn(2, count, vocabulary, generator=torch.Generator().manual_seed(count)).to(dtype)
+    return {"target": target, "draft": draft}
+
+
+def noise(count=3):
+    return {"seed": torch.arange(count), "position": torch.full((count,), 5)}
+
+
+def chain(**options):
+    return chain_call(1, requests=3, slots=2, vocabulary=33) | options
+
+
+def tree(requests=3, parents=PARENTS, vocabulary=33, **options):
+    """A verify_tree call on one shape for all requests: its nodes stand in the place of a chain's K + 1 rows."""
+    call = chain_call(1, requests=requests, slots=len(parents) - 1, vocabulary=vocabulary)
+    tokens = torch.nn.functional.pad(call.pop("draft_tokens"), (1, 0), value=-1)
+    draft = torch.nn.functional.pad(call["draft"], (0, 0, 0, 1))
+    return call | {"draft_tokens": tokens, "draft": draft, "parents": parents, "max_depth": 2} | options
+
+
+def cache(nodes=4, requests=3):
+    """Keys and values of two layers, and the paths that stay."""
+    layers = [torch.randn(requests, 2, 5 + nodes, 8) for _ in range(4)]
+    path = torch.tensor([[0, 2, -1]], dtype=torch.int32).repeat(requests, 1)
+    return {"cache": layers, "path": path, "prefix_len": torch.arange(requests)}
+
+
+def every_call():
+    """name -> (public function, arguments), of every op."""
+    found = {}
+    for op in OPS:
+        name = f"tests.ops.test_{op}"
+        if importlib.util.find_spec(name):
+            found |= importlib.import_module(name).CALLS
+    return found
+
+
+def reads_rows(op):
+    """Whether an op has rows of the vocabulary: what has a law does."""
+    return LAW in OPS[op].arguments.values()
+
+
+def streams(op):
+    """Whether memory is most of an op's work: rows, or caches."""
+    return reads_rows(op) or WRITTEN_TENSORS in OPS[op].arguments.values()

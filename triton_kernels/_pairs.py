@@ -1,0 +1,133 @@
+"""Pairs of rows as laws, for residual and overlap: the launch that learns what probabilities need of each row.
+
+int32 counters, zero before and after a call, 8 a pair: the key of the draft's argmax (two words), programs done,
+status, the key of the target's argmax, which rows of probabilities have weight.
+"""
+
+import triton
+import triton.language as tl
+from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._laws import Law, unclean_groups
+from specdec_kernels.triton_kernels._math import (
+    NON_FINITE,
+    PARAMETER,
+    SMALLEST,
+    any_of,
+    inverse_temperature,
+)
+from specdec_kernels.triton_kernels._rows import (
+    DONE,
+    FLAGS,
+    Row,
+    barrier,
+    entry_of,
+    group_tops,
+    key_at,
+    learn_pair,
+    number,
+    row_at,
+)
+
+WEIGHS = tl.constexpr(6)  # of a pair's record
+BOTH_WEIGH = tl.constexpr(3)
+
+
+@triton.jit
+def place_of(row, inner, request_index, entries):
+    """(request, row in it, whose numbers and draft row it uses, whether it has such an entry, whether it is idle)."""
+    i, j = row // inner, row % inner
+    entry, live, idle = entry_of(i, request_index, entries)
+    return i, j, entry, live, idle
+
+
+@_launch.kernel
+def laws_kernel(
+    target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
+    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32, draft_map, request_index, entries: tl.int64,
+    target_temperature, target_temperature_outer: tl.int64, target_temperature_inner: tl.int64,
+    target_temperature_value: tl.float32,
+    draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
+    draft_temperature_value: tl.float32,
+    counters, figures, partials,
+    TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Four figures a pair, ``Known`` of the target's and of the draft's row."""
+    row = tl.program_id(0).to(tl.int64)
+    i, j, entry, live, _ = place_of(row, inner, request_index, entries)
+    if request_index is not None:
+        vocab, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
+    inverse, greedy, _ = inverse_temperature(
+        number(
+            target_temperature, target_temperature_value,
+            entry * target_temperature_outer + j * target_temperature_inner, live,
+        )
+    )  # fmt: skip
+    draft_inverse, draft_greedy, _ = inverse_temperature(
+        number(
+            draft_temperature, draft_temperature_value,
+            entry * draft_temperature_outer + j * draft_temperature_inner, live,
+        )
+    )  # fmt: skip
+    record = counters + 8 * row
+    last, _, _ = learn_pair(
+        Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab),
+        Law(inverse if TARGET == "logits" else None, greedy), key_at(record + 4),
+        Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab),
+        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy), draft_map,
+        record, partials + 4 * tl.cdiv(vocab, TILE) * row, figures + 4 * row, tl.program_id(1), tl.num_programs(1),
+        TILE, TILES,
+    )  # fmt: skip
+    if last:
+        tl.store(record + DONE, 0)
+
+
+@triton.jit
+def look(x, law, met, BIT: tl.constexpr):
+    """``met`` after a tile of a row: NON_FINITE, or BIT << 8 if something weighs. Logits were looked at before."""
+    if law.inverse is None:
+        tops = group_tops(x)
+        met |= any_of(unclean_groups(x, tops, law)) * NON_FINITE | any_of((tops < SMALLEST) == 0) * (BIT << 8)
+    return met
+
+
+@triton.jit
+def tell(record, met):
+    """Tells the other programs of a pair what this one met."""
+    if met & NON_FINITE != 0:
+        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    if met > NON_FINITE:
+        tl.atomic_or(record + WEIGHS, met >> 8, sem="relaxed")
+
+
+@triton.jit
+def status_of_pair(record, target_law, draft_law, flags, live, idle):
+    """The status of a pair, of which all programs have told what they met, and its record back to zero."""
+    flags |= tl.load(record + FLAGS, cache_modifier=".cg")
+    weigh = tl.load(record + WEIGHS, cache_modifier=".cg")
+    if target_law.inverse is not None:
+        weigh |= 1
+    if draft_law.inverse is not None:
+        weigh |= 2
+    flags |= tl.where(weigh == BOTH_WEIGH, 0, NON_FINITE)
+    barrier()  # all warps have read
+    tl.store(record + WEIGHS, 0)
+    return tl.where(live, flags, tl.where(idle, 0, PARAMETER))
+
+
+def launch_laws(call, counters, figures, partials, rows, tile, tiles, warps):
+    """The launch of ``laws_kernel`` where it is needed; returns the arguments that the next kernel shares with it."""
+    target, draft = call.target, call.draft
+    arguments = dict(
+        target=target, target_outer=target.stride(0), target_inner=target.stride(1),
+        draft=draft, draft_outer=draft.stride(0), draft_inner=draft.stride(1),
+        inner=target.shape[1], vocab=target.shape[-1], draft_vocab=draft.shape[-1], draft_map=call.draft_map,
+        **_launch.index(call.request_index, draft),
+        **_launch.number("target_temperature", call.target_law.temperature, "outer", "inner"),
+        **_launch.number("draft_temperature", call.draft_law.temperature, "outer", "inner"),
+        counters=counters, figures=figures, partials=partials, TARGET=call.target_law.space,
+        DRAFT=call.draft_law.space, TILE=tile, TILES=triton.next_power_of_2(tiles),
+        ALIGNED=_launch.aligned(target, draft),
+    )  # fmt: skip
+    if _launch.is_learned(call.target_law) or _launch.is_learned(call.draft_law):
+        _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **arguments)
+    return arguments
