@@ -40,7 +40,7 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
 // The lane's vectors that hold weight, as bits.
 template <class T>
 __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, const Weights& weights, int32_t first,
-                                                        bool* bad) {
+                                                        int steps, bool* bad) {
   unsigned open = 0;
   float top = -kInfinity;
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, c
     top = max_nan(top, largest);
     if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN hides the maximum
   }
-  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first);
+  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
   return open;
 }
 
@@ -77,8 +77,8 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Par
   with_type(r.row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(r.row, part, [](int32_t, int, bool) {},
-                   [&](const Batch<T>& batch, int32_t first, int) {
-                     unsigned open = vectors_with_weight(batch, weights, first, &bad);
+                   [&](const Batch<T>& batch, int32_t first, int steps) {
+                     unsigned open = vectors_with_weight(batch, weights, first, steps, &bad);
 #pragma unroll 1
                      for (; open; open &= open - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);

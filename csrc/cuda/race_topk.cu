@@ -62,7 +62,7 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
     top = max_nan(top, largest);
     if (u < steps && !(largest < to_beat)) open |= 1u << u;
   }
-  *bad |= bad_elements(r.row, r.law, batch, top, first);
+  *bad |= bad_elements(r.row, r.law, batch, top, first, steps);
   return open;
 }
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
           unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
-                          : r.map.tokens ? vectors_with_weight(batch, weights, first, &bad)
+                          : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
                                          : vectors_to_open(batch, weights, first, steps,
                                                            lane_noise(r.noise, r.row, first), to_beat, &bad);
 #pragma unroll 1

@@ -41,14 +41,15 @@ __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& s
 
 // Did the lane's tokens hold what no law has? `largest` is their maximum, NaN if one is.
 template <class T>
-__device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch,
-                                             float largest, int32_t first) {
+__device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch, float largest,
+                                             int32_t first, int steps) {
   if (!(largest < kInfinity)) return true;
   if (law.is_signed()) return false;
   bool negative = false;
   unsigned signs = 0;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
+  signs &= (1u << steps) - 1u;         // steps that the chunk does not have hold -inf
   for (; signs; signs &= signs - 1) {  // rare: -0, the -inf past the row's end, or a negative one
     const int step = __ffs(static_cast<int>(signs)) - 1;
     const uint4 values = batch.at(step);
@@ -122,7 +123,7 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
     largest[u] = T::largest(batch.vector[u]);
     top = max_nan(top, largest[u]);
   }
-  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first);
+  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
   const float bound = top == top ? weights.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
@@ -198,7 +199,7 @@ __device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law
   with_type(row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(row, part, [](int32_t, int, bool) {},
-                   [&](const Batch<T>& batch, int32_t first, int) {
+                   [&](const Batch<T>& batch, int32_t first, int steps) {
                      unsigned larger = 0;
                      float top = -kInfinity;
 #pragma unroll
@@ -207,7 +208,7 @@ __device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law
                        top = max_nan(top, largest);
                        if (!(largest <= mine.score)) larger |= 1u << u;  // a NaN hides the maximum
                      }
-                     bad |= bad_elements(row, law, batch, top, first);
+                     bad |= bad_elements(row, law, batch, top, first, steps);
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
