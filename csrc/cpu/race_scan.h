@@ -1,5 +1,5 @@
-// The race over one row on the CPU: tiles are dismissed by their maximum, groups by one integer compare, tokens by
-// their weight; only what is left pays for logarithms (specdec/race.h).
+// The race over one row on the CPU. Tiles are dismissed by their maximum, groups by one integer compare, tokens by
+// their weight. Only the tokens that are left cost logarithms (specdec/race.h).
 #pragma once
 
 #include "row.h"
@@ -7,8 +7,8 @@
 
 SPECDEC_BEGIN
 
-// What the race asks of a row's weights: `key`, `log_bound` and `needed_key` as in specdec/law.h, and the log weight of
-// a column, whose raw element the caller has at hand.
+// What the race needs to know of a row's weights: `key`, `log_bound` and `needed_key` as in specdec/law.h, and the log
+// weight of a column. The caller gives the column's raw element.
 
 // Weights p.
 template <class Space>
@@ -24,7 +24,7 @@ struct RowWeights {
 template <class Space>
 SPECDEC_HD RowWeights<Space> row_weights(const Space& space) { return {space}; }
 
-// Weights (p - h q)^+. p bounds them, so only opened groups pay for exponentials, and for the draft's row.
+// Weights (p - h q)^+. They are at most p, so only opened groups cost exponentials and a look at the draft's row.
 template <class Space>
 struct ResidualWeights {
   const LawRow& target;
@@ -64,8 +64,8 @@ struct Podium {
   }
 };
 
-// The groups of a race are those of the whole vocabulary, so a part of one may begin inside of a group. Tiles of the
-// race, too, are those of the vocabulary: `skipped` tokens of the first one lie before this row.
+// The race's groups and tiles are those of the whole vocabulary. A row that is a part of a vocabulary may begin inside
+// of them: `skipped` tokens of the race's first tile lie before the row.
 struct RaceTiles {
   int32_t first, count, skipped, row_tiles;
   int64_t first_token;
@@ -78,9 +78,9 @@ struct RaceTiles {
   SPECDEC_HD U16 counters(int32_t tile) const {
     return U16(static_cast<uint32_t>(first + tile) * kLanes) + lane_index();
   }
-  // Where a group begins: negative if that is before the row.
+  // The column where a group begins. It is negative if the group begins before the row.
   SPECDEC_HD int64_t column(uint32_t group) const { return static_cast<int64_t>(group) * kGroup - first_token; }
-  // The largest element of a tile, or more, from those of the row's own tiles.
+  // At least the largest element of a tile of the race, which may lie in two of the row's own tiles.
   SPECDEC_HD float largest(const float* tile_maxima, int32_t tile) const {
     if (skipped == 0) return tile_maxima[tile];
     const float before = tile > 0 ? tile_maxima[tile - 1] : -kInfinity;
@@ -88,7 +88,7 @@ struct RaceTiles {
   }
 };
 
-// The columns of a group, one bit each, whose key is at least `needed`, and their elements.
+// The columns of a group with a key of at least `needed`, one bit each, and their elements.
 template <class Weights>
 SPECDEC_HD uint64_t group_at_least(const Weights& weights, const Row& row, int64_t begin, float needed, float* raw) {
   const int32_t end = row.vocab - begin < kGroup ? static_cast<int32_t>(row.vocab - begin) : kGroup;
@@ -103,8 +103,8 @@ SPECDEC_HD uint64_t group_at_least(const Weights& weights, const Row& row, int64
   return found;
 }
 
-// Evaluates the columns of one group that could still win. Most groups that come here have none. Of the others most
-// tokens arrive so late that their second word alone tells.
+// Evaluates the columns of one group that could still win. Most groups that come here have none. Where a group has
+// some, most of them arrive so late that their second word alone rules them out.
 template <class Weights, class Result>
 SPECDEC_HD void open_group(const Weights& weights, const Row& row, const Noise& noise, uint32_t index, uint32_t a,
                            uint32_t b, Result& result) {
@@ -158,9 +158,9 @@ SPECDEC_HD void race_tiles(const Weights& weights, const Row& row, const Noise& 
   }
 }
 
-constexpr int32_t kTilesSeen = 16;  // in search of an early arrival
+constexpr int32_t kTilesSeen = 16;  // by the search for an early arrival
 
-// Offers the best of some early arrivals: in each lane the earliest of the groups that it meets in a few tiles.
+// Offers the best of some early arrivals. Each lane looks at its groups in a few tiles and keeps the earliest.
 template <class Weights>
 SPECDEC_HD void offer_early(const Weights& weights, const Row& row, const Noise& noise, Winner& winner) {
   const RaceTiles tiles(row);
@@ -195,7 +195,7 @@ SPECDEC_HD void offer_early(const Weights& weights, const Row& row, const Noise&
   if (best >= 0) winner.offer({race_score(best_weight, first_arrival(a[best], b[best])), best_column});
 }
 
-// A first guess at the winner: the arrival of the largest weight, or an early one. After it most groups are dismissed.
+// A first guess at the winner: the token of the largest weight, or an early one. It lets the race dismiss most groups.
 template <class Weights>
 SPECDEC_HD Winner race_start(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima) {
   Winner winner;
@@ -211,7 +211,7 @@ SPECDEC_HD Winner race_start(const Weights& weights, const Row& row, const Noise
   return winner;
 }
 
-// The winner of the whole row, by its column; tile_maxima as row_maxima left them.
+// The winner of the whole row, as a column. `tile_maxima` comes from row_maxima.
 template <class Weights>
 SPECDEC_HD Candidate race_winner(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
                               const Crew& crew) {

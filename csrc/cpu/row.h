@@ -1,5 +1,5 @@
-// One row of a vocabulary on the CPU, in tiles of 2,048 tokens. A tile's figures never depend on which thread took it
-// and are combined in order, so no result depends on how a row was split.
+// One row of a vocabulary on the CPU, in tiles of 2,048 tokens. A tile's figures do not depend on the thread that took
+// it, and they are combined in order. So no result depends on how a row was split.
 #pragma once
 
 #include "simd.h"
@@ -18,7 +18,7 @@ struct Row {
   const void* data;
   DType dtype;
   int32_t vocab;
-  int32_t first_token;  // column i is this token and i more; all else here counts columns
+  int32_t first_token;  // column 0 is this token; all other numbers here count columns
   SPECDEC_HD int32_t tiles() const { return tiles_of(vocab); }
   SPECDEC_HD int32_t tile_size(int32_t tile) const {
     const int32_t left = vocab - tile * kTile;
@@ -45,12 +45,12 @@ SPECDEC_HD float element(const Row& row, int32_t token) {
   return with_elements(row, token, [](auto p) { return to_float(*p); });
 }
 
-// Sixteen elements from `token` on; those at or past `count` are `fill`.
+// Sixteen elements from `token` on. From the `count`-th on they are `fill`.
 SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill) {
   return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
 }
 
-// The largest element of a tile (NaN does not count). The status says whether one is impossible in a law.
+// The largest element of a tile; a NaN does not count. The status tells of values that are impossible in a law.
 template <class Space, class T>
 SPECDEC_HD float tile_max_of(const Space& space, const T* p, int32_t count, int32_t* status) {
   constexpr int kStep = 4;
@@ -83,12 +83,12 @@ SPECDEC_HD float tile_sum_of(const Logits& space, const T* p, int32_t count, flo
   constexpr int kStep = 4;
   const F16 top(top_x), low(kExpUnderflow), zero(0.0f);
   F16 sum[kStep] = {zero, zero, zero, zero};
-  // The order of operands lets a NaN through to `low`.
+  // With the operands in this order a NaN becomes `low`.
   const auto term = [&](F16 logit) { return exp_in_range(max(min(zero, space.below(logit, top)), low)); };
   int32_t i = 0;
   for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
     for (int k = 0; k < kStep; ++k) {
-      __builtin_prefetch(p + i + k * kLanes + kTile);  // the next tile, while this one is busy with exponentials
+      __builtin_prefetch(p + i + k * kLanes + kTile);  // the next tile arrives while exponentials are taken
       sum[k] = add(sum[k], term(load(p + i + k * kLanes)));
     }
   }
@@ -96,7 +96,7 @@ SPECDEC_HD float tile_sum_of(const Logits& space, const T* p, int32_t count, flo
   return total(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }
 
-// Fills tile_max[0 .. tiles) with raw maxima. The status says whether an element is impossible in a law.
+// Fills tile_maxima[0 .. tiles) with raw maxima. The status tells of values that are impossible in a law.
 SPECDEC_HD int32_t row_maxima(const Row& row, const Law& law, const Crew& crew, float* tile_maxima) {
   return law.in_space([&](auto space) {
     int32_t status[kMaxParts];
@@ -122,7 +122,7 @@ SPECDEC_HD int32_t first_at_least(const Row& row, int32_t tile, float value) {
   return kNoToken;
 }
 
-// The most probable token, lowest id on ties; tile_maxima as row_maxima left them.
+// The most probable token, the lowest on ties. `tile_maxima` comes from row_maxima.
 SPECDEC_HD Candidate row_argmax(const Row& row, const Law& law, const float* tile_maxima) {
   float top = -kInfinity;
   int32_t tile = 0;
@@ -135,7 +135,7 @@ SPECDEC_HD Candidate row_argmax(const Row& row, const Law& law, const float* til
 
 // ---- rows that were looked through ----------------------------------------------------------------------------------
 
-// A row and its law; once somebody looked through it, what the law needs to know of it.
+// A row and its law. Once the row was looked through, also what the law needs to know of it.
 struct LawRow {
   Row row;
   KnownLaw known;
@@ -150,14 +150,14 @@ struct LawRow {
     return column == kNoColumn ? 0.0f : known.probability(column, element(row, column));
   }
 
-  // Sixteen probabilities from `token` on, zero from `end` on and of tokens that the row does not know. `column` goes
-  // along as the tokens rise, from first_column(the first of them) on.
+  // Sixteen probabilities from `token` on; zero from `end` on, and for tokens that the row does not know. `column` is
+  // the caller's place in the map. It begins as first_column(the first token) and moves on with each call.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
     return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
   }
   SPECDEC_HD int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
 
-  // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
+  // Sixteen probabilities from `token` on; zero from `end` on, and from the end of the row on.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
     const int32_t count = (end < row.vocab ? end : row.vocab) - token;
     if (count <= 0) return F16(0.0f);
@@ -171,7 +171,7 @@ struct LawRow {
   }
 
  private:
-  // A map that falls somewhere leaves lanes zero.
+  // Where a bad map falls, some lanes stay zero.
   SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
     const bool greedy = known.law.greedy;
     const int32_t stop = end - token < kLanes ? end : token + kLanes;
@@ -193,7 +193,8 @@ SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const DraftMap& map) {
 
 SPECDEC_HD LawRow law_row(const Row& row, const Law& law) { return law_row(row, law, {nullptr, row.vocab}); }
 
-// A tile of logits, read twice, the second time from the L1 cache. *raw_max is its largest element.
+// What is known of a tile of logits. It is read twice, the second time from the L1 cache. *raw_max: its largest
+// element.
 SPECDEC_HD RowPartial look_at_tile(const Row& row, const Logits& space, int32_t tile, float* raw_max) {
   RowPartial part = kNoPart;
   *raw_max = tile_max(row, space, tile, &part.status);
@@ -205,7 +206,7 @@ SPECDEC_HD RowPartial look_at_tile(const Row& row, const Logits& space, int32_t 
   return part;
 }
 
-// The maximum, the sum and the status of a row of logits. Fills tile_max[0 .. tiles) with raw maxima.
+// The maximum, the sum and the status of a row of logits. Fills tile_maxima[0 .. tiles) with raw maxima.
 SPECDEC_HD RowPartial row_sum(const Row& row, const Logits& space, const Crew& crew, float* tile_maxima,
                               RowPartial* parts) {
   const int32_t tiles = row.tiles();
@@ -222,7 +223,7 @@ SPECDEC_HD RowPartial row_sum(const Row& row, const Logits& space, const Crew& c
   return whole;
 }
 
-// Looks through a row, once: its law's probabilities, its maxima and its status are known then.
+// Looks through a row, once. After that its law's probabilities, its maxima and its status are known.
 SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   if (r.looked) return;
   r.looked = true;
@@ -244,7 +245,7 @@ SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   r.status = whole.status;
 }
 
-// As far as probabilities ask for it. A row of probabilities does not: that one only where its status is wanted.
+// Looks through a row where its probabilities need that, or for its status. A row of probabilities does not need it.
 SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
   if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
 }

@@ -20,7 +20,7 @@ int64_t integer(PyObject* object) {
 template <class Params>
 using Launcher = cudaError_t (*)(const Params&, const Workspace&, cudaStream_t, int64_t*);
 
-// The bytes that are needed; 0 when the kernel is on its way. The arguments behind a call are stream and workspace.
+// The bytes that are needed; 0 when the kernel is on its way. After the call come the stream and the workspace.
 template <class Params>
 int64_t launch(const char* name, Launcher<Params> op, const Params& params, PyObject* const* argument) {
   const auto stream = reinterpret_cast<cudaStream_t>(integer(argument[1]));

@@ -7,10 +7,10 @@
 namespace specdec {
 namespace cuda {
 
-// Larger score, then lower token: larger key. 0 is nobody.
+// A larger score makes a larger key; with equal scores, a lower token does. 0 is nobody.
 using WideKey = unsigned long long;
 
-// Floats in order as unsigned integers.
+// Floats as unsigned integers of the same order.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t b = bits(x + 0.0f);  // -0 and 0 are equal
   return b >> 31 ? ~b : b | 0x80000000u;
@@ -34,7 +34,7 @@ __device__ __forceinline__ WideKey warp_max(WideKey key) {
   return key;
 }
 
-// The same in every lane, whatever the order: a + b = b + a.
+// Every lane gets the same bits, because a + b = b + a.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int with = 16; with; with /= 2) x = add(x, __shfl_xor_sync(kWarp, x, with));
@@ -45,11 +45,12 @@ __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduc
 
 constexpr int kMaxWarps = 8;
 
-// A status bit of a draw that looked through a draft row on its way: the row has weight. Never written to a verdict.
+// A status bit between the blocks of a draw that also looked through a draft row: the row has weight. Never written
+// out.
 constexpr int32_t kDraftWeighs = 1 << 30;
 
-// The block's best candidate, and whether any thread met what no law has; every thread gets it. Holds two barriers, so
-// it can be called again at once.
+// The block's best candidate, and whether any thread met a value that is impossible in a law. Every thread gets both.
+// It contains two barriers, so it can be called again at once.
 __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool bad) {
   SPECDEC_SHARED(WideKey, keys, kMaxWarps);
   const WideKey key = warp_max(key_of_candidate(mine));
@@ -67,8 +68,8 @@ __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool 
   return part;
 }
 
-// True, for every thread, in the block that is the last of `blocks` to come; it sees what the others wrote before. The
-// counter is zero again afterwards.
+// Returns true to every thread of the last of `blocks` blocks that call this. That block sees what the others wrote
+// before. The counter is zero again afterwards.
 __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks) {
   if (blocks == 1) return true;
   SPECDEC_SHARED(unsigned, ticket, 1);
@@ -89,8 +90,8 @@ __device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, 
   partials[index * kWordsAPartial + 1] = static_cast<uint32_t>(part.status);
 }
 
-// The best of `count` parts, of which word(i, 0) and word(i, 1) are the words. Every warp that calls gets it in every
-// lane.
+// The best of `count` parts. word(i, 0) and word(i, 1) are the two words of part i. Every lane of every warp that calls
+// gets the result.
 template <class Word>
 __device__ __forceinline__ RowPartial best_of_parts(int count, Word&& word) {
   WideKey best = 0;

@@ -12,10 +12,10 @@ struct RaceRequest {
   Law law;
   Noise noise;
   DraftMap map;  // which tokens its columns are
-  Entry who;     // nothing is read of one that is not live
+  Entry who;     // if it is not live, only the status is set
   int32_t status;
 
-  // A candidate among the columns as one among the target's tokens.
+  // Turns a candidate's column into the target's token.
   __device__ Candidate token_of(const Candidate& c) const {
     const Candidate found = map.to_target(c);
     return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
@@ -35,7 +35,7 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   return r;
 }
 
-// ---- rows of a draft's own vocabulary: candidates are columns, the noise is that of their tokens --------------------
+// ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token -----------------
 
 // The lane's vectors that hold weight, as bits.
 template <class T>
@@ -47,17 +47,17 @@ __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, c
   for (int u = 0; u < kVectors; ++u) {
     const float largest = T::largest(batch.vector[u]);
     top = max_nan(top, largest);
-    if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN hides the maximum
+    if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN: maximum unknown
   }
   *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
   return open;
 }
 
-// A column in the race; nobody if it cannot beat `to_beat`.
+// A column as a candidate; nobody if it cannot beat `to_beat`.
 __device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, const Weights& weights, int32_t column,
                                                       float to_beat) {
   const int32_t token = r.map.tokens[column];
-  if (token < 0) return kNobody;  // no map has that
+  if (token < 0) return kNobody;  // not a valid map
   const uint32_t index = static_cast<uint32_t>(token) / kGroup;
   const Words<uint32_t> w = noise_words(opaque(r.noise), index >> 1);
   const uint32_t a = index & 1 ? w.word[1] : w.word[0], b = index & 1 ? w.word[3] : w.word[2];
@@ -96,7 +96,7 @@ __device__ __forceinline__ RowPartial find_winner(const Row& row, const Law& law
   return race_part(weights_of_row(row, law), noise, part);
 }
 
-// The target's token of what was found among the columns.
+// The target's token for the column that was found.
 __device__ __forceinline__ Draw draw_of(const RaceRequest& r, const RowPartial& found) {
   return draw_of(r.token_of(found.best), r.status | found.status);
 }

@@ -1,5 +1,5 @@
-// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys over its lanes; where k is more,
-// the row is read again for the next 32. Blocks write the lists of their parts, the last block of a row merges them.
+// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
+// is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
 #include "launch.cuh"
 #include "race_request.cuh"
 
@@ -10,11 +10,11 @@ namespace {
 
 constexpr WideKey kCeiling = ~WideKey{0};
 
-// The best of a warp in falling order: lane i holds the i-th; 0 is nobody.
+// The best keys of a warp in falling order. Lane i holds the i-th; 0 is nobody.
 struct Podium {
   WideKey place = 0;
   int size;            // places that count, at most 32
-  WideKey below;       // keys from here on were taken by an earlier podium
+  WideKey below;       // this key and larger ones were taken by an earlier podium
 
   __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
   __device__ float to_beat() const { return candidate_of_key(last()).score; }
@@ -66,7 +66,7 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
   return open;
 }
 
-// The arrivals of this warp's chunks of a row. Says whether this thread met what no law has.
+// The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
 __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, const Shared<unsigned>& best,
                                             Podium* podium) {
   const Weights weights = weights_of_row(r.row, r.law);
@@ -77,7 +77,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
         r.row, part,
         [&](int32_t first, int steps, bool any) {
           if (!any || r.law.greedy || r.map.tokens) return;
-          // The first arrivals of the warp's groups are so many tokens: what the last of them scores is to be beaten.
+          // The first arrivals of the warp's groups are that many candidates, so a token must beat the worst of them.
           Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
           offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, r.row, first), &mine);
@@ -104,7 +104,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
             for (int i = 0; i < T::kPerVector; ++i) {
               WideKey key = 0;
               const bool inside = column + i >= 0 && column + i < r.row.vocab;
-              // From memory again: the batch, kept in registers for this loop, would take 27 of them.
+              // Read again from the cache: the batch would take 27 more registers in this loop.
               if (mine && inside)
                 key = key_of(r, weights, group, element(r.row, column + i), column + i, to_beat);
               podium->offer(key);
@@ -117,7 +117,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
   return bad;
 }
 
-// The best of the block's warps, into warp 0. Every thread learns whether any brought `bad`.
+// The best of the block's warps, for warp 0. Returns to every thread whether any thread's `bad` is set.
 __device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
   SPECDEC_SHARED(WideKey, places, kThreads);
   places[threadIdx.x] = podium->place;
@@ -131,7 +131,7 @@ __device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
 struct RaceTopkArguments {
   RaceParams p;
   WideKey* lists;  // [rows, splits, k]
-  WideKey* flags;  // [rows, splits]: whether the part held what no law has
+  WideKey* flags;  // [rows, splits]: whether the part has a value that is impossible in a law
   unsigned* tickets;
   int splits;
 };
@@ -142,7 +142,7 @@ __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const 
   a.p.tokens.data[index * a.p.k() + at] = token == kNoToken ? -1 : token;
 }
 
-// By one thread, which knows the row's first arrival.
+// Called by one thread. `first` is the row's first arrival.
 __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequest& r, int64_t index, bool bad,
                                              WideKey first) {
   RowPartial found = kNoPart;
@@ -215,7 +215,7 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  // Each split has a list of k: no more splits than keep the lists short.
+  // Each split has a list of k, so the number of splits is limited to keep the lists short.
   constexpr int64_t kLists = 16 << 10;
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   if (splits > kLists / (rows * k)) splits = kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;

@@ -12,7 +12,7 @@ namespace cuda {
 constexpr unsigned kWarp = 0xffffffffu;
 constexpr int kVectors = 8;  // 16-byte loads a lane has in flight
 
-// Opaque, so that the compiler computes them again inside of a loop and keeps no register for them.
+// Opaque, so that the compiler does not move what a loop computes from these out of the loop: it would take registers.
 __device__ __forceinline__ int lane_id() { return static_cast<int>(opaque(threadIdx.x) % 32); }
 __device__ __forceinline__ int warp_id() { return static_cast<int>(opaque(threadIdx.x) / 32); }
 __device__ __forceinline__ int warps_in_block() { return static_cast<int>(blockDim.x / 32); }
@@ -69,9 +69,10 @@ struct Row {
   const void* data;
   int32_t vocab;
   DType dtype;
-  int32_t first_token = 0;  // column i is this token and i more; all else here counts columns
+  int32_t first_token = 0;  // column 0 is this token; all other numbers here count columns
 
-  // Columns before the row that belong to the group of its first token. Chunks begin there, so that they hold groups.
+  // How many tokens of the first column's group lie before the row. Chunks begin with that group, so they hold whole
+  // groups.
   __device__ __forceinline__ int32_t skipped() const { return first_token % kGroup; }
 };
 
@@ -98,7 +99,7 @@ __device__ __forceinline__ auto with_type(DType dtype, F&& f) {
   }
 }
 
-// One element: for what is rare. A draft row may be shorter than the target's; callers look at vocab first.
+// One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
 __device__ __forceinline__ float element(const Row& row, int32_t token) {
   return row.dtype == DType::kFloat32    ? static_cast<const float*>(row.data)[token]
          : row.dtype == DType::kBFloat16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
@@ -124,7 +125,7 @@ struct Batch {
                                                                : load_elements(data, at, end);
   }
 
-  // Vector `step`, where the step is known at run time alone: by selection, so that all stay in registers.
+  // Vector `step`, if `step` is known only at run time. It is selected, so that all vectors stay in registers.
   __device__ uint4 at(int step) const {
     uint4 v = vector[0];
 #pragma unroll
@@ -133,13 +134,13 @@ struct Batch {
     return v;
   }
 
-  // Steps from `count` on, and what is outside of the row, are -inf. `first` may lie before the row.
+  // Steps from `count` on and columns outside of the row are -inf. `first` may lie before the row.
   __device__ void load(const Row& row, int32_t first, int count) {
     using Raw = typename T::Raw;
     const Raw* data = static_cast<const Raw*>(row.data);
     if (aligned(row) && first >= 0 && row.vocab - first >= count * kPerStep) {
       constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
-      const Raw* mine = data + token(first, 0);  // one address; the steps are offsets in the instructions
+      const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
       if (count == kVectors) {
 #pragma unroll
         for (int u = 0; u < kVectors; ++u) vector[u] = load_stream(mine + u * kPerStep);
@@ -150,8 +151,8 @@ struct Batch {
         vector[u] = u < count ? load_stream(mine + u * kPerStep) : uint4{kNothing, kNothing, kNothing, kNothing};
       return;
     }
-    // The end of a row, or a row that starts between 16-byte boundaries: in a loop, by way of local memory, because
-    // this text stands in every kernel several times.
+    // The end of a row, or a row that does not start on a 16-byte boundary. This is a loop over local memory to keep
+    // the code small, because every kernel contains it several times.
     uint4 staged[kVectors];
 #pragma unroll 1
     for (int u = 0; u < kVectors; ++u) {

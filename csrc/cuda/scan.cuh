@@ -1,7 +1,7 @@
-// The race over a part of a row, and the maximum of it: one pass, 16 bytes a load. A tile of 2,048 tokens (1,024 in
-// float32) is what a warp holds at once. Each lane owns the noise of one group; a tile, then each lane's eight (four)
-// tokens of a vector, are dismissed by an integer compare; what is left is evaluated exactly (specdec/race.h), so the
-// winner never depends on how the row was cut.
+// The race over a part of a row, and the argmax of a part: one pass, 16 bytes a load. A warp holds a chunk of up to
+// 2,048 tokens at once (1,024 in float32). Each lane owns the noise of one group. Most chunks are dismissed by one
+// integer compare a lane, most vectors of the others by a compare each. The tokens that are left are evaluated exactly
+// (specdec/race.h), so the winner does not depend on how the row was cut.
 #pragma once
 
 #include "collect.cuh"
@@ -10,12 +10,12 @@
 namespace specdec {
 namespace cuda {
 
-// Which part of a row this block takes: block `rank` of `size`. Chunks of `steps` vectors go to the warps in turn.
+// The part of a row that this block takes: it is block `rank` of `size`. The warps of all blocks take chunks in turn.
 struct Part {
   int rank, size;
 };
 
-// Vectors a lane takes at once: eight where there is enough to do for every warp, fewer where a row is spread thin.
+// Vectors a lane takes at once: eight, or fewer if eight would leave warps without work.
 template <class T>
 __device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
   const int32_t steps = (vocab + Batch<T>::kPerStep - 1) / Batch<T>::kPerStep;
@@ -39,7 +39,8 @@ __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& s
   }
 }
 
-// Did the lane's tokens hold what no law has? `largest` is their maximum, NaN if one is.
+// Is one of the lane's values impossible in a law (NaN, +inf, a negative probability)? `largest` is their maximum, or
+// NaN.
 template <class T>
 __device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch, float largest,
                                              int32_t first, int steps) {
@@ -49,8 +50,8 @@ __device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, con
   unsigned signs = 0;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
-  signs &= (1u << steps) - 1u;         // steps that the chunk does not have hold -inf
-  for (; signs; signs &= signs - 1) {  // rare: -0, the -inf past the row's end, or a negative one
+  signs &= (1u << steps) - 1u;         // the other steps are -inf
+  for (; signs; signs &= signs - 1) {  // rare: -0, a negative value, or the -inf outside of the row
     const int step = __ffs(static_cast<int>(signs)) - 1;
     const uint4 values = batch.at(step);
     const int32_t column = Batch<T>::token(first, step);
@@ -60,7 +61,7 @@ __device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, con
   return negative;
 }
 
-// The same noise, not worked ahead with.
+// The same noise; opaque, so that the compiler does not move work on it out of a loop.
 __device__ __forceinline__ Noise opaque(const Noise& n) {
   return {{opaque(n.key.low), opaque(n.key.high)}, opaque(n.position), opaque(n.nonce), n.stream};
 }
@@ -77,7 +78,7 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const Row&
   return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
 }
 
-// A first guess at the best score: of the lane's group the token that arrives first.
+// A first guess at the best score: the token of the lane's group that arrives first.
 __device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups,
                                                     const LaneNoise& words, Candidate* mine) {
   const Row& row = weights.target.row;
@@ -87,7 +88,7 @@ __device__ __forceinline__ void offer_first_arrival(const Weights& weights, int3
   if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), column};
 }
 
-// Evaluates what of the lane's vector `values`, which begins with `column`, could still win.
+// Evaluates those tokens of a lane's vector that could still win. The vector begins with `column`.
 template <class T>
 __device__ __forceinline__ void open_vector(const Weights& weights, const Noise& visible, const uint4& values,
                                             int32_t column, float to_beat, Candidate* mine) {
@@ -106,8 +107,9 @@ __device__ __forceinline__ void open_vector(const Weights& weights, const Noise&
   }
 }
 
-// Could a token of log weight `bound` win against `to_beat` in a group of word `a`? largest_winning_word the other way
-// round: cheaper where every vector has a bound of its own, and looser (its logarithm is within 1e-6).
+// Could a token of log weight `bound` win against `to_beat` in a group with the word `a`? largest_winning_word answers
+// the same question, but its result is for one bound. Here each vector has its own, so this is cheaper. It is looser,
+// because its logarithm is only within 1e-6.
 __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) {
   const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
   return bound > -kInfinity && !(bound < needed - 1e-4f - slack(to_beat, needed));
@@ -124,7 +126,7 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
     top = max_nan(top, largest[u]);
   }
   *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
-  const float bound = top == top ? weights.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
+  const float bound = top == top ? weights.log_bound(top) : kLargest;  // with a NaN every token is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
   if (!__any_sync(kWarp, open_tile)) return 0;
@@ -138,9 +140,9 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
   return open;
 }
 
-// The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` is a vector of the
-// batch once more: from the cache here, where eight vectors in registers until then would cost too many of them; an
-// epilogue whose logits were never in memory gives batch.at(step).
+// The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` returns a vector
+// of the batch for the second time. race_part reads it from the cache, because eight vectors would take too many
+// registers until then. An epilogue has its logits in registers alone and returns batch.at(step).
 template <class T, class Again>
 __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
@@ -161,7 +163,7 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights&
   }
 }
 
-// The best of this block's part of a row, by its column, under `weights`. Every thread gets it.
+// The winner of this block's part of a row under `weights`, as a column. Every thread gets it.
 __device__ __forceinline__ RowPartial race_part(const Weights& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
@@ -174,7 +176,7 @@ __device__ __forceinline__ RowPartial race_part(const Weights& weights, const No
         weights.target.row, part,
         [&](int32_t first, int steps, bool any) {
           if (any) {
-            prefetch<T>(weights.target.row, first, steps);  // on its way while the first guess is made
+            prefetch<T>(weights.target.row, first, steps);  // it arrives while the first guess is made
             offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep,
                                 lane_noise(noise, weights.target.row, first), &mine);
             const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
@@ -206,14 +208,14 @@ __device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law
                      for (int u = 0; u < kVectors; ++u) {
                        const float largest = T::largest(batch.vector[u]);
                        top = max_nan(top, largest);
-                       if (!(largest <= mine.score)) larger |= 1u << u;  // a NaN hides the maximum
+                       if (!(largest <= mine.score)) larger |= 1u << u;  // with a NaN the maximum is unknown
                      }
                      bad |= bad_elements(row, law, batch, top, first, steps);
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
                        const uint4 values = Batch<T>::load_vector(row, column, row.vocab);
-                       for (int i = 0; i < T::kPerVector; ++i) {  // outside of the row nothing has weight
+                       for (int i = 0; i < T::kPerVector; ++i) {  // columns outside of the row have no weight
                          const float rank = law.rank(T::at(values, i));
                          if (rank > mine.score) mine = {rank, column + i};
                        }

@@ -1,5 +1,5 @@
-// The log-sum-exp of rows of logits, by tiles of what a warp holds at once. A tile's figures depend on nothing but the
-// tile, and they are combined in one order: so no probability depends on how many blocks shared a row.
+// The log-sum-exp of rows of logits. A tile is what a warp holds at once. A tile's figures depend on the tile alone,
+// and they are combined in one order. So no probability depends on how many blocks shared a row.
 #pragma once
 
 #include "scan.cuh"
@@ -13,7 +13,7 @@ __device__ __forceinline__ int32_t tiles_of(const Row& row) {
   return (row.vocab + tile - 1) / tile;
 }
 
-// Maximum, sum and status of a tile, as one word. The sum is never negative, so its sign is free.
+// Maximum, sum and status of a tile, as one word. The sum is never negative, so its sign bit holds the status.
 __device__ __forceinline__ WideKey packed(const RowPartial& tile) {
   return static_cast<WideKey>(bits(tile.max)) << 32 | bits(tile.sum) | (tile.status ? 0x80000000u : 0u);
 }
@@ -34,7 +34,7 @@ __device__ __forceinline__ RowPartial look_at_tile(const Row& row, int32_t tile,
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) largest = max_nan(largest, T::largest(batch.vector[u]));
   const bool bad = __any_sync(kWarp, !(largest < kInfinity));
-  if (bad) {  // then from memory: a NaN must not count
+  if (bad) {  // read again, from memory: a NaN must not count
     largest = -kInfinity;
 #pragma unroll 1
     for (int i = 0; i < kVectors * T::kPerVector; ++i) {
@@ -57,9 +57,9 @@ __device__ __forceinline__ RowPartial look_at_tile(const Row& row, int32_t tile,
     for (int u = 0; u < kVectors; ++u) {
 #pragma unroll
       for (int i = 0; i < T::kPerVector; ++i) {
-        // min: x may overflow where top was capped, and is not rounded before top is taken away. The approximate
-        // exponential is within 2^-22 (and what its argument loses is as small beside a sum that holds exp(0)); a law
-        // needs 1e-5.
+        // min: x may overflow where top was capped. The product is not rounded before top is subtracted (fused). The
+        // approximate exponential is within 2^-22. The error of its argument is as small, because the sum holds exp(0).
+        // A law needs 1e-5.
         const float below = fminf(space.fused_below(T::at(batch.vector[u], i), top), 0.0f);
         sum = add(sum, exp2_approx(mul(below, 1.44269504f)));
       }
@@ -72,13 +72,13 @@ __device__ __forceinline__ RowPartial look_at_tile(const Row& row, int32_t tile,
   return with_type(row.dtype, [&](auto type) { return look_at_tile<decltype(type)>(row, tile, space); });
 }
 
-// A row of which the argmax was looked for: nobody is found where nothing has weight.
+// Completes the status of a row whose argmax was looked for: if nobody was found, nothing has weight.
 __device__ __forceinline__ RowPartial with_argmax(RowPartial row) {
   if (row.best.token == kNoToken) row.status |= kStatusNonFinite;
   return row;
 }
 
-// One warp: the whole row from `word(tile)`, in an order that depends on `tiles` alone.
+// By one warp: the whole row from its tiles' words, in an order that depends on `tiles` alone.
 template <class F>
 __device__ __forceinline__ RowPartial combine_tiles(int32_t tiles, F&& word) {
   RowPartial row = kNoPart;

@@ -14,8 +14,8 @@ inline int tiles_of(const Rows& rows) {
   return (rows.vocab + tile - 1) / tile;
 }
 
-// The log-sum-exp of rows 0 .. rows - 1 of at most `tiles` tiles: store(row, what is known of it), each by one thread of
-// this block. The block must meet at a barrier before others look. row_at(i) is a row and its law.
+// The log-sum-exps of rows 0 .. rows - 1, of at most `tiles` tiles each. One thread of this block calls store(row, what
+// is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law.
 template <class Team, class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, RowAt&& row_at, Store&& store) {
   for (int i = team.rank() * warps_in_block() + warp_id(); i < rows * tiles; i += team.size() * warps_in_block()) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
   }
 }
 
-// The argmax of a row and whether it holds what no law has: for every thread of the team.
+// The argmax of a row, and whether it has a value that is impossible in a law. Every thread of the team gets both.
 template <class Team>
 __device__ __forceinline__ RowPartial look_through(Team& team, const LawRow& side) {
   return with_argmax(best_of_team(team, argmax_part(side.row, side.known.law, {team.rank(), team.size()})));

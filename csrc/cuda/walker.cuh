@@ -1,4 +1,5 @@
-// A kernel that walks a chain or a tree: the walking warp orders (walk_orders.cuh), its block and team fill the orders.
+// A kernel that walks a chain or a tree. The walking warp gives orders (walk_orders.cuh), its block and team carry them
+// out.
 #pragma once
 
 #include "law_sums.cuh"
@@ -15,15 +16,15 @@ struct WalkArguments {
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
   int tiles;          // of the longest row of logits
-  // Where nodes have siblings, in shared memory:
+  // If nodes have siblings, bytes of shared memory:
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
-  int held_fours;   // vectors of each; 0 where they do not fit
+  int held_fours;   // vectors of each; 0 if they do not fit
 };
 
-// ---- figures of rows ------------------------------------------------------------------------------------------------
+// ---- what is known of rows ------------------------------------------------------------------------------------------
 
-// The log-sum-exps of the rows ordered, into shared memory.
+// Puts the log-sum-exps that were ordered into shared memory.
 template <class Team, class Params>
 __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
                                           const Shared<RowPartial>& looked_through) {
@@ -40,7 +41,7 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
       [&](int row, const RowPartial& whole) { looked_through[row / sides * 2 + (is_target(row) ? 0 : 1)] = whole; });
 }
 
-// The rows ordered, with what is known of them. Rows of probabilities have no figures.
+// The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
 template <class Params>
 __device__ __forceinline__ LawRow ordered_target(const WalkArguments<Params>& a, const Order& order,
                                                  const Shared<RowPartial>& looked_through) {
@@ -81,8 +82,8 @@ __device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename 
   return weights;
 }
 
-// Looks through the rows ordered, then draws if that was ordered. Every member knows the draw afterwards, unless the walk
-// ends with it: then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
+// Looks through rows, then draws, as ordered. Afterwards every member knows the draw, unless the walk ends with it.
+// Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
 template <class Topology, class Team>
 __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology::Params>& a, Team& team,
                                           const Order& order, const Shared<RowPartial>& looked_through,
@@ -117,7 +118,7 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
       found = gather_partials(a.partials, first, part.size);
     }
     if (found.best.token != kNoToken || !order.residual || (status & kStatusEmptyResidual)) break;
-    // p and q equal to rounding: the last member alone draws from p.
+    // p and q are equal up to rounding. The last member alone draws from p.
     status = found.status | kStatusEmptyResidual;
     weights = weights_of_row(weights.target.row, order.target_law);
     part = {0, 1};
@@ -134,7 +135,7 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
 
 // ---- siblings -------------------------------------------------------------------------------------------------------
 
-// Marks the tokens of the node's children before `end`, for the whole block.
+// Marks the tokens of the node's children with an index below `end`, for the whole block.
 template <class Topology>
 __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int32_t end,
                                            const Shared<unsigned>& tried) {
@@ -152,9 +153,9 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
   __syncthreads();
 }
 
-// A node's rows come out of memory once, for their log-sum-exps. Its second child and later ones ask for sums over both
-// rows. These come from p and q, which the members of the team hold in shared memory; where a member's part does not
-// fit, from the L2 cache.
+// A node's rows are read from memory once, for their log-sum-exps. From the second child on, sums over both rows are
+// needed. They are taken from p and q in the team's shared memory or, if a member's part does not fit, read again from
+// the L2 cache.
 template <class Team, class Params>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
                                             const Shared<RowPartial>& looked_through, const Shared<unsigned>& tried,
@@ -168,7 +169,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
       [&](int32_t token) {
         const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
         Four law_p, law_q;
-        if (a.held_fours && !order.fresh) {  // every thread meets its own tokens again
+        if (a.held_fours && !order.fresh) {  // every thread gets the same tokens as before
           law_p = held[place], law_q = held[a.held_fours + place];
         } else {
           law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
@@ -197,7 +198,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// A team walks one request. `kRows` is the most that rows_at_once can be.
+// A team walks one request. `rows_at_once` is at most `kRows`.
 template <class Topology, class Team, int kRows>
 __device__ __forceinline__ void walk_request(const WalkArguments<typename Topology::Params>& a) {
   SPECDEC_SHARED(RowPartial, looked_through, 2 * kRows);
@@ -237,7 +238,7 @@ WalkArguments<Params> walk_arguments(const Params& p) {
   return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 0, 0};
 }
 
-// Teams of more than one block also need a ticket, and room for what each block drew.
+// A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
 inline TeamPlan walk_plan(const TeamShape& shape, int64_t requests, int items) {
   const int64_t tickets = shape.size > 1 ? requests : 0;
   return team_plan(shape, requests, items, tickets, tickets * shape.size * kWordsAPartial);

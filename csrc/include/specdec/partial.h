@@ -1,5 +1,5 @@
-// What is known of a part of a row, or of all of it. A row may be cut into tiles, blocks or shards of the vocabulary:
-// each part is looked at on its own, and the records are put together.
+// What is known of a part of a row, or of all of it. A row may be cut into tiles, into the shares of blocks, or into
+// shards of the vocabulary. Each part is looked at on its own. Then the records are put together.
 #pragma once
 
 #include "law.h"
@@ -7,12 +7,12 @@
 
 SPECDEC_BEGIN
 
-// Whoever fills a record fills what was asked for; the rest stays as it is in kNoPart.
+// A record holds what was asked for. The other fields are those of kNoPart.
 struct RowPartial {
-  float max;       // of x = logit / T; -inf where nothing has weight
-  float sum;       // of exp(x - max); 0 where nothing has weight
+  float max;       // of x = logit / T; -inf if nothing has weight
+  float sum;       // of exp(x - max); 0 if nothing has weight
   Candidate best;  // the winner of a race, or the argmax
-  int32_t status;  // bits of what was met
+  int32_t status;  // bits, as in config.h
 };
 
 constexpr RowPartial kNoPart = {-kInfinity, 0.0f, kNobody, kStatusOk};
@@ -22,8 +22,8 @@ SPECDEC_HD float sum_below(const RowPartial& part, float top) {
   return part.sum > 0.0f ? mul(part.sum, exp_or_zero(sub(part.max, top))) : 0.0f;
 }
 
-// Two parts of one row. Maxima, candidates and status do not depend on the order in which parts are put together; sums
-// do in their last bits. So whoever promises the same bits always takes the parts in the same order.
+// Puts two parts of one row together. The order of parts does not matter for maxima, candidates and status. It does for
+// the last bits of sums. So for the same bits always take the parts in the same order.
 SPECDEC_HD RowPartial together(const RowPartial& a, const RowPartial& b) {
   const float top = max(a.max, b.max);
   return {top, add(sum_below(a, top), sum_below(b, top)), best_of(a.best, b.best), a.status | b.status};
