@@ -29,59 +29,74 @@ class RowPartial(ctypes.Structure):
     ]
 
 
-def played(tmp_path_factory):
-    library = ctypes.CDLL(str(build("row_part", [SOURCE])))
+def played(sanitize=False):
+    library = ctypes.CDLL(str(build("row_part", [SOURCE], sanitize=sanitize)))
     library.host_cuda_configure(4, 2, 90, 4, ctypes.c_uint64(1))
     return library
 
 
-def native(tmp_path_factory):
-    path = tmp_path_factory.mktemp("row_part") / "row_part.so"
+def native(folder):
+    path = folder / "row_part.so"
     flags = [*FLAGS, "-O1", "-fopenmp", "-shared", "-DSPECDEC_ISA=scalar", "-I", ROOT / "csrc" / "include"]
     subprocess.run([COMPILER, *map(str, flags), str(SOURCE), "-o", str(path)], check=True)
     return ctypes.CDLL(str(path))
 
 
-@pytest.fixture(scope="module", params=[native, played], ids=["cpu", "cuda-host"])
-def race_part(request, tmp_path_factory):
-    library = request.param(tmp_path_factory)
+def pointer(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
 
-    def run(logits, first_token, k, temperature, seed):
-        tokens = torch.full((k,), -77)
-        failed = library.race_part(
-            ctypes.c_void_p(logits.data_ptr()),
-            DTYPES.index(logits.dtype),
-            len(logits),
-            first_token,
-            ctypes.c_float(temperature),
-            ctypes.c_int64(seed),
-            ctypes.c_int64(k),
-            ctypes.c_void_p(tokens.data_ptr()),
-        )
-        assert not failed
-        return tokens.tolist()
 
-    return run
+def race_part(library, logits, first_token, k, temperature, seed):
+    """The first k arrivals in a part of a vocabulary that begins with `first_token`."""
+    tokens, form = torch.full((k,), -77), DTYPES.index(logits.dtype)
+    numbers = (ctypes.c_float(temperature), ctypes.c_int64(seed), ctypes.c_int64(k))
+    assert not library.race_part(pointer(logits), form, len(logits), first_token, *numbers, pointer(tokens))
+    return tokens.tolist()
+
+
+def race_product(library, weights, hidden, first_token, temperature, seed):
+    """The winner among the rows of `weights` by their products with `hidden`."""
+    token, (rows, depth) = torch.full((1,), -77), weights.shape
+    numbers = (ctypes.c_float(temperature), ctypes.c_int64(seed))
+    assert not library.race_product(
+        pointer(weights), pointer(hidden), depth, rows, first_token, *numbers, pointer(token)
+    )
+    return token.item()
+
+
+def every_part():
+    """For the sanitizers: parts that begin and end anywhere, on the played machine."""
+    library = played(sanitize=True)
+    weights = torch.randn(CUTS[-1], 3)
+    for begin, end in pairwise(CUTS):
+        for dtype in DTYPES:
+            for k in (1, 40):
+                race_part(library, weights[begin:end, 0].to(dtype, copy=True), begin, k, 1.0, 0)
+        race_product(library, weights[begin:end].clone(), weights[0], begin, 1.0, 0)
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda-host"])
+def library(request, tmp_path_factory):
+    return played() if request.param == "cuda-host" else native(tmp_path_factory.mktemp("row_part"))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_parts_agree_with_the_whole(race_part, dtype, temperature):
+def test_parts_agree_with_the_whole(library, dtype, temperature):
     logits = torch.randn(CUTS[-1], generator=torch.Generator().manual_seed(1)).mul(3).to(dtype)
     for seed in range(3):
         whole = race_topk(logits[None], 40, seed=seed, position=0, temperature=temperature)[0].tolist()
         for begin, end in pairwise(CUTS):
             expected = [token for token in whole if begin <= token < end]
-            found = race_part(logits[begin:end], begin, 40, temperature, seed)
+            found = race_part(library, logits[begin:end], begin, 40, temperature, seed)
             assert found[: len(expected)] == expected
-            assert race_part(logits[begin:end], begin, 1, temperature, seed) == found[:1]
+            assert race_part(library, logits[begin:end], begin, 1, temperature, seed) == found[:1]
             assert all(begin <= token < end for token in found if token != -1)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("case", ["normal", "nan", "ties", "empty part", "no weight"])
-def test_what_is_known_of_parts_is_known_of_the_whole(tmp_path_factory, case, backwards):
-    library = played(tmp_path_factory)
+def test_what_is_known_of_parts_is_known_of_the_whole(library, case, backwards):
     begin = torch.tensor([0, 1, 64, 1000, 1000, 2048, 3000], dtype=torch.int32)
     logits = torch.randn(3000, generator=torch.Generator().manual_seed(2)).mul(3)
     if case == "nan":
@@ -93,19 +108,14 @@ def test_what_is_known_of_parts_is_known_of_the_whole(tmp_path_factory, case, ba
     elif case == "no weight":
         logits[:] = -torch.inf
     row = RowPartial()
-    library.known_of_parts(
-        ctypes.c_void_p(logits.data_ptr()),
-        ctypes.c_void_p(begin.data_ptr()),
-        len(begin) - 1,
-        int(backwards),
-        ctypes.byref(row),
-    )
+    library.known_of_parts(pointer(logits), pointer(begin), len(begin) - 1, int(backwards), ctypes.byref(row))
     clean = logits.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
     top = clean.max().item()
     assert row.max == row.score == top
     assert row.status == (1 if case == "nan" else 0)
     if case == "no weight":
-        assert row.sum == 0.0 and row.token == NOBODY
+        assert row.sum == 0.0
+        assert row.token == NOBODY
     else:
         assert row.token == clean.argmax().item()
         # 3,000 terms of at most 1, each within 3e-7, and a rounding of the sum a term.
@@ -113,29 +123,17 @@ def test_what_is_known_of_parts_is_known_of_the_whole(tmp_path_factory, case, ba
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
-def test_the_epilogue_of_a_matrix_product_races(tmp_path_factory, temperature):
+def test_the_epilogue_of_a_matrix_product_races(temperature):
     """Its logits are in registers and nowhere else."""
-    library = played(tmp_path_factory)
+    library = played()
     draw = torch.Generator().manual_seed(3)
     weights, hidden = torch.randn(CUTS[-1], 3, generator=draw), torch.randn(3, generator=draw)
     logits = torch.zeros(len(weights))
     for column, factor in zip(weights.T, hidden, strict=True):
         logits += column * factor
     for begin, end in ((0, CUTS[-1]), (1000, 9000), (2049, 2050)):
-        part = weights[begin:end].contiguous()
-        inside = torch.full_like(logits, -torch.inf)
-        inside[begin:end] = logits[begin:end]
+        part = torch.full_like(logits, -torch.inf)
+        part[begin:end] = logits[begin:end]
         for seed in range(5):
-            token = torch.full((1,), -77)
-            failed = library.race_product(
-                ctypes.c_void_p(part.data_ptr()),
-                ctypes.c_void_p(hidden.data_ptr()),
-                3,
-                len(part),
-                begin,
-                ctypes.c_float(temperature),
-                ctypes.c_int64(seed),
-                ctypes.c_void_p(token.data_ptr()),
-            )
-            expected = race_sample(inside, seed=seed, position=0, temperature=temperature)
-            assert not failed and begin + token.item() == expected.item()
+            found = race_product(library, weights[begin:end].clone(), hidden, begin, temperature, seed)
+            assert begin + found == race_sample(part, seed=seed, position=0, temperature=temperature)
