@@ -53,8 +53,8 @@ __device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, con
   signs &= (1u << steps) - 1u;         // the other steps are -inf
   for (; signs; signs &= signs - 1) {  // rare: -0, a negative value, or the -inf outside of the row
     const int step = __ffs(static_cast<int>(signs)) - 1;
-    const uint4 values = batch.at(step);
     const int32_t column = Batch<T>::token(first, step);
+    const uint4 values = Batch<T>::load_vector(row, column, row.vocab);  // again, to hold fewer registers
     for (int i = 0; i < T::kPerVector; ++i)
       negative |= column + i >= 0 && column + i < row.vocab && T::at(values, i) < 0.0f;
   }

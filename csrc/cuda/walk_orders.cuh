@@ -21,7 +21,7 @@ struct Order {
   Law target_law, draft_law;
   unsigned sides;  // kSums, kLook: which rows; kDraw: which rows to look through before the draw
   int32_t rows;    // kSums: of how many nodes, from this one on
-  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this
+  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none
   bool fresh;      // kMasses: the first order of this node
   bool residual;   // kDraw: from (p - taken q)^+, or from p without the tokens left out
   float taken;     // the multiple of q that is subtracted
@@ -34,7 +34,7 @@ struct Memory {
   Walk walk;
   int32_t status;
   int32_t target_from, target_to, draft_from, draft_to;  // the nodes whose rows were looked through
-  int32_t masses_node, masses_child, drawn_node;         // whom the latest answers are for
+  int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
   Masses masses;
   Draw drawn;
   bool writes;  // this member writes the verdict, for its team
