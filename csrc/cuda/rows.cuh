@@ -125,6 +125,13 @@ struct Batch {
                                                                : load_elements(data, at, end);
   }
 
+  // The vector that begins with column `at`, for the second time: it is in a cache.
+  __device__ __forceinline__ static uint4 load_again(const Row& row, int32_t at) {
+    const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
+    return aligned(row) && at >= 0 && row.vocab - at >= T::kPerVector ? *reinterpret_cast<const uint4*>(data + at)
+                                                                      : load_elements(data, at, row.vocab);
+  }
+
   // Vector `step`, if `step` is known only at run time. It is selected, so that all vectors stay in registers.
   __device__ uint4 at(int step) const {
     uint4 v = vector[0];

@@ -54,7 +54,7 @@ __device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, con
   for (; signs; signs &= signs - 1) {  // rare: -0, a negative value, or the -inf outside of the row
     const int step = __ffs(static_cast<int>(signs)) - 1;
     const int32_t column = Batch<T>::token(first, step);
-    const uint4 values = Batch<T>::load_vector(row, column, row.vocab);  // again, to hold fewer registers
+    const uint4 values = Batch<T>::load_again(row, column);  // to hold fewer registers
     for (int i = 0; i < T::kPerVector; ++i)
       negative |= column + i >= 0 && column + i < row.vocab && T::at(values, i) < 0.0f;
   }
@@ -187,7 +187,7 @@ __device__ __forceinline__ RowPartial race_part(const Weights& weights, const No
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const Row& row = weights.target.row;
           race_chunk(batch, weights, noise, first, steps, best, &mine, &bad, [&](int step) {
-            return Batch<T>::load_vector(row, Batch<T>::token(first, step), row.vocab);
+            return Batch<T>::load_again(row, Batch<T>::token(first, step));
           });
         });
   });
@@ -214,7 +214,7 @@ __device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
-                       const uint4 values = Batch<T>::load_vector(row, column, row.vocab);
+                       const uint4 values = Batch<T>::load_again(row, column);
                        for (int i = 0; i < T::kPerVector; ++i) {  // columns outside of the row have no weight
                          const float rank = law.rank(T::at(values, i));
                          if (rank > mine.score) mine = {rank, column + i};
