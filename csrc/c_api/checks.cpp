@@ -55,6 +55,8 @@ void check(const Rows& x) {
   choice(".dtype", x.dtype, DType::kFloat16);
   if (x.requests > 0 && x.rows > 0) memory("", x.data);
   if (x.data) at_least(".vocab", x.vocab, 1);
+  at_least(".first_token", x.first_token, 0);
+  at_most(".first_token", x.first_token, INT32_MAX - std::max(x.vocab, 0));
 }
 void check(const Tokens& x) {
   size(".requests", x.requests);
@@ -158,8 +160,11 @@ int64_t entries(const Params& p, int64_t batch) {
   return p.request_index.entries;
 }
 
+// Only races take rows that are a part of a vocabulary.
 template <class Params>
 void check_draft(const Params& p, int64_t requests, int64_t rows) {
+  equal(FIELD(target.first_token), 0);
+  equal(FIELD(draft.first_token), 0);
   if (!p.draft.data) return;
   holds(FIELD(draft), requests, rows);
   at_most(FIELD(draft.vocab), p.target.vocab);

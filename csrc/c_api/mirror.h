@@ -48,7 +48,7 @@ constexpr const char* kNames = nullptr;
   static_assert(sizeof(C) == sizeof(P) && std::is_trivially_copyable_v<P>, #C);      \
   SPECDEC_EXPAND(SPECDEC_SAME_FIELDS(C, P, __VA_ARGS__))
 
-SPECDEC_SAME(specdec_rows, Rows, data, request_stride, row_stride, requests, rows, vocab, dtype)
+SPECDEC_SAME(specdec_rows, Rows, data, request_stride, row_stride, requests, rows, vocab, dtype, first_token)
 SPECDEC_SAME(specdec_tokens, Tokens, data, request_stride, slot_stride, requests, slots, wide)
 SPECDEC_SAME(specdec_number, Per<float>, data, outer_stride, inner_stride, value, wide)
 SPECDEC_SAME(specdec_counter, Per<int64_t>, data, outer_stride, inner_stride, value, wide)

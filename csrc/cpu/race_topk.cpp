@@ -35,13 +35,13 @@ void race_topk(const RaceParams& p, int threads) {
       largest_tokens(r.row, r.law, maxima, podium);
     } else {
       r.law.in_space([&](auto space) {
-        const auto weights = row_weights(r.row, space);
+        const auto weights = row_weights(space);
         if (r.map.tokens) mapped_race_tiles(weights, r.row, r.map, r.noise, maxima, 0, r.row.tiles(), podium);
-        else race_tiles(weights, r.row, r.noise, maxima, 0, r.row.tiles(), podium);
+        else race_tiles(weights, r.row, r.noise, maxima, 0, RaceTiles(r.row).count, podium);
       });
     }
     for (int32_t i = 0; i < k; ++i) {
-      podium.place[i] = r.map.to_target(podium.place[i]);
+      podium.place[i] = r.token_of(podium.place[i]);
       tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
     }
     return draw_of(podium.place[0], status).status;

@@ -90,6 +90,7 @@ typedef struct specdec_rows {
   int64_t requests, rows;
   int32_t vocab;
   int32_t dtype;
+  int32_t first_token; /* races: column i is token first_token + i, where rows are a part of a vocabulary; else 0 */
 } specdec_rows;
 
 /* Token ids or parents [requests, slots], -1 for none. One [slots] for all requests: requests 1, request_stride 0. */

@@ -36,13 +36,14 @@ def compiler_version(cxx):
     return subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def digest(flags, cxx):
+def digest(flags, cxx, sources):
     """Of everything that could change the library."""
     h = hashlib.sha256(" ".join([*flags, cxx, compiler_version(cxx), sys.implementation.cache_tag]).encode())
     csrc = ROOT / "csrc"
     folders = [csrc / part for part in ("", "c_api", "cuda", "include", "include/specdec")]
-    files = (path for folder in (HERE, HERE / "include", *folders) for path in folder.iterdir())
-    for path in sorted(path for path in files if path.suffix in (".cpp", ".cu", ".cuh", ".h")):
+    texts = {p for folder in (HERE, HERE / "include", *folders) for p in folder.iterdir()}
+    read = {p for p in texts if p.suffix in (".cpp", ".cu", ".cuh", ".h")}
+    for path in sorted(read.union(sources)):
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]
 
@@ -55,7 +56,7 @@ def build(name, sources, sanitize=False, module=False):
     cxx = os.environ.get("CXX", "g++")
     flags = [*FLAGS, "-O1" if sanitize else "-O2", *(SANITIZE if sanitize else []), f"-DSPECDEC_HOST_MODULE={name}"]
     suffix = sysconfig.get_config_var("EXT_SUFFIX") if module else ".so"
-    folder = ROOT / "build" / "host_cuda" / digest([*flags, name, *map(str, sources)], cxx)
+    folder = ROOT / "build" / "host_cuda" / digest([*flags, name, *map(str, sources)], cxx, sources)
     library = folder / f"{name}{suffix}"
     if library.exists():
         return library
