@@ -42,7 +42,8 @@ static void expect(const char* call, int got, int error, const char* message) {
   } while (0)
 
 static specdec_rows some_rows(int64_t count) {
-  const specdec_rows x = {rows, count * V, V, B, count, V, SPECDEC_FLOAT32};
+  const specdec_rows x = {.data = rows, .request_stride = count * V, .row_stride = V, .requests = B, .rows = count,
+                          .vocab = V, .dtype = SPECDEC_FLOAT32};
   return x;
 }
 
@@ -187,6 +188,9 @@ static void chains(void) {
   INVALID(verify_chain, chain, p.target.dtype = 3, "target.dtype: expected at most 2; got 3");
   INVALID(verify_chain, chain, p.draft.dtype = -1, "draft.dtype: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.target.vocab = 0, "target.vocab: expected 1 or more; got 0");
+  INVALID(verify_chain, chain, p.target.first_token = 64, "target.first_token: expected 0; got 64");
+  INVALID(verify_chain, chain, p.draft.first_token = 64, "draft.first_token: expected 0; got 64");
+  INVALID(verify_chain, chain, p.target.first_token = -1, "target.first_token: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.target.rows = K, "target.rows: expected 4 or more; got 3");
   INVALID(verify_chain, chain, p.target.rows = -1, "target.rows: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.target.requests = 1, "target.requests: expected 2 or more; got 1");
