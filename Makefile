@@ -37,7 +37,7 @@ build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
 
 clean:
-	rm -rf build dist site *.egg-info specdec_kernels/*.so
+	rm -rf build dist site *.egg-info specdec_kernels/*.so specdec_kernels/lib
 
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)

@@ -1,4 +1,6 @@
-"""Builds ``specdec_kernels._C``: C++ always, CUDA when nvcc is found, through ninja.
+"""Builds ``libspecdec.so``, the ops for C, and ``specdec_kernels._C``, which hands them to Python, through ninja.
+
+C++ always, CUDA when nvcc is found.
 
 Environment:
 
@@ -36,6 +38,8 @@ ISA_FLAGS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2".split(),
 }
 COMPILED_ONCE = {"dispatch.cpp"}
+CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
+LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
 # --fmad=false is nvcc's -ffp-contract=off.
 NVCC_FLAGS = "-O3 -std=c++17 --fmad=false".split()
 # csrc/cuda needs no instructions of one chip alone (90a, 100a): so these run on later ones of their kind, too.
@@ -99,7 +103,6 @@ class NinjaFile:
 
     def __init__(self):
         self.lines = ["ninja_required_version = 1.5"]
-        self.objects = []
 
     @staticmethod
     def path(value):
@@ -118,7 +121,7 @@ class NinjaFile:
     def compile(self, rule, source, flags, variant=""):
         output = f"{source.parent.name}_{source.stem}{variant}.o"
         self.build(output, rule, [source], flags)
-        self.objects.append(output)
+        return output
 
     def __str__(self):
         return "\n".join(self.lines) + "\n"
@@ -129,22 +132,34 @@ def write_if_changed(path, text):
         path.write_text(text)
 
 
+def replace(path, source):
+    """A copy at ``path``. Replaced, not overwritten: a process that has the old file mapped keeps it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    shutil.copyfile(source, fresh)
+    fresh.replace(path)
+
+
 class NinjaBuild(build_ext):
     """Builds in ``build/ninja-<platform>-<python>``, whatever command asked, so that every build is incremental."""
 
     def build_extension(self, ext):
         folder = ROOT / "build" / f"ninja-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
         folder.mkdir(parents=True, exist_ok=True)
-        library = self.write_ninja(folder)
+        module = self.write_ninja(folder)
         command = [*ninja_command(), "-C", str(folder)]
         if subprocess.run(command).returncode:
             raise SystemExit(f"the build failed: {shlex.join(command)}")
         target = Path(self.get_ext_fullpath(ext.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Replaced, not overwritten: a process that has the old file mapped keeps it.
-        fresh = target.with_suffix(".new")
-        shutil.copyfile(folder / library, fresh)
-        fresh.replace(target)
+        replace(target.parent / LIBRARY, folder / LIBRARY)
+        replace(target, folder / module)
+
+    def copy_extensions_to_source(self):
+        """For ``--inplace`` and editable installs: setuptools knows of the module alone."""
+        super().copy_extensions_to_source()
+        (module,) = self.extensions
+        built = Path(self.build_lib, self.get_ext_filename(module.name)).parent
+        replace(ROOT / "specdec_kernels" / LIBRARY, built / LIBRARY)
 
     def write_ninja(self, folder):
         import pybind11
@@ -176,30 +191,37 @@ class NinjaBuild(build_ext):
         include = ["-I", str(CSRC / "include")]
         define = ["-DSPECDEC_WITH_CUDA"] if nvcc else []
         python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", str(folder)]
-        ninja.compile("cxx", CSRC / "bindings.cpp", [*CXX_FLAGS, *define, *include, *python])
-        sources = sorted((CSRC / "cpu").glob("*.cpp"))
+        sources = sorted((CSRC / "c_api").glob("*.cpp")) + sorted((CSRC / "cpu").glob("*.cpp"))
+        objects = []
+        if nvcc:
+            sources.remove(CUDA_FOR_C)
+            objects += self.compile_cuda(ninja, nvcc, archs, [*define, *include])
         for source in sources:
-            if source.name in COMPILED_ONCE:
-                ninja.compile("cxx", source, [*CXX_FLAGS, *include])
+            if source.parent.name != "cpu" or source.name in COMPILED_ONCE:
+                objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *include]))
         for isa in isas():
             for source in sources:
-                if source.name not in COMPILED_ONCE:
+                if source.parent.name == "cpu" and source.name not in COMPILED_ONCE:
                     flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
-                    ninja.compile("cxx", source, flags, variant=f".{isa}")
-        if nvcc:
-            self.add_cuda(ninja, nvcc, archs, [*include, *python])
-
+                    objects.append(ninja.compile("cxx", source, flags, variant=f".{isa}"))
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
-        openmp = "-Xcompiler -fopenmp" if nvcc else "-fopenmp"
-        library = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
-        ninja.rule("link", f"{linker} -shared {openmp} $in -o $out")
-        ninja.build(library, "link", ninja.objects)
+        through = ["-Xcompiler"] if nvcc else []
+        ninja.rule("library", f"{linker} -shared $flags $in -o $out")
+        soname = ["-Xlinker", "--no-undefined", "-Xlinker", f"-soname={LIBRARY.name}"]
+        ninja.build(LIBRARY, "library", objects, [*through, "-fopenmp", *soname])
+
+        bindings = [CSRC / "bindings.cpp", *([CSRC / "cuda" / "bindings.cpp"] if nvcc else [])]
+        flags = [*CXX_FLAGS, *define, *include, *python]
+        objects = [ninja.compile("cxx", source, flags) for source in bindings]
+        module = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+        ninja.rule("module", f"{shlex.join(cxx)} -shared $flags $in -o $out")
+        ninja.build(module, "module", [*objects, LIBRARY], [f"-Wl,-rpath,$ORIGIN/{LIBRARY.parent}"])
         write_if_changed(folder / "build.ninja", str(ninja))
-        return library
+        return module
 
     @staticmethod
-    def add_cuda(ninja, nvcc, archs, include):
-        """Each .cu once, for all architectures."""
+    def compile_cuda(ninja, nvcc, archs, include):
+        """Each .cu once, for all architectures; the objects."""
         ninja.rule("nvcc", f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
         flags = [*NVCC_FLAGS, *"-cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall".split()]
         for arch in archs:
@@ -208,13 +230,17 @@ class NinjaBuild(build_ext):
             if arch != number:
                 flags += ["-gencode", f"arch=compute_{number},code=compute_{number}"]
         # nvcc hands a .cpp to the C++ compiler, and knows where the CUDA headers are.
-        for source in (CSRC / "cuda" / "bindings.cpp", *sorted((CSRC / "cuda").glob("*.cu"))):
-            ninja.compile("nvcc", source, [*flags, *include], variant=".cuda")
+        sources = (CUDA_FOR_C, *sorted((CSRC / "cuda").glob("*.cu")))
+        return [ninja.compile("nvcc", source, [*flags, *include], variant=".cuda") for source in sources]
 
 
 # The import name triton_kernels belongs to another project, so ours is installed inside the package; the headers go
-# along as data, for engines in C++.
-MAPPED = {"specdec_kernels.triton_kernels": "triton_kernels", "specdec_kernels.include": "csrc/include"}
+# along as data, for engines in C++. specdec/cuda.cuh names those of csrc/cuda by the way from one folder to the other.
+MAPPED = {
+    "specdec_kernels.triton_kernels": "triton_kernels",
+    "specdec_kernels.include": "csrc/include",
+    "specdec_kernels.cuda": "csrc/cuda",
+}
 EXTENSION = Extension(
     "specdec_kernels._C",
     sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *sorted((CSRC / "cpu").glob("*.cpp")))],

@@ -1,4 +1,6 @@
-// The module specdec_kernels._C: the CPU's ops, the CUDA ones where they were built, and what the host works out.
+// The module specdec_kernels._C: the ops of libspecdec by their C functions (those of CUDA if they were built), and
+// functions about trees. Callers: the modules of specdec_kernels/backends, the ops' checks of `parents`,
+// DraftTree.optimal and the tests. What an op passes was checked by specdec_kernels/ops.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -23,7 +25,7 @@ void bind(py::module_ m);  // csrc/cuda/bindings.cpp
 
 namespace {
 
-// Python's function that says how many threads an op may take.
+// The Python function that returns how many threads an op may use.
 PyObject* threads_function = nullptr;
 
 void use_threads(py::object function) { threads_function = function.release().ptr(); }
@@ -36,31 +38,34 @@ int threads() {
   return static_cast<int>(number);
 }
 
-// op(params) without Python's lock.
-template <class Params>
-void run(void (*op)(const Params&, int), const Params& params) {
+template <class C, class Params>
+void run(int (*op)(const C*, int), const Params& params) {
   const int count = threads();
-  const Unlocked unlocked;
-  op(params, count);
+  int error;
+  {
+    const Unlocked unlocked;
+    error = op(c_api::c_of<C>(params), count);
+  }
+  raise_for(error);
 }
 
 void bind_ops(py::module_& m) {
 #define SPECDEC_METHOD(op, Params)                                                          \
   method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
     return called(arguments, count, 1, [](PyObject* const* argument) {                     \
-      run<Params>(cpu::op, Call<Params>(argument[0]).params);                              \
+      run(specdec_cpu_##op, Call<Params>(argument[0]).params);                             \
       Py_RETURN_NONE;                                                                      \
     });                                                                                    \
   }),                                                                                      \
   method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
-    return recalled(calls_of<&cpu::op, Params>(), arguments, count, 1,                       \
+    return recalled(calls_of<&specdec_cpu_##op, Params>(), arguments, count, 1,            \
                     [](const Params& params, PyObject* const*) {                           \
-                      run<Params>(cpu::op, params);                                        \
+                      run(specdec_cpu_##op, params);                                       \
                       return true;                                                         \
                     });                                                                    \
   }),                                                                                      \
   method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
-    return remembered(calls_of<&cpu::op, Params>(), arguments, count);                       \
+    return remembered(calls_of<&specdec_cpu_##op, Params>(), arguments, count);            \
   }),
   static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
 #undef SPECDEC_METHOD
@@ -70,7 +75,7 @@ void bind_ops(py::module_& m) {
 template <class T>
 T* at(intptr_t address) { return reinterpret_cast<T*>(address); }
 
-// The maths itself, for tests: arrays in and out by address. In a module of its own, where no op can have its names.
+// The maths itself, for tests: arrays in and out by address. It is in a module of its own, so no name is also an op's.
 void bind_maths(py::module_ m) {
   m.def("philox", [](uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     const Words<uint32_t> w = philox<uint32_t>(key_of(static_cast<int64_t>(key)), c0, c1, c2, c3);
@@ -99,7 +104,7 @@ void bind_maths(py::module_ m) {
   map("exp_or_zero", [](float x) { return exp_or_zero(x); });
 }
 
-// What the host works out about trees.
+// Functions about trees, for the host.
 void bind_trees(py::module_& m) {
   m.def("check_parents", [](intptr_t address, int64_t tree_stride, int64_t node_stride, bool wide, int64_t trees,
                             int32_t nodes) {

@@ -1,5 +1,5 @@
-// A call as Python hands it over, a tuple of the op's arguments, as the op's parameter struct. What an item is read as
-// follows from the type of its field (specdec/params.h). Shared by the CPU and CUDA backends' bindings.
+// Reads a call, Python's tuple of an op's arguments, into the op's parameter struct. The type of a field
+// (specdec/params.h) says how its item is read. The bindings of the CPU and the CUDA backend share this.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "specdec/ops.h"
+#include "c_api/mirror.h"
 #include "tensor.h"
 
 namespace specdec {
@@ -25,11 +25,11 @@ class Call {
 
   Params params = {};
 
-  // What params.layers points to, for who outlives the call.
+  // What params.layers points to, for a caller that keeps the parameters after the call.
   std::vector<CacheLayer> take_layers() { return std::move(layers_); }
 
  private:
-  // A struct from a tuple: field by field.
+  // Reads a struct from a tuple, field by field.
   template <class Struct>
   void read(PyObject* object, Struct& out) {
     const auto fields = out.fields();
@@ -69,7 +69,7 @@ class Call {
     if (number(object, &out.value)) return;
     const Tensor t = std::is_floating_point_v<T> ? tensor(object, {Element::kFloat32}, 0, 2)
                                                  : tensor(object, {Element::kInt32, Element::kInt64}, 0, 2);
-    // One entry is shared, whatever its stride.
+    // A dimension of one entry is shared, so its stride does not matter.
     const auto stride = [&](int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; };
     out = {t.data, stride(0), stride(1), T{}, t.element == Element::kInt64};
     if (t.ndim > 0) numbers_ = t.shape[0];
@@ -87,7 +87,7 @@ class Call {
     out = {index.data, index.size, kAny};
   }
 
-  // As many rows as the op's input has, however the leading dimensions are shaped; or [rows, columns], or [rows].
+  // If the op counts the rows of its input: that many rows, in any shape. Else [rows, columns] or [rows].
   template <class T>
   void read(PyObject* object, Output<T>& out) {
     if (object == Py_None) return;
@@ -117,7 +117,7 @@ class Call {
   void read(PyObject* object, Vector<const CacheLayer>& out) {
     if (!PyList_Check(object)) expected("a list of caches", object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) {
-      const Tensor t = tensor_of(PyList_GET_ITEM(object, i));  // of any type: its elements are not looked at
+      const Tensor t = tensor_of(PyList_GET_ITEM(object, i));  // of any type: its elements are only moved
       if (t.ndim != 4) expected("a cache of four dimensions", object);
       const int64_t size = t.element_bytes;
       layers_.push_back({static_cast<char*>(t.data), t.strides[0] * size, t.strides[1] * size, t.strides[2] * size,
@@ -138,7 +138,7 @@ class Call {
     return t;
   }
 
-  // False if the object is no number.
+  // False if the object is not a number.
   static bool number(PyObject* object, float* out) {
     if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
     const double value = PyFloat_AsDouble(object);
@@ -180,11 +180,12 @@ class Call {
   template <class P>
   static int64_t rows_of_output(const P&, int64_t first_dim, long) { return first_dim; }
 
-  // As many entries as there are draft rows, or numbers; without any of these nothing is looked up.
+  // There are as many entries as draft rows, or, without these, as numbers. Without both nothing is looked up.
   template <class P>
   auto count_entries(P& p, int) -> decltype(p.request_index, void()) {
     const Rows* const draft = draft_of(p, 0);
-    p.request_index.entries = draft && draft->vocab > 0 ? draft->requests : numbers_;  // of no entries it has no data
+    const bool has_draft = draft && draft->vocab > 0;  // not by its data, which is null for a draft of 0 requests
+    p.request_index.entries = has_draft ? draft->requests : numbers_;
   }
   template <class P>
   void count_entries(P&, long) {}
@@ -207,8 +208,14 @@ struct Unlocked {
   ~Unlocked() { PyEval_RestoreThread(state); }
 };
 
-// f(arguments) as a Python function of `count` arguments: straight from the interpreter, because pybind11's own
-// conversions take longer than a small call. What f throws is raised.
+// Throws the error of a function of specdec.h.
+inline void raise_for(int error) {
+  if (error == SPECDEC_OUT_OF_MEMORY) throw std::bad_alloc();
+  if (error != SPECDEC_OK) throw std::runtime_error(specdec_last_error());
+}
+
+// The body of a Python function of `wanted` arguments: returns f(arguments), and raises what f throws. The interpreter
+// calls it directly, because pybind11's conversions take longer than a small call.
 template <class F>
 PyObject* called(PyObject* const* arguments, Py_ssize_t count, Py_ssize_t wanted, F&& f) {
   try {
@@ -230,7 +237,7 @@ inline PyMethodDef method(const char* name, FastFunction f) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f)), METH_FASTCALL, nullptr};
 }
 
-// `methods` ends with an empty one, and lasts as long as the module.
+// `methods` ends with an empty one and must live as long as the module.
 inline void add_functions(py::module_& m, PyMethodDef* methods) {
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
 }

@@ -1,5 +1,5 @@
-// From the DLPack specification 1.3 (https://dmlc.github.io/dlpack): a tensor as C sees it, and the functions that a
-// framework hands out for its tensors as the capsule `__dlpack_c_exchange_api__`. The order of the fields is their ABI.
+// From the DLPack specification 1.3 (https://dmlc.github.io/dlpack): a tensor in C, and the functions that a framework
+// offers for its tensors in the capsule `__dlpack_c_exchange_api__`. The order of the fields is the ABI.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace specdec {
 namespace dlpack {
 
 constexpr const char* kCapsule = "dlpack_exchange_api";
-constexpr uint32_t kMajor = 1;  // minor versions add, and move nothing
+constexpr uint32_t kMajor = 1;  // minor versions only add fields
 
 struct Version {
   uint32_t major, minor;
@@ -44,7 +44,8 @@ struct ExchangeApi {
                   void (*set_error)(void* context, const char* kind, const char* message));
   int (*own_object)(void* object, ManagedTensor** out);
   int (*object_of_owned)(ManagedTensor* owned, void** out);
-  int (*view_object)(void* object, View* out);  // borrows; may be null. -1: a Python exception is set
+  // May be null. The view is borrowed. -1: a Python exception is set.
+  int (*view_object)(void* object, View* out);
   int (*current_stream)(int32_t device_type, int32_t device_index, void** out);
 };
 

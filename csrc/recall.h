@@ -1,9 +1,9 @@
-// Calls that were checked before. What Python's checks ask of a call's tensors are their types, shapes, strides and
-// devices; a call that looks the same in all of these passes them, too. It is recognised here, its addresses and counters
-// are put into the parameters that the first such call had, and the checks, some 10 us of them, are spared.
+// Recognises calls like one that was checked before. Python's checks look at the types, shapes, strides and devices of
+// a call's tensors. A call that is the same in all of these passes, too. So the checks, some 10 us, are skipped: the
+// call runs with the parameters of the first such call, with its own addresses and counters put in.
 //
-// A raw call is a tuple of the public function's values, the op's seed, position and nonce first where it has them. Its
-// key is what such calls have in common: the metadata of tensors, words, numbers other than these three, and what is None.
+// A raw call is a tuple of the public function's arguments: seed, position and nonce first, if the op has them. Its key
+// is what like calls have in common: metadata of tensors, strings, numbers other than these three, and what is None.
 #pragma once
 
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace specdec {
 namespace python {
 
-// What tells that somebody watches torch's calls (modes, a profiler): Python's functions without arguments.
+// Python functions without arguments. Each says whether something watches torch's calls (a mode, a profiler).
 inline std::vector<PyObject*> watchers;
 
 inline bool watched() {
@@ -27,7 +27,7 @@ inline bool watched() {
   return false;
 }
 
-// One tensor of a raw call. Its shape and strides stay torch's.
+// One tensor of a raw call. Torch owns its shape and strides.
 struct Seen {
   PyObject* object;
   dlpack::View view;
@@ -35,7 +35,7 @@ struct Seen {
   char* data() const { return view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr; }
   bool on_host() const { return view.device.type == 1; }  // DLPack's number of the CPU
 
-  // Byte after the last that the tensor could touch.
+  // The byte after the last that the tensor can reach.
   const char* end() const {
     int64_t last = 0;
     for (int32_t i = 0; i < view.ndim; ++i) {
@@ -47,14 +47,17 @@ struct Seen {
   bool meets(const Seen& other) const { return data() < other.end() && other.data() < end(); }
 };
 
-// A raw call, read. Kept from call to call for its memory.
+// A raw call that was read. One object serves many calls, so that its memory is reused.
 class RawCall {
  public:
   std::vector<int64_t> key;
   std::vector<Seen> tensors;
-  int64_t counters[3];  // those that are numbers
+  int64_t counters[3];  // seed, position and nonce, if they are numbers
 
-  // False for what only Python's checks know how to take.
+  // Whether the key has the addresses of tensors in lists and plain tuples.
+  explicit RawCall(bool lists_by_address) : lists_by_address_(lists_by_address) {}
+
+  // False if the call has something that only Python's checks can read.
   bool read(PyObject* tuple, bool has_noise) {
     key.clear();
     tensors.clear();
@@ -95,12 +98,11 @@ class RawCall {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
     add_pair(kSequence, Py_TYPE(object));
     key.push_back(size);
-    // A NamedTuple is a group of arguments. Other sequences are as long as they like: their tensors' memory was compared
-    // when the call was checked, and is known by its address.
-    const bool group = Py_TYPE(object) != &PyTuple_Type && Py_TYPE(object) != &PyList_Type;
+    const bool named = Py_TYPE(object) != &PyTuple_Type && Py_TYPE(object) != &PyList_Type;  // a group of arguments
     for (Py_ssize_t i = 0; i < size; ++i) {
       if (!add(items[i])) return false;
-      if (!group && !tensors.empty()) key.push_back(reinterpret_cast<intptr_t>(tensors.back().data()));
+      if (lists_by_address_ && !named && !tensors.empty())
+        key.push_back(reinterpret_cast<intptr_t>(tensors.back().data()));
     }
     return true;
   }
@@ -121,6 +123,8 @@ class RawCall {
     key.push_back(value);
     return true;
   }
+  bool lists_by_address_;
+
   bool add_pair(int64_t kind, const void* address) { return add_pair(kind, reinterpret_cast<intptr_t>(address)); }
 
   static bool integer(PyObject* object, int64_t* out) {
@@ -136,10 +140,10 @@ class RawCall {
   }
 };
 
-// torch.empty_like: the quickest way to a new tensor.
+// torch.empty_like: the fastest way to make a tensor.
 inline PyObject* empty_like = nullptr;
 
-// An output for the caller: the tensor of that number in the raw call, or, numbered -1, a new one like `like`.
+// An output for the caller: the raw call's tensor of this index, or for index -1 a new one like `like`.
 struct Result {
   int tensor;
   py::object like;
@@ -153,7 +157,7 @@ struct Result {
   }
 };
 
-// ---- addresses in a parameter struct ----------------------------------------------------------------------------------
+// ---- addresses in a parameter struct -------------------------------------------------------------------------------
 
 template <class T, class = void>
 struct HasFields : std::false_type {};
@@ -186,8 +190,8 @@ struct HasLayers : std::false_type {};
 template <class T>
 struct HasLayers<T, std::void_t<decltype(std::declval<T&>().layers)>> : std::true_type {};
 
-// What of a call's content Python's checks look at where the host sees it: the entries of trees' parents (their depth,
-// -1 if they are bad), and draft_map, once for each address.
+// Python's checks also look at some content, if the host can read it: the entries of `parents` (here their depth; -1 if
+// they are bad), and draft_map, once for each address.
 template <class Params>
 auto depth_of(const Params& p, int) -> decltype(p.parents, int64_t{}) {
   const ParentsReport report = check_parents(p.parents);
@@ -201,9 +205,9 @@ auto map_of(const Params& p, int) -> decltype(static_cast<const void*>(p.draft_m
 template <class Params>
 const void* map_of(const Params&, long) { return nullptr; }
 
-// ---- calls ------------------------------------------------------------------------------------------------------------
+// ---- calls ---------------------------------------------------------------------------------------------------------
 
-// A raw call recognised: parameters ready to run, and the outputs to hand back.
+// A raw call that was recognised: parameters ready to run, and the outputs to return.
 template <class Params>
 struct Recalled {
   Params params;
@@ -211,11 +215,11 @@ struct Recalled {
   py::tuple results;
 };
 
-// The calls of one op by one backend. Python's lock is held throughout.
+// The calls of one op by one backend. Python's lock is held all the time.
 template <class Params>
 class Calls {
  public:
-  // False where no such call was remembered, or only Python can say what is wrong with this one.
+  // False if no such call was remembered, or if only Python can say what is wrong with this one.
   bool recall(PyObject* tuple, Recalled<Params>* recalled) {
     if (!look(tuple)) return false;
     const auto found = known_.find(raw_.hash());
@@ -229,9 +233,9 @@ class Calls {
     return content_of(recalled->params) == known.content;
   }
 
-  // After Python's checks: `call` is what they made of the raw call, `results` the outputs as the caller gets them, `likes`
-  // what to make others like. Where it cannot be told which tensor an address is from, as if something was copied, nothing
-  // is remembered.
+  // Called after Python's checks. `call` is what they made of the raw call, `results` are the caller's outputs, `likes`
+  // tensors to make new outputs like. If an address cannot be traced to one tensor (an argument was copied, perhaps),
+  // nothing is remembered.
   void remember(PyObject* tuple, PyObject* call, const py::tuple& results, const py::tuple& likes) {
     if (!look(tuple)) return;
     Call<Params> checked(call);
@@ -247,7 +251,7 @@ class Calls {
   static constexpr size_t kMostCalls = 1024;
   using Content = std::pair<int64_t, const void*>;
 
-  // Where the address of tensor `tensor` goes: so many bytes into the parameters, or into the layers.
+  // Where the address of tensor `tensor` goes: `offset` bytes into the parameters, or into the layers.
   struct Place {
     bool in_layers;
     size_t offset, tensor;
@@ -264,13 +268,14 @@ class Calls {
 
   bool look(PyObject* tuple) { return viewed.type && !watched() && raw_.read(tuple, HasNoise<Params>::value); }
 
-  // What of a call's content Python's checks look at where the host sees it.
+  // The content that Python's checks look at.
   Content content_of(const Params& params) const {
     const bool on_host = !raw_.tensors.empty() && raw_.tensors.front().on_host();
     return {on_host ? depth_of(params, 0) : 0, map_of(params, 0)};
   }
 
-  // Whether an output may share memory with something else. Rows that lie between another's are Python's to tell.
+  // Whether an output may share memory with another tensor. Rows that lie between another's rows count as shared here;
+  // Python's checks decide about them.
   bool outputs_meet(const Known& known) const {
     for (const Result& result : known.results) {
       if (result.tensor < 0) continue;
@@ -281,7 +286,7 @@ class Calls {
     return false;
   }
 
-  // Makes the outputs that were not given; raw_.tensors then ends with them.
+  // Makes the outputs that were not given, and appends them to raw_.tensors.
   void make_results(Known& known, Recalled<Params>& recalled) {
     recalled.results = py::tuple(known.results.size());
     for (size_t i = 0; i < known.results.size(); ++i) {
@@ -318,7 +323,7 @@ class Calls {
     known.results.push_back({-1, py::reinterpret_borrow<py::object>(like)});
   }
 
-  // Which tensor each address of the parameters is from; false if none, or more than one, could be meant.
+  // Finds the tensor of each address in the parameters. False if none fits, or more than one.
   bool find_addresses(Known& known) {
     bool fine = true;
     const auto find = [&](bool in_layers, const void* whole, void** pointer) {
@@ -336,26 +341,29 @@ class Calls {
   }
 
   std::unordered_map<size_t, Known> known_;
-  RawCall raw_;  // the one at hand
+  // The call at hand. compact_kv's list of caches may be long: whether their memory overlaps was checked once for these
+  // addresses, and is not checked again.
+  RawCall raw_{HasLayers<Params>::value};
 };
 
-// What torch is asked in every call.
+// The Python functions that every call uses.
 inline void use_functions(py::object make_like, const py::list& tell_watched) {
   empty_like = make_like.release().ptr();
   for (const py::handle& function : tell_watched) watchers.push_back(py::reinterpret_borrow<py::object>(function).release().ptr());
 }
 
-// The calls of one op, told by its function. Never destroyed: the tensors in them must not outlive Python.
+// The calls of one op, which is known by its function. Never destroyed, because the tensors in them must not be freed
+// after Python has ended.
 template <auto op, class Params>
 Calls<Params>& calls_of() {
   static auto& calls = *new Calls<Params>;
   return calls;
 }
 
-// ---- as functions of a module -----------------------------------------------------------------------------------------
+// ---- as functions of a module --------------------------------------------------------------------------------------
 
-// recall_op(raw call, ...): the outputs once launch(params, arguments) ran it; None where it is not known, or could not
-// be launched.
+// recall_op(raw call, ...): runs launch(params, arguments) and returns the outputs. None if the call is not known, or
+// launch returned false.
 template <class Params, class Launch>
 PyObject* recalled(Calls<Params>& calls, PyObject* const* arguments, Py_ssize_t count, Py_ssize_t wanted,
                    Launch&& launch) {

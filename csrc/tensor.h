@@ -1,5 +1,5 @@
-// Python's tensors as C++ sees them: through the functions that torch hands out for that (dlpack.h), in 40 ns each;
-// where a torch has none, or for a subclass of its tensors, through their attributes.
+// Reads Python's tensors in C++: through the functions that torch offers for this (dlpack.h), in 40 ns each. A torch
+// without these functions, and subclasses of its tensors, are read through Python attributes.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -26,7 +26,7 @@ enum class Element : uint16_t {
 struct Tensor {
   static constexpr int kMaxDims = 8;
   void* data;
-  Element element;  // none of these: a type that only compact_kv takes
+  Element element;  // not one of the above: a type that only compact_kv takes
   int32_t element_bytes, ndim;
   int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
 };
@@ -36,14 +36,14 @@ struct Tensor {
   throw py::error_already_set();
 }
 
-// The one type that `api` can view, once somebody has named it.
+// The one type that `api` can view; null until use_tensors is called.
 struct Viewed {
   PyObject* type;
   const dlpack::ExchangeApi* api;
 };
 inline Viewed viewed = {};
 
-// No capsule, one of another version than ours, or one without what is needed of it, changes nothing.
+// Changes nothing if there is no capsule, or it has another major version or no view_object.
 inline void use_tensors(const py::type& type, const py::object& capsule) {
   if (capsule.is_none()) return;
   auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));

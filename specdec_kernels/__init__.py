@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.headers import get_include
+    from specdec_kernels.headers import get_include, get_library_dir
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
     from specdec_kernels.ops.overlap import Overlap, overlap
@@ -34,6 +34,7 @@ __all__ = [
     "coin",
     "compact_kv",
     "get_include",
+    "get_library_dir",
     "overlap",
     "race_sample",
     "race_topk",
@@ -46,10 +47,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 if not TYPE_CHECKING:
+    # It notices forks (csrc/cpu/dispatch.cpp), so it is there before any; it needs no torch.
+    importlib.import_module(f"{__name__}._C")
+
     _MODULES = ("backends", "headers", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
         "DraftTree": "trees", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
         "backend": "backends", "build_info": "backends", "get_include": "headers",
+        "get_library_dir": "headers",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-// What a host looks at before it calls: are these parents trees, and how deep.
+// What a host checks before a call: whether these parents are trees, and how deep the trees are.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 namespace specdec {
 
 struct ParentsReport {
-  int32_t depth;  // of the deepest node that hangs on the root
-  int64_t tree, node;  // the first entry that is no parent; -1 where all are
+  int32_t depth;  // of the deepest node that is connected to the root
+  int64_t tree, node;  // the first bad entry; -1 if there is none
 };
 
 inline ParentsReport check_parents(const Tokens& parents) {
@@ -20,7 +20,7 @@ inline ParentsReport check_parents(const Tokens& parents) {
       int32_t status = kStatusOk;
       const int32_t parent = parent_of(parents, tree * parents.request_stride, node, &status);
       if (status != kStatusOk) return {0, tree, node};
-      // -1: not on the root, like all below it.
+      // -1: not connected to the root, like all nodes below it.
       int32_t& depth = depths[static_cast<size_t>(node)];
       depth = node == 0 ? 0 : parent < 0 || depths[static_cast<size_t>(parent)] < 0 ? -1 : depths[static_cast<size_t>(parent)] + 1;
       if (depth > report.depth) report.depth = depth;

@@ -18,7 +18,7 @@ void compact_kv(const CompactParams& p, int threads) {
       const CacheLayer& layer = p.layers.data[i];
       for (int32_t head = 0; head < layer.heads; ++head) {
         char* root = layer.data + b * layer.batch_stride + head * layer.head_stride + prefix * layer.slot_stride;
-        // In order: path[d] >= d, so what is written was read before or never is.
+        // In order: path[d] >= d, so a slot is written only after its last read.
         for (int32_t d = 0; d < moves; ++d)
           if (path[d] != d)
             std::memcpy(root + d * layer.slot_stride, root + path[d] * layer.slot_stride,

@@ -1,4 +1,4 @@
-// What the copies of the CPU kernels, one per instruction set, share.
+// Shared by the copies of the CPU kernels. There is a copy for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-constexpr int kMaxParts = 64;  // threads on one row at most
+constexpr int kMaxParts = 64;  // at most so many threads share a row
 
 // Memory of this thread that lasts until the same slot is asked for again; throws std::bad_alloc.
 float* scratch(int slot, int64_t floats);

@@ -78,7 +78,7 @@ std::string isa() { return chosen() == kScalar ? "scalar" : chosen() == kAvx2 ? 
 void set_isa(const std::string& name) { chosen() = isa_of(name); }
 
 #if defined(__x86_64__)
-#define SPECDEC_DISPATCH(op, Params)                       \
+#define SPECDEC_DISPATCH(op, Params)                             \
   void op(const Params& p, int threads) {                        \
     switch (chosen()) {                                          \
       case kAvx512: return avx512::op(p, threads_here(threads)); \

@@ -1,4 +1,4 @@
-// The CPU backend as the rest of the extension sees it.
+// The CPU backend as the rest of the library sees it.
 #pragma once
 
 #include <string>
@@ -8,9 +8,12 @@
 
 namespace specdec::cpu {
 
+// For Python's module, which is another library.
+#pragma GCC visibility push(default)
 std::vector<std::string> isas();  // what this machine can run, least capable first
 std::string isa();                // what it does run: the most capable, or $SPECDEC_CPU_ISA
 void set_isa(const std::string& name);
+#pragma GCC visibility pop
 
 #define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);
 SPECDEC_OPS(SPECDEC_DECLARE)

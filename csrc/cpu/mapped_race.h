@@ -1,13 +1,13 @@
-// The race over a row of a draft's own vocabulary: its columns are tokens of the target's (specdec/draft_map.h), whose
-// noise they have; candidates are columns. Columns are dismissed by the maximum of their tile and the first arrival of
-// their token's group.
+// The race over a row of a draft's own vocabulary. Each column is a token of the target (specdec/draft_map.h) and has
+// that token's noise. Candidates are columns. Columns are dismissed by the maximum of their tile and by the first
+// arrival of their token's group.
 #pragma once
 
 #include "race_scan.h"
 
 SPECDEC_BEGIN
 
-// The noise of the group of the token at hand, as words: columns rise, so it mostly is that of the column before.
+// The noise of one group, as words. Tokens rise with the columns, so a column mostly has the group of the one before.
 struct GroupNoise {
   const Noise& noise;
   uint32_t index, a, b;
@@ -36,11 +36,11 @@ SPECDEC_HD void mapped_race_tiles(const Weights& weights, const Row& row, const 
     const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
     for (int32_t column = begin; column < end; ++column) {
       const int32_t token = map.tokens[column];
-      if (token < 0) continue;  // no map has that
+      if (token < 0) continue;  // not a valid map
       group.go_to(static_cast<uint32_t>(token) / kGroup);
       if (result.to_beat() != beaten) beaten = result.to_beat(), limit = largest_winning_word(bound, beaten);
       if (group.a > limit) continue;
-      const float log_weight = weights.log_weight(column);
+      const float log_weight = weights.log_weight(element(row, column), column);
       const float earliest = static_cast<float>(group.a) * 0x1p-38f;
       if (log_weight == -kInfinity || log_weight < needed_at_least(beaten, earliest)) continue;
       const float time = arrival(noise, group_of(group.index, group.a, group.b), static_cast<uint32_t>(token));
@@ -49,7 +49,7 @@ SPECDEC_HD void mapped_race_tiles(const Weights& weights, const Row& row, const 
   }
 }
 
-// The winner of the whole row; tile_maxima as row_maxima left them.
+// The winner of the whole row. `tile_maxima` comes from row_maxima.
 template <class Weights>
 SPECDEC_HD Candidate mapped_race_winner(const Weights& weights, const Row& row, const DraftMap& map,
                                         const Noise& noise, const float* tile_maxima, const Crew& crew) {

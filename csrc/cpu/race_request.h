@@ -13,9 +13,15 @@ struct RaceRequest {
   Law law;
   Noise noise;
   DraftMap map;  // which tokens its columns are
+
+  // Turns a candidate's column into the target's token.
+  SPECDEC_HD Candidate token_of(const Candidate& c) const {
+    const Candidate found = map.to_target(c);
+    return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
+  }
 };
 
-// Calls f(row, crew, tokens) for every row that is worked on; it gives back the row's status bits.
+// Calls f(row, crew, tokens) for every row that is not idle. f returns the row's status bits.
 template <class F>
 SPECDEC_HD void over_race_requests(const RaceParams& p, int threads, F&& f) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {

@@ -64,9 +64,9 @@ int32_t race(const RaceRequest& r, const Crew& crew, Result& result) {
     return status;
   }
   r.law.in_space([&](auto space) {
-    const auto weights = row_weights(r.row, space);
+    const auto weights = row_weights(space);
     if (r.map.tokens) mapped_race_tiles(weights, r.row, r.map, r.noise, maxima, 0, r.row.tiles(), result);
-    else race_tiles(weights, r.row, r.noise, maxima, 0, r.row.tiles(), result);
+    else race_tiles(weights, r.row, r.noise, maxima, 0, RaceTiles(r.row).count, result);
   });
   return status;
 }
@@ -88,7 +88,7 @@ void race_topk(const RaceParams& p, int threads) {
       crowd.sort();
     }
     for (int32_t i = 0; i < k; ++i) {
-      place[i] = r.map.to_target(place[i]);
+      place[i] = r.token_of(place[i]);
       tokens[i] = place[i].token == kNoToken ? -1 : place[i].token;
     }
     return draw_of(place[0], status).status;

@@ -9,7 +9,7 @@ SPECDEC_BEGIN
 
 namespace {
 
-// The first of sixteen lanes, as far as `end`.
+// Stores sixteen lanes, without those from `end` on.
 void store_lanes(F16 values, int32_t token, int32_t end, float* out) {
   float lane[kLanes];
   store(lane, values);

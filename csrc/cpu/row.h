@@ -1,10 +1,11 @@
-// One row of a vocabulary on the CPU, in tiles of 2,048 tokens. A tile's figures never depend on which thread took it
-// and are combined in order, so no result depends on how a row was split.
+// One row of a vocabulary on the CPU, in tiles of 2,048 tokens. A tile's figures do not depend on the thread that took
+// it, and they are combined in order. So no result depends on how a row was split.
 #pragma once
 
 #include "simd.h"
 #include "specdec/draft_map.h"
 #include "specdec/law.h"
+#include "specdec/partial.h"
 #include "threads.h"
 
 SPECDEC_BEGIN
@@ -17,6 +18,7 @@ struct Row {
   const void* data;
   DType dtype;
   int32_t vocab;
+  int32_t first_token;  // column 0 is this token; all other numbers here count columns
   SPECDEC_HD int32_t tiles() const { return tiles_of(vocab); }
   SPECDEC_HD int32_t tile_size(int32_t tile) const {
     const int32_t left = vocab - tile * kTile;
@@ -26,7 +28,7 @@ struct Row {
 
 SPECDEC_HD Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
-  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab};
+  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token};
 }
 
 // Calls f with the row's elements as their own type, from `token` on.
@@ -43,19 +45,14 @@ SPECDEC_HD float element(const Row& row, int32_t token) {
   return with_elements(row, token, [](auto p) { return to_float(*p); });
 }
 
-// Sixteen elements from `token` on; those at or past `count` are `fill`.
+// Sixteen elements from `token` on. From the `count`-th on they are `fill`.
 SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill) {
   return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
 }
 
-// The largest element of a tile (NaN does not count), and whether one met that no law has.
-struct TileMax {
-  float value;
-  bool bad;
-};
-
+// The largest element of a tile; a NaN does not count. The status tells of values that are impossible in a law.
 template <class Space, class T>
-SPECDEC_HD TileMax tile_max_of(const Space& space, const T* p, int32_t count) {
+SPECDEC_HD float tile_max_of(const Space& space, const T* p, int32_t count, int32_t* status) {
   constexpr int kStep = 4;
   F16 best[kStep] = {F16(-kInfinity), F16(-kInfinity), F16(-kInfinity), F16(-kInfinity)};
   Mask bad = 0;
@@ -71,12 +68,13 @@ SPECDEC_HD TileMax tile_max_of(const Space& space, const T* p, int32_t count) {
     take(load_first(p + i, lanes, -kInfinity), 0, lanes >= kLanes ? 0xffffu : (1u << lanes) - 1u);
   }
   const float value = largest(max(max(best[0], best[1]), max(best[2], best[3])));
-  return {value, bad != 0 || value == kInfinity};
+  if (bad != 0 || value == kInfinity) *status |= kStatusNonFinite;
+  return value;
 }
 
 template <class Space>
-SPECDEC_HD TileMax tile_max(const Row& row, const Space& space, int32_t tile) {
-  return with_elements(row, tile * kTile, [&](auto p) { return tile_max_of(space, p, row.tile_size(tile)); });
+SPECDEC_HD float tile_max(const Row& row, const Space& space, int32_t tile, int32_t* status) {
+  return with_elements(row, tile * kTile, [&](auto p) { return tile_max_of(space, p, row.tile_size(tile), status); });
 }
 
 // Sum of exp(x - top) over a tile, x = logit / T.
@@ -85,12 +83,12 @@ SPECDEC_HD float tile_sum_of(const Logits& space, const T* p, int32_t count, flo
   constexpr int kStep = 4;
   const F16 top(top_x), low(kExpUnderflow), zero(0.0f);
   F16 sum[kStep] = {zero, zero, zero, zero};
-  // The order of operands lets a NaN through to `low`.
+  // With the operands in this order a NaN becomes `low`.
   const auto term = [&](F16 logit) { return exp_in_range(max(min(zero, space.below(logit, top)), low)); };
   int32_t i = 0;
   for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
     for (int k = 0; k < kStep; ++k) {
-      __builtin_prefetch(p + i + k * kLanes + kTile);  // the next tile, while this one is busy with exponentials
+      __builtin_prefetch(p + i + k * kLanes + kTile);  // the next tile arrives while exponentials are taken
       sum[k] = add(sum[k], term(load(p + i + k * kLanes)));
     }
   }
@@ -98,28 +96,18 @@ SPECDEC_HD float tile_sum_of(const Logits& space, const T* p, int32_t count, flo
   return total(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }
 
-// f(tile) for every tile, in parts; it says whether the tile held what no law has. The status is that of all.
-template <class F>
-SPECDEC_HD int32_t over_tiles(int32_t tiles, const Crew& crew, F&& f) {
-  bool bad[kMaxParts];
-  const int parts = over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
-    bool any = false;
-    for (int32_t tile = from; tile < to; ++tile) any |= f(tile);
-    bad[part] = any;
-  });
-  bool any = false;
-  for (int part = 0; part < parts; ++part) any |= bad[part];
-  return any ? kStatusNonFinite : kStatusOk;
-}
-
-// Fills tile_max[0 .. tiles) with raw maxima. The status says whether an element was met that no law has.
+// Fills tile_maxima[0 .. tiles) with raw maxima. The status tells of values that are impossible in a law.
 SPECDEC_HD int32_t row_maxima(const Row& row, const Law& law, const Crew& crew, float* tile_maxima) {
   return law.in_space([&](auto space) {
-    return over_tiles(row.tiles(), crew, [&](int32_t tile) {
-      const TileMax m = tile_max(row, space, tile);
-      tile_maxima[tile] = m.value;
-      return m.bad;
+    int32_t status[kMaxParts];
+    const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+      int32_t met = kStatusOk;
+      for (int32_t tile = from; tile < to; ++tile) tile_maxima[tile] = tile_max(row, space, tile, &met);
+      status[part] = met;
     });
+    int32_t all = kStatusOk;
+    for (int part = 0; part < parts; ++part) all |= status[part];
+    return all;
   });
 }
 
@@ -134,7 +122,7 @@ SPECDEC_HD int32_t first_at_least(const Row& row, int32_t tile, float value) {
   return kNoToken;
 }
 
-// The most probable token, lowest id on ties; tile_maxima as row_maxima left them.
+// The most probable token, the lowest on ties. `tile_maxima` comes from row_maxima.
 SPECDEC_HD Candidate row_argmax(const Row& row, const Law& law, const float* tile_maxima) {
   float top = -kInfinity;
   int32_t tile = 0;
@@ -147,7 +135,7 @@ SPECDEC_HD Candidate row_argmax(const Row& row, const Law& law, const float* til
 
 // ---- rows that were looked through ----------------------------------------------------------------------------------
 
-// A row and its law; once somebody looked through it, what the law needs to know of it.
+// A row and its law. Once the row was looked through, also what the law needs to know of it.
 struct LawRow {
   Row row;
   KnownLaw known;
@@ -162,14 +150,14 @@ struct LawRow {
     return column == kNoColumn ? 0.0f : known.probability(column, element(row, column));
   }
 
-  // Sixteen probabilities from `token` on, zero from `end` on and of tokens that the row does not know. `column` goes
-  // along as the tokens rise, from first_column(the first of them) on.
+  // Sixteen probabilities from `token` on; zero from `end` on, and for tokens that the row does not know. `column` is
+  // the caller's place in the map. It begins as first_column(the first token) and moves on with each call.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
     return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
   }
   SPECDEC_HD int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
 
-  // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
+  // Sixteen probabilities from `token` on; zero from `end` on, and from the end of the row on.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
     const int32_t count = (end < row.vocab ? end : row.vocab) - token;
     if (count <= 0) return F16(0.0f);
@@ -183,7 +171,7 @@ struct LawRow {
   }
 
  private:
-  // A map that falls somewhere leaves lanes zero.
+  // Where a bad map falls, some lanes stay zero.
   SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
     const bool greedy = known.law.greedy;
     const int32_t stop = end - token < kLanes ? end : token + kLanes;
@@ -205,44 +193,59 @@ SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const DraftMap& map) {
 
 SPECDEC_HD LawRow law_row(const Row& row, const Law& law) { return law_row(row, law, {nullptr, row.vocab}); }
 
-// The log-sum-exp of logits / T; each tile is read twice, the second time from the L1 cache.
-SPECDEC_HD void take_log_sum_exp(LawRow& r, const Logits& space, const Crew& crew, int scratch_slot) {
-  const Row& row = r.row;
-  const int32_t tiles = row.tiles();
-  float* maxima = scratch(scratch_slot, 2 * static_cast<int64_t>(tiles));
-  float* sums = maxima + tiles;
-  r.status = over_tiles(tiles, crew, [&](int32_t tile) {
-    const TileMax m = tile_max(row, space, tile);
-    const float top = space.scaled(m.value);
-    maxima[tile] = m.value;
-    sums[tile] = top == -kInfinity ? 0.0f : with_elements(row, tile * kTile, [&](auto p) {
-      return tile_sum_of(space, p, row.tile_size(tile), top);
-    });
-    return m.bad;
+// What is known of a tile of logits. It is read twice, the second time from the L1 cache. *raw_max: its largest
+// element.
+SPECDEC_HD RowPartial look_at_tile(const Row& row, const Logits& space, int32_t tile, float* raw_max) {
+  RowPartial part = kNoPart;
+  *raw_max = tile_max(row, space, tile, &part.status);
+  part.max = space.scaled(*raw_max);
+  if (part.max == -kInfinity) return part;
+  part.sum = with_elements(row, tile * kTile, [&](auto p) {
+    return tile_sum_of(space, p, row.tile_size(tile), part.max);
   });
-  float top = -kInfinity;
-  for (int32_t tile = 0; tile < tiles; ++tile) top = max(space.scaled(maxima[tile]), top);
-  float sum = 0.0f;
-  for (int32_t tile = 0; tile < tiles; ++tile)
-    if (sums[tile] > 0.0f) sum = add(sum, mul(sums[tile], exp_or_zero(sub(space.scaled(maxima[tile]), top))));
-  r.known.lse = log_sum_exp(top, sum);
-  r.tile_max = maxima;
-  if (top == -kInfinity) r.status |= kStatusNonFinite;
+  return part;
 }
 
-// Looks through a row, once: its law's probabilities, its maxima and its status are known then.
+// The maximum, the sum and the status of a row of logits. Fills tile_maxima[0 .. tiles) with raw maxima.
+SPECDEC_HD RowPartial row_sum(const Row& row, const Logits& space, const Crew& crew, float* tile_maxima,
+                              RowPartial* parts) {
+  const int32_t tiles = row.tiles();
+  over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
+    for (int32_t tile = from; tile < to; ++tile) parts[tile] = look_at_tile(row, space, tile, tile_maxima + tile);
+  });
+  RowPartial whole = kNoPart;
+  for (int32_t tile = 0; tile < tiles; ++tile) {
+    whole.max = max(parts[tile].max, whole.max);
+    whole.status |= parts[tile].status;
+  }
+  for (int32_t tile = 0; tile < tiles; ++tile) whole.sum = add(whole.sum, sum_below(parts[tile], whole.max));
+  if (whole.max == -kInfinity) whole.status |= kStatusNonFinite;
+  return whole;
+}
+
+// Looks through a row, once. After that its law's probabilities, its maxima and its status are known.
 SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   if (r.looked) return;
   r.looked = true;
   const Law& law = r.known.law;
-  if (law.needs_sum()) return take_log_sum_exp(r, law.logits(), crew, scratch_slot);
-  r.tile_max = scratch(scratch_slot, r.row.tiles());
-  const int32_t bits = row_maxima(r.row, law, crew, r.tile_max);
-  r.known.argmax = row_argmax(r.row, law, r.tile_max).token;
-  r.status = r.known.argmax == kNoToken ? bits | kStatusNonFinite : bits;
+  const int32_t tiles = r.row.tiles();
+  constexpr int64_t kFloatsAPart = sizeof(RowPartial) / sizeof(float);
+  static_assert(sizeof(RowPartial) == 5 * sizeof(float), "RowPartials live in scratch memory");
+  RowPartial whole = kNoPart;
+  if (law.needs_sum()) {
+    r.tile_max = scratch(scratch_slot, (1 + kFloatsAPart) * tiles);
+    whole = row_sum(r.row, law.logits(), crew, r.tile_max, reinterpret_cast<RowPartial*>(r.tile_max + tiles));
+  } else {
+    r.tile_max = scratch(scratch_slot, tiles);
+    whole.status = row_maxima(r.row, law, crew, r.tile_max);
+    whole.best = row_argmax(r.row, law, r.tile_max);
+    if (whole.best.token == kNoToken) whole.status |= kStatusNonFinite;
+  }
+  r.known = known_law(law, whole);
+  r.status = whole.status;
 }
 
-// As far as probabilities ask for it. A row of probabilities does not: that one only where its status is wanted.
+// Looks through a row where its probabilities need that, or for its status. A row of probabilities does not need it.
 SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
   if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
 }

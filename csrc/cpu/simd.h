@@ -1,5 +1,5 @@
-// Sixteen lanes at a time, as the compiler flags of this copy allow: one AVX-512 register, two AVX2 registers, or a
-// plain array. Every operation rounds once per lane, and sums have one fixed shape, so the three give the same bits.
+// Sixteen lanes at a time: one AVX-512 register, two AVX2 registers or a plain array, by this copy's compiler flags.
+// Every operation rounds once per lane, and sums have one fixed shape. So all three give the same bits.
 #pragma once
 
 #if defined(__AVX2__)

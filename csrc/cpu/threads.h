@@ -1,4 +1,4 @@
-// Threads take requests one by one; those for which none is left take parts of the others' rows.
+// Threads take requests one by one. A thread that finds none left takes parts of the other threads' rows.
 #pragma once
 
 #include <atomic>
@@ -8,14 +8,14 @@
 
 SPECDEC_BEGIN
 
-constexpr int kTilesAPart = 8;  // least work worth handing to another thread
+constexpr int kTilesAPart = 8;  // less work is not worth a thread
 
 SPECDEC_HD int parts_of(int32_t tiles, int threads) {
   const int parts = tiles / kTilesAPart < kMaxParts ? tiles / kTilesAPart : kMaxParts;
   return parts < 1 ? 1 : parts < threads ? parts : threads;
 }
 
-// Who is there for a row.
+// The threads that share a row.
 struct Crew {
   int threads;
   const std::atomic<int64_t>* requests_left;
@@ -24,7 +24,7 @@ struct Crew {
   }
 };
 
-// Calls f(request, crew) for every request; the longest row of one has `tiles` tiles.
+// Calls f(request, crew) for every request. The longest row of a request has `tiles` tiles.
 template <class F>
 SPECDEC_HD void over_requests(int64_t requests, int32_t tiles, int threads, F&& f) {
   std::atomic<int64_t> left(requests);
@@ -38,12 +38,12 @@ SPECDEC_HD void over_requests(int64_t requests, int32_t tiles, int threads, F&& 
     for (int64_t b = 0; b < requests; ++b) take(b);
     return;
   }
-  // The barrier at the loop's end is where threads without a request wait, and run tasks meanwhile.
+  // Threads without a request wait at the barrier at the loop's end, and run tasks there.
 #pragma omp parallel for num_threads(crew.threads) schedule(dynamic, 1)
   for (int64_t b = 0; b < requests; ++b) take(b);
 }
 
-// Runs f(part, from, to) over parts of [0, tiles), as many as there are threads to take them; says how many.
+// Runs f(part, from, to) over parts of [0, tiles), a part for each thread that is free. Returns how many parts.
 template <class F>
 SPECDEC_HD int over_parts(int32_t tiles, const Crew& crew, F&& f) {
   const int parts = crew.parts(tiles);

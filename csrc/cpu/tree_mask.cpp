@@ -14,7 +14,7 @@ struct MaskRow {
   char* data;
   MaskLayout layout;
 
-  // Attends to the slots [from, to) of a row in which nothing is attended to.
+  // Sets the slots [from, to) of a row that is all unset.
   void attend(int64_t from, int64_t to) const {
     switch (layout) {
       case MaskLayout::kBool: std::memset(data + from, 1, static_cast<size_t>(to - from)); break;

@@ -1,4 +1,4 @@
-// The row operations of a walk (specdec/walk.h) on the CPU, whatever its topology.
+// The row operations of a walk (specdec/walk.h) on the CPU, for chains and trees.
 #pragma once
 
 #include "race_scan.h"
@@ -7,20 +7,20 @@
 
 SPECDEC_BEGIN
 
-// Weights without those of a set of tokens, which one-hot drafts used up.
+// Weights in which a set of tokens has none: one-hot drafts that were rejected.
 template <class Weights, class Set>
 struct Without : Weights {
   const Set& used;
   SPECDEC_HD Without(const Weights& weights, const Set& set) : Weights(weights), used(set) {}
-  SPECDEC_HD float log_weight(int32_t token) const {
-    return used.has(token) ? -kInfinity : Weights::log_weight(token);
+  SPECDEC_HD float log_weight(float raw, int32_t token) const {
+    return used.has(token) ? -kInfinity : Weights::log_weight(raw, token);
   }
 };
 
 template <class Weights, class Set>
 SPECDEC_HD Without<Weights, Set> without(const Weights& weights, const Set& used) { return {weights, used}; }
 
-// The tokens that the children of a node before index `end` have. Threads share it: it writes nothing.
+// The tokens of a node's children with an index below `end`. Threads share it: it writes nothing.
 template <class Topology>
 struct ChildTokens {
   const Topology& t;
@@ -116,7 +116,7 @@ class WalkOps {
     return target.status | draft.status;
   }
 
-  // A row is looked through where its law asks for that; else only the one element is.
+  // Looks through the whole row only where its law needs that. Otherwise it looks at the one element.
   SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* status) {
     const int32_t column = side.map.column(token);
     look_if_needed(side, false, crew, scratch_slot);
@@ -125,7 +125,7 @@ class WalkOps {
     return column == kNoColumn ? 0.0f : side.known.probability(column, element(side.row, column));
   }
 
-  // The winner under p as `restricted` gives it, kNoToken if nothing has weight.
+  // The winner by the weights that `restricted` makes of p; kNoToken if no token has weight.
   template <class Restricted>
   SPECDEC_HD Draw race_target(const Noise& noise, const Restricted& restricted) {
     const Row& row = target.row;
@@ -136,7 +136,7 @@ class WalkOps {
       status = row_maxima(row, target.known.law, crew, maxima);
     }
     return target.known.law.in_space([&](auto space) -> Draw {
-      return {race_winner(restricted(row_weights(row, space)), row, noise, maxima, crew).token, status};
+      return {race_winner(restricted(row_weights(space)), row, noise, maxima, crew).token, status};
     });
   }
 

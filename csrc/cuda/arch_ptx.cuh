@@ -17,7 +17,7 @@ __device__ __forceinline__ T* dynamic_shared(size_t byte_offset, size_t) {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// 16 bytes that nobody writes meanwhile and that this block reads once: past the L1 cache.
+// 16 bytes that nobody writes during the kernel and that this block reads once. They bypass the L1 cache.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -34,10 +34,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
   return v;
 }
 
-// What another block has written before a barrier or ticket: from the L2 cache.
+// Reads from the L2 cache what another block wrote before a barrier or ticket.
 __device__ __forceinline__ unsigned long long load_fresh(const unsigned long long* p) { return __ldcg(p); }
 
-// A word of shared memory that other warps update by atomics meanwhile.
+// A word of shared memory that other warps may update by atomics at the same time.
 __device__ __forceinline__ unsigned load_relaxed(const unsigned* p) { return *const_cast<const volatile unsigned*>(p); }
 
 __device__ __forceinline__ unsigned add_acquire_release(unsigned* p, unsigned v) {
@@ -65,7 +65,8 @@ __device__ __forceinline__ uint32_t max2_nan_fp16(uint32_t a, uint32_t b) {
   return r;
 }
 
-// The compiler may not work ahead with this value: hoisting a key's twenty round keys out of a loop costs registers.
+// The compiler cannot see what this value is. So it does not move work on it out of a loop: the twenty round keys of a
+// key would take registers there.
 __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -107,7 +108,7 @@ __device__ __forceinline__ T* peer(T* mine, unsigned rank) {
   return reinterpret_cast<T*>(address);
 }
 #else
-// Never launched there (launch.cuh), but compiled.
+// Older architectures: compiled, but never launched (launch.cuh).
 __device__ __forceinline__ unsigned block_rank() { return 0; }
 __device__ __forceinline__ unsigned blocks_in_cluster() { return 1; }
 __device__ __forceinline__ void sync_cluster() { __trap(); }

@@ -1,10 +1,6 @@
-// The CUDA ops for Python: op(call, stream, workspace, bytes), the workspace by its address. The result is the number
-// of bytes the workspace must have, 0 when the kernel is on its way.
+// The CUDA ops for Python: op(call, stream, workspace, bytes), with the workspace's address. Returns 0 if the kernel
+// was enqueued, else the number of bytes that the workspace must have.
 #include "../recall.h"
-
-#include <string>
-
-#include "ops.h"
 
 namespace specdec {
 namespace cuda {
@@ -17,21 +13,22 @@ int64_t integer(PyObject* object) {
   return value;
 }
 
-template <class Params>
-using Launcher = cudaError_t (*)(const Params&, const Workspace&, cudaStream_t, int64_t*);
+template <class C>
+using Function = int (*)(const C*, void*, size_t, size_t*, void*);
 
-// The bytes that are needed; 0 when the kernel is on its way. The arguments behind a call are stream and workspace.
-template <class Params>
-int64_t launch(const char* name, Launcher<Params> op, const Params& params, PyObject* const* argument) {
-  const auto stream = reinterpret_cast<cudaStream_t>(integer(argument[1]));
-  const Workspace workspace = {reinterpret_cast<void*>(integer(argument[2])), integer(argument[3])};
-  int64_t needed = 0;
-  cudaError_t e;
+// Returns 0 if the kernel was enqueued, else the bytes needed. argument[1 .. 3] are stream, workspace and its bytes.
+template <class C, class Params>
+size_t launch(Function<C> op, const Params& params, PyObject* const* argument) {
+  const auto stream = reinterpret_cast<void*>(integer(argument[1]));
+  const auto workspace = reinterpret_cast<void*>(integer(argument[2]));
+  const auto bytes = static_cast<size_t>(integer(argument[3]));
+  size_t needed = 0;
+  int error;
   {
     const python::Unlocked unlocked;
-    e = op(params, workspace, stream, &needed);
+    error = op(c_api::c_of<C>(params), workspace, bytes, &needed, stream);
   }
-  if (e != cudaSuccess) throw std::runtime_error(std::string(name) + ": CUDA error: " + cudaGetErrorString(e));
+  if (error != SPECDEC_WORKSPACE_TOO_SMALL) python::raise_for(error);
   return needed;
 }
 
@@ -39,26 +36,22 @@ int64_t launch(const char* name, Launcher<Params> op, const Params& params, PyOb
 
 void bind(pybind11::module_ m) {
   // Why no device can be used, or an empty string.
-  m.def("unavailable", [] {
-    int count = 0;
-    const cudaError_t e = cudaGetDeviceCount(&count);
-    return std::string(e != cudaSuccess ? cudaGetErrorString(e) : count == 0 ? "no CUDA device" : "");
-  });
+  m.def("unavailable", [] { return std::string(specdec_cuda_available() == SPECDEC_OK ? "" : specdec_last_error()); });
 #define SPECDEC_METHOD(op, Params)                                                                  \
   python::method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
     return python::called(arguments, count, 4, [](PyObject* const* argument) {                     \
-      return PyLong_FromLongLong(                                                                  \
-          launch<Params>(#op, op, python::Call<Params>(argument[0]).params, argument));            \
+      return PyLong_FromSize_t(                                                                    \
+          launch(specdec_cuda_##op, python::Call<Params>(argument[0]).params, argument));          \
     });                                                                                            \
   }),                                                                                              \
   python::method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
-    return python::recalled(python::calls_of<&op, Params>(), arguments, count, 4,                  \
+    return python::recalled(python::calls_of<&specdec_cuda_##op, Params>(), arguments, count, 4,   \
                             [](const Params& params, PyObject* const* argument) {                  \
-                              return launch<Params>(#op, op, params, argument) == 0;               \
+                              return launch(specdec_cuda_##op, params, argument) == 0;             \
                             });                                                                    \
   }),                                                                                              \
   python::method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
-    return python::remembered(python::calls_of<&op, Params>(), arguments, count);                  \
+    return python::remembered(python::calls_of<&specdec_cuda_##op, Params>(), arguments, count);   \
   }),
   static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
 #undef SPECDEC_METHOD

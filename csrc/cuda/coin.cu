@@ -1,4 +1,4 @@
-// coin: a thread a coin.
+// coin: a thread for each coin.
 #include "launch.cuh"
 #include "specdec/noise.h"
 

@@ -2,15 +2,15 @@
 #pragma once
 
 #include "rows.cuh"
-#include "specdec/race.h"
+#include "specdec/partial.h"
 
 namespace specdec {
 namespace cuda {
 
-// Larger score, then lower token: larger key. 0 is nobody.
+// A larger score makes a larger key; with equal scores, a lower token does. 0 is nobody.
 using WideKey = unsigned long long;
 
-// Floats in order as unsigned integers.
+// Floats as unsigned integers of the same order.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t b = bits(x + 0.0f);  // -0 and 0 are equal
   return b >> 31 ? ~b : b | 0x80000000u;
@@ -34,7 +34,7 @@ __device__ __forceinline__ WideKey warp_max(WideKey key) {
   return key;
 }
 
-// The same in every lane, whatever the order: a + b = b + a.
+// Every lane gets the same bits, because a + b = b + a.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int with = 16; with; with /= 2) x = add(x, __shfl_xor_sync(kWarp, x, with));
@@ -45,41 +45,31 @@ __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduc
 
 constexpr int kMaxWarps = 8;
 
-// A key and what was met on the way, over a block or a team.
-struct Find {
-  WideKey key;
-  bool bad;                   // something that no law has
-  bool draft_weighs = false;  // a draft row, where one was looked through, has weight
-};
+// A status bit between the blocks of a draw that also looked through a draft row: the row has weight. Never written
+// out.
+constexpr int32_t kDraftWeighs = 1 << 30;
 
-__device__ __forceinline__ unsigned flags_of(const Find& find) {
-  return (find.bad ? 1u : 0u) | (find.draft_weighs ? 2u : 0u);
-}
-__device__ __forceinline__ Find find_of(WideKey key, unsigned flags) {
-  return {key, (flags & 1u) != 0, (flags & 2u) != 0};
-}
-
-__device__ __forceinline__ Draw draw_of(const Find& find, int32_t status) {
-  return draw_of(candidate_of_key(find.key), status | (find.bad ? kStatusNonFinite : kStatusOk));
-}
-
-// The block's; every thread gets it. Holds two barriers, so it can be called again at once.
-__device__ __forceinline__ Find block_find(Find mine) {
+// The block's best candidate, and whether any thread met a value that is impossible in a law. Every thread gets both.
+// It contains two barriers, so it can be called again at once.
+__device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool bad) {
   SPECDEC_SHARED(WideKey, keys, kMaxWarps);
-  const WideKey key = warp_max(mine.key);
+  const WideKey key = warp_max(key_of_candidate(mine));
   if (lane_id() == 0) keys[warp_id()] = key;
-  const bool bad = __syncthreads_or(mine.bad);
+  bad = __syncthreads_or(bad);
   WideKey best = 0;
   for (int w = 0; w < warps_in_block(); ++w) {
     const WideKey other = keys[w];
     best = other > best ? other : best;
   }
   __syncthreads();
-  return {best, bad};
+  RowPartial part = kNoPart;
+  part.best = candidate_of_key(best);
+  part.status = bad ? kStatusNonFinite : kStatusOk;
+  return part;
 }
 
-// True, for every thread, in the block that is the last of `blocks` to come; it sees what the others wrote before. The
-// counter is zero again afterwards.
+// Returns true to every thread of the last of `blocks` blocks that call this. That block sees what the others wrote
+// before. The counter is zero again afterwards.
 __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks) {
   if (blocks == 1) return true;
   SPECDEC_SHARED(unsigned, ticket, 1);
@@ -92,24 +82,33 @@ __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks)
   return ticket[0] == blocks - 1;
 }
 
-// Partial results in memory: key and flags.
+// The candidate and the status of a part, as two words that blocks hand to each other.
 constexpr int kWordsAPartial = 2;
 
-__device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const Find& find) {
-  partials[index * kWordsAPartial] = find.key;
-  partials[index * kWordsAPartial + 1] = flags_of(find);
+__device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const RowPartial& part) {
+  partials[index * kWordsAPartial] = key_of_candidate(part.best);
+  partials[index * kWordsAPartial + 1] = static_cast<uint32_t>(part.status);
 }
 
-// Of partials[first .. first + count); every warp that calls gets it in every lane.
-__device__ __forceinline__ Find gather_partials(const WideKey* partials, int64_t first, int count) {
+// The best of `count` parts. word(i, 0) and word(i, 1) are the two words of part i. Every lane of every warp that calls
+// gets the result.
+template <class Word>
+__device__ __forceinline__ RowPartial best_of_parts(int count, Word&& word) {
   WideKey best = 0;
-  unsigned flags = 0;
+  unsigned status = 0;
   for (int i = lane_id(); i < count; i += 32) {
-    const WideKey key = load_fresh(partials + (first + i) * kWordsAPartial);
+    const WideKey key = word(i, 0);
     best = key > best ? key : best;
-    flags |= static_cast<unsigned>(load_fresh(partials + (first + i) * kWordsAPartial + 1));
+    status |= static_cast<unsigned>(word(i, 1));
   }
-  return find_of(warp_max(best), __reduce_or_sync(kWarp, flags));
+  RowPartial part = kNoPart;
+  part.best = candidate_of_key(warp_max(best));
+  part.status = static_cast<int32_t>(__reduce_or_sync(kWarp, status));
+  return part;
+}
+
+__device__ __forceinline__ RowPartial gather_partials(const WideKey* partials, int64_t first, int count) {
+  return best_of_parts(count, [&](int i, int k) { return load_fresh(partials + (first + i) * kWordsAPartial + k); });
 }
 
 }  // namespace cuda

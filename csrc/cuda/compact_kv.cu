@@ -33,8 +33,8 @@ struct CompactArguments {
   Columns columns[kLayers];
 };
 
-// Entries [from, to) of a path. It rises from 0, so path[d] >= d: slot d is written when all reads still to come are
-// from slots path[d'] > path[d] >= d. That also holds for several slots read before the first of them is written.
+// Moves entries [from, to) of a path. A path rises from 0, so path[d] >= d. When slot d is written, all later reads are
+// from slots path[d'] > path[d] >= d, so none of them sees it. Reading several slots ahead changes nothing in that.
 template <class Vector>
 __device__ __forceinline__ void move_column(char* root, int64_t slot_stride, const int32_t* path, int32_t from,
                                             int32_t to) {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   if (threadIdx.x == 0) {
     int32_t status = kStatusOk, from = 0;
     const int32_t to = moves_of(path, a.path_length, prefix, a.slots, &status);
-    while (from < to && path[from] == from) ++from;  // these are where they belong
+    while (from < to && path[from] == from) ++from;  // these are in place already
     moves[0] = from, moves[1] = to;
     if (index == 0 && block == 0) a.status[request] = status;
   }
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   }
 }
 
-// The widest vectors that every column of the tensor can be cut into.
+// The width of the widest vectors into which all entries of the tensor can be cut.
 int32_t width_of(const CacheLayer& layer) {
   const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(layer.data)) | layer.batch_stride |
                       layer.head_stride | layer.slot_stride | layer.entry_bytes | 16;

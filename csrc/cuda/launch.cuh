@@ -8,7 +8,7 @@ namespace specdec {
 namespace cuda {
 
 constexpr int kThreads = 256;  // at most
-constexpr int kBlocksAMultiprocessor = 2;  // that a grid aims at: 128 registers a thread
+constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which leaves 128 registers a thread
 
 struct Device {
   int multiprocessors;
@@ -67,16 +67,16 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
 // Tokens of one 16-byte load over a warp.
 inline int32_t tokens_a_step(DType dtype) { return dtype == DType::kFloat32 ? 128 : 256; }
 
-// As many warps as have something to load, two at least.
+// As many warps as have something to load, but at least two.
 inline int threads_of_block(int32_t vocab, DType dtype) {
   const int32_t warps = (vocab + tokens_a_step(dtype) - 1) / tokens_a_step(dtype);
   return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
 }
 
-// Blocks that run at the same time. One more, and it would start when they end.
+// Blocks that run at the same time. One more would start only when one of them ends.
 inline int64_t blocks_at_once(const Device& device) { return int64_t{device.multiprocessors} * kBlocksAMultiprocessor; }
 
-// Blocks a row is split into when `rows` rows run at once: as fill the device, no more than have work.
+// Blocks a row is split into when `rows` rows run at once: enough to fill the device, and no more than have work.
 inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, DType dtype) {
   const int64_t wanted = blocks_at_once(device) / rows;
   const int64_t block = int64_t{tokens_a_step(dtype)} * (kThreads / 32);

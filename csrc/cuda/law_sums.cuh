@@ -1,5 +1,5 @@
-// A target row and a draft row side by side, as probabilities: residual and overlap. The vocabulary goes by tiles of
-// 1,024 tokens, four tokens a lane and step; tiles are summed on their own and combined in one order.
+// A target row and a draft row side by side, as probabilities: residual and overlap. The vocabulary is cut into tiles
+// of 1,024 tokens. A lane takes four tokens a step. Tiles are summed on their own and combined in one order.
 #pragma once
 
 #include "team_rows.cuh"
@@ -36,7 +36,8 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
   return four;
 }
 
-// p of tokens token .. token + 3, of a row whose columns are a draft's own; 0 from `end` on, where the map may go on.
+// p of tokens token .. token + 3, of a row in a draft's own vocabulary. 0 from `end` on, even if the map has such
+// tokens.
 __device__ __forceinline__ Four mapped_probabilities(const LawRow& side, int32_t token, int32_t end) {
   int32_t column = side.columns().first_at_least(token);
   Four four;
@@ -74,36 +75,36 @@ struct PairArguments {
   int tiles;  // of the longer row of logits
 };
 
-// Both sides, ready to give probabilities: for every thread of the team. Rows of probabilities need nothing for that:
-// they are looked through for their status alone, where somebody wants it.
+// Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
+// need nothing. They are looked through only if their status is wanted.
 template <class Team>
 __device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
                                           int32_t* status) {
-  SPECDEC_SHARED(RowStat, stats, 2);
+  SPECDEC_SHARED(RowPartial, known, 2);
   const bool sums_target = sides[0].known.law.needs_sum(), sums_draft = sides[1].known.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
   if (sums_target || sums_draft) {
-    stats_of_rows(
+    take_sums_of_rows(
         team, sums_target && sums_draft ? 2 : 1, tiles,
         [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
-        [&](int row, const RowStat& stat) { stats[side_of(row)] = stat; });
+        [&](int row, const RowPartial& whole) { known[side_of(row)] = whole; });
     __syncthreads();
   }
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const LawRow row = side == 0 ? sides[0] : sides[1];
-    RowStat stat = {};
-    if (row.known.law.needs_sum()) stat = stats[side];
-    else if (row.known.law.greedy || wants_status) stat = look_through(team, row);
-    if (side == 0) sides[0].known = stat.known(row.known.law);
-    else sides[1].known = stat.known(row.known.law);
-    if (stat.bad) *status |= kStatusNonFinite;
+    RowPartial whole = kNoPart;
+    if (row.known.law.needs_sum()) whole = known[side];
+    else if (row.known.law.greedy || wants_status) whole = look_through(team, row);
+    if (side == 0) sides[0].known = known_law(row.known.law, whole);
+    else sides[1].known = known_law(row.known.law, whole);
+    *status |= whole.status;
   }
 }
 
 // Brings a tile of a pair into the L2 cache.
 __device__ __forceinline__ void prefetch_tile(const LawRow (&sides)[2], int tile) {
-  constexpr int kSector = 32;  // bytes that memory gives at once
+  constexpr int kSector = 32;  // the least bytes that a read from memory brings
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     if (side == 0 ? sides[0].known.law.greedy : sides[1].known.law.greedy) continue;
@@ -114,8 +115,8 @@ __device__ __forceinline__ void prefetch_tile(const LawRow (&sides)[2], int tile
   }
 }
 
-// Calls f(token) for this warp's tiles, four tokens of a lane at a time; before each tile ahead(the next one), because
-// four tokens a lane are little to have in flight, and after it end(tile).
+// Calls f(token) for this warp's tiles, four tokens of a lane at a time. Before each tile it calls ahead(the next one),
+// because four tokens a lane in flight are few. After each tile it calls end(tile).
 template <class Team, class Ahead, class F, class End>
 __device__ __forceinline__ void over_sum_tiles(const Team& team, int32_t vocab, Ahead&& ahead, F&& f, End&& end) {
   const int warps = team.size() * warps_in_block();
@@ -134,8 +135,8 @@ __device__ __forceinline__ WideKey packed(float a, float b) { return static_cast
 __device__ __forceinline__ float first_of(WideKey word) { return from_bits(static_cast<uint32_t>(word >> 32)); }
 __device__ __forceinline__ float second_of(WideKey word) { return from_bits(static_cast<uint32_t>(word)); }
 
-// Where the second words of the tiles start: at a multiple of the team's warps, so that a tile's two words have one
-// owner.
+// The item where the second words of the tiles start. It is a multiple of the team's warps, so that the same warp owns
+// both words of a tile.
 template <class Team>
 __device__ __forceinline__ int second_half(const Team& team, int tiles) {
   const int warps = team.size() * warps_in_block();
@@ -146,7 +147,7 @@ struct TwoSums {
   float a, b;
 };
 
-// The sums over all tiles of items [from, from + tiles): the same in every lane of every member.
+// Adds up items [from, from + tiles). Every lane of every member gets the same bits.
 template <class Team>
 __device__ __forceinline__ TwoSums sum_items(const Team& team, int from, int tiles) {
   TwoSums sums = {0.0f, 0.0f};

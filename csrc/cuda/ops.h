@@ -14,7 +14,7 @@ struct Workspace {
   int64_t bytes;
 };
 
-// Launches if the workspace is large enough; otherwise only says in *needed how many bytes it takes (0 when done).
+// Launches if the workspace is large enough, and sets *needed to 0. Otherwise sets *needed to the bytes it takes.
 #define SPECDEC_CUDA_DECLARE(name, Params) \
   cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);
 SPECDEC_OPS(SPECDEC_CUDA_DECLARE)

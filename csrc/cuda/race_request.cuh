@@ -12,8 +12,14 @@ struct RaceRequest {
   Law law;
   Noise noise;
   DraftMap map;  // which tokens its columns are
-  Entry who;     // nothing is read of one that is not live
+  Entry who;     // if it is not live, only the status is set
   int32_t status;
+
+  // Turns a candidate's column into the target's token.
+  __device__ Candidate token_of(const Candidate& c) const {
+    const Candidate found = map.to_target(c);
+    return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
+  }
 };
 
 __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t index) {
@@ -22,56 +28,57 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   r.who = entry_of(p.request_index, i);
   r.status = r.who.status();
   if (!r.who.live()) return r;
-  r.row = row_at(p.rows, p.rows.offset(i, j));
+  r.row = part_at(p.rows, p.rows.offset(i, j));
   r.law = law_at(p.law, r.who.index, j, &r.status);
   r.noise = noise_at(p.noise, r.who.index, j, kStreamRace);
   r.map = draft_map_of(p.draft_map, p.rows);
   return r;
 }
 
-// ---- rows of a draft's own vocabulary: candidates are columns, the noise is that of their tokens --------------------
+// ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token -----------------
 
 // The lane's vectors that hold weight, as bits.
 template <class T>
 __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, const Weights& weights, int32_t first,
-                                                        bool* bad) {
+                                                        int steps, bool* bad) {
   unsigned open = 0;
   float top = -kInfinity;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
     const float largest = T::largest(batch.vector[u]);
     top = max_nan(top, largest);
-    if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN hides the maximum
+    if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN: maximum unknown
   }
-  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first);
+  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
   return open;
 }
 
-// A column in the race; nobody if it cannot beat `to_beat`.
+// A column as a candidate; nobody if it cannot beat `to_beat`.
 __device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, const Weights& weights, int32_t column,
                                                       float to_beat) {
   const int32_t token = r.map.tokens[column];
-  if (token < 0) return kNobody;  // no map has that
+  if (token < 0) return kNobody;  // not a valid map
   const uint32_t index = static_cast<uint32_t>(token) / kGroup;
   const Words<uint32_t> w = noise_words(opaque(r.noise), index >> 1);
   const uint32_t a = index & 1 ? w.word[1] : w.word[0], b = index & 1 ? w.word[3] : w.word[2];
-  if (!may_win(weights.log_bound(element(r.row, column)), a, to_beat)) return kNobody;
+  const float raw = element(r.row, column);
+  if (!may_win(weights.log_bound(raw), a, to_beat)) return kNobody;
   const Group group = group_of(index, a, b);
-  const float log_weight = weights.log_weight(column, needed_log_weight(to_beat, group.first));
+  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return kNobody;
   return {race_score(log_weight, arrival(opaque(r.noise), group, static_cast<uint32_t>(token))), column};
 }
 
 // The best of this block's part of a row. Every thread gets it.
-__device__ __forceinline__ Find mapped_race_part(const RaceRequest& r, Part part) {
+__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Part part) {
   const Weights weights = weights_of_row(r.row, r.law);
   Candidate mine = kNobody;
   bool bad = false;
   with_type(r.row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(r.row, part, [](int32_t, int, bool) {},
-                   [&](const Batch<T>& batch, int32_t first, int) {
-                     unsigned open = vectors_with_weight(batch, weights, first, &bad);
+                   [&](const Batch<T>& batch, int32_t first, int steps) {
+                     unsigned open = vectors_with_weight(batch, weights, first, steps, &bad);
 #pragma unroll 1
                      for (; open; open &= open - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);
@@ -81,21 +88,20 @@ __device__ __forceinline__ Find mapped_race_part(const RaceRequest& r, Part part
                      }
                    });
   });
-  return block_find({key_of_candidate(mine), bad});
+  return best_of_block(mine, bad);
 }
 
-__device__ __forceinline__ Find find_winner(const Row& row, const Law& law, const Noise& noise, Part part) {
+__device__ __forceinline__ RowPartial find_winner(const Row& row, const Law& law, const Noise& noise, Part part) {
   if (law.greedy) return argmax_part(row, law, part);
   return race_part(weights_of_row(row, law), noise, part);
 }
 
-// The target's token of what was found.
-__device__ __forceinline__ Draw draw_of(const RaceRequest& r, const Find& find) {
-  const int32_t bad = find.bad ? kStatusNonFinite : kStatusOk;
-  return draw_of(r.map.to_target(candidate_of_key(find.key)), r.status | bad);
+// The target's token for the column that was found.
+__device__ __forceinline__ Draw draw_of(const RaceRequest& r, const RowPartial& found) {
+  return draw_of(r.token_of(found.best), r.status | found.status);
 }
 
-__device__ __forceinline__ Find find_winner(const RaceRequest& r, Part part) {
+__device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part) {
   return r.map.tokens && !r.law.greedy ? mapped_race_part(r, part) : find_winner(r.row, r.law, r.noise, part);
 }
 

@@ -15,15 +15,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRequest row = race_request(a.p, index);
-  Find find = {0, false};
-  if (row.who.live()) find = find_winner(row, {rank, a.splits});
+  RowPartial found = kNoPart;
+  if (row.who.live()) found = find_winner(row, {rank, a.splits});
   if (a.splits > 1) {
-    if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, find);
+    if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, found);
     if (!last_to_come(a.room.tickets + index, a.splits)) return;
-    find = gather_partials(a.room.words, index * a.splits, a.splits);
+    found = gather_partials(a.room.words, index * a.splits, a.splits);
   }
   if (threadIdx.x != 0) return;
-  const Draw draw = row.who.live() ? draw_of(row, find) : Draw{row.who.token(), row.status};
+  const Draw draw = row.who.live() ? draw_of(row, found) : Draw{row.who.token(), row.status};
   a.p.tokens.data[index] = draw.token;
   if (a.p.status.data) a.p.status.data[index] = draw.status;
 }

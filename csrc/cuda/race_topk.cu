@@ -1,5 +1,5 @@
-// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys over its lanes; where k is more,
-// the row is read again for the next 32. Blocks write the lists of their parts, the last block of a row merges them.
+// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
+// is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
 #include "launch.cuh"
 #include "race_request.cuh"
 
@@ -10,11 +10,11 @@ namespace {
 
 constexpr WideKey kCeiling = ~WideKey{0};
 
-// The best of a warp in falling order: lane i holds the i-th; 0 is nobody.
+// The best keys of a warp in falling order. Lane i holds the i-th; 0 is nobody.
 struct Podium {
   WideKey place = 0;
   int size;            // places that count, at most 32
-  WideKey below;       // keys from here on were taken by an earlier podium
+  WideKey below;       // this key and larger ones were taken by an earlier podium
 
   __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
   __device__ float to_beat() const { return candidate_of_key(last()).score; }
@@ -36,18 +36,18 @@ struct Podium {
   }
 };
 
-// The key of one token, exactly; 0 if it cannot beat `to_beat`.
-__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& weights, const Group& group,
-                                          int32_t token, float to_beat) {
+// The key of one column, exactly; 0 if it cannot beat `to_beat`.
+__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& weights, const Group& group, float raw,
+                                          int32_t column, float to_beat) {
   if (r.law.greedy) {
-    const float rank = r.law.rank(element(r.row, token));
-    return rank == -kInfinity ? 0 : key_of_candidate({rank, token});
+    const float rank = r.law.rank(raw);
+    return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
   }
-  if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, token, to_beat));
-  const float log_weight = weights.log_weight(token, needed_log_weight(to_beat, group.first));
+  if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, column, to_beat));
+  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
-  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(token));
-  return key_of_candidate({race_score(log_weight, arrives), token});
+  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.first_token + column));
+  return key_of_candidate({race_score(log_weight, arrives), column});
 }
 
 // The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
@@ -62,11 +62,11 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
     top = max_nan(top, largest);
     if (u < steps && !(largest < to_beat)) open |= 1u << u;
   }
-  *bad |= bad_elements(r.row, r.law, batch, top, first);
+  *bad |= bad_elements(r.row, r.law, batch, top, first, steps);
   return open;
 }
 
-// The arrivals of this warp's chunks of a row. Says whether this thread met what no law has.
+// The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
 __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, const Shared<unsigned>& best,
                                             Podium* podium) {
   const Weights weights = weights_of_row(r.row, r.law);
@@ -77,10 +77,10 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
         r.row, part,
         [&](int32_t first, int steps, bool any) {
           if (!any || r.law.greedy || r.map.tokens) return;
-          // The first arrivals of the warp's groups are so many tokens: what the last of them scores is to be beaten.
+          // The first arrivals of the warp's groups are that many candidates, so a token must beat the worst of them.
           Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
-          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, first), &mine);
+          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, r.row, first), &mine);
           Podium guess = {0, podium->size, podium->below};
           guess.offer(key_of_candidate(mine));
           const unsigned score = ordered(guess.to_beat());
@@ -89,21 +89,24 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
           unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
-                          : r.map.tokens ? vectors_with_weight(batch, weights, first, &bad)
-                                         : vectors_to_open(batch, weights, first, steps, lane_noise(r.noise, first),
-                                                           to_beat, &bad);
+                          : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
+                                         : vectors_to_open(batch, weights, first, steps,
+                                                           lane_noise(r.noise, r.row, first), to_beat, &bad);
 #pragma unroll 1
           while (__any_sync(kWarp, open != 0)) {
             const bool mine = open != 0;
-            const int32_t token = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
+            const int32_t column = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
             open &= open - 1;
             Group group = {};
             if (mine && !r.law.greedy && !r.map.tokens)
-              group = group_at(opaque(r.noise), static_cast<uint32_t>(token) / kGroup);
+              group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.first_token + column) / kGroup);
 #pragma unroll 1
             for (int i = 0; i < T::kPerVector; ++i) {
               WideKey key = 0;
-              if (mine && token + i < r.row.vocab) key = key_of(r, weights, group, token + i, to_beat);
+              const bool inside = column + i >= 0 && column + i < r.row.vocab;
+              // Read again from the cache: the batch would take 27 more registers in this loop.
+              if (mine && inside)
+                key = key_of(r, weights, group, element(r.row, column + i), column + i, to_beat);
               podium->offer(key);
             }
           }
@@ -114,7 +117,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
   return bad;
 }
 
-// The best of the block's warps, into warp 0. Every thread learns whether any brought `bad`.
+// The best of the block's warps, for warp 0. Returns to every thread whether any thread's `bad` is set.
 __device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
   SPECDEC_SHARED(WideKey, places, kThreads);
   places[threadIdx.x] = podium->place;
@@ -128,21 +131,24 @@ __device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
 struct RaceTopkArguments {
   RaceParams p;
   WideKey* lists;  // [rows, splits, k]
-  WideKey* flags;  // [rows, splits]: whether the part held what no law has
+  WideKey* flags;  // [rows, splits]: whether the part has a value that is impossible in a law
   unsigned* tickets;
   int splits;
 };
 
 __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequest& r, int64_t index,
                                               int32_t at, WideKey key) {
-  const int32_t token = r.map.to_target(candidate_of_key(key)).token;
+  const int32_t token = r.token_of(candidate_of_key(key)).token;
   a.p.tokens.data[index * a.p.k() + at] = token == kNoToken ? -1 : token;
 }
 
-// By one thread, which knows the row's first arrival.
-__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequest& r, int64_t index,
-                                             const Find& first) {
-  if (a.p.status.data) a.p.status.data[index] = draw_of(r, first).status;
+// Called by one thread. `first` is the row's first arrival.
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequest& r, int64_t index, bool bad,
+                                             WideKey first) {
+  RowPartial found = kNoPart;
+  found.best = candidate_of_key(first);
+  if (bad) found.status |= kStatusNonFinite;
+  if (a.p.status.data) a.p.status.data[index] = draw_of(r, found).status;
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
@@ -175,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
       else lists[static_cast<int64_t>(rank) * k + from + lane_id()] = podium.place;
     }
     if (from == 0 && threadIdx.x == 0) {
-      if (a.splits == 1) store_status(a, r, index, {podium.place, any_bad});
+      if (a.splits == 1) store_status(a, r, index, any_bad, podium.place);
       else flags[rank] = any_bad;
     }
     if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
@@ -194,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
     const int count = a.splits * k;
     for (int i = 0; i < count; i += 32) podium.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
     if (lane_id() < podium.size) store_arrival(a, r, index, from + lane_id(), podium.place);
-    if (from == 0 && lane_id() == 0) store_status(a, r, index, {podium.place, bad});
+    if (from == 0 && lane_id() == 0) store_status(a, r, index, bad, podium.place);
     below = podium.last();
   }
 }
@@ -209,7 +215,7 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  // Each split has a list of k: no more splits than keep the lists short.
+  // Each split has a list of k, so the number of splits is limited to keep the lists short.
   constexpr int64_t kLists = 16 << 10;
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   if (splits > kLists / (rows * k)) splits = kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;

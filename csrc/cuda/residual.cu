@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   team.sync();
   const TwoSums sums = sum_items(team, 0, sum_tiles_of(vocab));
   const bool empty = !(sums.a > 0.0f);
-  // Every thread meets its own tokens again.
+  // Every thread gets the same tokens as before, so it reads what it wrote itself.
   over_sum_tiles(
       team, vocab, [](int) {},
       [&](int32_t token) {

@@ -4,7 +4,7 @@
 #include "arch.cuh"
 #include "specdec/params.h"
 #include "specdec/law.h"
-#include "specdec/race.h"
+#include "specdec/partial.h"
 
 namespace specdec {
 namespace cuda {
@@ -12,7 +12,7 @@ namespace cuda {
 constexpr unsigned kWarp = 0xffffffffu;
 constexpr int kVectors = 8;  // 16-byte loads a lane has in flight
 
-// Opaque: what a loop over rows computes from these is not worth a register outside of it.
+// Opaque, so that the compiler does not move what a loop computes from these out of the loop: it would take registers.
 __device__ __forceinline__ int lane_id() { return static_cast<int>(opaque(threadIdx.x) % 32); }
 __device__ __forceinline__ int warp_id() { return static_cast<int>(opaque(threadIdx.x) / 32); }
 __device__ __forceinline__ int warps_in_block() { return static_cast<int>(blockDim.x / 32); }
@@ -69,11 +69,24 @@ struct Row {
   const void* data;
   int32_t vocab;
   DType dtype;
+  int32_t first_token = 0;  // column 0 is this token; all other numbers here count columns
+
+  // How many tokens of the first column's group lie before the row. Chunks begin with that group, so they hold whole
+  // groups.
+  __device__ __forceinline__ int32_t skipped() const { return first_token % kGroup; }
 };
 
+// A row of the whole vocabulary. The compiler knows then that first_token is 0.
 __device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
   return {static_cast<const char*>(rows.data) + offset * size, rows.vocab, rows.dtype};
+}
+
+// A row that may be a part of one.
+__device__ __forceinline__ Row part_at(const Rows& rows, int64_t offset) {
+  Row row = row_at(rows, offset);
+  row.first_token = rows.first_token;
+  return row;
 }
 
 // Calls f with the row's element type. The branch is the same for a whole block.
@@ -86,7 +99,7 @@ __device__ __forceinline__ auto with_type(DType dtype, F&& f) {
   }
 }
 
-// One element: for what is rare. A draft row may be shorter than the target's; callers look at vocab first.
+// One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
 __device__ __forceinline__ float element(const Row& row, int32_t token) {
   return row.dtype == DType::kFloat32    ? static_cast<const float*>(row.data)[token]
          : row.dtype == DType::kBFloat16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
@@ -105,14 +118,36 @@ struct Batch {
     return first + step * kPerStep + lane_id() * T::kPerVector;
   }
 
-  // Steps from `count` on, and tokens past the vocabulary, are -inf.
+  // The vector that begins with column `at`; columns from `end` on are -inf.
+  __device__ __forceinline__ static uint4 load_vector(const Row& row, int32_t at, int32_t end) {
+    const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
+    return aligned(row) && at >= 0 && end - at >= T::kPerVector ? load_stream(data + at)
+                                                               : load_elements(data, at, end);
+  }
+
+  // The vector that begins with column `at`, for the second time: it is in a cache.
+  __device__ __forceinline__ static uint4 load_again(const Row& row, int32_t at) {
+    const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
+    return aligned(row) && at >= 0 && row.vocab - at >= T::kPerVector ? *reinterpret_cast<const uint4*>(data + at)
+                                                                      : load_elements(data, at, row.vocab);
+  }
+
+  // Vector `step`, if `step` is known only at run time. It is selected, so that all vectors stay in registers.
+  __device__ uint4 at(int step) const {
+    uint4 v = vector[0];
+#pragma unroll
+    for (int u = 1; u < kVectors; ++u)
+      if (step == u) v = vector[u];
+    return v;
+  }
+
+  // Steps from `count` on and columns outside of the row are -inf. `first` may lie before the row.
   __device__ void load(const Row& row, int32_t first, int count) {
     using Raw = typename T::Raw;
     const Raw* data = static_cast<const Raw*>(row.data);
-    const bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    if (aligned && row.vocab - first >= count * kPerStep) {
+    if (aligned(row) && first >= 0 && row.vocab - first >= count * kPerStep) {
       constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
-      const Raw* mine = data + token(first, 0);  // one address; the steps are offsets in the instructions
+      const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
       if (count == kVectors) {
 #pragma unroll
         for (int u = 0; u < kVectors; ++u) vector[u] = load_stream(mine + u * kPerStep);
@@ -123,19 +158,23 @@ struct Batch {
         vector[u] = u < count ? load_stream(mine + u * kPerStep) : uint4{kNothing, kNothing, kNothing, kNothing};
       return;
     }
-    // The end of a row, or a row that starts between 16-byte boundaries: in a loop, by way of local memory, because
-    // this text stands in every kernel several times.
+    // The end of a row, or a row that does not start on a 16-byte boundary. This is a loop over local memory to keep
+    // the code small, because every kernel contains it several times.
     uint4 staged[kVectors];
 #pragma unroll 1
     for (int u = 0; u < kVectors; ++u) {
-      const int32_t at = token(first, u), end = u < count ? row.vocab : 0;
-      staged[u] = aligned && end - at >= T::kPerVector ? load_stream(data + at) : load_elements(data, at, end);
+      staged[u] = load_vector(row, token(first, u), u < count ? row.vocab : 0);
     }
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
   }
 
  private:
+  // Do vectors begin on 16 bytes?
+  __device__ __forceinline__ static bool aligned(const Row& row) {
+    return reinterpret_cast<uintptr_t>(static_cast<const typename T::Raw*>(row.data) - row.skipped()) % 16 == 0;
+  }
+
   __device__ __forceinline__ static uint4 load_elements(const typename T::Raw* data, int32_t token, int32_t end) {
     constexpr int kPerWord = T::kPerVector / 4;
     uint32_t word[4];
@@ -145,7 +184,7 @@ struct Batch {
 #pragma unroll
       for (int i = 0; i < kPerWord; ++i) {
         const int32_t at = token + w * kPerWord + i;
-        const uint32_t raw = at < end ? data[at] : T::kMinusInfinity;
+        const uint32_t raw = at >= 0 && at < end ? data[at] : T::kMinusInfinity;
         word[w] |= raw << (i * 16);
       }
     }
@@ -159,7 +198,7 @@ __device__ __forceinline__ void prefetch(const Row& row, int32_t first, int coun
 #pragma unroll 1
   for (int u = 0; u < count; ++u) {
     const int32_t token = Batch<T>::token(first, u);
-    if (token < row.vocab) prefetch_line(static_cast<const typename T::Raw*>(row.data) + token);
+    if (token >= 0 && token < row.vocab) prefetch_line(static_cast<const typename T::Raw*>(row.data) + token);
   }
 }
 

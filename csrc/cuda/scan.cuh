@@ -1,7 +1,7 @@
-// The race over a part of a row, and the maximum of it: one pass, 16 bytes a load. A tile of 2,048 tokens (1,024 in
-// float32) is what a warp holds at once. Each lane owns the noise of one group; a tile, then each lane's eight (four)
-// tokens of a vector, are dismissed by an integer compare; what is left is evaluated exactly (specdec/race.h), so the
-// winner never depends on how the row was cut.
+// The race over a part of a row, and the argmax of a part: one pass, 16 bytes a load. A warp holds a chunk of up to
+// 2,048 tokens at once (1,024 in float32). Each lane owns the noise of one group. Most chunks are dismissed by one
+// integer compare a lane, most vectors of the others by a compare each. The tokens that are left are evaluated exactly
+// (specdec/race.h), so the winner does not depend on how the row was cut.
 #pragma once
 
 #include "collect.cuh"
@@ -10,12 +10,12 @@
 namespace specdec {
 namespace cuda {
 
-// Which part of a row this block takes: block `rank` of `size`. Chunks of `steps` vectors go to the warps in turn.
+// The part of a row that this block takes: it is block `rank` of `size`. The warps of all blocks take chunks in turn.
 struct Part {
   int rank, size;
 };
 
-// Vectors a lane takes at once: eight where there is enough to do for every warp, fewer where a row is spread thin.
+// Vectors a lane takes at once: eight, or fewer if eight would leave warps without work.
 template <class T>
 __device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
   const int32_t steps = (vocab + Batch<T>::kPerStep - 1) / Batch<T>::kPerStep;
@@ -23,13 +23,13 @@ __device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
   return share < 1 ? 1 : share > kVectors ? kVectors : share;
 }
 
-// Calls start(first token, steps, any), then f(batch, first token, steps) for each of this warp's chunks.
+// Calls start(first column, steps, any), then f(batch, first column, steps) for each of this warp's chunks.
 template <class T, class Start, class F>
 __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& start, F&& f) {
   const int warps = part.size * warps_in_block();
   const int steps = steps_a_chunk<T>(row.vocab, warps);
   const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep;
-  int64_t first = (part.rank * warps_in_block() + warp_id()) * chunk;
+  int64_t first = (part.rank * warps_in_block() + warp_id()) * chunk - row.skipped();
   start(static_cast<int32_t>(first), steps, first < row.vocab);
 #pragma unroll 1
   for (; first < row.vocab; first += warps * chunk) {
@@ -39,66 +39,77 @@ __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& s
   }
 }
 
-// Did the lane's tokens hold what no law has? `largest` is their maximum, NaN if one is.
+// Is one of the lane's values impossible in a law (NaN, +inf, a negative probability)? `largest` is their maximum, or
+// NaN.
 template <class T>
-__device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch,
-                                             float largest, int32_t first) {
+__device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch, float largest,
+                                             int32_t first, int steps) {
   if (!(largest < kInfinity)) return true;
   if (law.is_signed()) return false;
   bool negative = false;
   unsigned signs = 0;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
-  for (; signs; signs &= signs - 1) {  // rare: -0, the -inf past the row's end, or a negative one
-    const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(signs)) - 1);
-    for (int i = 0; i < T::kPerVector; ++i) negative |= token + i < row.vocab && element(row, token + i) < 0.0f;
+  signs &= (1u << steps) - 1u;         // the other steps are -inf
+  for (; signs; signs &= signs - 1) {  // rare: -0, a negative value, or the -inf outside of the row
+    const int step = __ffs(static_cast<int>(signs)) - 1;
+    const int32_t column = Batch<T>::token(first, step);
+    const uint4 values = Batch<T>::load_again(row, column);  // to hold fewer registers
+    for (int i = 0; i < T::kPerVector; ++i)
+      negative |= column + i >= 0 && column + i < row.vocab && T::at(values, i) < 0.0f;
   }
   return negative;
 }
 
-// The same noise, not worked ahead with.
+// The same noise; opaque, so that the compiler does not move work on it out of a loop.
 __device__ __forceinline__ Noise opaque(const Noise& n) {
   return {{opaque(n.key.low), opaque(n.key.high)}, opaque(n.position), opaque(n.nonce), n.stream};
 }
 
-// The noise of the lane's group in a tile: group `first / 64 + lane`.
+// The noise of the lane's group in a chunk that begins with column `first`.
 struct LaneNoise {
   uint32_t a, b;
 };
 
-__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, int32_t first) {
+__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const Row& row, int32_t first) {
   const Noise noise = opaque(visible);
-  const uint32_t group = static_cast<uint32_t>(first / kGroup + lane_id());
+  const uint32_t group = static_cast<uint32_t>((row.first_token + first) / kGroup + lane_id());
   const Words<uint32_t> w = noise_words(noise, group >> 1);
   return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
 }
 
-// A first guess at the best score: of the lane's group the token that arrives first.
+// A first guess at the best score: the token of the lane's group that arrives first.
 __device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups,
                                                     const LaneNoise& words, Candidate* mine) {
-  const int32_t token = (first / kGroup + lane_id()) * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || token >= weights.target.row.vocab) return;
-  const float log_weight = weights.log_weight(token, -kInfinity);
-  if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), token};
+  const Row& row = weights.target.row;
+  const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
+  if (lane_id() >= groups || column < 0 || column >= row.vocab) return;
+  const float log_weight = weights.log_weight(element(row, column), column, -kInfinity);
+  if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), column};
 }
 
-// Evaluates what of the lane's `count` tokens from `token` on could still win. Rare, so it may read them again.
-__device__ __forceinline__ void open_tokens(const Weights& weights, const Noise& visible, int32_t token, int count,
-                                            float to_beat, Candidate* mine) {
+// Evaluates those tokens of a lane's vector that could still win. The vector begins with `column`.
+template <class T>
+__device__ __forceinline__ void open_vector(const Weights& weights, const Noise& visible, const uint4& values,
+                                            int32_t column, float to_beat, Candidate* mine) {
+  const Row& row = weights.target.row;
   const Noise noise = opaque(visible);
-  const Group group = group_at(noise, static_cast<uint32_t>(token) / kGroup);
-  const int32_t end = token + count < weights.target.row.vocab ? token + count : weights.target.row.vocab;
+  const Group group = group_at(noise, static_cast<uint32_t>(row.first_token + column) / kGroup);
 #pragma unroll 1
-  for (; token < end; ++token) {
-    const float log_weight = weights.log_weight(token, needed_log_weight(max(to_beat, mine->score), group.first));
+  for (int i = 0; i < T::kPerVector; ++i, ++column) {
+    if (column < 0 || column >= row.vocab) continue;
+    const float log_weight =
+        weights.log_weight(T::at(values, i), column, needed_log_weight(max(to_beat, mine->score), group.first));
     if (log_weight == -kInfinity) continue;
-    const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, static_cast<uint32_t>(token))), token};
+    const uint32_t token = static_cast<uint32_t>(row.first_token + column);
+    const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, token)), column};
     if (better(c, *mine)) *mine = c;
   }
 }
 
-// Could a token of log weight `bound` win against `to_beat` in a group of word `a`? largest_winning_word the other way
-// round: cheaper where every vector has a bound of its own, and looser (its logarithm is within 1e-6).
+// Could a token of log weight `bound` win against `to_beat` in a group with the word `a`? largest_winning_word answers
+// the same question, but its result is for one bound. Here each vector has its own, so this is cheaper. It is looser,
+// because its logarithm is only within 1e-6.
 __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) {
   const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
   return bound > -kInfinity && !(bound < needed - 1e-4f - slack(to_beat, needed));
@@ -114,8 +125,8 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
     largest[u] = T::largest(batch.vector[u]);
     top = max_nan(top, largest[u]);
   }
-  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first);
-  const float bound = top == top ? weights.log_bound(top) : kLargest;  // a NaN hides the maximum: then all is evaluated
+  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
+  const float bound = top == top ? weights.log_bound(top) : kLargest;  // with a NaN every token is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
   if (!__any_sync(kWarp, open_tile)) return 0;
@@ -129,19 +140,22 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
   return open;
 }
 
-// The race of one chunk. `best` is the block's best score so far, shared by its warps.
-template <class T>
+// The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` returns a vector
+// of the batch for the second time. race_part reads it from the cache, because eight vectors would take too many
+// registers until then. An epilogue has its logits in registers alone and returns batch.at(step).
+template <class T, class Again>
 __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
-                                           bool* bad) {
+                                           bool* bad, Again&& again) {
   const float to_beat = from_ordered(load_relaxed(best));
-  unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, first), to_beat, bad);
+  unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, weights.target.row, first),
+                                  to_beat, bad);
   if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
 #pragma unroll 1
   for (; open; open &= open - 1) {
-    const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);
-    open_tokens(weights, noise, token, T::kPerVector, to_beat, mine);
+    const int step = __ffs(static_cast<int>(open)) - 1;
+    open_vector<T>(weights, noise, again(step), Batch<T>::token(first, step), to_beat, mine);
   }
   if (__any_sync(kWarp, mine->score > before)) {
     const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
@@ -149,8 +163,8 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights&
   }
 }
 
-// The best of this block's part of a row, under `weights`. Every thread gets it.
-__device__ __forceinline__ Find race_part(const Weights& weights, const Noise& noise, Part part) {
+// The winner of this block's part of a row under `weights`, as a column. Every thread gets it.
+__device__ __forceinline__ RowPartial race_part(const Weights& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
@@ -162,48 +176,53 @@ __device__ __forceinline__ Find race_part(const Weights& weights, const Noise& n
         weights.target.row, part,
         [&](int32_t first, int steps, bool any) {
           if (any) {
-            prefetch<T>(weights.target.row, first, steps);  // on its way while the first guess is made
-            offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, first), &mine);
+            prefetch<T>(weights.target.row, first, steps);  // it arrives while the first guess is made
+            offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep,
+                                lane_noise(noise, weights.target.row, first), &mine);
             const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
             if (lane_id() == 0) atomicMax(&best[0], guess);
           }
           __syncthreads();
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          race_chunk(batch, weights, noise, first, steps, best, &mine, &bad);
+          const Row& row = weights.target.row;
+          race_chunk(batch, weights, noise, first, steps, best, &mine, &bad, [&](int step) {
+            return Batch<T>::load_again(row, Batch<T>::token(first, step));
+          });
         });
   });
-  return block_find({key_of_candidate(mine), bad});
+  return best_of_block(mine, bad);
 }
 
 // The largest element of this block's part of a row, lowest token on ties: temperature 0.
-__device__ __forceinline__ Find argmax_part(const Row& row, const Law& law, Part part) {
+__device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law, Part part) {
   Candidate mine = kNobody;
   bool bad = false;
   with_type(row.dtype, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(row, part, [](int32_t, int, bool) {},
-                   [&](const Batch<T>& batch, int32_t first, int) {
+                   [&](const Batch<T>& batch, int32_t first, int steps) {
                      unsigned larger = 0;
                      float top = -kInfinity;
 #pragma unroll
                      for (int u = 0; u < kVectors; ++u) {
                        const float largest = T::largest(batch.vector[u]);
                        top = max_nan(top, largest);
-                       if (!(largest <= mine.score)) larger |= 1u << u;  // a NaN hides the maximum
+                       if (!(largest <= mine.score)) larger |= 1u << u;  // with a NaN the maximum is unknown
                      }
-                     bad |= bad_elements(row, law, batch, top, first);
+                     bad |= bad_elements(row, law, batch, top, first, steps);
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
-                       const int32_t token = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
-                       for (int i = 0; i < T::kPerVector && token + i < row.vocab; ++i) {
-                         const float rank = law.rank(element(row, token + i));
-                         if (rank > mine.score) mine = {rank, token + i};
+                       const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);
+                       const uint4 values = Batch<T>::load_again(row, column);
+                       for (int i = 0; i < T::kPerVector; ++i) {  // columns outside of the row have no weight
+                         const float rank = law.rank(T::at(values, i));
+                         if (rank > mine.score) mine = {rank, column + i};
                        }
                      }
                    });
   });
-  return block_find({key_of_candidate(mine), bad});
+  return best_of_block(mine, bad);
 }
 
 }  // namespace cuda

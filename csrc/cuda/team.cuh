@@ -1,12 +1,12 @@
-// A team: the blocks that share one request. What a member puts under an item, every member gets after the next sync.
-// Items are dealt to the warps of the team in turn; only the warp that owns an item may put it.
+// A team: the blocks that share one request. A member puts a word under an item, and after the next sync every member
+// can get it. The warps of the team own the items in turn. Only the warp that owns an item may put it.
 //
 //   LocalTeam    one block; items in its shared memory
 //   ClusterTeam  a thread-block cluster (sm_90 and newer); items in its members' shared memory
 //   GridTeam     a software cluster: co-resident blocks of a cooperative launch, meeting at a counter; items in the
 //                workspace
 //
-// There are two sets of items, used in turn: a slow member may still read one while a fast one fills the other.
+// There are two sets of items, used in turn. So a fast member can fill one while a slow member still reads the other.
 #pragma once
 
 #include "launch.cuh"
@@ -21,7 +21,7 @@ struct TeamRoom {
   WideKey* words;     // GridTeam: 2 * items a team
 };
 
-// Where a member of a team of `size` keeps an item of its own in shared memory, and how much it needs for `items`.
+// Where a member of a team of `size` keeps an item that it owns, and how many places it needs for `items` of the team.
 __device__ __forceinline__ int own_slot(int item, int size) {
   const int warps = warps_in_block();
   return item / (size * warps) * warps + item % warps;
@@ -68,7 +68,7 @@ struct ClusterTeam {
     sync_cluster();
     ++phase;
   }
-  __device__ void leave() const { sync_cluster(); }  // until then others may read this block's shared memory
+  __device__ void leave() const { sync_cluster(); }  // other members may still read this block's shared memory
 
  private:
   __device__ Shared<WideKey> set(unsigned which) const {
@@ -100,30 +100,23 @@ struct GridTeam {
     __syncthreads();
     ++phase;
   }
-  // The counter goes back to zero with the last to leave: nobody can be waiting then.
+  // The last member to leave sets the counter to zero. Nobody can be waiting then.
   __device__ void leave() const {
     const unsigned last = arrived + static_cast<unsigned>(team_size) - 1;
     if (threadIdx.x == 0 && add_acquire_release(counter, 1u) == last) *counter = 0;
   }
 };
 
-// What a team agrees on: the largest of its members' keys.
+// The best of the members' parts. Every member gets it.
 template <class Team>
-__device__ __forceinline__ Find team_find(Team& team, const Find& mine) {
+__device__ __forceinline__ RowPartial best_of_team(Team& team, const RowPartial& mine) {
   if (team.size() == 1) return mine;
   if (threadIdx.x == 0) {
-    team.put(team.rank() * warps_in_block(), mine.key);
-    team.put(team.rank() * warps_in_block() + 1, flags_of(mine));
+    team.put(team.rank() * warps_in_block(), key_of_candidate(mine.best));
+    team.put(team.rank() * warps_in_block() + 1, static_cast<uint32_t>(mine.status));
   }
   team.sync();
-  WideKey best = 0;
-  unsigned flags = 0;
-  for (int rank = lane_id(); rank < team.size(); rank += 32) {
-    const WideKey key = team.get(rank * warps_in_block());
-    best = key > best ? key : best;
-    flags |= static_cast<unsigned>(team.get(rank * warps_in_block() + 1));
-  }
-  return find_of(warp_max(best), __reduce_or_sync(kWarp, flags));
+  return best_of_parts(team.size(), [&](int rank, int k) { return team.get(rank * warps_in_block() + k); });
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -134,9 +127,10 @@ struct TeamShape {
   bool grid;  // a software cluster
 };
 
-// Blocks for each of `requests` that have `work` rows like `rows` to read at once: one in large batches, a small
-// cluster where clusters are, else as many as run at the same time. A large cluster would leave multiprocessors idle:
-// it must fit into one of the chip's partitions.
+// The blocks of a team, for requests that have `work` rows like `rows` to read at once. With many requests a team is
+// one block, with fewer a small cluster, with few a software cluster, so that the device is full. Devices without
+// clusters have software clusters in place of both. Large clusters are not used: each must fit into one of the chip's
+// partitions, which would leave multiprocessors idle.
 inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work) {
   const int64_t share = blocks_at_once(device) / requests;
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
@@ -147,7 +141,7 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
   return {threads, size >= 4 ? 4 : 2, false};
 }
 
-// What the teams of a launch share. `tickets` and `words` are the kernel's own; the teams' stand behind them.
+// What the teams of a launch share. `tickets` and `words` count the kernel's own; those of the teams come after them.
 struct TeamPlan {
   TeamShape shape;
   int64_t requests;
@@ -155,7 +149,7 @@ struct TeamPlan {
   int64_t tickets, words;
   int64_t all_tickets() const { return tickets + (shape.grid ? requests : 0); }
   int64_t all_words() const { return words + (shape.grid ? requests * 2 * items : 0); }
-  // Of the teams' own shared memory.
+  // The shared memory that a block needs for its team.
   size_t shared_bytes() const {
     return shape.grid ? 0 : 2 * sizeof(WideKey) * own_slots(items, shape.size, shape.threads / 32);
   }
@@ -165,11 +159,11 @@ struct TeamPlan {
 };
 
 inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
-  const int least = shape.size * (shape.threads / 32);  // team_find has an item a warp
+  const int least = shape.size * (shape.threads / 32);  // best_of_team uses an item for each warp
   return {shape, requests, items > least ? items : least, tickets, words};
 }
 
-// `shared`: bytes of dynamic shared memory, plan.shared_bytes() and what the kernel keeps behind them.
+// `shared`: bytes of dynamic shared memory, plan.shared_bytes() and what the kernel keeps after them.
 template <class Arguments>
 cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), void (*grid)(Arguments),
                          const TeamPlan& plan, const Device& device, const Arguments& a, size_t shared,

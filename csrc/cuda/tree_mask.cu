@@ -1,5 +1,6 @@
-// tree_mask: a warp takes 1,024 columns of a node's row. It walks up from the node, each lane noting what falls into
-// its own 32 columns, and writes 16 bytes a lane. Columns are counted from a 16-byte boundary: a row may start anywhere.
+// tree_mask: a warp takes 1,024 columns of a node's row. It walks up from the node. Each lane notes the nodes that fall
+// into its own 32 columns, then writes 16 bytes at a time. A row may start anywhere, so columns are counted from a
+// 16-byte boundary.
 #include "launch.cuh"
 #include "specdec/tree.h"
 
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) tree_mask_kernel(const MaskArguments
 cudaError_t tree_mask(const MaskParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
   MaskArguments a = {p, 0, 0};
-  a.chunks = (p.columns + 15 + kColumns - 1) / kColumns;  // 15: as far as a boundary may lie before the row
+  a.chunks = (p.columns + 15 + kColumns - 1) / kColumns;  // 15: a boundary lies at most that far before the row
   a.request_blocks = (p.mask.nodes * a.chunks + kWarps - 1) / kWarps;
   return launch(tree_mask_kernel, {p.mask.batch * a.request_blocks, kThreads}, a, stream);
 }

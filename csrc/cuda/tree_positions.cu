@@ -1,5 +1,5 @@
-// tree_positions: a block a request, a thread a node. Each walks up to its root; a parent lies before its child, so
-// that takes as many steps as the node is deep, whatever the entries hold.
+// tree_positions: a block for each request, a thread for each node, which walks up to the root. A parent comes before
+// its child, so the walk ends whatever the entries are, after as many steps as the node is deep.
 #include "launch.cuh"
 #include "specdec/tree.h"
 

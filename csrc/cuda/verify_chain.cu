@@ -1,10 +1,10 @@
 // verify_chain in one launch. Two shapes:
 //
-//   race_rows_kernel  method "race", while all rows fit at the same time: rows x splits blocks; the last block of a
-//                     request (ticket) walks the chain over the winners.
-//   chain_kernel      a team of blocks walks each request in order and stops: rows past the last one decided are not
-//                     read (walker.cuh). One block a request in large batches; a cluster, or a software cluster, in
-//                     smaller ones, which for few requests takes the log-sum-exp of several rows between two barriers.
+//   race_rows_kernel  method "race", if all rows fit the device at once. There are rows x splits blocks. The last block
+//                     of a request to come (by a ticket) walks the chain over the winners.
+//   chain_kernel      a team of blocks walks each request in order and stops (walker.cuh). Rows past the last one
+//                     decided are not read. A team is one block in large batches, a cluster or a software cluster in
+//                     smaller ones. A software cluster takes the log-sum-exps of several rows between two barriers.
 #include "race_request.cuh"
 #include "specdec/chain.h"
 #include "team_rows.cuh"
@@ -25,7 +25,7 @@ struct RaceRowsArguments {
   int splits;
 };
 
-// What walk_race asks for, where all winners are there already.
+// The row operations of walk_race when all winners are known.
 struct WinnerOps {
   const Verdict& verdict;
   const WideKey* partials;
@@ -33,7 +33,7 @@ struct WinnerOps {
   int splits;
 
   __device__ bool race(int32_t node, const Noise&, Draw* draw) const {
-    *draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(node) * splits, splits), kStatusOk);
+    *draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(node) * splits, splits));
     return true;
   }
   __device__ bool argmax(int32_t node, Draw* draw) const { return race(node, {}, draw); }
@@ -42,7 +42,7 @@ struct WinnerOps {
   }
 };
 
-// Is the row of `node` ever looked at? Only if every draft before it could be accepted.
+// Can the walk come to the row of `node`? Only if every draft before it can be accepted.
 __device__ __forceinline__ bool reachable(const ChainRequest& r, int32_t node) {
   if (!r.readable || node > r.slots) return false;
   for (int32_t before = 1; before <= node; ++before)
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
   if (reachable(r, node)) {
-    const Find find = find_winner(row_at(p.target, r.target_row(node)), r.target_law,
-                                  r.noise_at_depth(node, kStreamRace), {rank, a.splits});
-    if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, find);
+    const RowPartial found = find_winner(row_at(p.target, r.target_row(node)), r.target_law,
+                                         r.noise_at_depth(node, kStreamRace), {rank, a.splits});
+    if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
   const Verdict verdict = verdict_at(p, request);
@@ -96,7 +96,7 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
 
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                          int64_t* needed) {
-  // Log-sum-exps of a node; without any, rows are read in order.
+  // How many log-sum-exps a node has. If it has none, rows are read one after the other.
   const int target_sums = p.method != Method::kRace && may_need_sum(p.target_law) ? 1 : 0;
   const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = walk_arguments(p);
@@ -119,7 +119,8 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
   const Room room = room_in(workspace);
-  // Rows that fit at the same time cost one row's time. More would come in a second wave, half of them for nothing.
+  // Rows that fit the device at once take the time of one row. More rows would need a second wave, and half of them are
+  // not needed.
   const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
   return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
                                           : launch_chain(p, device, room, stream, needed);

@@ -1,4 +1,4 @@
-// verify_tree in one launch: a team of blocks walks each request's tree and stops (walker.cuh); rows off the accepted
+// verify_tree in one launch: a team of blocks walks each request's tree and stops (walker.cuh). Rows off the accepted
 // path are not read.
 #include "specdec/tree.h"
 #include "walker.cuh"
@@ -8,7 +8,7 @@ namespace cuda {
 
 namespace {
 
-// The tree as the lanes of a warp search it together, 32 parents at a look. `bits` are each lane's own.
+// A tree that the lanes of a warp search together, 32 parents at a time. Each lane has its own `bits`.
 struct WarpTree : TreeRequest {
   using TreeRequest::TreeRequest;
 
@@ -47,7 +47,7 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   const int sides = p.draft.data ? 2 : 1, sums = sum_tiles_of(p.target.vocab);
   WalkArguments<TreeParams> a = walk_arguments(p);
   const size_t marks = p.method == Method::kRejection ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
-  // What leaves room for another block beside this one, and for what both declare.
+  // Shared memory that still lets a second block run on the multiprocessor, with what both declare.
   const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
   TeamShape shape = team_shape(device, p.batch(), p.target, sides);
   // Blocks that wait for each other must run at the same time.

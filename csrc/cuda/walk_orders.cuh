@@ -1,7 +1,7 @@
-// How a walk (specdec/walk.h) asks for rows without reading them. The code for wide rows is long, so it stands once, at
-// the kernel's top level (walker.cuh). The first warp of each block walks, and all members of a team walk alike. Where
-// an answer is not known the walk returns with an order in its place. The block and its team fill the order; then the
-// warp walks again from where it stood.
+// How a walk (specdec/walk.h) asks for rows without reading them. The code for wide rows is long, so a kernel contains
+// it once, at its top level (walker.cuh). The first warp of each block walks. All members of a team make the same walk.
+// If the walk needs a value that is not known yet, it returns with an order. The block and its team carry the order
+// out, and the walk continues from the same place.
 #pragma once
 
 #include "softmax.cuh"
@@ -19,22 +19,22 @@ struct Order {
   int32_t node;
   int64_t target, draft;  // where the node's rows start, in elements
   Law target_law, draft_law;
-  unsigned sides;  // kSums, kLook: of which rows; kDraw: which rows to look through on the way
+  unsigned sides;  // kSums, kLook: which rows; kDraw: which rows to look through before the draw
   int32_t rows;    // kSums: of how many nodes, from this one on
-  int32_t end;     // kMasses, kDraw: the tokens of the node's children before this one do not count; 0: all tokens do
+  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none
   bool fresh;      // kMasses: the first order of this node
-  bool residual;   // kDraw: from what is left of p
+  bool residual;   // kDraw: from (p - taken q)^+, or from p without the tokens left out
   float taken;     // the multiple of q that is subtracted
-  int32_t target_stat, draft_stat;  // kMasses, kDraw: where the figures of the rows are
+  int32_t target_place, draft_place;  // kMasses, kDraw: the places of its rows in `looked_through`
   Noise noise;
 };
 
-// What the walking warp keeps between two orders, and the answers; kNoNode stands for none.
+// What the walking warp keeps between two orders, with the answers. kNoNode: no node, no child.
 struct Memory {
   Walk walk;
   int32_t status;
   int32_t target_from, target_to, draft_from, draft_to;  // the nodes whose rows were looked through
-  int32_t masses_node, masses_child, drawn_node;         // of the latest orders
+  int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
   Masses masses;
   Draw drawn;
   bool writes;  // this member writes the verdict, for its team
@@ -54,13 +54,13 @@ struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
   int rows_at_once;
-  const Shared<RowStat>& stats;  // of a row: see stat_index
+  const Shared<RowPartial>& looked_through;  // by place: see place_of
   Memory& memory;
   Order& order;
 
   __device__ bool argmax(int32_t node, Draw* draw) {
     if (!know(node, kTarget)) return false;
-    *draw = draw_of(Candidate{0.0f, stat(node, kTarget).argmax}, row_status(node, kTarget));
+    *draw = draw_of(known(node, kTarget));
     return true;
   }
 
@@ -69,14 +69,15 @@ struct AskingOps {
     return drawn(node, noise);
   }
 
-  // Rows of probabilities are not looked through for one token.
+  // For one token a row of probabilities need not be looked through.
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know(node, rows_needed())) return false;
     *status |= row_status(node, rows_needed());
-    *p = law_of({row_at(t.p.target, t.target_row(node)), stat(node, kTarget).known(t.target_law)}, token, status);
+    *p = law_of({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(node, kTarget))}, token, status);
     *q = 1.0f;
     if (t.has_draft())
-      *q = law_of({row_at(t.p.draft, t.draft_row(node)), stat(node, kDraft).known(t.draft_law), t.p.draft_map.data},
+      *q = law_of({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
+                   t.p.draft_map.data},
                   token, status);
     return true;
   }
@@ -96,14 +97,15 @@ struct AskingOps {
   }
 
   __device__ bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
-    if (!know(node, rows_needed())) return false;
+    const unsigned sides = t.has_draft() ? rows_needed() : 0u;
+    if (!know(node, sides)) return false;
     *draw = memory.drawn;
-    draw->status |= row_status(node, rows_needed());
+    draw->status |= row_status(node, sides);
     if (drawn(node, noise)) return true;
     order.residual = true;
     order.taken = taken;
     if (!t.has_draft()) order.end = kNoToken;
-    // A draft row of probabilities is read only where a token could win; its status asks for all of it.
+    // The draw reads a draft row of probabilities only at tokens that could win. The row's status needs all of it.
     else if (!knows(node, kDraft)) order.sides = kDraft;
     return false;
   }
@@ -113,7 +115,7 @@ struct AskingOps {
   }
 
  private:
-  // The rows that probabilities need to be looked through.
+  // The rows that must be looked through before their probabilities are known.
   __device__ unsigned rows_needed() const {
     return (t.target_law.needs_row() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_row() ? kDraft : 0u);
   }
@@ -125,22 +127,22 @@ struct AskingOps {
     return side == kTarget ? node >= memory.target_from && node < memory.target_to
                            : node >= memory.draft_from && node < memory.draft_to;
   }
-  __device__ int32_t stat_index(int32_t node, unsigned side) const {
+  __device__ int32_t place_of(int32_t node, unsigned side) const {
     return side == kTarget ? 2 * (node - memory.target_from) : 2 * (node - memory.draft_from) + 1;
   }
-  __device__ RowStat stat(int32_t node, unsigned side) const {
-    if (!knows(node, side)) return {};
-    return stats[stat_index(node, side)];
+  __device__ RowPartial known(int32_t node, unsigned side) const {
+    if (!knows(node, side)) return kNoPart;
+    return looked_through[place_of(node, side)];
   }
   __device__ int32_t row_status(int32_t node, unsigned sides) const {
-    const bool bad = ((sides & kTarget) && stat(node, kTarget).bad) || ((sides & kDraft) && stat(node, kDraft).bad);
-    return bad ? kStatusNonFinite : kStatusOk;
+    return (sides & kTarget ? known(node, kTarget).status : kStatusOk) |
+           (sides & kDraft ? known(node, kDraft).status : kStatusOk);
   }
 
-  // Were these rows of the node looked through? If not, they are ordered: all log-sum-exps first.
+  // Were these rows of the node looked through? If not, that is ordered, log-sum-exps first.
   __device__ bool know(int32_t node, unsigned sides) {
-    const unsigned known = (knows(node, kTarget) ? kTarget : 0u) | (knows(node, kDraft) ? kDraft : 0u);
-    const unsigned missing = sides & ~known, sums = missing & rows_with_sums();
+    const unsigned there = (knows(node, kTarget) ? kTarget : 0u) | (knows(node, kDraft) ? kDraft : 0u);
+    const unsigned missing = sides & ~there, sums = missing & rows_with_sums();
     if (!missing) return true;
     place(sums ? Order::kSums : Order::kLook, node);
     order.sides = sums ? sums : missing;
@@ -166,12 +168,12 @@ struct AskingOps {
     order.draft = t.draft_row(node);
     order.target_law = t.target_law;
     order.draft_law = t.draft_law;
-    order.target_stat = stat_index(node, kTarget);
-    order.draft_stat = stat_index(node, kDraft);
+    order.target_place = place_of(node, kTarget);
+    order.draft_place = place_of(node, kDraft);
   }
 };
 
-// The end of a verdict, by a warp: what comes after the token of the draft accepted last.
+// By a warp: the end of a verdict. Clears the places after the last token.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
   if (lane_id() != 0) return;
@@ -179,17 +181,17 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
   *verdict.status = status;
 }
 
-// A warp walks request `request` as far as it is known. What is ordered, or done, then stands in shared memory.
+// A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
 template <class Topology>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
-                        const Shared<RowStat>& stats, const Shared<Memory>& shared_memory,
+                        const Shared<RowPartial>& looked_through, const Shared<Memory>& shared_memory,
                         const Shared<Order>& shared_order) {
   const Topology t(p, request);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};
   int32_t status = memory.status | t.status;  // each lane's own until the end
-  AskingOps<Topology> ops{t, verdict, rows_at_once, stats, memory, order};
+  AskingOps<Topology> ops{t, verdict, rows_at_once, looked_through, memory, order};
   const bool through = walk(t, p.method, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), memory.status);

@@ -1,4 +1,5 @@
-// A kernel that walks: what the walking warp orders (walk_orders.cuh), its block and team fill. Of a chain as of a tree.
+// A kernel that walks a chain or a tree. The walking warp gives orders (walk_orders.cuh), its block and team carry them
+// out.
 #pragma once
 
 #include "law_sums.cuh"
@@ -15,21 +16,21 @@ struct WalkArguments {
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
   int tiles;          // of the longest row of logits
-  // Where nodes have siblings, in shared memory:
+  // If nodes have siblings, bytes of shared memory:
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
-  int held_fours;   // vectors of each; 0 where they do not fit
+  int held_fours;   // vectors of each; 0 if they do not fit
 };
 
-// ---- figures of rows ------------------------------------------------------------------------------------------------
+// ---- what is known of rows ------------------------------------------------------------------------------------------
 
-// The log-sum-exps of the rows ordered, into shared memory.
+// Puts the log-sum-exps that were ordered into shared memory.
 template <class Team, class Params>
 __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                          const Shared<RowStat>& stats) {
+                                          const Shared<RowPartial>& looked_through) {
   const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (order.sides & kTarget) && row % sides == 0; };
-  stats_of_rows(
+  take_sums_of_rows(
       team, order.rows * sides, a.tiles,
       [&](int row) -> LawRow {
         const int ahead = row / sides;
@@ -37,23 +38,23 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
           return {row_at(a.p.target, order.target + ahead * a.p.target.row_stride), nothing_known(order.target_law)};
         return {row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride), nothing_known(order.draft_law)};
       },
-      [&](int row, const RowStat& stat) { stats[row / sides * 2 + (is_target(row) ? 0 : 1)] = stat; });
+      [&](int row, const RowPartial& whole) { looked_through[row / sides * 2 + (is_target(row) ? 0 : 1)] = whole; });
 }
 
-// The rows ordered, with what is known of them. Rows of probabilities have no figures.
+// The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
 template <class Params>
 __device__ __forceinline__ LawRow ordered_target(const WalkArguments<Params>& a, const Order& order,
-                                                 const Shared<RowStat>& stats) {
-  RowStat stat = {};
-  if (order.target_law.needs_row()) stat = stats[order.target_stat];
-  return {row_at(a.p.target, order.target), stat.known(order.target_law)};
+                                                 const Shared<RowPartial>& looked_through) {
+  RowPartial whole = kNoPart;
+  if (order.target_law.needs_row()) whole = looked_through[order.target_place];
+  return {row_at(a.p.target, order.target), known_law(order.target_law, whole)};
 }
 template <class Params>
 __device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, const Order& order,
-                                                const Shared<RowStat>& stats) {
-  RowStat stat = {};
-  if (order.draft_law.needs_row()) stat = stats[order.draft_stat];
-  return {row_at(a.p.draft, order.draft), stat.known(order.draft_law), a.p.draft_map.data};
+                                                const Shared<RowPartial>& looked_through) {
+  RowPartial whole = kNoPart;
+  if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
+  return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data};
 }
 
 // ---- a draw ---------------------------------------------------------------------------------------------------------
@@ -61,10 +62,11 @@ __device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, 
 // The weights to draw by.
 template <class Topology>
 __device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename Topology::Params>& a, int request,
-                                                   const Order& order, const Shared<RowStat>& stats,
+                                                   const Order& order, const Shared<RowPartial>& looked_through,
                                                    const Shared<unsigned>& tried) {
   if (order.residual && !order.end)
-    return weights_of_residual(ordered_target(a, order, stats), ordered_draft(a, order, stats), order.taken);
+    return weights_of_residual(ordered_target(a, order, looked_through), ordered_draft(a, order, looked_through),
+                               order.taken);
   Weights weights = weights_of_row(row_at(a.p.target, order.target), order.target_law);
   if (!order.end) return weights;
   if constexpr (Topology::kSiblings) {
@@ -80,52 +82,52 @@ __device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename 
   return weights;
 }
 
-// Looks through the rows ordered, then draws if that was ordered. The draw is known to every member; where the walk ends
-// with it, to the last member to come alone: that one writes the verdict, and nobody waits for it.
+// Looks through rows, then draws, as ordered. Afterwards every member knows the draw, unless the walk ends with it.
+// Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
 template <class Topology, class Team>
 __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology::Params>& a, Team& team,
-                                          const Order& order, const Shared<RowStat>& stats,
+                                          const Order& order, const Shared<RowPartial>& looked_through,
                                           const Shared<unsigned>& tried, const Shared<Memory>& memory) {
   Part part = {team.rank(), team.size()};
-  Find find, looked = {0, false};
+  RowPartial found, looked = kNoPart;
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
     if (!(order.sides >> side & 1u)) continue;
     looked = argmax_part(side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft),
                          side == 0 ? order.target_law : order.draft_law, part);
     if (order.kind != Order::kLook) continue;
-    const RowStat stat = stat_of(team_find(team, looked));
-    if (threadIdx.x == 0) stats[side] = stat;
+    const RowPartial whole = with_argmax(best_of_team(team, looked));
+    if (threadIdx.x == 0) looked_through[side] = whole;
   }
   if (order.kind == Order::kLook) return;
 
-  Weights weights = ordered_weights<Topology>(a, team.index(), order, stats, tried);
+  Weights weights = ordered_weights<Topology>(a, team.index(), order, looked_through, tried);
   bool writes = team.rank() == 0;
-  int32_t status = kStatusOk;
+  int32_t status = looked.status;
+  if (looked.best.token != kNoToken) status |= kDraftWeighs;
   for (;;) {
-    find = race_part(weights, order.noise, part);
-    find.bad |= looked.bad;
-    find.draft_weighs = looked.key != 0 || looked.draft_weighs;
+    found = race_part(weights, order.noise, part);
+    found.status |= status;
     if (a.p.method == Method::kRace) {  // the walk may go on
-      find = team_find(team, find);
+      found = best_of_team(team, found);
     } else if (part.size > 1) {
       const int64_t first = static_cast<int64_t>(team.index()) * part.size;
-      if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, find);
+      if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, found);
       writes = last_to_come(a.tickets + team.index(), static_cast<unsigned>(part.size));
       if (!writes) break;
-      find = gather_partials(a.partials, first, part.size);
+      found = gather_partials(a.partials, first, part.size);
     }
-    if (find.key != 0 || !order.residual || status != kStatusOk) break;
-    // p and q equal to rounding: the last member alone draws from p.
-    status = kStatusEmptyResidual;
+    if (found.best.token != kNoToken || !order.residual || (status & kStatusEmptyResidual)) break;
+    // p and q are equal up to rounding. The last member alone draws from p.
+    status = found.status | kStatusEmptyResidual;
     weights = weights_of_row(weights.target.row, order.target_law);
     part = {0, 1};
-    looked = find;
   }
-  if (order.sides && !find.draft_weighs) find.bad = true;
+  if (order.sides && !(found.status & kDraftWeighs)) found.status |= kStatusNonFinite;
+  found.status &= ~kDraftWeighs;
   if (threadIdx.x == 0) {
     Memory known = memory[0];
-    known.drawn = draw_of(find, status);
+    known.drawn = draw_of(found);
     known.writes = writes;
     memory[0] = known;
   }
@@ -133,7 +135,7 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
 
 // ---- siblings -------------------------------------------------------------------------------------------------------
 
-// Marks the tokens of the node's children before `end`, for the whole block.
+// Marks the tokens of the node's children with an index below `end`, for the whole block.
 template <class Topology>
 __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int32_t end,
                                            const Shared<unsigned>& tried) {
@@ -151,23 +153,23 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
   __syncthreads();
 }
 
-// A node's rows come out of memory once, for their figures. What its second child and later ones ask for, sums over both
-// rows, is taken from p and q as the members of the team hold them in shared memory; where a member's part does not fit,
-// from the L2 cache.
+// A node's rows are read from memory once, for their log-sum-exps. From the second child on, sums over both rows are
+// needed. They are taken from p and q in the team's shared memory or, if a member's part does not fit, read again from
+// the L2 cache.
 template <class Team, class Params>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                            const Shared<RowStat>& stats, const Shared<unsigned>& tried,
+                                            const Shared<RowPartial>& looked_through, const Shared<unsigned>& tried,
                                             const Shared<Memory>& memory) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  const LawRow target = ordered_target(a, order, stats), draft = ordered_draft(a, order, stats);
+  const LawRow target = ordered_target(a, order, looked_through), draft = ordered_draft(a, order, looked_through);
   const int32_t vocab = a.p.target.vocab;
   float left = 0.0f, untried = 0.0f;
   over_sum_tiles(
-      team, vocab, [](int) {},  // the figures were taken: the rows are in the L2 cache
+      team, vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
       [&](int32_t token) {
         const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
         Four law_p, law_q;
-        if (a.held_fours && !order.fresh) {  // every thread meets its own tokens again
+        if (a.held_fours && !order.fresh) {  // every thread gets the same tokens as before
           law_p = held[place], law_q = held[a.held_fours + place];
         } else {
           law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
@@ -196,10 +198,10 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// A team walks one request. `kRows` is the most that rows_at_once can be.
+// A team walks one request. `rows_at_once` is at most `kRows`.
 template <class Topology, class Team, int kRows>
 __device__ __forceinline__ void walk_request(const WalkArguments<typename Topology::Params>& a) {
-  SPECDEC_SHARED(RowStat, stats, 2 * kRows);
+  SPECDEC_SHARED(RowPartial, looked_through, 2 * kRows);
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
@@ -208,22 +210,22 @@ __device__ __forceinline__ void walk_request(const WalkArguments<typename Topolo
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
   for (;;) {
     __syncthreads();
-    if (warp_id() == 0) walk_on<Topology>(a.p, team.index(), a.rows_at_once, stats, memory, ordered);
+    if (warp_id() == 0) walk_on<Topology>(a.p, team.index(), a.rows_at_once, looked_through, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
     if (order.kind == Order::kSums) {
-      take_sums(a, team, order, stats);
+      take_sums(a, team, order, looked_through);
       continue;
     }
     if constexpr (Topology::kSiblings) {
       if (order.end) mark_tried(Topology(a.p, team.index()), order.node, order.end, tried);
       if (order.kind == Order::kMasses) {
-        take_masses(a, team, order, stats, tried, memory);
+        take_masses(a, team, order, looked_through, tried, memory);
         continue;
       }
     }
-    take_draw<Topology>(a, team, order, stats, tried, memory);
+    take_draw<Topology>(a, team, order, looked_through, tried, memory);
   }
   team.leave();
 }
@@ -236,7 +238,7 @@ WalkArguments<Params> walk_arguments(const Params& p) {
   return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 0, 0};
 }
 
-// Teams of more than one block also need a ticket, and room for what each block drew.
+// A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
 inline TeamPlan walk_plan(const TeamShape& shape, int64_t requests, int items) {
   const int64_t tickets = shape.size > 1 ? requests : 0;
   return team_plan(shape, requests, items, tickets, tickets * shape.size * kWordsAPartial);

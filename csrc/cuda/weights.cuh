@@ -1,5 +1,5 @@
-// What the race asks of a row's weights: a bound for many tokens from their largest element, and the log weight of one
-// token.
+// What the race needs to know of a row's weights: a bound for many tokens from their largest element, and the log
+// weight of one token.
 #pragma once
 
 #include "rows.cuh"
@@ -9,7 +9,7 @@
 namespace specdec {
 namespace cuda {
 
-// Within 1e-6 of the logarithm, and ten times that added.
+// The approximate logarithm is within 1e-6. Ten times that is added, so the result is never too small.
 struct LogAbove {
   __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + 1e-5f; }
 };
@@ -18,30 +18,30 @@ struct LogAbove {
 struct LawRow {
   Row row;
   KnownLaw known;
-  const int32_t* map = nullptr;  // the tokens of its columns, where they are a draft's own
+  const int32_t* map = nullptr;  // the target's tokens of its columns, if the draft has its own vocabulary
   __device__ DraftMap columns() const { return {map, row.vocab}; }
 };
 
-// The weights of a race: p, or (p - h q)^+. Which of the two, and in which spaces, is the same for a whole block, and
-// only what is rare asks: so one kernel holds them all.
+// The weights of a race: p, or (p - h q)^+. The kind and the spaces are the same for a whole block, and only rare code
+// looks at them. So one kernel holds all of them.
 struct Weights {
   LawRow target, draft;
   bool residual;
   float draft_prob;
-  int32_t excluded;  // has no weight: the residual of a one-hot draft; kNoToken for none
-  bool leaves_out;   // tokens marked in `tried`, a bit each, have no weight
+  int32_t excluded;  // this token has no weight (a one-hot draft was rejected); kNoToken: none
+  bool leaves_out;   // tokens marked in `tried`, one bit each, have no weight
   Shared<unsigned> tried;
 
-  // At least the log weight of every token whose element is at most `largest`. p bounds the residual.
+  // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
   __device__ float log_bound(float largest) const {
     return target.known.law.in_space([&](auto space) {
       return residual ? space.log_bound(largest, target.known.lse, LogAbove{}) : space.log_bound(largest, LogAbove{});
     });
   }
 
-  // Below `needed` the caller does not care, and the weights may give up early. A draft row is read only here.
-  __device__ float log_weight(int32_t token, float needed) const {
-    const float raw = element(target.row, token);
+  // The log weight of a token with the raw element `raw`. If it is below `needed`, any smaller value will do, so this
+  // may stop early. Only this function reads the draft row. It does not read the target row.
+  __device__ float log_weight(float raw, int32_t token, float needed) const {
     if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
     if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     return target.known.law.in_space([&](auto space) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ Weights weights_of_residual(const LawRow& target, con
   return weights;
 }
 
-// p(token). The status is that of the one element, where the law did not ask for the whole row.
+// p(token). Adds the status of the one element, unless the law needs the whole row, which has its own status.
 __device__ __forceinline__ float law_of(const LawRow& side, int32_t token, int32_t* status) {
   const int32_t column = side.columns().column(token);
   if (column == kNoColumn) return 0.0f;

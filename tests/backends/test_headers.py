@@ -35,6 +35,13 @@ def test_the_example_decides_as_the_package_does(tmp_path):
     assert first == [round(n / count, 4) for n in verdict.tokens[:, 0].bincount(minlength=4).tolist()]
 
 
+def test_the_page_lists_every_header():
+    page = Path(__file__).parents[2] / "docs" / "cpp.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `specdec/")]
+    listed = re.findall(r"`specdec/(\w+\.h)`", " ".join(rows))
+    assert sorted(listed) == [header.name for header in HEADERS]
+
+
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.name)
 def test_every_header_stands_alone(header):
     run(*COMPILER, "-fsyntax-only", "-x", "c++", "-", text=f'#include "specdec/{header.name}"\nint main() {{}}\n')

@@ -200,6 +200,20 @@ class TestTensors:
         assert_as_checked(compact_kv, cloned(call))
         assert checked
 
+    @pytest.mark.parametrize("group", [tuple, list])
+    def test_outputs_in_any_sequence_at_other_addresses(self, group, checked):
+        call = chain()
+        made = verify_chain(**call)
+        assert_as_checked(verify_chain, call | {"out": group(made)})
+        checked.clear()
+        others = [group(tensor.clone().fill_(UNTOUCHED) for tensor in made) for _ in range(3)]
+        for out in others:
+            assert same(verify_chain(**call, out=out), made)
+            assert same(out, made)
+        assert checked == []
+        with pytest.raises(ValueError, match=r"out.*: expected memory of its own; got some of out"):
+            verify_chain(**call, out=group((made.tokens, made.status, made.status)))
+
     def test_one_tensor_for_two_arguments(self):
         """The first call has two tensors, the next one twice the same, and the other way round."""
         one, other = seeds(3), seeds(3, first=50)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import specdec_kernels
-from specdec_kernels.headers import get_include
+from specdec_kernels import get_include
+from tests.backends.host_cuda.build import include_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
@@ -61,7 +62,9 @@ def test_wheel_holds_the_whole_package_and_nothing_else(distribution):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"specdec_kernels"}
     expected = sources("specdec_kernels", "*.py", "py.typed", "*.safetensors", "*.json")
     expected |= {f"specdec_kernels/{name}" for name in sources("triton_kernels", "*.py")}
-    expected |= {name.replace("csrc", "specdec_kernels", 1) for name in sources("csrc/include", "*.h", "*.cuh")}
+    headers = sources("csrc/include", "*.h", "*.cuh") | sources("csrc/cuda", "*.h", "*.cuh")
+    expected |= {name.replace("csrc", "specdec_kernels", 1) for name in headers}
+    expected.add("specdec_kernels/lib/libspecdec.so")
     assert not expected - names
     assert any(name.startswith("specdec_kernels/_C.") and name.endswith(".so") for name in names)
 
@@ -70,21 +73,33 @@ def test_unpacked_wheel_runs_on_its_own(distribution, tmp_path):
     zipfile.ZipFile(distribution[0]).extractall(tmp_path)
     script = """
 import importlib.util, torch, specdec_kernels as sd, specdec_kernels._C as compiled
-from specdec_kernels.headers import get_include
-print(sd.__file__, compiled.__file__, get_include(), importlib.util.find_spec("specdec_kernels.triton_kernels").origin)
+triton = importlib.util.find_spec("specdec_kernels.triton_kernels").origin
+print(sd.__file__, compiled.__file__, sd.get_include(), sd.get_library_dir(), triton)
 assert sd.race_sample(torch.tensor([[0.0, 9e9]]), seed=1, position=0).tolist() == [1]
 """
     places = run([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}).split()
-    assert len(places) == 4
+    assert len(places) == 5
     assert all(place.startswith(str(tmp_path)) for place in places), places
+
+
+def test_unpacked_wheel_serves_engines_in_c_and_cuda(distribution, tmp_path):
+    zipfile.ZipFile(distribution[0]).extractall(tmp_path)
+    include, library = tmp_path / "specdec_kernels" / "include", tmp_path / "specdec_kernels" / "lib"
+    flags = ["-I", include, f"-L{library}", f"-Wl,-rpath,{library}"]
+    run(["gcc", "-std=c11", ROOT / "examples" / "c_api.c", *flags, "-lspecdec", "-o", tmp_path / "c_api"])
+    assert run([tmp_path / "c_api"]).startswith("drafted")
+    played = [flag for flag in include_flags() if flag not in ("-I", get_include())]
+    flags = ["-std=c++17", "-I", include, *(part for folder in played for part in ("-I", folder))]
+    run(["g++", *flags, "-fsyntax-only", "-x", "c++", "-"], input="#include <specdec/cuda.cuh>\n")
 
 
 def test_sdist_holds_every_source(distribution):
     with tarfile.open(distribution[1]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     expected = sources("specdec_kernels", "*.py", "py.typed", "*.safetensors", "*.json")
-    expected |= sources("triton_kernels", "*.py") | sources("examples", "*.py", "*.cpp")
-    expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu") | sources("tests", "*.py", "*.cpp", "*.h", "*.cu")
+    expected |= sources("triton_kernels", "*.py") | sources("examples", "*.py", "*.c", "*.cpp")
+    expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu")
+    expected |= sources("tests", "*.py", "*.c", "*.cpp", "*.h", "*.cu")
     expected |= {"LICENSE", "README.md", "Makefile", "pyproject.toml", "requirements-dev.txt", "setup.py"}
     assert not expected - names
 

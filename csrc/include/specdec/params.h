@@ -65,6 +65,7 @@ struct Rows {
   int64_t requests, rows;
   int32_t vocab;
   DType dtype;
+  int32_t first_token = 0;  // column i is token first_token + i: races over a part of a vocabulary
   SPECDEC_HD int64_t offset(int64_t outer, int64_t inner) const { return outer * request_stride + inner * row_stride; }
 };
 

@@ -23,8 +23,8 @@
 //   bool argmax(node, Draw*)                   the most probable token
 //   bool race(node, noise, Draw*)              a token from p
 //   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows
-//   bool masses(node, child, taken, Masses*)   sums over both rows; the tokens tried are those of children before `child`
-//   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p without the
+//   bool masses(node, child, taken, Masses*)   sums over both rows; tokens tried are those of children before `child`
+//   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p, less the
 //                                              tokens of the node's children
 //   void emit(depth, node, token)              writes the token decided after `node`
 // An operation returns false while its answer is not known. The rule then returns false as well. The backend finds the

@@ -9,7 +9,7 @@ import torch
 from specdec_kernels.backends._native import use_torch
 from specdec_kernels.backends.cuda import Kernels
 from specdec_kernels.ops import OPS, Law, Noise
-from tests.backends.host_cuda.build import HERE, ROOT, build
+from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [*OPS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "workspaces"]
 
@@ -39,8 +39,7 @@ def unavailable():
 
 def load(sanitize=False):
     """The native module, built when it is not there yet."""
-    cuda = ROOT / "csrc" / "cuda"
-    sources = [HERE / "module.cpp", cuda / "bindings.cpp", *sorted(cuda.glob("*.cu"))]
+    sources = [HERE / "module.cpp", ROOT / "csrc" / "cuda" / "bindings.cpp", *KERNELS]
     path = build("specdec_host_cuda", sources, sanitize=sanitize, module=True)
     spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
     module = importlib.util.module_from_spec(spec)
@@ -98,7 +97,7 @@ class HostCuda(Kernels):
             "overlap": ("overlap", head, head, None, None, law, law, *figures, None),
         }  # fmt: skip
         return {
-            name: getattr(self._native, op)(OPS[op].Call(*call), 0, 0, -(1 << 20))
+            name: getattr(self._native, op)(OPS[op].Call(*call), 0, 1 << 20, -(1 << 20))
             for name, (op, *call) in calls.items()
         }
 

@@ -11,7 +11,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 MACHINE = [HERE / "machine.cpp", HERE / "control.cpp"]
-FLAGS = "-std=c++17 -fPIC -ffp-contract=off -fno-math-errno -Wall -Wextra -Wno-unknown-pragmas".split()
+# csrc/cuda with its C functions.
+KERNELS = [
+    *(ROOT / "csrc" / "c_api" / name for name in ("call.cpp", "checks.cpp", "cuda.cpp")),
+    *sorted((ROOT / "csrc" / "cuda").glob("*.cu")),
+]
+WARNINGS = "-Wall -Wextra -Wno-unknown-pragmas".split()
+FLAGS = [*"-std=c++17 -DSPECDEC_WITH_CUDA -fPIC -ffp-contract=off -fno-math-errno".split(), *WARNINGS]
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
 
 
@@ -30,11 +36,14 @@ def compiler_version(cxx):
     return subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def digest(flags, cxx):
+def digest(flags, cxx, sources):
     """Of everything that could change the library."""
     h = hashlib.sha256(" ".join([*flags, cxx, compiler_version(cxx), sys.implementation.cache_tag]).encode())
-    folders = [HERE, HERE / "include", ROOT / "csrc", ROOT / "csrc" / "cuda", ROOT / "csrc" / "include" / "specdec"]
-    for path in sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".cpp", ".cu", ".cuh", ".h")):
+    csrc = ROOT / "csrc"
+    folders = [csrc / part for part in ("", "c_api", "cuda", "include", "include/specdec")]
+    texts = {p for folder in (HERE, HERE / "include", *folders) for p in folder.iterdir()}
+    read = {p for p in texts if p.suffix in (".cpp", ".cu", ".cuh", ".h")}
+    for path in sorted(read.union(sources)):
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]
 
@@ -47,7 +56,7 @@ def build(name, sources, sanitize=False, module=False):
     cxx = os.environ.get("CXX", "g++")
     flags = [*FLAGS, "-O1" if sanitize else "-O2", *(SANITIZE if sanitize else []), f"-DSPECDEC_HOST_MODULE={name}"]
     suffix = sysconfig.get_config_var("EXT_SUFFIX") if module else ".so"
-    folder = ROOT / "build" / "host_cuda" / digest([*flags, name, *map(str, sources)], cxx)
+    folder = ROOT / "build" / "host_cuda" / digest([*flags, name, *map(str, sources)], cxx, sources)
     library = folder / f"{name}{suffix}"
     if library.exists():
         return library

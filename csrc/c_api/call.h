@@ -1,0 +1,45 @@
+// What every C function does around a call: it checks the parameters, and turns exceptions into errors.
+#pragma once
+
+#include <new>
+#include <string>
+
+#include "mirror.h"
+
+namespace specdec {
+namespace c_api {
+
+// Thrown inside of a call; its number is what the C function returns.
+struct Refusal {
+  int error;
+  std::string message;
+};
+
+// Keeps the message for specdec_last_error() and returns the error. An op of "" is none.
+int failed(int error, const char* op, const char* message) noexcept;
+
+// Throws a Refusal if the parameters are wrong or do not fit together.
+#define SPECDEC_CHECK(op, Params) void check_##op(Params params);
+SPECDEC_OPS(SPECDEC_CHECK)
+#undef SPECDEC_CHECK
+
+// Checks the parameters and runs f(params). Returns SPECDEC_OK, or the error for what was thrown.
+template <class Params, class C, class F>
+int call(const char* op, void (*check)(Params), const C* c, F&& f) noexcept {
+  try {
+    if (!c) throw Refusal{SPECDEC_INVALID_ARGUMENT, "params: expected a struct; got NULL"};
+    const Params params = params_of<Params>(c);
+    check(params);
+    f(params);
+    return SPECDEC_OK;
+  } catch (const Refusal& refusal) {
+    return failed(refusal.error, op, refusal.message.c_str());
+  } catch (const std::bad_alloc&) {
+    return failed(SPECDEC_OUT_OF_MEMORY, op, "out of memory");
+  } catch (const std::exception& error) {
+    return failed(SPECDEC_INTERNAL_ERROR, op, error.what());
+  }
+}
+
+}  // namespace c_api
+}  // namespace specdec

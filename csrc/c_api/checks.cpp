@@ -1,0 +1,288 @@
+// What is checked before a call runs: each field by itself, then the fields against each other. The outputs say how
+// large a call is. Inputs may be larger than that.
+#include <algorithm>
+
+#include "call.h"
+
+namespace specdec {
+namespace c_api {
+
+namespace {
+
+// "target", or with a part "target.rows".
+struct Name {
+  const char* field;
+  const char* part = "";
+  Name(const char* name, const char* part_of_it = "") : field(name), part(part_of_it) {}
+};
+
+// A field of the parameters `p`: its name and itself.
+#define FIELD(name) #name, p.name
+
+[[noreturn]] void refuse(Name name, const std::string& expected, const std::string& got) {
+  throw Refusal{SPECDEC_INVALID_ARGUMENT,
+                std::string(name.field) + name.part + ": expected " + expected + "; got " + got};
+}
+
+void equal(Name name, int64_t got, int64_t wanted) {
+  if (got != wanted) refuse(name, std::to_string(wanted), std::to_string(got));
+}
+void at_least(Name name, int64_t got, int64_t least) {
+  if (got < least) refuse(name, std::to_string(least) + " or more", std::to_string(got));
+}
+void at_most(Name name, int64_t got, int64_t most) {
+  if (got > most) refuse(name, "at most " + std::to_string(most), std::to_string(got));
+}
+void size(Name name, int64_t got) {
+  at_least(name, got, 0);
+  at_most(name, got, INT32_MAX);
+}
+template <class Choice>
+void choice(Name name, Choice got, Choice last) {
+  at_least(name, static_cast<int64_t>(got), 0);
+  at_most(name, static_cast<int64_t>(got), static_cast<int64_t>(last));
+}
+void memory(const char* name, const void* data) {
+  if (!data) refuse({name, ".data"}, "memory", "NULL");
+}
+
+// ---- each field by itself ------------------------------------------------------------------------------------------
+
+// Here the name of the field is left out: check_fields puts it in front.
+void check(const Rows& x) {
+  size(".requests", x.requests);
+  size(".rows", x.rows);
+  choice(".dtype", x.dtype, DType::kFloat16);
+  if (x.requests > 0 && x.rows > 0) memory("", x.data);
+  if (x.data) at_least(".vocab", x.vocab, 1);
+  at_least(".first_token", x.first_token, 0);
+  at_most(".first_token", x.first_token, INT32_MAX - std::max(x.vocab, 0));
+}
+void check(const Tokens& x) {
+  size(".requests", x.requests);
+  size(".slots", x.slots);
+  if (x.requests > 0 && x.slots > 0) memory("", x.data);
+}
+template <class T>
+void check(const Vector<T>& x) {
+  size(".size", x.size);
+  if (x.size > 0) memory("", x.data);
+}
+void check(const Vector<const CacheLayer>& x) {
+  size(".size", x.size);
+  if (x.size > 0) memory("", x.data);
+  for (int64_t i = 0; i < x.size; ++i) {
+    size(".heads", x.data[i].heads);
+    size(".slots", x.data[i].slots);
+    size(".entry_bytes", x.data[i].entry_bytes);
+  }
+}
+void check(const RequestIndex& x) {
+  size(".size", x.size);
+  at_least(".entries", x.entries, 0);
+  if (x.size > 0) memory("", x.data);
+}
+template <class T>
+void check(const Output<T>& x) {
+  at_least(".rows", x.rows, 0);
+  size(".columns", x.columns);
+}
+void check(const Mask& x) {
+  size(".batch", x.batch);
+  at_least(".nodes", x.nodes, 1);
+  choice(".layout", x.layout, MaskLayout::kBits);
+  if (x.batch > 0) memory("", x.data);
+}
+void check(const LawParams& x) { choice(".space", x.space, Space::kProbs); }
+void check(const Method& x) { choice("", x, Method::kRace); }
+
+// Any value will do.
+template <class T>
+void check(const Per<T>&) {}
+void check(const NoiseParams&) {}
+void check(bool) {}
+void check(int64_t) {}
+
+template <class Params>
+void check_fields(Params& p) {
+  int at = -1;
+  try {
+    std::apply([&](const auto&... field) { ((++at, check(field)), ...); }, p.fields());
+  } catch (Refusal& refusal) {
+    std::string names = kNames<Params>;  // "first, second, ..."
+    for (; at > 0; --at) names.erase(0, names.find(", ") + 2);
+    refusal.message.insert(0, names.substr(0, names.find(',')));
+    throw;
+  }
+}
+
+// ---- fields against each other -------------------------------------------------------------------------------------
+
+// So many rows or slots of each of so many requests, or of one that all share.
+template <class T>
+void for_requests(const char* name, const T& x, int64_t requests) {
+  at_least({name, ".requests"}, x.requests, x.request_stride == 0 ? std::min<int64_t>(requests, 1) : requests);
+}
+void holds(const char* name, const Rows& x, int64_t requests, int64_t rows) {
+  for_requests(name, x, requests);
+  at_least({name, ".rows"}, x.rows, rows);
+}
+void holds(const char* name, const Tokens& x, int64_t requests, int64_t slots) {
+  if (slots == 0) return;
+  for_requests(name, x, requests);
+  at_least({name, ".slots"}, x.slots, slots);
+}
+
+template <class T>
+void sized(const char* name, const Output<T>& x, int64_t rows, int64_t columns) {
+  equal({name, ".rows"}, x.rows, rows);
+  if (rows == 0) return;
+  equal({name, ".columns"}, x.columns, columns);
+  if (columns > 0) memory(name, x.data);
+}
+// Of any row stride.
+template <class T>
+void rows_apart(const char* name, const Output<T>& x, int64_t rows, int64_t columns) {
+  sized(name, x, rows, columns);
+  if (rows > 1 && columns > 0) at_least({name, ".row_stride"}, x.row_stride, columns);
+}
+template <class T>
+void contiguous(const char* name, const Output<T>& x, int64_t rows, int64_t columns = 1) {
+  sized(name, x, rows, columns);
+  if (rows > 1 && columns > 0) equal({name, ".row_stride"}, x.row_stride, columns);
+}
+
+// How many requests' numbers and draft rows there are.
+template <class Params>
+int64_t entries(const Params& p, int64_t batch) {
+  if (!p.request_index.data) return batch;
+  equal(FIELD(request_index.size), batch);
+  return p.request_index.entries;
+}
+
+// Only races take rows that are a part of a vocabulary.
+template <class Params>
+void check_draft(const Params& p, int64_t requests, int64_t rows) {
+  equal(FIELD(target.first_token), 0);
+  equal(FIELD(draft.first_token), 0);
+  if (!p.draft.data) return;
+  holds(FIELD(draft), requests, rows);
+  at_most(FIELD(draft.vocab), p.target.vocab);
+  if (p.draft_map.data) equal(FIELD(draft_map.size), p.draft.vocab);
+}
+
+// What chains and trees have in common.
+template <class Params>
+void check_verdict(Params& p) {
+  check_fields(p);
+  at_least(FIELD(tokens.columns), 1);
+  rows_apart(FIELD(tokens), p.batch(), p.tokens.columns);
+  contiguous(FIELD(num_accepted), p.batch());
+  contiguous(FIELD(status), p.batch());
+  if (p.method == Method::kRace && p.draft.data) refuse("draft", "none with the race", "one");
+}
+
+void check_ragged(const ChainParams& p) {
+  const int64_t drafts = p.draft_tokens.slots;
+  equal(FIELD(cu_drafts.size), p.batch() + 1);
+  holds(FIELD(draft_tokens), 1, drafts);
+  holds(FIELD(target), 1, drafts + p.batch());
+  entries(p, p.batch());
+  if (p.request_index.data && p.draft.data) refuse("draft", "none with cu_drafts and request_index", "one");
+  check_draft(p, 1, drafts);
+}
+
+void check_race(RaceParams& p, int64_t most) {
+  check_fields(p);
+  if (p.count() > 0) at_least(FIELD(tokens.columns), 1);
+  if (p.count() > 0) at_most(FIELD(tokens.columns), most);
+  contiguous(FIELD(tokens), p.count(), p.tokens.columns);
+  if (p.status.data) contiguous(FIELD(status), p.count());
+  entries(p, p.rows.requests);
+  if (p.draft_map.data) equal(FIELD(draft_map.size), p.rows.vocab);
+}
+
+// What residual and overlap have in common: each row of the target beside one of the draft.
+template <class Params>
+void check_pairs(Params& p) {
+  check_fields(p);
+  if (p.status.data) contiguous(FIELD(status), p.count());
+  const int64_t requests = entries(p, p.target.requests);
+  if (p.count() > 0 && requests > 0) memory("draft", p.draft.data);
+  check_draft(p, requests, p.target.rows);
+}
+
+}  // namespace
+
+// ---- ops -----------------------------------------------------------------------------------------------------------
+
+void check_verify_chain(ChainParams p) {
+  check_verdict(p);
+  if (p.batch() == 0) return;
+  if (p.cu_drafts.data) return check_ragged(p);
+  holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
+  holds(FIELD(draft_tokens), p.batch(), p.max_drafts());
+  check_draft(p, entries(p, p.batch()), p.max_drafts());
+}
+
+void check_verify_tree(TreeParams p) {
+  check_verdict(p);
+  rows_apart(FIELD(path), p.batch(), p.tokens.columns);
+  if (p.batch() == 0) return;
+  holds(FIELD(target), p.batch(), 1);
+  holds(FIELD(draft_tokens), p.batch(), p.nodes());
+  holds(FIELD(parents), p.batch(), p.nodes());
+  check_draft(p, entries(p, p.batch()), p.nodes());
+}
+
+void check_race_sample(RaceParams p) { check_race(p, 1); }
+void check_race_topk(RaceParams p) { check_race(p, p.rows.vocab); }
+
+void check_residual(ResidualParams p) {
+  check_pairs(p);
+  contiguous(FIELD(probs), p.count(), p.target.vocab);
+  contiguous(FIELD(mass), p.count());
+}
+
+void check_overlap(OverlapParams p) {
+  check_pairs(p);
+  contiguous(FIELD(accept), p.count());
+  contiguous(FIELD(tv), p.count());
+  contiguous(FIELD(kl), p.count());
+  contiguous(FIELD(harmonic), p.count());
+}
+
+void check_tree_mask(MaskParams p) {
+  check_fields(p);
+  at_least(FIELD(columns), p.mask.nodes);
+  holds(FIELD(parents), p.mask.batch, p.mask.nodes);
+  contiguous(FIELD(status), p.mask.batch);
+}
+
+void check_tree_positions(PositionsParams p) {
+  check_fields(p);
+  contiguous(FIELD(positions), p.positions.rows, p.positions.columns);
+  holds(FIELD(parents), p.positions.rows, p.positions.columns);
+  contiguous(FIELD(status), p.positions.rows);
+}
+
+void check_compact_kv(CompactParams p) {
+  check_fields(p);
+  rows_apart(FIELD(path), p.path.rows, p.path.columns);
+  contiguous(FIELD(status), p.path.rows);
+  if (p.path.rows == 0) return;
+  for (int64_t i = 0; i < p.layers.size; ++i) {
+    const CacheLayer& layer = p.layers.data[i];
+    if (layer.heads > 0 && layer.slots > 0 && layer.entry_bytes > 0) memory("layers", layer.data);
+  }
+}
+
+void check_coin(CoinParams p) {
+  check_fields(p);
+  at_least(FIELD(stream), 0);
+  at_most(FIELD(stream), UINT32_MAX);
+  contiguous(FIELD(coins), p.coins.rows, p.coins.columns);
+}
+
+}  // namespace c_api
+}  // namespace specdec

@@ -1,0 +1,24 @@
+// The CPU's ops for C.
+#include "../cpu/dispatch.h"
+#include "call.h"
+
+using namespace specdec;
+
+namespace {
+
+template <class Params, class C>
+int run(const char* op, void (*check)(Params), void (*kernel)(const Params&, int), const C* c, int threads) {
+  return c_api::call(op, check, c, [&](const Params& params) {
+    if (threads < 1)
+      throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "threads: expected 1 or more; got " + std::to_string(threads)};
+    kernel(params, threads);
+  });
+}
+
+}  // namespace
+
+#define SPECDEC_DEFINE(op, Params)                                         \
+  int specdec_cpu_##op(const specdec_##op##_params* params, int threads) { \
+    return run(#op, c_api::check_##op, cpu::op, params, threads);          \
+  }
+SPECDEC_OPS(SPECDEC_DEFINE)

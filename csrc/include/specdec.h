@@ -1,0 +1,321 @@
+/* specdec-kernels for engines in C and C++: every op, on rows in the memory of the host or of a GPU, without Python or
+ * torch.
+ *
+ * Each op has a struct of parameters and two functions:
+ *
+ *   int specdec_cpu_<op>(params, threads)
+ *   int specdec_cuda_<op>(params, workspace, workspace_bytes, needed, stream)
+ *
+ * They write into the outputs that the struct points to. Both return SPECDEC_OK or an error; specdec_last_error() then
+ * says what was wrong. The parameters are checked first: a null pointer, an unknown dtype or sizes that do not fit
+ * together are an error, and nothing runs. What a pointer points to cannot be checked. It must be memory of the right
+ * size and kind, aligned as its elements are, and no output may overlap anything else.
+ *
+ * What the ops compute, and from which random numbers, is documented with the Python functions of the same names. The
+ * bits are the same as theirs.
+ *
+ * Structs. Write them with designated initialisers, or zero them first: zero means "off" or "not given" in each field
+ * that may be left out. Code written so compiles with newer headers, too: new fields come at the end of the parts below
+ * (laws, noise, ...), and zero turns them off. Strides count elements. The last dimension of rows and outputs has a
+ * stride of 1.
+ *
+ * CUDA. A function enqueues its kernel on `stream` (a cudaStream_t; NULL is the default stream) of the current device
+ * and returns. It never waits for the device, so a graph can capture it. Its workspace is device memory that
+ *
+ *   - is aligned to 16 bytes, and zeroed once before its first use. Every kernel leaves it ready for the next.
+ *   - serves one stream at a time. Kernels that may run at the same time need a workspace each, and so do graphs that
+ *     are replayed on several streams.
+ *   - keeps its size: pass the same `workspace_bytes` with the same memory, or zero it again.
+ *   - is large enough. If it is not, SPECDEC_WORKSPACE_TOO_SMALL is returned, nothing is launched, and *needed is the
+ *     number of bytes the call takes. Otherwise *needed is 0. `needed` may be NULL. Few calls take more than 256 KiB;
+ *     some take none and run with NULL and 0.
+ *
+ * Threads may call all functions at the same time. Header and library must be of one version: compare specdec_version()
+ * with SPECDEC_VERSION.
+ */
+#ifndef SPECDEC_H
+#define SPECDEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SPECDEC_VERSION 100 /* 10,000 * major + 100 * minor + patch */
+
+#define SPECDEC_API __attribute__((visibility("default")))
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
+
+enum {
+  SPECDEC_OK = 0,
+  SPECDEC_INVALID_ARGUMENT = 1,
+  SPECDEC_WORKSPACE_TOO_SMALL = 2, /* CUDA functions: see above */
+  SPECDEC_NO_CUDA = 3,             /* built without CUDA, or no device */
+  SPECDEC_CUDA_ERROR = 4,
+  SPECDEC_OUT_OF_MEMORY = 5, /* of the host */
+  SPECDEC_INTERNAL_ERROR = 6
+};
+
+SPECDEC_API int specdec_version(void);
+/* What an error number means. */
+SPECDEC_API const char* specdec_error_string(int error);
+/* The last failure in this thread: the op, the argument, what was expected and what was given. Empty before the first
+ * failure. The text is valid until the thread's next failure. */
+SPECDEC_API const char* specdec_last_error(void);
+/* SPECDEC_OK if the CUDA functions have a device to run on. */
+SPECDEC_API int specdec_cuda_available(void);
+
+/* Bits of the output `status`, one word a request or row. */
+enum {
+  SPECDEC_STATUS_NON_FINITE = 1,     /* a NaN or +inf was met, or a row without positive weight */
+  SPECDEC_STATUS_EMPTY_RESIDUAL = 2, /* p and q equal to rounding: drew from p */
+  SPECDEC_STATUS_TOKEN_RANGE = 4,    /* a draft token outside of the vocabulary: rejected */
+  SPECDEC_STATUS_PARAMETER = 8       /* a number or an index outside of its range */
+};
+
+/* ---- parts of parameters ---------------------------------------------------------------------------------------- */
+
+enum { SPECDEC_FLOAT32 = 0, SPECDEC_BFLOAT16 = 1, SPECDEC_FLOAT16 = 2 };
+enum { SPECDEC_LOGITS = 0, SPECDEC_PROBS = 1 };
+enum { SPECDEC_REJECTION = 0, SPECDEC_RACE = 1 };
+
+/* Rows of logits or probabilities [requests, rows, vocab], with unit stride along the vocabulary. */
+typedef struct specdec_rows {
+  const void* data; /* NULL: no draft laws, where these are optional */
+  int64_t request_stride, row_stride;
+  int64_t requests, rows;
+  int32_t vocab;
+  int32_t dtype;
+  int32_t first_token; /* races: column i is token first_token + i, where rows are a part of a vocabulary; else 0 */
+} specdec_rows;
+
+/* Token ids or parents [requests, slots], -1 for none. One [slots] for all requests: requests 1, request_stride 0. */
+typedef struct specdec_tokens {
+  const void* data;
+  int64_t request_stride, slot_stride;
+  int64_t requests;
+  int32_t slots;
+  bool wide; /* int64; else int32 */
+} specdec_tokens;
+
+/* A float32: `value` for all if `data` is NULL, else data[outer * outer_stride + inner * inner_stride]. `outer` is the
+ * request, `inner` its slot or row, if it has several. */
+typedef struct specdec_number {
+  const void* data;
+  int64_t outer_stride, inner_stride;
+  float value;
+  bool wide; /* not used */
+} specdec_number;
+
+/* An integer, in the same way. */
+typedef struct specdec_counter {
+  const void* data;
+  int64_t outer_stride, inner_stride;
+  int64_t value;
+  bool wide; /* data is int64; else int32 */
+} specdec_counter;
+
+/* From a row's values to its law. Temperature 0 is the argmax, so a law of zeros is greedy. At any other temperature
+ * logits are divided by it, and probabilities are final. */
+typedef struct specdec_law {
+  int32_t space; /* SPECDEC_LOGITS or SPECDEC_PROBS */
+  specdec_number temperature;
+} specdec_law;
+
+/* Which random numbers. Requests with the same seed must differ in position or nonce. */
+typedef struct specdec_noise {
+  specdec_counter seed, position, nonce;
+} specdec_noise;
+
+/* int32 [size], contiguous. */
+typedef struct specdec_indices {
+  const int32_t* data;
+  int64_t size;
+} specdec_indices;
+
+/* int32 [size], contiguous: the index of the numbers and draft rows that each request of a batch uses. -1: the request
+ * is idle, and nothing is read. Not given: each request uses its own. */
+typedef struct specdec_request_index {
+  const int32_t* data;
+  int64_t size;
+  int64_t entries; /* how many numbers and draft rows there are */
+} specdec_request_index;
+
+/* Outputs [rows, columns]; vectors have one column. They are contiguous, except where an op says "any row stride". */
+typedef struct specdec_output_i64 {
+  int64_t* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+} specdec_output_i64;
+
+typedef struct specdec_output_i32 {
+  int32_t* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+} specdec_output_i32;
+
+typedef struct specdec_output_f32 {
+  float* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+} specdec_output_f32;
+
+/* An output of verify_tree, as compact_kv takes it. */
+typedef struct specdec_path {
+  const int32_t* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+} specdec_path;
+
+/* The two functions of an op. */
+#define SPECDEC_DECLARE(op)                                                                                 \
+  SPECDEC_API int specdec_cpu_##op(const specdec_##op##_params* params, int threads);                       \
+  SPECDEC_API int specdec_cuda_##op(const specdec_##op##_params* params, void* workspace, size_t workspace_bytes, \
+                                    size_t* needed, void* stream);
+
+/* ---- ops -------------------------------------------------------------------------------------------------------- */
+
+/* B requests, at most K drafts each. Padded: draft_tokens [B, K], target [B, K+1, V], draft [B, K, V']. Ragged, where
+ * cu_drafts is given: the drafts of request b are cu_drafts[b] .. cu_drafts[b+1] - 1 of draft_tokens [1, D] and draft
+ * [1, D, V'], its target rows begin at cu_drafts[b] + b of [1, D+B, V]. B and K are those of `tokens`. */
+typedef struct specdec_verify_chain_params {
+  specdec_tokens draft_tokens;
+  specdec_rows target, draft;          /* without draft: its laws are one-hot, or the method is the race */
+  specdec_indices cu_drafts;           /* [B+1], optional */
+  specdec_indices draft_map;           /* [V'], optional: the target's token for each of the draft's, rising */
+  specdec_request_index request_index; /* [B], optional; ragged: only without draft rows */
+  int32_t method;                      /* SPECDEC_REJECTION or SPECDEC_RACE */
+  specdec_law target_law, draft_law;
+  specdec_number draft_prob; /* 1.0f unless drafting is randomised. Ragged: `inner` is the draft's index in [0, D). */
+  specdec_number epsilon;
+  specdec_noise noise;
+  specdec_output_i64 tokens;       /* [B, K+1], any row stride: what is emitted, then -1 */
+  specdec_output_i32 num_accepted; /* [B] */
+  specdec_output_i32 status;       /* [B] */
+} specdec_verify_chain_params;
+SPECDEC_DECLARE(verify_chain)
+
+/* B trees of N nodes, node 0 the root. Row i of a request is the law of the token after node i. B and the depth D are
+ * those of `tokens`. */
+typedef struct specdec_verify_tree_params {
+  specdec_tokens draft_tokens, parents; /* [B, N] */
+  specdec_rows target, draft;           /* [B, N, V], [B, N, V'], the draft optional as for chains */
+  specdec_indices draft_map;
+  specdec_request_index request_index;
+  int32_t method;
+  bool replacement;
+  specdec_law target_law, draft_law;
+  specdec_noise noise;
+  specdec_output_i64 tokens;       /* [B, D+1], any row stride */
+  specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
+  specdec_output_i32 num_accepted; /* [B] */
+  specdec_output_i32 status;       /* [B] */
+} specdec_verify_tree_params;
+SPECDEC_DECLARE(verify_tree)
+
+/* R = requests * rows rows. race_sample has one column of tokens, race_topk k of them. */
+typedef struct specdec_race_params {
+  specdec_rows rows;
+  specdec_indices draft_map;
+  specdec_request_index request_index;
+  specdec_law law;
+  specdec_noise noise;
+  specdec_output_i64 tokens; /* [R, k] */
+  specdec_output_i32 status; /* [R], optional */
+} specdec_race_params;
+typedef specdec_race_params specdec_race_sample_params;
+typedef specdec_race_params specdec_race_topk_params;
+SPECDEC_DECLARE(race_sample)
+SPECDEC_DECLARE(race_topk)
+
+/* R = requests * rows pairs of rows. A draft row may have a smaller vocabulary than its target row. */
+typedef struct specdec_residual_params {
+  specdec_rows target, draft;
+  specdec_indices draft_map;
+  specdec_request_index request_index;
+  specdec_law target_law, draft_law;
+  specdec_number draft_prob, epsilon;
+  specdec_output_f32 probs;  /* [R, V] */
+  specdec_output_f32 mass;   /* [R] */
+  specdec_output_i32 status; /* [R], optional */
+} specdec_residual_params;
+SPECDEC_DECLARE(residual)
+
+typedef struct specdec_overlap_params {
+  specdec_rows target, draft;
+  specdec_indices draft_map;
+  specdec_request_index request_index;
+  specdec_law target_law, draft_law;
+  specdec_output_f32 accept, tv, kl, harmonic; /* [R] */
+  specdec_output_i32 status;                   /* [R], optional */
+} specdec_overlap_params;
+SPECDEC_DECLARE(overlap)
+
+/* SPECDEC_MASK_BITS: int32 words, bit j of word w is column 32 w + j. */
+enum { SPECDEC_MASK_BOOL = 0, SPECDEC_MASK_ADDITIVE32 = 1, SPECDEC_MASK_ADDITIVE16 = 2, SPECDEC_MASK_BITS = 3 };
+
+/* [batch, nodes, columns], contiguous; of bits: int32 [batch, nodes, ceil(columns / 32)]. */
+typedef struct specdec_mask {
+  void* data;
+  int64_t batch;
+  int32_t nodes;
+  int32_t layout;
+  uint32_t minus_infinity; /* additive: the bits of -inf, 0xff800000 in float32, 0xff80 bfloat16, 0xfc00 float16 */
+} specdec_mask;
+
+typedef struct specdec_tree_mask_params {
+  specdec_tokens parents; /* [batch, nodes] */
+  specdec_counter prefix_len;
+  int64_t columns; /* cache slots covered; node j is in slot prefix_len + j */
+  specdec_mask mask;
+  specdec_output_i32 status; /* [batch] */
+} specdec_tree_mask_params;
+SPECDEC_DECLARE(tree_mask)
+
+typedef struct specdec_tree_positions_params {
+  specdec_tokens parents; /* [B, N] */
+  specdec_counter prefix_len;
+  specdec_output_i64 positions; /* [B, N] */
+  specdec_output_i32 status;    /* [B] */
+} specdec_tree_positions_params;
+SPECDEC_DECLARE(tree_positions)
+
+/* One tensor [batch, heads, slots, entry] of a cache. Its elements are only moved, so here strides count bytes. */
+typedef struct specdec_cache_layer {
+  char* data;
+  int64_t batch_stride, head_stride, slot_stride;
+  int32_t heads, slots, entry_bytes;
+} specdec_cache_layer;
+
+typedef struct specdec_cache_layers {
+  const specdec_cache_layer* data; /* in the host's memory */
+  int64_t size;
+} specdec_cache_layers;
+
+typedef struct specdec_compact_kv_params {
+  specdec_cache_layers layers;
+  specdec_path path; /* [B, D+1], any row stride */
+  specdec_counter prefix_len;
+  specdec_output_i32 status; /* [B] */
+} specdec_compact_kv_params;
+SPECDEC_DECLARE(compact_kv)
+
+typedef struct specdec_coin_params {
+  specdec_noise noise;
+  specdec_counter index;    /* which coin of this seed, position and nonce */
+  int64_t stream;           /* in [0, 2^32): what the coins are for; 6: a policy of the engine */
+  specdec_output_f32 coins; /* [outer, inner] */
+} specdec_coin_params;
+SPECDEC_DECLARE(coin)
+
+#undef SPECDEC_DECLARE
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

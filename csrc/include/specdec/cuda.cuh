@@ -1,0 +1,10 @@
+// The parts of the CUDA kernels, for an engine's own kernels: rows, races over them, their log-sum-exps, pairs of rows,
+// teams of blocks, and launches. Compile with nvcc -std=c++17 --fmad=false, as the package does.
+//
+// The names in namespace specdec::cuda may change with any version. Those of specdec.h stay.
+#pragma once
+
+#include "../../cuda/launch.cuh"
+#include "../../cuda/law_sums.cuh"
+#include "../../cuda/race_request.cuh"
+#include "../../cuda/team_rows.cuh"
