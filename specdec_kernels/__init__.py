@@ -1,22 +1,71 @@
-"""Kernels that verify speculative decoding, exactly, in one fused launch over the whole vocabulary."""
+"""Kernels that verify speculative decoding: exact, reproducible, without writing anything of the vocabulary's size."""
 
-from specdec_kernels import ops
-from specdec_kernels.backends import available_backends, backend, build_info
-from specdec_kernels.headers import get_include, get_library_dir
-from specdec_kernels.ops import *  # noqa: F403
-from specdec_kernels.sampling import Sampling
-from specdec_kernels.status import Status
-from specdec_kernels.trees import DraftTree
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specdec_kernels.backends import available_backends, backend, build_info
+    from specdec_kernels.headers import get_include, get_library_dir
+    from specdec_kernels.ops.coin import coin
+    from specdec_kernels.ops.compact_kv import compact_kv
+    from specdec_kernels.ops.overlap import Overlap, overlap
+    from specdec_kernels.ops.race_sample import race_sample
+    from specdec_kernels.ops.race_topk import race_topk
+    from specdec_kernels.ops.residual import Residual, residual
+    from specdec_kernels.ops.tree_mask import tree_mask
+    from specdec_kernels.ops.tree_positions import tree_positions
+    from specdec_kernels.ops.verify_chain import Verdict, verify_chain
+    from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
+    from specdec_kernels.sampling import Sampling
+    from specdec_kernels.status import Status
+    from specdec_kernels.trees import DraftTree
 
 __all__ = [
     "DraftTree",
+    "Overlap",
+    "Residual",
     "Sampling",
     "Status",
+    "TreeVerdict",
+    "Verdict",
     "available_backends",
     "backend",
     "build_info",
+    "coin",
+    "compact_kv",
     "get_include",
     "get_library_dir",
-    *ops.__all__,
+    "overlap",
+    "race_sample",
+    "race_topk",
+    "residual",
+    "tree_mask",
+    "tree_positions",
+    "verify_chain",
+    "verify_tree",
 ]
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:
+    # It notices forks (csrc/cpu/dispatch.cpp), so it is there before any; it needs no torch.
+    importlib.import_module(f"{__name__}._C")
+
+    _MODULES = ("backends", "headers", "ops", "sampling", "status", "trees")
+    _PLACES = dict.fromkeys(__all__, "ops") | {
+        "DraftTree": "trees", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
+        "backend": "backends", "build_info": "backends", "get_include": "headers",
+        "get_library_dir": "headers",
+    }  # fmt: skip
+
+    def __getattr__(name: str) -> Any:
+        """A public name, when it is first asked for: `theory`, `headers` and the command line's help need no torch."""
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_MODULES})

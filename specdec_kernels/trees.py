@@ -84,6 +84,8 @@ class DraftTree:
     def chain(cls, k: int) -> DraftTree:
         """One token after the other: what ``verify_chain`` verifies.
 
+        Examples
+        --------
         >>> DraftTree.chain(3).parents
         (-1, 0, 1, 2)
         """
@@ -93,6 +95,8 @@ class DraftTree:
     def alternatives(cls, k: int) -> DraftTree:
         """``k`` alternatives for the next token alone.
 
+        Examples
+        --------
         >>> DraftTree.alternatives(3).parents
         (-1, 0, 0, 0)
         """
@@ -209,6 +213,8 @@ class DraftTree:
     def stack(trees: Sequence[DraftTree], device: Device = None, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         """``parents`` [B, N] of one tree per request, smaller ones padded with -1.
 
+        Examples
+        --------
         >>> DraftTree.stack([DraftTree.chain(2), DraftTree.alternatives(1)]).tolist()
         [[-1, 0, 1], [-1, 0, -1]]
         """
@@ -254,6 +260,8 @@ class DraftTree:
     def to_sglang(self, batch: int = 1, device: Device = None) -> RetrievalArrays:
         """SGLang's linked arrays, the same tree for every request.
 
+        Examples
+        --------
         >>> DraftTree.from_parents([-1, 0, 0, 1]).to_sglang().retrive_next_sibling.tolist()
         [[-1, 2, -1, -1]]
         """

@@ -240,7 +240,7 @@ def share_left(left, untried):
 
 @triton.jit
 def accepts(coin, p, drafted, epsilon):
-    return coin * drafted < p + epsilon
+    return (drafted > 0.0) & (coin * drafted < p + epsilon)
 
 
 # chain.h

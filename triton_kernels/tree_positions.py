@@ -19,9 +19,8 @@ def tree_positions_kernel(
     b = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     parents += b * parents_request
-    prefix, bad = prefix_of(
-        number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64), 2**63 - 1
-    )  # fmt: skip
+    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
+    prefix, bad = prefix_of(prefix, 2**63 - 1 - nodes.to(tl.int64))
     node = block * BLOCK + tl.arange(0, BLOCK)
     there = node < nodes
     depth = tl.zeros([BLOCK], tl.int32)

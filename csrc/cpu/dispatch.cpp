@@ -1,6 +1,9 @@
 // Picks the copy of the kernels for this machine, and lends them memory.
 #include "dispatch.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <vector>
@@ -63,23 +66,29 @@ Isa& chosen() {
   return isa;
 }
 
+// OpenMP's threads do not survive a fork, yet the child's first parallel region would wait for those that the parent
+// had. So an op runs on one thread in every process that was forked after this was loaded.
+std::atomic<bool> forked{false};
+const int watching_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+int threads_here(int threads) { return forked ? 1 : threads; }
+
 }  // namespace
 
 std::string isa() { return chosen() == kScalar ? "scalar" : chosen() == kAvx2 ? "avx2" : "avx512"; }
 void set_isa(const std::string& name) { chosen() = isa_of(name); }
 
 #if defined(__x86_64__)
-#define SPECDEC_DISPATCH(op, Params)                       \
-  void op(const Params& p, int threads) {                  \
-    switch (chosen()) {                                    \
-      case kAvx512: return avx512::op(p, threads);         \
-      case kAvx2: return avx2::op(p, threads);             \
-      default: return scalar::op(p, threads);              \
-    }                                                      \
+#define SPECDEC_DISPATCH(op, Params)                             \
+  void op(const Params& p, int threads) {                        \
+    switch (chosen()) {                                          \
+      case kAvx512: return avx512::op(p, threads_here(threads)); \
+      case kAvx2: return avx2::op(p, threads_here(threads));     \
+      default: return scalar::op(p, threads_here(threads));      \
+    }                                                            \
   }
 #else
 #define SPECDEC_DISPATCH(op, Params) \
-  void op(const Params& p, int threads) { scalar::op(p, threads); }
+  void op(const Params& p, int threads) { scalar::op(p, threads_here(threads)); }
 #endif
 SPECDEC_OPS(SPECDEC_DISPATCH)
 #undef SPECDEC_DISPATCH

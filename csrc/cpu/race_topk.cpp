@@ -1,4 +1,6 @@
 // race_topk on the CPU: the first k arrivals of a row, in order.
+#include <algorithm>
+
 #include "mapped_race.h"
 #include "race_request.h"
 
@@ -6,8 +8,38 @@ SPECDEC_BEGIN
 
 namespace {
 
+constexpr int32_t kPlaces = 512;  // of a podium, where each candidate is put in its place; more are sorted in the end
+
+// The first k arrivals, for many of them: candidates are gathered, and all but the best k dropped when they are 2k.
+struct Crowd {
+  Candidate* place;  // 2k of them
+  int32_t k, count = 0;
+  float beaten = -kInfinity;  // the score of the last of the best k, when they were last looked for
+
+  float to_beat() const { return beaten; }
+  void offer(const Candidate& c) {
+    if (c.score < beaten) return;
+    place[count++] = c;
+    if (count == 2 * k) drop();
+  }
+  // The k places, in order.
+  void sort() {
+    if (count > k) drop();
+    std::sort(place, place + count, better);
+    std::fill(place + count, place + k, kNobody);
+  }
+
+ private:
+  void drop() {
+    std::nth_element(place, place + k - 1, place + count, better);
+    beaten = place[k - 1].score;
+    count = k;
+  }
+};
+
 // The k most probable tokens, for temperature 0.
-void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Podium& podium) {
+template <class Result>
+void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Result& podium) {
   for (int32_t tile = 0; tile < row.tiles(); ++tile) {
     if (!(law.rank(tile_maxima[tile]) > podium.to_beat())) continue;
     const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
@@ -22,29 +54,44 @@ void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Po
   }
 }
 
+// Offers the row's tokens; gives the status of the row.
+template <class Result>
+int32_t race(const RaceRequest& r, const Crew& crew, Result& result) {
+  float* maxima = scratch(0, r.row.tiles());
+  const int32_t status = row_maxima(r.row, r.law, crew, maxima);
+  if (r.law.greedy) {
+    largest_tokens(r.row, r.law, maxima, result);
+    return status;
+  }
+  r.law.in_space([&](auto space) {
+    const auto weights = row_weights(space);
+    if (r.map.tokens) mapped_race_tiles(weights, r.row, r.map, r.noise, maxima, 0, r.row.tiles(), result);
+    else race_tiles(weights, r.row, r.noise, maxima, 0, RaceTiles(r.row).count, result);
+  });
+  return status;
+}
+
 }  // namespace
 
 void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
   over_race_requests(p, threads, [&](const RaceRequest& r, const Crew& crew, int64_t* tokens) {
-    float* maxima = scratch(0, r.row.tiles());
-    const int32_t status = row_maxima(r.row, r.law, crew, maxima);
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
-    Podium podium(reinterpret_cast<Candidate*>(scratch(1, 2 * static_cast<int64_t>(k))), k);
-    if (r.law.greedy) {
-      largest_tokens(r.row, r.law, maxima, podium);
+    Candidate* place = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
+    int32_t status;
+    if (k <= kPlaces) {
+      Podium podium(place, k);
+      status = race(r, crew, podium);
     } else {
-      r.law.in_space([&](auto space) {
-        const auto weights = row_weights(space);
-        if (r.map.tokens) mapped_race_tiles(weights, r.row, r.map, r.noise, maxima, 0, r.row.tiles(), podium);
-        else race_tiles(weights, r.row, r.noise, maxima, 0, RaceTiles(r.row).count, podium);
-      });
+      Crowd crowd = {place, k};
+      status = race(r, crew, crowd);
+      crowd.sort();
     }
     for (int32_t i = 0; i < k; ++i) {
-      podium.place[i] = r.token_of(podium.place[i]);
-      tokens[i] = podium.place[i].token == kNoToken ? -1 : podium.place[i].token;
+      place[i] = r.token_of(place[i]);
+      tokens[i] = place[i].token == kNoToken ? -1 : place[i].token;
     }
-    return draw_of(podium.place[0], status).status;
+    return draw_of(place[0], status).status;
   });
 }
 

@@ -11,7 +11,7 @@ namespace {
 __global__ void __launch_bounds__(kThreads) tree_positions_kernel(const PositionsParams p) {
   const int64_t request = blockIdx.x, first_parent = request * p.parents.request_stride;
   int32_t status = kStatusOk;
-  const int64_t prefix = prefix_of(p.prefix_len.at(request), INT64_MAX, &status);
+  const int64_t prefix = prefix_of(p.prefix_len.at(request), INT64_MAX - p.positions.columns, &status);
   for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.positions.columns; node += static_cast<int32_t>(blockDim.x)) {
     int64_t position = prefix;
     for (int32_t above = node; (above = parent_of(p.parents, first_parent, above, &status)) >= 0;) ++position;

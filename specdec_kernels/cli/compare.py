@@ -9,16 +9,19 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.cli import options
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels compare`."""
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", default="embedded:draft", help="model directory (default: the embedded draft)")
-    parser.add_argument("--k", type=int, default=4, help="draft tokens a round (default: 4)")
-    parser.add_argument("--tokens", type=int, default=256, help="tokens a text (default: 256)")
-    parser.add_argument("--texts", type=int, default=24, help="texts of each method (default: 24)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each text; the fastest counts (default: 3)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: 1)")
+    parser.add_argument("--k", type=options.whole(0, 1023), default=4, help="draft tokens a round (default: 4)")
+    parser.add_argument("--tokens", type=options.whole(1), default=256, help="tokens a text (default: 256)")
+    parser.add_argument("--texts", type=options.whole(1), default=24, help="texts of each method (default: 24)")
+    parser.add_argument("--repeats", type=options.whole(1), default=3,
+                        help="runs of each text; the fastest counts (default: 3)")  # fmt: skip
+    parser.add_argument("--temperature", type=options.finite, default=1.0, help="0 is greedy (default: 1)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"])
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-from pathlib import Path
 
+from specdec_kernels.cli import options
 from specdec_kernels.studies import drawing, trees
 from specdec_kernels.studies.figures import FIGURES, PAIR
 
@@ -23,21 +24,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels figures`."""
     parser.add_argument("names", nargs="*", type=figure_name, metavar="FIGURE",
                         help=f"what to draw: {', '.join(NAMES)} (default: all)")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder (default: docs/figures)")
-    parser.add_argument("--runs", type=int, default=5000, help="simulated runs per point (default: 5000)")
+    parser.add_argument("--out", type=options.folder, default="docs/figures", help="folder (default: docs/figures)")
+    parser.add_argument("--runs", type=options.whole(100), default=5000, help="simulated runs a point (default: 5000)")
     parser.add_argument("--no-png", action="store_true", help="write the JSON only, which needs no matplotlib")
     played = parser.add_argument_group("trees: tokens a round by number of drafted tokens, by shape")
     played.add_argument("--target", default=PAIR[0], help="model directory (default: the embedded target)")
     played.add_argument("--draft", default=PAIR[1], help="model directory (default: the embedded draft)")
-    played.add_argument("--tokens", type=int, default=250, help="tokens written per point and prompt (default: 250)")
+    played.add_argument(
+        "--tokens", type=options.whole(50), default=250, help="tokens a point and prompt (default: 250)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the figures; 0."""
-    for option, least in (("runs", 100), ("tokens", 50)):
-        if getattr(args, option) < least:
-            raise ValueError(f"argument --{option}: expected at least {least}; got {getattr(args, option)}")
-    args.out.mkdir(parents=True, exist_ok=True)
+    if not args.no_png:
+        importlib.import_module("matplotlib")
     for name in args.names or NAMES:
         figure = figure_of_trees(args) if name == "trees" else FIGURES[name](args.runs)
         (args.out / f"{name}.json").write_text(json.dumps(figure, indent=1) + "\n")

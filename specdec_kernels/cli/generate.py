@@ -8,23 +8,38 @@ import json
 import operator
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specdec_kernels.cli import options
-from specdec_kernels.cli.printing import report, show, summary
+from specdec_kernels.cli.chat import Messages, conversations_of, tokens_of, turns
+from specdec_kernels.cli.printing import cleared, reading, report, show, summary
+from specdec_kernels.cli.svg import picture
 
 if TYPE_CHECKING:
-    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, Round, TreePolicy
+    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TreePolicy
 
 MOST_DRAFTED = 1023  # tokens a round
 DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
+DRAFTS = (
+    "model directory, early-exit:N (the target's first N layers), ngram (what followed in this text), ngram-cache (in "
+    "any text of this process) or none"
+)
 TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
 
 
 def draft_length(word: str) -> int | str:
     return word if word == "auto" else int(word)
+
+
+def draft_source(word: str) -> str:
+    """A checked `--draft`."""
+    kind, _, rest = word.partition(":")
+    if kind == "early-exit" and not (rest.isdecimal() and int(rest) > 0):
+        raise argparse.ArgumentTypeError(f"expected early-exit:N with a whole number N >= 1; got {word!r}")
+    return word
 
 
 class TreeChoice(NamedTuple):
@@ -56,12 +71,17 @@ def draft_tree(word: str) -> TreeChoice:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels generate`."""
-    parser.add_argument("--prompt", action="append", help="text to continue; repeat it for a batch")
+    parser.add_argument("--prompt", action="append", type=options.text,
+                        help="text to continue; repeat it for a batch")  # fmt: skip
     parser.add_argument(
         "--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated"
     )
+    parser.add_argument("--chat", action="store_true",
+                        help="prompts are messages to a chat model, a .json file may have several turns")  # fmt: skip
+    parser.add_argument("--system", type=options.text, help="with --chat: the system's message")
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
-    parser.add_argument("--draft", help="model directory, 'ngram' or 'none' (default: the embedded draft, or ngram)")
+    parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
+                        help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
     parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
     length = options.checked(
         draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
@@ -86,40 +106,107 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
-    parser.add_argument("--stop", action="append", default=[], help="end the text before this string; may be repeated")
-    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--stop", action="append", default=[], type=options.some_text,
+                        help="end the text before this string; may be repeated")  # fmt: skip
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"],
+                        help="default: float32 on a CPU, half precision on a GPU")  # fmt: skip
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
+                        help="default: a GPU where there is one")  # fmt: skip
     parser.add_argument(
         "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+    parser.add_argument("--svg", type=options.new_file, metavar="FILE",
+                        help="write a picture of the rounds and their trees")  # fmt: skip
+    parser.add_argument("--json", action="store_true",
+                        help="print one JSON object per prompt; finish is null where a text was cut off")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the text; 0."""
-    from specdec_kernels.generate import stream
-
-    check_tree_arguments(args)
-    prompts = prompts_of(args)
+    """Write the text; 0. What ends it early is raised after what there is was reported."""
+    check_arguments(args)
+    conversations = conversations_of(args) if args.chat else []
+    prompts = [] if args.chat else prompts_of(args)
     target, drafter = models_of(args)
     how = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
-                   max_new_tokens=args.max_new_tokens)  # fmt: skip
-    args.acceptance = acceptance_of(args, target, drafter, prompts, how)
-    policy = tree_policy_of(args) if args.tree else policy_of(args, drafter)
-    begun = time.perf_counter()
-    rounds = stream(prompts, target, drafter, policy=policy, seed=args.seed, stop=args.stop, **how)
-    generations = watch(rounds, prompts, target, args)
-    elapsed = time.perf_counter() - begun
-    if args.json:
-        for generation in generations:
-            print(json.dumps(report(generation, args, elapsed)))
-    else:
-        print(summary(generations, elapsed), file=sys.stdout if args.show else sys.stderr)
+               max_new_tokens=args.max_new_tokens)  # fmt: skip
+    calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
+    args.acceptance = acceptance_of(args, target, drafter, calibration, how)
+    how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop)
+    writer = Writer(target, drafter, args, how)
+    try:
+        if args.chat:
+            for index, messages in enumerate(conversations):
+                writer.answer(messages, args.seed + index)
+        else:
+            writer.write(prompts, prompts, args.seed)
+    finally:
+        writer.report()
     return 0
 
 
-def check_tree_arguments(args: argparse.Namespace) -> None:
-    """Name what does not go with a tree, or without; and give --k its default."""
+class Writer:
+    """Writes texts, shows them as the arguments ask, and reports them all in the end."""
+
+    def __init__(
+        self, target: LanguageModel, drafter: Drafter | None, args: argparse.Namespace, how: dict[str, Any]
+    ) -> None:
+        self.target, self.drafter, self.args, self.how = target, drafter, args, how
+        self.generations: list[Generation] = []
+        self.seconds, self.cut = 0.0, False
+
+    def write(self, prompts: Sequence[str | list[int]], shown: Sequence[str], seed: int) -> list[Generation]:
+        """Write on from a batch of prompts, which are shown as `shown`."""
+        from specdec_kernels.generate import Generation, stream
+
+        progress, printer, begun = reading(), None, time.perf_counter()
+        rounds = stream(prompts, self.target, self.drafter, seed=seed, progress=progress, **self.how)
+        generations = [Generation(self.target.encode(text) if isinstance(text, str) else text) for text in prompts]
+        self.generations += generations
+        begin = partial(show, shown, self.args.show, self.target.tokenizer, legend=self.generations == generations)
+        try:
+            self.cut = True
+            for entry in rounds:
+                generations[entry.request].rounds.append(entry)
+                if not self.args.json:
+                    printer = printer or cleared(progress, begin)
+                    printer(entry)
+            self.cut = False
+        finally:
+            if printer is None and not self.args.json:
+                cleared(progress, begin)
+            self.seconds += time.perf_counter() - begun
+        return generations
+
+    def answer(self, messages: Messages, seed: int) -> None:
+        """Answer every message of a conversation that has no answer, in turn."""
+        conversation = turns(messages)
+        said = next(conversation)
+        while said:
+            prompt = tokens_of(self.target, said)
+            (text,) = self.write([prompt], [f"> {said[-1]['content']}\n"], seed)
+            try:
+                said = conversation.send(text.text)
+            except StopIteration:
+                return
+
+    def report(self) -> None:
+        """What `--svg`, `--json` or the last line say of all that was written."""
+        if not self.generations:
+            return
+        if self.args.svg:
+            self.args.svg.write_text(picture(self.generations, self.target.text_of), encoding="utf-8")
+        if self.args.json:
+            for generation in self.generations:
+                print(json.dumps(report(generation, self.args, self.seconds)))
+        else:
+            print(end="\n" if self.cut else "")
+            print(summary(self.generations, self.seconds), file=sys.stdout if self.args.show else sys.stderr)
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Name what does not go together; and give --k its default."""
+    if args.system is not None and not args.chat:
+        raise ValueError("argument --system: expected --chat with it; got none")
     if args.tree is None:
         for option in ("calibrate", "replacement"):
             if getattr(args, option):
@@ -167,11 +254,7 @@ def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
 
 def prompts_of(args: argparse.Namespace) -> list[str]:
     prompts = list(args.prompt or [])
-    for path in args.prompt_file or []:
-        try:
-            prompts.append(path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"argument --prompt-file: expected a text file; got {path} ({error})") from error
+    prompts += [text_of_file(path) for path in args.prompt_file or []]
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
@@ -179,13 +262,27 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
     return prompts
 
 
+def text_of_file(path: Path) -> str:
+    """The text of a `--prompt-file`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"argument --prompt-file: expected a file of text in UTF-8; got {path} ({error})") from error
+
+
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
-    from specdec_kernels.generate import ModelDrafter, NgramDrafter, check_vocabularies, load_model
+    from specdec_kernels.generate import CachedNgramDrafter, ModelDrafter, NgramDrafter
+    from specdec_kernels.generate.models import check_vocabularies, device_of, early_exit, load_model
+
+    try:
+        device = device_of(args.device)
+    except ValueError as error:
+        raise ValueError(f"argument --{error}") from error
 
     def load(option: str, name: str) -> LanguageModel:
         try:
-            return load_model(name, dtype=args.dtype, device=args.device)
+            return load_model(name, dtype=args.dtype, device=device)
         except ValueError as error:
             raise ValueError(f"argument --{option}: {error}") from error
 
@@ -193,8 +290,13 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     source = args.draft or ("embedded:draft" if args.target == "embedded:target" else "ngram")
     if args.method == "plain" or source == "none":
         return target, None
-    if source == "ngram":
-        return target, NgramDrafter()
+    if source in ("ngram", "ngram-cache"):
+        return target, NgramDrafter() if source == "ngram" else CachedNgramDrafter()
+    if source.startswith("early-exit:"):
+        try:
+            return target, ModelDrafter(early_exit(target, int(source.partition(":")[2])))
+        except ValueError as error:
+            raise ValueError(f"argument --draft: {error}") from error
     draft = load("draft", source)
     check_vocabularies(target, draft)
     return target, ModelDrafter(draft)
@@ -214,18 +316,3 @@ def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
         raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy; got 'auto'")
     return Controller(randomised=args.draft_policy == "chain")
-
-
-def watch(
-    rounds: Iterable[Round], prompts: Sequence[str], target: LanguageModel, args: argparse.Namespace
-) -> list[Generation]:
-    """Print the rounds as the arguments ask, and collect them."""
-    from specdec_kernels.generate import Generation
-
-    generations = [Generation(target.encode(prompt)) for prompt in prompts]
-    printer = None if args.json else show(prompts, args.show, target.tokenizer)
-    for entry in rounds:
-        generations[entry.request].rounds.append(entry)
-        if printer:
-            printer(entry)
-    return generations

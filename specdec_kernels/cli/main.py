@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -42,19 +43,40 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+EXTRAS = {"matplotlib": "bench"}  # what brings a module; the others come with [generate]
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; 0 is success, 2 a bad argument, said in one line on stderr."""
+    """Run a command: its exit status.
+
+    0 is success; 1 a model that gives no law, or nobody who reads; 2 a bad argument or file; 130 an interrupt. What is
+    wrong is said in one line on stderr.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
-    args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+    name = "specdec-kernels"
     try:
-        return args.run(args)
+        args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+        name += f" {args.command}"
+        status = args.run(args)
+        sys.stdout.flush()  # a full disk is met here, not at exit
+        return status
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:
-        # The reader of our output left; nothing more can be said, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_no_more()
         return 1
+    except FloatingPointError as error:
+        status, wrong = 1, str(error)
     except ModuleNotFoundError as error:
-        wrong = f"{error}; pip install specdec-kernels[generate]"
+        status, wrong = 2, f"{error}; pip install specdec-kernels[{EXTRAS.get(error.name, 'generate')}]"
     except (OSError, ValueError) as error:
-        wrong = str(error).replace("\n", " ")
-    print(f"specdec-kernels {args.command}: error: {wrong}", file=sys.stderr)
-    return 2
+        status, wrong = 2, str(error).replace("\n", " ")
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            write_no_more()
+    print(f"{name}: error: {wrong}", file=sys.stderr)
+    return status
+
+
+def write_no_more() -> None:
+    """Drop what is left of our output: nobody takes it, and Python would try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -29,7 +31,37 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return checked(int, f"a whole number {span}", lambda value: least <= value and (most is None or value <= most))
 
 
+def utf8(word: str) -> str:
+    """The word; ValueError if it came in bytes that are not UTF-8."""
+    word.encode()
+    return word
+
+
+def folder(word: str) -> Path:
+    """A folder that can be written to, made if it is not there: before anything is measured."""
+    path = Path(word)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"expected a folder to write to; got {word!r} ({error.strerror})") from error
+    return path
+
+
+def new_file(word: str) -> Path:
+    """A file that can be written to, made if it is not there: before anything is measured."""
+    path = Path(word)
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"expected a file to write to; got {word!r} ({error.strerror})") from error
+    return path
+
+
+text = checked(utf8, "text in UTF-8", lambda value: True)
+some_text = checked(utf8, "text in UTF-8 that is not empty", bool)
 seed = checked(int, "a whole number", lambda value: True)
 probability = checked(float, "a number in [0, 1]", lambda value: 0 <= value <= 1)
 finite = checked(float, "a finite number >= 0", lambda value: 0 <= value < math.inf)
+fraction = checked(float, "a number between 0 and 1", lambda value: 0 < value < 1)
 positive = checked(float, "a finite number above 0", lambda value: 0 < value < math.inf)

@@ -29,12 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measured = parser.add_argument_group("measured figures")
     measured.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     measured.add_argument("--draft", default="embedded:draft", help="model directory (default: the embedded draft)")
-    measured.add_argument("--prompt", action="append", help="text to measure on; may be repeated")
+    measured.add_argument("--prompt", action="append", type=options.text,
+                          help="text to measure on; may be repeated")  # fmt: skip
     measured.add_argument("--tokens", type=int, default=128, help="tokens to write per prompt (default: 128)")
     measured.add_argument("--temperature", type=options.positive, default=1.0, help="above 0 (default: 1)")
     measured.add_argument("--seed", type=options.seed, default=0)
-    parser.add_argument("--max-k", type=options.whole(0), default=16, help="longest draft considered (default: 16)")
-    parser.add_argument("--nodes", type=options.whole(0), default=12, help="nodes of the tree (default: 12)")
+    parser.add_argument("--max-k", type=options.whole(0, 10**6), default=16,
+                        help="longest draft considered (default: 16)")  # fmt: skip
+    parser.add_argument("--nodes", type=options.whole(0, 10**6), default=12, help="nodes of the tree (default: 12)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

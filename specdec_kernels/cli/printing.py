@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -14,21 +15,42 @@ if TYPE_CHECKING:
 
     from specdec_kernels.generate import Generation, Round
 
+Printer: TypeAlias = "Callable[[Round], None]"
 COLOURS = {"accepted": "green", "replaced": "bold red", "bonus": "bold cyan"}
 MARKS = {"accepted": "{}", "replaced": "‹{}›", "bonus": "«{}»"}
 
 
-def show(prompts: Sequence[str], colour: bool, tokenizer: PreTrainedTokenizerBase | None) -> Callable[[Round], None]:
+def reading() -> Callable[[int, int], None] | None:
+    """A function that says on one line how far a long prompt was read, if there is a terminal to say it on."""
+    if not sys.stderr.isatty():
+        return None
+
+    def say(read: int, length: int) -> None:
+        print(f"\rread {read:,} of {length:,} tokens", end="", file=sys.stderr, flush=True)
+
+    return say
+
+
+def cleared(progress: Callable[[int, int], None] | None, begin: Callable[[], Printer]) -> Printer:
+    """Begin to print where the line of `progress` was."""
+    if progress:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return begin()
+
+
+def show(
+    prompts: Sequence[str], colour: bool, tokenizer: PreTrainedTokenizerBase | None, legend: bool = True
+) -> Printer:
     """A function that prints rounds: a running text for one prompt, a line per round for a batch, with colour trees."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     batch = len(prompts) > 1
-    coloured = colour and console.is_terminal and console.color_system is not None
-    if colour:
-        legend = [Text(kind if coloured else MARKS[kind].format(kind), COLOURS[kind]) for kind in COLOURS]
-        console.print(Text(" ").join(legend))
+    coloured = colour and console.is_terminal and console.color_system is not None and not console.no_color
+    if colour and legend:
+        kinds = [Text(kind if coloured else MARKS[kind].format(kind), COLOURS[kind]) for kind in COLOURS]
+        console.print(Text(" ").join(kinds))
 
     trees: defaultdict[int, int] = defaultdict(int)
 
@@ -112,7 +134,7 @@ def summary(generations: Sequence[Generation], elapsed: float) -> str:
     if any(entry.tree for generation in generations for entry in generation.rounds):
         drafting += f", by child {children(generations)}"
     return (
-        f"{tokens} tokens, {calls} target calls ({tokens / calls:.2f} tokens a call){drafting}, "
+        f"{tokens} tokens, {calls} target calls ({tokens / max(calls, 1):.2f} tokens a call){drafting}, "
         f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s){warning}"
     )
 

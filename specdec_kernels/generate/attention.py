@@ -17,7 +17,8 @@ def windows_of(model: PreTrainedModel, name: str) -> dict[str, int | None]:
 
     Raises
     ------
-    ValueError : layers or positions that a mask cannot express
+    ValueError
+        Layers or positions that a mask cannot express.
     """
     config = model.config.get_text_config()
     if getattr(config, "alibi", False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Outcome, Watch
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Outcome, Watch
 from specdec_kernels.generate.results import Round
 
 
@@ -28,6 +28,9 @@ class ChainRounds:
         if self.drafter is not None:
             self.drafter.start(batch, capacity, self.target.config.vocab_size)
 
+    def read(self, text: torch.Tensor, end: list[int]) -> None:
+        self.reader.read(text, end, rows=1)
+
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
     ) -> Outcome:
@@ -41,10 +44,17 @@ class ChainRounds:
         watch.lap("verify")
         # The last token emitted is not cached yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
-        self.seen = drafts, logits, laws, sampling
+        self.length, self.seen = length, (drafts, logits, laws, sampling)
         pairs = list(zip(accepted, drafted, strict=True))
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
         return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length))
+
+    def laws_of(self, row: int) -> Iterator[Law]:
+        _, logits, laws, _ = self.seen
+        for slot, law in enumerate(logits[row]):
+            yield Law(self.target, self.length[row] + slot, law)
+        for slot, law in enumerate([] if laws is None else laws[row]):
+            yield Law(self.drafter.language_model, self.length[row] + slot, law)
 
     def settle(self, rounds: Sequence[Round]) -> None:
         self.policy.look(*self.seen)
@@ -84,7 +94,6 @@ class ChainRounds:
         drawn_with: dict[str, Any],
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
-        if self.method == "plain":
-            return specdec.race_sample(logits[:, 0], **drawn_with)[:, None], [0] * len(drafts), [0] * len(drafts)
-        verdict = specdec.verify_chain(drafts, logits, laws, method=self.method, draft_prob=draft_prob, **drawn_with)
+        method = "race" if self.method == "plain" else self.method  # a race without drafts
+        verdict = specdec.verify_chain(drafts, logits, laws, method=method, draft_prob=draft_prob, **drawn_with)
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

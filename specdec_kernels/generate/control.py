@@ -25,9 +25,10 @@ from specdec_kernels.theory.chains import tokens_curve
 from specdec_kernels.theory.randomised import drafted_mass
 from specdec_kernels.theory.trees import optimal_nodes
 
-FIRST_LENGTHS = (4, 2, 4, 0, 2, 4, 0, 2, 4, 0)  # before anything is known; the first reads the prompt and tells no time
+# Before anything is known. The first round also reads the prompt, so its time is not counted.
+FIRST_LENGTHS = (4, 2, 4, 0, 2, 4, 0, 2, 4, 0)
 EXPLORE_EVERY = 12  # rounds; a length near the best costs a few percent of one of them
-NO_DRAFT = -1  # stands for the length of a round that a coin left without draft: it still needs one row of the draft
+NO_DRAFT = -1  # the length of a round in which the coin said not to draft; it still needs one draft row
 
 
 class Choice(NamedTuple):

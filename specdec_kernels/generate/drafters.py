@@ -13,7 +13,11 @@ from specdec_kernels.trees import DraftTree
 
 
 class ModelDrafter:
-    """Drafts by sampling from a language model with the noise the target's race will use."""
+    """Drafts by sampling from a language model with the noise the target's race will use.
+
+    Ids that the model does not know (one tokenizer, vocabularies padded to other sizes) it reads as 0. Any law will do
+    for a draft, as long as its tokens are drawn from it.
+    """
 
     laws = True
 
@@ -30,7 +34,7 @@ class ModelDrafter:
         drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
         wanted = torch.tensor(counts, device=text.device)
         for slot in range(slots):
-            logits = self.reader.read(text, [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
+            logits = self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
             laws.append(logits)
             if slot < max(counts):
                 token = specdec.race_sample(logits, **keywords(noise._replace(position=begin + slot), sampling))
@@ -49,19 +53,25 @@ class ModelDrafter:
         most, laws = torch.tensor(limit, device=device), None
         for depth in range(tree.depth):
             inner = [node for node, at in enumerate(tree.depths) if at == depth and tree.children[node]]
-            logits = self.reader.read_tree(text, length, parents, tokens, torch.tensor(inner, device=device))
+            places = torch.tensor(inner, device=device)
+            logits = self.reader.read_tree(self.known(text), length, parents, self.known(tokens), places)
             logits = logits[..., : self.vocabulary]
             if laws is None:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
             width = max(len(tree.children[node]) for node in inner)
             drawn = draw_children(logits, width, noise._replace(position=noise.position + depth), sampling, replacement)
-            places = [(node, row, index) for row, parent in enumerate(inner)
-                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
-            children, rows, indices = torch.tensor(places, device=device).unbind(1)
+            below = [(node, row, index) for row, parent in enumerate(inner)
+                     for index, node in enumerate(tree.children[parent])]  # fmt: skip
+            children, rows, indices = torch.tensor(below, device=device).unbind(1)
             absent = (tokens[:, parents[children]] < 0) | (most <= depth)[:, None]
             tokens[:, children] = drawn[:, rows, indices].masked_fill(absent, -1)
         return Drafts(tokens, laws)
+
+    def known(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The tokens with 0 in place of ids that the model cannot read."""
+        most = self.language_model.tokens_read
+        return tokens if self.vocabulary <= most else tokens.masked_fill(tokens >= most, 0)
 
     def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
         self.reader.keep_path(path, length, read)
@@ -108,6 +118,8 @@ class NgramDrafter:
     def follow(self, text: list[int], count: int) -> list[int]:
         """At most `count` tokens that followed where the text's end was seen before.
 
+        Examples
+        --------
         >>> NgramDrafter(longest=2).follow([7, 1, 2, 3, 4, 1, 2], 3)
         [3, 4, 1]
         """
@@ -133,3 +145,89 @@ class NgramDrafter:
 
     def keep(self, rows: list[int]) -> None:
         pass
+
+
+class NgramCache:
+    """What followed the last `longest` tokens, and fewer, in all texts it was shown; where seen often, the last time.
+
+    It forgets everything when it holds `most` tokens, so its memory is bounded.
+
+    Examples
+    --------
+    >>> cache = NgramCache(longest=2)
+    >>> cache.add("first text", [7, 1, 2, 3, 4])
+    >>> cache.follow([9, 1, 2], 3)
+    [3, 4]
+    """
+
+    def __init__(self, longest: int = 4, shortest: int = 2, most: int = 1_000_000) -> None:
+        self.longest, self.shortest = whole_number("longest", longest), whole_number("shortest", shortest)
+        self.most = whole_number("most", most, 1)
+        if not 1 <= self.shortest <= self.longest:
+            raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all texts."""
+        self.texts: dict[object, list[int]] = {}
+        self.after: dict[tuple[int, ...], tuple[list[int], int]] = {}
+        self.size = 0
+
+    def add(self, name: object, text: list[int]) -> None:
+        """Be shown a text; one that was shown before under this name has grown."""
+        if self.size > self.most:
+            self.clear()
+        known = self.texts.setdefault(name, [])
+        for token in text[len(known) :]:
+            end = len(known)
+            for size in range(self.shortest, min(self.longest, end) + 1):
+                self.after[tuple(known[end - size :])] = known, end
+            known.append(token)
+            self.size += 1
+
+    def follow(self, text: list[int], count: int) -> list[int]:
+        """At most `count` tokens that followed the longest end of this text that was seen before."""
+        for size in range(min(self.longest, len(text)), self.shortest - 1, -1):
+            found = self.after.get(tuple(text[-size:]))
+            if found is not None:
+                known, place = found
+                return known[place : place + count]
+        return []
+
+
+CACHE = NgramCache()
+"""The cache of this process: what one text held is drafted in the next."""
+
+
+class CachedNgramDrafter(NgramDrafter):
+    """Repeats what followed the same tokens in any text of this process, prompts and finished texts included.
+
+    A race writes the text of plain sampling, whatever is drafted. With "rejection" give every text a seed of its own: a
+    text that was written before under the same seed was drawn by the same noise, and its drafts would know the coins.
+
+    Parameters
+    ----------
+    cache : NgramCache
+        Whose texts; that of the process, if none is given.
+    """
+
+    def __init__(self, cache: NgramCache | None = None) -> None:
+        self.cache = CACHE if cache is None else cache
+
+    def start(self, batch: int, capacity: int, vocabulary: int) -> None:
+        self.names, self.vocabulary = [object() for _ in range(batch)], vocabulary
+
+    def follow(self, text: list[int], count: int) -> list[int]:
+        """What the cache knows, as far as the target knows these tokens."""
+        found = self.cache.follow(text, count)
+        return found[: next((place for place, token in enumerate(found) if token >= self.vocabulary), count)]
+
+    def propose(
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
+    ) -> Drafts:
+        for row, (name, end) in enumerate(zip(self.names, length, strict=True)):
+            self.cache.add(name, text[row, :end].tolist())
+        return super().propose(text, length, counts, slots, noise, sampling)
+
+    def keep(self, rows: list[int]) -> None:
+        self.names = [self.names[row] for row in rows]

@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 
+from specdec_kernels import Status
 from specdec_kernels.generate import arguments
 from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, kept
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Rounds, TreeDrafter, TreePolicy
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round
 from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
 from specdec_kernels.trees import DraftTree
+
+PIECE = 2048  # tokens of a prompt that are read at once
 
 
 class Stopwatch:
@@ -81,6 +84,7 @@ def stream(
     stop: Sequence[str] = (),
     eos_token_ids: Iterable[int] | None = None,
     timer: Callable[[], float] = time.perf_counter,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Round]:
     """Generate, round by round: see `generate`, which collects these rounds."""
     policy = arguments.policy_of(drafter, k, draft_prob, policy, tree)
@@ -103,7 +107,7 @@ def stream(
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
     sampling = Sampling(temperatures.to(target.device))
-    return run(requests, texts, rounds, seeds.to(target.device), sampling, timer)
+    return run(requests, texts, rounds, seeds.to(target.device), sampling, timer, progress)
 
 
 def rounds_of(
@@ -117,11 +121,11 @@ def rounds_of(
 
 def run(
     requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
-    timer: Callable[[], float],
+    timer: Callable[[], float], progress: Callable[[int, int], None] | None,
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
-    # Past the longest text: the drafts of a last round, and one slot for what padding writes.
+    # Room after the longest text: the drafts of the last round, and one slot that padding writes to.
     room = rounds.room(max(request.left for request in requests))
     capacity = max(request.length + request.left for request in requests) + room + 2
     text = torch.zeros(len(texts), capacity, dtype=torch.int64)
@@ -129,11 +133,15 @@ def run(
         text[row, : len(tokens)] = torch.tensor(tokens)
     text = text.to(device)
     rounds.start(len(texts), capacity)
+    read_ahead(rounds, text, min(request.length for request in requests), progress)
 
     while requests:
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
         outcome = rounds.play(text, length, limit, Noise(seeds, torch.tensor(length, device=device)), sampling, watch)
+        for row, request in enumerate(requests):
+            if outcome.status[row] & Status.NON_FINITE:
+                raise FloatingPointError(no_law(rounds.laws_of(row), request.index))
 
         ended = []
         for row, (request, emitted) in enumerate(zip(requests, outcome.tokens, strict=True)):
@@ -151,6 +159,23 @@ def run(
         text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
 
 
+def read_ahead(rounds: Rounds, text: torch.Tensor, length: int, progress: Callable[[int, int], None] | None) -> None:
+    """Read long prompts in pieces, as far as all texts go; what is left is read by the first round."""
+    for end in range(PIECE, length, PIECE):
+        rounds.read(text, [end] * len(text))
+        if progress is not None:
+            progress(end, length)
+
+
+def no_law(laws: Iterable[Law], request: int) -> str:
+    """What is wrong with the logits of a text, where the verifier found that something is."""
+    for model, tokens, logits in laws:
+        most = logits.max()  # NaN where one is
+        if not most.isfinite():
+            return f"{model.name}: expected finite logits; got {most} after {tokens} tokens of prompts[{request}]"
+    return f"prompts[{request}]: expected finite logits; got others"
+
+
 def generate(
     prompts: Sequence[str | Sequence[int]], target: LanguageModel, drafter: Drafter | None = None, **options: Any
 ) -> list[Generation]:
@@ -158,22 +183,39 @@ def generate(
 
     Parameters
     ----------
-    prompts : texts, or lists of token ids
-    target : the model whose law the output has
-    drafter : ModelDrafter, NgramDrafter, or None
-    method : "plain" (one token a call, by `race_sample`), "rejection" or "race" (by `verify_chain`; its tokens are
-        those of "plain" with the same seed, whatever the drafter)
-    k : draft tokens a round
-    draft_prob : with "rejection" and a ModelDrafter, the probability that a round drafts at all
-    policy : how many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`)
-    tree : a tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter
-    replacement : with a tree and "rejection", draw siblings independently of each other
-    temperature : number, or one per prompt; 0 is greedy
-    seed : one per prompt, or a number s: prompt b then has the seed s + b
-    max_new_tokens : the most tokens written per prompt
-    stop : strings that end a text, and are left out of it
-    eos_token_ids : tokens that end a text; those of the target if not given
-    timer : gives seconds, by which rounds are timed
+    prompts : list of str or of list of int
+        Texts, or lists of token ids.
+    target : LanguageModel
+        The model whose law the output has.
+    drafter : Drafter, optional
+        ModelDrafter, NgramDrafter, or None.
+    method : {"race", "rejection", "plain"}
+        "plain" (one token a call, drawn by its race), "rejection" or "race" (its tokens are those of "plain" with the
+        same seed, whatever the drafter).
+    k : int
+        Draft tokens a round.
+    draft_prob : float
+        With "rejection" and a ModelDrafter, the probability that a round drafts at all.
+    policy : ChainPolicy or TreePolicy, optional
+        How many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`).
+    tree : DraftTree or list of int, optional
+        A tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter.
+    replacement : bool
+        With a tree and "rejection", draw siblings independently of each other.
+    temperature : float or list of float
+        Number, or one per prompt; 0 is greedy.
+    seed : int or list of int
+        One per prompt, or a number s: prompt b then has the seed s + b.
+    max_new_tokens : int
+        The most tokens written per prompt.
+    stop : list of str
+        Strings that end a text, and are left out of it.
+    eos_token_ids : list of int, optional
+        Tokens that end a text; those of the target if not given.
+    timer : callable
+        Gives seconds, by which rounds are timed.
+    progress : callable, optional
+        Told, while prompts of more than 2,048 tokens are read, how many tokens were read and how many there are.
 
     Returns
     -------
@@ -182,8 +224,11 @@ def generate(
 
     Raises
     ------
-    TypeError, ValueError : an argument of another type or out of range; methods, drafters, models that do not go
-        together; a model that cannot be read in pieces
+    TypeError, ValueError
+        An argument of another type or out of range; methods, drafters, models that do not go together; a model that
+        cannot be read in pieces.
+    FloatingPointError
+        Logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from specdec_kernels.generate.attention import windows_of
+from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.reader import Reader
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
@@ -22,13 +24,17 @@ class LanguageModel:
 
     Parameters
     ----------
-    model : a transformers causal language model with attention, full or through sliding windows
-    tokenizer : its tokenizer, or None where only token ids are used
-    name : what errors call it
+    model : PreTrainedModel
+        A transformers causal language model with attention, full or through sliding windows.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its tokenizer, or None where only token ids are used.
+    name : str
+        What errors call it.
 
     Attributes
     ----------
-    windows : by kind of its layers, how many tokens they see; None: all
+    windows : dict of str to int or None
+        By kind of its layers, how many tokens they see; None: all.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class LanguageModel:
 
         Raises
         ------
-        ValueError : no tokenizer, or what UTF-8 cannot hold
+        ValueError
+            No tokenizer, or what UTF-8 cannot hold.
         """
         if self.tokenizer is None:
             raise ValueError(f"expected token ids for {self.name}, which has no tokenizer; got a text")
@@ -80,6 +87,10 @@ class LanguageModel:
         except UnicodeEncodeError as error:
             raise ValueError(f"expected text in UTF-8; got {text[error.start : error.end]!r} in it") from error
         return self.tokenizer(text)["input_ids"]
+
+    def text_of(self, token: int) -> str:
+        """The text of one token; its number without a tokenizer."""
+        return str(token) if self.tokenizer is None else self.tokenizer.decode([token])
 
     def reader(self, batch: int, capacity: int) -> Reader:
         return Reader(self, batch, capacity)
@@ -135,18 +146,25 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_model(directory: str | Path, *, dtype: str | torch.dtype = "float32", device: str = "cpu") -> LanguageModel:
+def load_model(
+    directory: str | Path, *, dtype: str | torch.dtype | None = None, device: str = "cpu"
+) -> LanguageModel:  # fmt: skip
     """Load a causal language model and its tokenizer from a directory or the local Hugging Face cache, not the network.
 
     Parameters
     ----------
-    directory : a Hugging Face model directory; "embedded:target" and "embedded:draft" are the pair in this package
-    dtype : what the model computes in; with float64, forwards of any shape give the same float32 logits
-    device : "cpu" or "cuda"
+    directory : str or Path
+        A Hugging Face model directory; "embedded:target" and "embedded:draft" are the pair in this package.
+    dtype : str or torch.dtype, optional
+        What the model computes in; with float64, forwards of any shape give the same float32 logits. Default: float32
+        on a CPU, half precision (bfloat16, or float16 where a GPU has no bfloat16) elsewhere.
+    device : {"cpu", "cuda", "auto"}
+        "auto" is a GPU where there is one.
 
     Raises
     ------
-    ValueError : nothing there, not a causal language model, weights that are not all there, or no such device
+    ValueError
+        Nothing there, not a causal language model, weights that are not all there, or no such device.
 
     Examples
     --------
@@ -154,8 +172,8 @@ def load_model(directory: str | Path, *, dtype: str | torch.dtype = "float32", d
     >>> model.encode("To be")
     [256, 84, 111, 32, 98, 101]
     """
-    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    check_device(device)
+    device = device_of(device)
+    dtype = default_dtype(device) if dtype is None else getattr(torch, dtype) if isinstance(dtype, str) else dtype
     name = str(directory)
     path = EMBEDDED / name.removeprefix("embedded:") if name.startswith("embedded:") else name
     try:
@@ -175,10 +193,71 @@ def load_model(directory: str | Path, *, dtype: str | torch.dtype = "float32", d
     return LanguageModel(model.to(device), tokenizer, name)
 
 
-def check_device(device: str) -> None:
-    """Raise ValueError unless it is there."""
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: expected one of this machine, which has no CUDA device; got {device}")
+def device_of(word: str) -> str:
+    """The device of this name, "auto" being the fastest there is; ValueError unless it is there."""
+    if word == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(word).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: expected one of this machine, which has no CUDA device; got {word}")
+    return word
+
+
+def default_dtype(device: str) -> torch.dtype:
+    """What models compute in there: half precision, but on a CPU."""
+    if torch.device(device).type != "cuda":
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def early_exit(target: LanguageModel, layers: int) -> LanguageModel:
+    """A draft made of the target itself: its first layers, then its last norm and its head. No weight is copied.
+
+    Parameters
+    ----------
+    target : LanguageModel
+        The model to draft for.
+    layers : int
+        How many of its layers, from 1 to one less than all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `layers` is no such number, or the model has no list of layers of the length that its config says.
+
+    References
+    ----------
+    Zhang et al. (2023), Draft & Verify; Elhoushi et al. (2024), LayerSkip.
+
+    Examples
+    --------
+    >>> target = load_model("embedded:target")
+    >>> early_exit(target, 2).name
+    'embedded:target (2 of 6 layers)'
+    """
+    layers, depth = whole_number("layers", layers, 1), target.config.num_hidden_layers
+    if layers >= depth:
+        raise ValueError(f"layers: expected 1 to {depth - 1}, less than {target.name} has; got {layers}")
+    lists = (
+        name for name, module in target.model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == depth
+    )  # fmt: skip
+    place = next(lists, None)
+    if place is None:
+        raise ValueError(f"{target.name}: expected a list of {depth} layers to leave early; got none")
+    model = holder = apart(target.model)
+    *path, last = place.split(".")
+    for part in path:
+        holder._modules[part] = apart(holder._modules[part])
+        holder = holder._modules[part]
+    holder._modules[last] = holder._modules[last][:layers]
+    return LanguageModel(model, target.tokenizer, f"{target.name} ({layers} of {depth} layers)")
+
+
+def apart(module: torch.nn.Module) -> torch.nn.Module:
+    """A module of the same parts, any of which can be replaced without changing the first."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin
 
 
 def check_vocabularies(target: LanguageModel, draft: LanguageModel) -> None:

@@ -16,8 +16,12 @@ from specdec_kernels import Sampling
 class Noise(NamedTuple):
     """Where in its noise every request stands.
 
-    seed, position : int64 [B], the seed of each request and the position of its next token
-    nonce : int or int64 [B]; what is drawn under another nonce is independent
+    Attributes
+    ----------
+    seed, position : Tensor
+        int64 [B]: the seed of each request, and the position of its next token.
+    nonce : int or Tensor
+        One for all, or int64 [B]; what is drawn under another nonce is independent.
     """
 
     seed: torch.Tensor

@@ -18,7 +18,13 @@ LONGEST_RANDOM = 1024  # slots that a scheme states a probability for, every rou
 
 
 class FixedLength:
-    """Always k draft tokens."""
+    """Always k draft tokens.
+
+    Parameters
+    ----------
+    k : int
+        How many; fewer where the text ends before.
+    """
 
     randomised = False
 
@@ -31,10 +37,10 @@ class FixedLength:
     def look(
         self, drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
     ) -> None:
-        """Not look at what was drafted."""
+        """Does nothing: this policy does not look at drafts."""
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        """Learn nothing."""
+        """Does nothing: this policy does not learn."""
 
 
 class RandomLength(FixedLength):
@@ -42,9 +48,12 @@ class RandomLength(FixedLength):
 
     Parameters
     ----------
-    k : the most tokens to draft
-    draft_prob : the scheme's probability a
-    scheme : "chain" (k tokens or none, by one coin), "token" (a coin for every token) or "uniform"
+    k : int
+        The most tokens to draft.
+    draft_prob : float
+        The scheme's probability a.
+    scheme : {"chain", "token", "uniform"}
+        "chain" (k tokens or none, by one coin), "token" (a coin for every token) or "uniform".
     """
 
     randomised = True
@@ -68,7 +77,13 @@ class RandomLength(FixedLength):
 
 
 class FixedTree:
-    """Always the same tree."""
+    """Always the same tree.
+
+    Parameters
+    ----------
+    tree : DraftTree
+        Its shape.
+    """
 
     def __init__(self, tree: DraftTree) -> None:
         self.parents, self.max_k = tree.parents, tree.size
@@ -77,4 +92,4 @@ class FixedTree:
         return self.parents
 
     def observe_tree(self, path: list[int], seconds: float) -> None:
-        """Learn nothing."""
+        """Does nothing: this policy does not learn."""

@@ -6,7 +6,7 @@ token of the round is seen, a drafter for the tokens, the target for its logits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -22,20 +22,36 @@ if TYPE_CHECKING:
 class Drafts(NamedTuple):
     """Draft tokens of a round.
 
-    tokens : int64 [B, K], or [B, N] by node of a tree; -1 where there is none
-    logits : of the laws they were drawn from, [B, K, V] or by node [B, N, V]; None if there is no law
+    Attributes
+    ----------
+    tokens : Tensor
+        int64 [B, K], or [B, N] by node of a tree; -1 where there is none.
+    logits : Tensor or None
+        Of the laws they were drawn from, [B, K, V] or by node [B, N, V]; None if there is no law.
     """
 
     tokens: torch.Tensor
     logits: torch.Tensor | None
 
 
+class Law(NamedTuple):
+    """Logits [V] of a model after a number of tokens of a text."""
+
+    model: LanguageModel
+    tokens: int
+    logits: torch.Tensor
+
+
 class DraftPlan(NamedTuple):
     """How far each request drafts in a round, decided before any of its tokens is seen.
 
-    lengths : tokens to draft by request, at most what the loop allows
-    draft_prob : 1.0, or float32 [B, max_k]: h_j, the probability that slot j was to be drafted given that the slots
-        before it are accepted
+    Attributes
+    ----------
+    lengths : list of int
+        Tokens to draft by request, at most what the loop allows.
+    draft_prob : float or Tensor
+        1.0, or float32 [B, max_k]: h_j, the probability that slot j was to be drafted given that the slots before it
+        are accepted.
     """
 
     lengths: list[int]
@@ -45,11 +61,18 @@ class DraftPlan(NamedTuple):
 class Outcome(NamedTuple):
     """What a round gave every text: lists over the batch.
 
-    tokens : emitted, one more than accepted
-    drafted, accepted : number of draft tokens
-    complete : whether the text had no further draft, so that its last token is a bonus and not a replacement
-    status : the verifier's
-    trees : the trees, None with chains
+    Attributes
+    ----------
+    tokens : list of list of int
+        Emitted, one more than accepted.
+    drafted, accepted : list of int
+        Numbers of draft tokens.
+    complete : list of bool
+        Whether the text had no further draft, so that its last token is a bonus and not a replacement.
+    status : list of int
+        The verifier's.
+    trees : list of VerifiedTree or None
+        The trees, None with chains.
     """
 
     tokens: list[list[int]]
@@ -163,10 +186,16 @@ class Rounds(Protocol):
     def start(self, batch: int, capacity: int) -> None:
         """Begin a batch of texts of at most `capacity` tokens, drafts included."""
 
+    def read(self, text: torch.Tensor, end: list[int]) -> None:
+        """Have the target read text[b, :end[b]], before any round."""
+
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
     ) -> Outcome:
         """A round of texts of length[b] tokens that can use at most limit[b] drafts."""
+
+    def laws_of(self, row: int) -> Iterator[Law]:
+        """The logits that the last round's verification had of a text."""
 
     def settle(self, rounds: Sequence[Round]) -> None:
         """Learn from the round that has ended, and forget its rejected drafts."""

@@ -14,8 +14,11 @@ class VerifiedTree:
     Attributes
     ----------
     shape : DraftTree
-    tokens : token id by node, the root's known already; -1 where nothing was drafted
-    path : accepted nodes, from the root's 0 on
+        Which node follows which.
+    tokens : list of int
+        Token id by node, the root's known already; -1 where nothing was drafted.
+    path : list of int
+        Accepted nodes, from the root's 0 on.
     """
 
     shape: DraftTree
@@ -24,6 +27,7 @@ class VerifiedTree:
 
     @property
     def drafted(self) -> int:
+        """Draft tokens in the tree."""
         return sum(token >= 0 for token in self.tokens[1:])
 
     def offers(self) -> list[tuple[int, int | None]]:
@@ -46,14 +50,22 @@ class Round:
 
     Attributes
     ----------
-    request : index of the prompt
-    tokens : emitted token ids; `accepted` drafts and one more, unless the text ended among them
-    pieces : their text, as ("accepted" | "replaced" | "bonus", string) in order
-    drafted, accepted : draft tokens offered to the target, and accepted by it
-    finish : None, or why the text ends here: "length", "eos" or "stop"
-    seconds : seconds of the round, whole batch: "draft", "target", "verify"
-    status : bits set by the verifier (see `verify_chain`)
-    tree : the tree that was drafted, None with chains
+    request : int
+        Index of the prompt.
+    tokens : list of int
+        Emitted token ids; `accepted` drafts and one more, unless the text ended among them.
+    pieces : list of (str, str)
+        Their text, as ("accepted" | "replaced" | "bonus", string) in order.
+    drafted, accepted : int
+        Draft tokens offered to the target, and accepted by it.
+    finish : str or None
+        None, or why the text ends here: "length", "eos" or "stop".
+    seconds : dict of str to float
+        Seconds of the round, whole batch: "draft", "target", "verify".
+    status : int
+        Bits set by the verifier (see `verify_chain`).
+    tree : VerifiedTree or None
+        The tree that was drafted, None with chains.
     """
 
     request: int
@@ -77,30 +89,37 @@ class Generation:
     """A text in the rounds it took, finished or not. Seconds are those of the batch it was generated in."""
 
     prompt: list[int]
+    """The tokens of the prompt."""
     rounds: list[Round] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
+        """All tokens that were written."""
         return [token for entry in self.rounds for token in entry.tokens]
 
     @property
     def text(self) -> str:
+        """The text that was written, up to a stop string; empty without a tokenizer."""
         return "".join(piece for entry in self.rounds for _, piece in entry.pieces)
 
     @property
     def finish(self) -> str | None:
+        """Why the text ended: "length", "eos" or "stop"; None while it has not."""
         return self.rounds[-1].finish if self.rounds else None
 
     @property
     def target_calls(self) -> int:
+        """Rounds: forward passes of the target."""
         return len(self.rounds)
 
     @property
     def drafted(self) -> int:
+        """Draft tokens offered to the target."""
         return sum(entry.drafted for entry in self.rounds)
 
     @property
     def accepted(self) -> int:
+        """Draft tokens accepted by it."""
         return sum(entry.accepted for entry in self.rounds)
 
     @property
@@ -116,9 +135,11 @@ class Generation:
 
     @property
     def tokens_per_call(self) -> float:
+        """Tokens written for each forward pass of the target."""
         return len(self.tokens) / self.target_calls if self.rounds else 0.0
 
     @property
     def seconds(self) -> dict[str, float]:
+        """Seconds of all rounds by part: "draft", "target" and "verify"."""
         parts = ("draft", "target", "verify")
         return {part: sum(entry.seconds[part] for entry in self.rounds) for part in parts}

@@ -13,9 +13,12 @@ class TextStream:
 
     Parameters
     ----------
-    tokenizer : a Hugging Face tokenizer, or None: then all text is empty
-    prompt : token ids of the prompt
-    stop : strings that end the text, and are not part of it
+    tokenizer : PreTrainedTokenizerBase or None
+        A Hugging Face tokenizer, or None: then all text is empty.
+    prompt : list of int
+        Token ids of the prompt.
+    stop : tuple of str
+        Strings that end the text, and are not part of it.
     """
 
     def __init__(

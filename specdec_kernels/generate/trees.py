@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
-from specdec_kernels.generate.protocols import Outcome, TreeDrafter, TreePolicy, Watch
+from specdec_kernels.generate.protocols import Law, Outcome, TreeDrafter, TreePolicy, Watch
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
 
@@ -33,6 +33,9 @@ class TreeRounds:
         self.reader = self.target.reader(batch, capacity)
         self.drafter.start(batch, capacity, self.target.config.vocab_size)
 
+    def read(self, text: torch.Tensor, end: list[int]) -> None:
+        self.reader.read(text, end, rows=1)
+
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
     ) -> Outcome:
@@ -49,7 +52,7 @@ class TreeRounds:
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")
-        self.length, self.path = length, verdict.path
+        self.length, self.path, self.seen = length, verdict.path, (logits, laws)
         self.whole = [most >= planned.depth for most in limit]
         rows = zip(drafts.tolist(), paths, accepted, strict=True)
         self.trees = [VerifiedTree(tree, drawn, path[: count + 1]) for drawn, path, count in rows]
@@ -58,6 +61,12 @@ class TreeRounds:
             [entry.drafted for entry in self.trees], accepted, [entry.offers()[-1][0] == 0 for entry in self.trees],
             verdict.status.tolist(), self.trees,
         )  # fmt: skip
+
+    def laws_of(self, row: int) -> Iterator[Law]:
+        shape = self.trees[row].shape
+        for model, laws in zip((self.target, self.drafter.language_model), self.seen, strict=True):
+            for depth, law in zip(shape.depths, [] if laws is None else laws[row], strict=False):
+                yield Law(model, self.length[row] + depth, law)
 
     def settle(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds whose whole tree was drafted, and keep the accepted path alone in both caches."""
@@ -78,6 +87,8 @@ class TreeRounds:
 def cut(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes of at most this depth, in order.
 
+    Examples
+    --------
     >>> cut(DraftTree.from_parents([-1, 0, 1, 0, 3]), 1).parents
     (-1, 0, 0)
     """

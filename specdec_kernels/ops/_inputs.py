@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from specdec_kernels.sampling import Sampling
 from specdec_kernels.status import Status
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,6 +69,21 @@ def check_final(name, temperature, space_name, space):
             f"{name}: expected 0 or 1 with {space_name}='probs', whose laws are final (apply it before the softmax); "
             f"got {temperature}"
         )
+
+
+def wants_gradient(*values):
+    """Whether autograd waits for what comes of these."""
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+
+
+def refuse_gradient(op, **values):
+    """Say of which argument autograd would silently get no gradient."""
+    for name, x in values.items():
+        if wants_gradient(x.temperature if isinstance(x, Sampling) else x):
+            raise ValueError(
+                f"{name}: expected no gradient to be wanted, since {op} has none for it (detach() it, or call under "
+                "torch.no_grad()); got a tensor that requires grad"
+            )
 
 
 def host_sees(tensor):

@@ -28,12 +28,12 @@ def check_parents(parents):
     return depth
 
 
-def prefix_lens(prefix_len, batch, device):
-    """``prefix_len`` as an int, or a tensor of one for each request."""
-    prefix_len = inputs.counter("prefix_len", prefix_len, (batch,), device)
-    if not isinstance(prefix_len, torch.Tensor) and prefix_len < 0:
-        raise ValueError(f"prefix_len: expected 0 or more; got {prefix_len}")
-    return prefix_len
+def prefix_lens(prefix_len, batch, device, nodes):
+    """``prefix_len`` as an int, or a tensor of one for each request; behind it there is room for so many nodes."""
+    lengths = inputs.counter("prefix_len", prefix_len, (batch,), device)
+    if not isinstance(lengths, torch.Tensor) and not 0 <= prefix_len <= 2**63 - 1 - nodes:
+        raise ValueError(f"prefix_len: expected 0 to 2**63 - 1 - {nodes}, the number of nodes; got {prefix_len}")
+    return lengths
 
 
 def batch_of(parents, prefix_len):

@@ -65,13 +65,14 @@ def compact_kv(
     caches = list(_tensors(cache))
     for x in caches:
         inputs.check_device("cache", x, device)
+        inputs.refuse_gradient("compact_kv", cache=x)
         if x.ndim != 4 or x.shape[0] != batch:
             raise ValueError(f"cache: expected shape [{batch}, H, S, E]; got {inputs.shown(x)}")
         if x.stride(3) != 1 and x.shape[3] > 1:
             raise ValueError(f"cache: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
         if 0 in x.stride() and any(x.stride(i) == 0 and x.shape[i] > 1 for i in range(4)):
             raise ValueError(f"cache: expected entries with memory of their own; got strides {tuple(x.stride())}")
-    prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    prefix_len = trees.prefix_lens(prefix_len, batch, device, path.shape[1])
     status = COMPACT_KV.output("status", status, (batch,), device)
     # Caches that are given as a sequence are known by their addresses: these were compared.
     results = (cache, status) if isinstance(cache, torch.Tensor) else (status,)

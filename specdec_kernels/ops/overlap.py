@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _gradients as gradients
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import LAW, OPTIONAL, TENSOR, Op, Output
@@ -67,6 +68,8 @@ def overlap(
 ) -> Overlap:
     """How much of the target's law the draft's covers: acceptance, distances, and the race's lower bound, in one pass.
 
+    Differentiable in ``target`` and ``draft``, once: its figures are what drafts are trained on.
+
     Parameters
     ----------
     target, draft : Tensor
@@ -111,7 +114,9 @@ def overlap(
         target, draft, space, temperature, sampling, draft_space, draft_sampling, draft_map, request_index, out, status,
         check,
     )  # fmt: skip
-    if found := OVERLAP.recall(raw):
+    inputs.refuse_gradient("overlap", temperature=temperature, sampling=sampling, draft_sampling=draft_sampling)
+    differentiable = inputs.wants_gradient(target, draft)
+    if not differentiable and (found := OVERLAP.recall(raw)):
         if check:
             inputs.raise_for_status("overlap", found[-1])
         return Overlap(*found[:4])
@@ -119,15 +124,27 @@ def overlap(
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    if differentiable and out is not None:
+        raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
     given = out is not None or status is not None
     figures = OVERLAP.outputs(Overlap, out, device, lead, lead, lead, lead)
     if check or status is not None:
         status = OVERLAP.output("status", status, lead, device)
-    OVERLAP(
-        rows, draft_rows, draft_map, request_index, target_law, draft_law, *(figure.view(-1) for figure in figures),
-        None if status is None else status.view(-1), given=given, raw=raw,
-        results=figures if status is None else (*figures, status),
-    )  # fmt: skip
+
+    def run(raw=None):
+        OVERLAP(
+            rows, draft_rows, draft_map, request_index, target_law, draft_law,
+            *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given, raw=raw,
+            results=figures if status is None else (*figures, status),
+        )  # fmt: skip
+        return figures
+
+    if differentiable:
+        figures = Overlap(
+            *gradients.Overlap.apply(rows, draft_rows, run, draft_map, request_index, target_law, draft_law)
+        )
+    else:
+        run(raw)
     if check:
         inputs.raise_for_status("overlap", status)
     return figures

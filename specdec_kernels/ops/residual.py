@@ -102,7 +102,7 @@ def residual(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what was expected and what came.
+        Naming the argument, what was expected and what came; also an argument that requires grad: this op has none.
     RuntimeError
         With ``check=True``; or if the backend cannot run here.
 
@@ -121,6 +121,10 @@ def residual(
     raw = (
         target, draft, space, temperature, sampling, draft_space, draft_sampling, draft_map, draft_prob, epsilon,
         request_index, out, status, check,
+    )  # fmt: skip
+    inputs.refuse_gradient(
+        "residual", target=target, draft=draft, temperature=temperature, sampling=sampling,
+        draft_sampling=draft_sampling, draft_prob=draft_prob, epsilon=epsilon,
     )  # fmt: skip
     if found := RESIDUAL.recall(raw):
         if check:

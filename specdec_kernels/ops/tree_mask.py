@@ -91,7 +91,7 @@ def tree_mask(
         raise ValueError(f"dtype: expected None with layout={layout!r}; got {dtype}")
     prefix_len = 0 if prefix_len is None else prefix_len
     nodes, batch, device = parents.shape[-1], trees.batch_of(parents, prefix_len), parents.device
-    prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
     sized = columns is not None or not isinstance(prefix_len, torch.Tensor)  # without a look at the prefixes
     columns = _columns(columns, prefix_len, nodes)
     given = out is not None or status is not None

@@ -34,7 +34,7 @@ def tree_positions(
         int64 [B, N], preallocated, contiguous.
     status : Tensor, optional
         int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
-        absent, such a length as 0.
+        absent, such a length as the nearest possible.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def tree_positions(
         return found[0]
     trees.check_parents(parents)
     batch, device = trees.batch_of(parents, prefix_len), parents.device
-    prefix_len = trees.prefix_lens(prefix_len, batch, device)
+    prefix_len = trees.prefix_lens(prefix_len, batch, device, parents.shape[-1])
     given = out is not None or status is not None
     out = TREE_POSITIONS.output("positions", out, (batch, parents.shape[-1]), device)
     status = TREE_POSITIONS.output("status", status, (batch,), device)

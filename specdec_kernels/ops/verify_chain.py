@@ -78,7 +78,8 @@ def verify_chain(
     """Verify each request's chain of draft tokens against the target, so that the output law is exactly the target's.
 
     ``method="rejection"`` accepts draft token x of slot j iff ``u q_j(x) < p_j(x)``; at the first rejection it emits
-    one token of ``norm((p_j - q_j)^+)``, after the last acceptance one bonus token of the next target row.
+    one token of ``norm((p_j - q_j)^+)``, after the last acceptance one bonus token of the next target row. A token with
+    ``q_j(x) = 0`` was not drawn from that law and is rejected, as is every token of a law of NaNs.
     ``method="race"`` emits the target's own race winners for as long as the drafts agree with them: the output equals
     that of ``race_sample`` position by position, whatever the drafts were.
 

@@ -238,7 +238,7 @@ def control(runs: int) -> Figure:
 
 
 def played(turns: int, tokens: int) -> dict[str, list[Round]]:
-    """Rounds of the embedded pair but for those that read prompts, k = 0 … 8 and the controller taking turns."""
+    """Rounds of the embedded pair, without those that read prompts. k = 0 … 8 and the controller take turns."""
     import time
 
     import torch

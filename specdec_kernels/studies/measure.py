@@ -32,7 +32,9 @@ def workload(
     Parameters
     ----------
     target, draft : LanguageModel
+        The models.
     prompts : list of str
+        What the texts begin with.
     tokens : int
         Tokens written per prompt, so that N is at most ``len(prompts) * tokens``.
     temperature : float
@@ -97,12 +99,18 @@ def calibrate(
 
     Parameters
     ----------
-    target, drafter : LanguageModel, Drafter
+    target : LanguageModel
+        The model whose drafts are tested.
+    drafter : Drafter
+        What drafts them.
     prompts : list of str
+        What the texts begin with.
     children : int
+        Alternatives a round.
     seed : int
         That of the texts to be written with the tree.
-    options : of `generate`: method, replacement, temperature, max_new_tokens
+    options : Any
+        Of `generate`: method, replacement, temperature, max_new_tokens.
     """
     from specdec_kernels.generate import generate
 

@@ -21,9 +21,9 @@ def rejections(
 ) -> np.ndarray:
     """Rejections of `runs` decodings of a Markov chain with unlimited look-ahead, int64 [runs].
 
-    As in `theory.expected_rejections`: where a round starts, `drafts` first tokens drawn independently are tried in
-    turn against the residual the ones before left; after an accepted token its draft alone goes on. With unlimited
-    look-ahead a draft token's fate depends on the state before it only, so that position by position will do.
+    As in `theory.expected_rejections`: where a round starts, `drafts` first tokens are drawn independently, each tried
+    against the residual that the drafts before it left; after an accepted token only its draft continues. With
+    unlimited look-ahead a draft token's fate depends on the state before it only, so that position by position will do.
 
     Parameters
     ----------

@@ -67,6 +67,7 @@ def drafting_rate(p: ArrayLike, q: ArrayLike, a: float, lam: float, kind: str = 
     lam : float
         Cost ratio Tq / Tp, not negative. A round without a draft costs 1: its draft row is computed meanwhile.
     kind : {"renewal", "paper"}
+        How rounds are counted: as they renew, or as the paper does.
 
     Returns
     -------
@@ -104,6 +105,7 @@ def best_draft_prob(p: ArrayLike, q: ArrayLike, lam: float, kind: str = "renewal
     lam : float
         Cost ratio Tq / Tp, not negative.
     kind : {"renewal", "paper"}
+        How rounds are counted: as they renew, or as the paper does.
 
     Returns
     -------
@@ -141,6 +143,7 @@ def drafting_gain_condition(p: ArrayLike, q: ArrayLike, kind: str = "renewal") -
     p, q : array_like [V] or [N, V]
         As in `drafting_acceptance`.
     kind : {"renewal", "paper"}
+        How rounds are counted: as they renew, or as the paper does.
 
     Returns
     -------

@@ -111,7 +111,7 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     With d the number of child indices in the best tree, ``rest = 1 - sum_{i<=d} R(i)`` spread evenly over m further
     indices gives ``(log(d + m) + log(k + 1)) / (H[R(1) … R(d), rest] + rest log m)`` for every integer
     ``m >= rest / R(d)``. A convex over a linear function of log m has one valley, found by doubling and bisection;
-    where it falls for ever the bound is its limit, ``1 / rest``.
+    where it falls without end the bound is its limit, ``1 / rest``.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     def rising(m: int) -> bool:
         return m / (d + m) * (entropy + rest * math.log(m)) > rest * (math.log(d + m) + nodes)
 
-    if seen[-1] == 0 or entropy <= rest * nodes:  # falling for ever: the limit
+    if seen[-1] == 0 or entropy <= rest * nodes:  # it falls without end: return the limit
         return _ratio(1, rest)
     least = low = max(1, math.ceil(rest / seen[-1] - 1e-9))
     high = low

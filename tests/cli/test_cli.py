@@ -8,25 +8,10 @@ import sys
 import pytest
 
 import specdec_kernels
-from specdec_kernels import DraftTree, cli
+from specdec_kernels import DraftTree
 from specdec_kernels.cli.main import COMMANDS
 from specdec_kernels.generate import ModelDrafter, generate, load_model
 from specdec_kernels.generate.train import byte_tokenizer, new_model, save
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command line; gives exit status, stdout and stderr."""
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def run(*arguments):
-        try:
-            status = cli.main([str(argument) for argument in arguments])
-        except SystemExit as error:
-            status = error.code
-        return status, *capsys.readouterr()
-
-    return run
 
 
 def test_generate_prints_the_text_and_a_line_of_statistics(run):
@@ -138,6 +123,9 @@ def test_show_draws_trees(run):
         ["--tree", "parents:-1,0,0,1", "--temperature", 0],
         ["--tree", "auto"],
         ["--draft", "ngram"],
+        ["--draft", "ngram-cache"],
+        ["--drafter", "early-exit:2"],
+        ["--draft", "early-exit:2", "--tree", "chain:2", "--device", "auto"],
         ["--draft", "none"],
         ["--k", "auto"],
         ["--k", "auto", "--method", "rejection", "--draft-policy", "chain"],
@@ -224,9 +212,20 @@ def test_info(run):
             ["generate", "--target", "/no/model", "--prompt", "x"],
             "argument --target: /no/model: expected a Hugging Face",
         ),
+        (
+            ["generate", "--draft", "early-exit:six"],
+            "--draft/--drafter: expected early-exit:N with a whole number",
+        ),
+        (
+            ["generate", "--draft", "early-exit:6"],
+            "argument --draft: layers: expected 1 to 5, less than embedded",
+        ),
         (["generate", "--draft", "/no/model"], "argument --draft: /no/model: expected a Hugging Face"),
         (["generate", "--target", "/no/model"], "argument --prompt: expected a prompt or --prompt-file with a target"),
-        (["generate", "--prompt-file", "/no/file"], "argument --prompt-file: expected a text file; got /no/file"),
+        (
+            ["generate", "--prompt-file", "/no/file"],
+            "argument --prompt-file: expected a file of text in UTF-8; got /no/file",
+        ),
         (["generate", "--draft-prob", "0.5"], "draft_prob: expected method rejection and a model as drafter"),
         (["generate", "--k", "auto", "--draft-prob", "0.5"], "argument --k: expected a number with --draft-prob"),
         (["generate", "--k", "auto", "--draft-policy", "token"], "argument --k: expected a number with --draft-prob"),

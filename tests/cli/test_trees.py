@@ -64,8 +64,3 @@ def test_command_writes_its_figures(tmp_path, monkeypatch, figure):
     assert main(["figures", "trees", "--out", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "trees.json").read_text()) == figure
     assert (tmp_path / "trees.png").stat().st_size > 10_000
-
-
-def test_bad_number_of_tokens(capsys):
-    assert main(["figures", "trees", "--tokens", "3"]) == 2
-    assert "--tokens: expected at least 50; got 3" in capsys.readouterr().err

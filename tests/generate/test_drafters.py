@@ -2,9 +2,22 @@
 
 import pytest
 import torch
+import transformers
 
-from specdec_kernels.generate import FixedLength, NgramDrafter, RandomLength
+from specdec_kernels.generate import (
+    CachedNgramDrafter,
+    FixedLength,
+    ModelDrafter,
+    NgramCache,
+    NgramDrafter,
+    RandomLength,
+    early_exit,
+    generate,
+)
 from specdec_kernels.generate.noise import Noise, kept
+from tests.generate.small import llama, random_model
+from tests.generate.test_generate import text_law
+from tests.support.laws import follows_law
 
 NOISE = Noise(torch.arange(4), torch.tensor([5, 6, 7, 8]))
 
@@ -60,3 +73,138 @@ def test_random_length_arguments():
         RandomLength(3, 1.5)
     with pytest.raises(ValueError, match="scheme: expected one of token, chain, uniform; got 'tree'"):
         RandomLength(3, 0.5, "tree")
+
+
+# A draft that reads fewer ids than the target writes: vocabularies padded to other sizes under one tokenizer.
+
+
+@pytest.fixture(scope="module")
+def padded():
+    """A target that reads and writes 5 ids, a draft that reads and writes the first 3 of them."""
+    return llama(5, seed=1, spread=0.25), ModelDrafter(llama(3, seed=2, spread=0.25))
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 0, 2]])
+def test_a_draft_reads_on_after_ids_it_does_not_know(padded, tree):
+    options = dict(seed=3, max_new_tokens=30)
+    prompts = [[4, 4, 1], [0], [3]]
+    plain = generate(prompts, padded[0], method="plain", **options)
+    assert any(token > 2 for text in plain for token in text.tokens[:-1])
+    race = generate(prompts, *padded, tree=tree, **options)
+    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    assert any(text.accepted for text in race)
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1]])
+def test_texts_have_the_target_law_after_ids_the_draft_does_not_know(padded, tree):
+    texts = generate([[1, 4]] * 12_000, *padded, method="rejection", k=2, tree=tree, seed=5, max_new_tokens=3)
+    number = (torch.tensor([text.tokens for text in texts]) * torch.tensor([25, 5, 1])).sum(1)
+    assert follows_law(number, text_law(padded[0], 1.0))
+
+
+# Drafters made of one model.
+
+
+def shortened(model, layers):
+    """The first layers of a model as a model of its own: another config, the same weights."""
+    config = type(model.model.config)(
+        **model.model.config.to_dict() | {"num_hidden_layers": layers, "layer_types": None}
+    )
+    twin = random_model(config)
+    twin.model.load_state_dict(model.model.state_dict(), strict=False)
+    return twin
+
+
+EXITS = {
+    "llama": dict(num_hidden_layers=3),
+    "gpt2": transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, vocab_size=50, n_positions=64),
+    "opt": transformers.OPTConfig(
+        hidden_size=32, ffn_dim=32, num_hidden_layers=3, num_attention_heads=4, vocab_size=50, word_embed_proj_dim=32,
+        max_position_embeddings=64,
+    ),
+    "mistral": transformers.MistralConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=50, sliding_window=6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXITS)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_early_exit_is_a_model_of_the_first_layers(name, layers):
+    target = llama(50, seed=1, spread=0.3, **EXITS[name]) if name == "llama" else random_model(EXITS[name], 1, 0.3)
+    text = torch.randint(50, (1, 12), generator=torch.Generator().manual_seed(1))
+    before = target.reader(1, 12).read(text, [12], rows=3)
+    draft = early_exit(target, layers)
+    found = draft.reader(1, 12).read(text, [12], rows=3)
+    torch.testing.assert_close(found, shortened(target, layers).reader(1, 12).read(text, [12], rows=3))
+    assert (found - before).abs().max() > 0.01
+    assert torch.equal(target.reader(1, 12).read(text, [12], rows=3), before)
+    assert {p.data_ptr() for p in draft.model.parameters()} < {p.data_ptr() for p in target.model.parameters()}
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 2]])
+def test_self_speculation_races_to_the_same_text(tree):
+    target = llama(50, seed=1, spread=0.3, num_hidden_layers=3)
+    prompts, options = [[1, 4], [7]], dict(seed=3, max_new_tokens=30)
+    plain = generate(prompts, target, method="plain", **options)
+    race = generate(prompts, target, ModelDrafter(early_exit(target, 2)), tree=tree, **options)
+    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    assert any(text.accepted for text in race)
+
+
+def test_early_exits_that_there_are_not():
+    target = llama(50)
+    for layers, error, message in (
+        (2, ValueError, r"^layers: expected 1 to 1, less than llama-0 has; got 2$"),
+        (0, ValueError, "^layers: expected at least 1; got 0$"),
+        (1.0, TypeError, r"^layers: expected a whole number; got 1\.0$"),
+    ):
+        with pytest.raises(error, match=message):
+            early_exit(target, layers)
+    target.config.num_hidden_layers = 7
+    with pytest.raises(ValueError, match=r"^llama-0: expected a list of 7 layers to leave early; got none"):
+        early_exit(target, 3)
+
+
+def test_a_cache_drafts_what_other_texts_held():
+    cache = NgramCache(longest=3, shortest=2)
+    cache.add("a", [1, 2, 3, 4, 5])
+    cache.add("b", [9, 2, 3, 7])
+    assert cache.follow([2, 3], 9) == [7]  # the last time
+    assert cache.follow([1, 2, 3], 2) == [4, 5]  # the longest end
+    assert cache.follow([3], 2) == cache.follow([8, 9], 2) == []
+    cache.add("a", [1, 2, 3, 4, 5, 2, 3, 8])  # it has grown
+    assert cache.follow([2, 3], 9) == [8]
+    assert cache.follow([4, 5], 2) == [2, 3]
+    small = NgramCache(most=4)
+    small.add("a", [1, 2, 3, 4, 5])
+    small.add("b", [6])
+    assert small.follow([1, 2], 1) == []
+    with pytest.raises(ValueError, match=r"^shortest: expected 1 <= shortest <= longest; got 4 and 3"):
+        NgramCache(3, 4)
+
+
+def test_a_text_is_drafted_from_the_one_before():
+    """With one cache in both runs the second text needs few rounds; with one of its own, as many as the first."""
+    target, options = llama(50, seed=1, spread=0.3), dict(seed=3, max_new_tokens=40, k=6)
+    plain = generate([[1, 4]], target, method="plain", **options)[0]
+    cache = NgramCache()
+    first, second, alone = (
+        generate([[1, 4]], target, CachedNgramDrafter(which), **options)[0] for which in (cache, cache, NgramCache())
+    )
+    assert first.tokens == second.tokens == alone.tokens == plain.tokens
+    assert second.target_calls < first.target_calls == alone.target_calls
+    assert CachedNgramDrafter().cache is CachedNgramDrafter().cache
+
+
+def test_a_cache_of_another_vocabulary_drafts_only_what_the_target_knows():
+    cache = NgramCache()
+    cache.add("of another model", [1, 4, 2, 900, 3])
+    drafter = CachedNgramDrafter(cache)
+    drafter.start(2, 20, vocabulary=50)
+    text = torch.tensor([[1, 4, 0, 0], [7, 7, 0, 0]])
+    assert drafter.propose(text, [2, 2], [2, 2], 2, NOISE, None).tokens.tolist() == [[2, -1], [-1, -1]]
+    drafter.keep([1])
+    text = torch.tensor([[7, 7, 1, 4, 0, 0]])
+    assert drafter.propose(text, [4], [2], 2, NOISE, None).tokens.tolist() == [[2, -1]]

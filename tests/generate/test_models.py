@@ -5,6 +5,8 @@ import torch
 import transformers
 
 from specdec_kernels.generate import LanguageModel, ModelDrafter, check_vocabularies, generate, load_model, stream
+from specdec_kernels.generate.models import default_dtype, device_of
+from specdec_kernels.generate.train import byte_tokenizer
 from tests.generate.small import llama, random_model
 
 SMALL = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50)
@@ -175,6 +177,27 @@ def test_missing_or_foreign_directories_are_named(tmp_path):
         load_model("/no/such/model")
     with pytest.raises(ValueError, match=f"{tmp_path}: expected a Hugging Face causal language model"):
         load_model(tmp_path)
+
+
+def test_devices_and_what_is_computed_in(monkeypatch):
+    assert load_model("embedded:draft", device="auto").model.dtype == torch.float32
+    assert device_of("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device_of("auto") == "cuda"
+    for supported, dtype in ((True, torch.bfloat16), (False, torch.float16)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda supported=supported: supported)
+        assert default_dtype("cuda:0") == dtype
+    assert default_dtype("cpu") == torch.float32
+
+
+def test_experts_are_read_in_float64(tmp_path):
+    """The fused kernels for experts have no float64, which the documents recommend."""
+    sizes = dict(SMALL, vocab_size=300, num_key_value_heads=2, head_dim=8)
+    config = transformers.MixtralConfig(**sizes, **EXPERTS)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    (text,) = generate(["a"], load_model(tmp_path, dtype="float64"), method="plain", max_new_tokens=3)
+    assert len(text.tokens) == 3
 
 
 def test_vocabularies_must_match():

@@ -162,13 +162,19 @@ class TestCheck:
 
 
 @pytest.mark.parametrize(
-    "cu_drafts", [[0, 3, 2, 3], [0, -1, 2, 3], [0, 2, 2, 9], [5, 5, 5, 5], [0, 2**31 - 1, -(2**31), 3]]
-)
-def test_bounds_that_point_outside_are_reported_not_followed(cu_drafts):
+    "cu_drafts",
+    [
+        [0, 3, 2, 3], [0, -1, 2, 3], [0, 2, 2, 9], [5, 5, 5, 5], [0, 2**31 - 1, -(2**31), 3], [-(2**31)] * 4,
+        [0, 2, 2, -(2**31)],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}], ids=["rejection", "race"])
+@pytest.mark.interpreted
+def test_bounds_that_point_outside_are_reported_not_followed(backend, cu_drafts, options):
     """A tensor's values are not looked at on the host: requests with bad bounds get token 0 and a status."""
-    with specdec_kernels.backend("cpu"):
-        good = ragged_chain(max_drafts=2)
-        verdict = ragged_chain(cu_drafts=torch.tensor(cu_drafts, dtype=torch.int32), max_drafts=2)
+    good = ragged_chain(max_drafts=2, **options)
+    bounds = torch.tensor(cu_drafts, dtype=torch.int32)
+    verdict = ragged_chain(cu_drafts=bounds, max_drafts=2, **options)
     right = [0, 2, 2, 3]
     for b in range(3):
         low, high = cu_drafts[b : b + 2]

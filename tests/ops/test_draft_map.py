@@ -128,7 +128,7 @@ class TestTogether:
         )
 
     def test_status(self):
-        """NaN at a token that was asked for; rows without weight, which give token 0."""
+        """NaN at a token that was asked for, which is refused; rows without weight, which give token 0."""
         target = torch.tensor([[[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]])
         draft_map = torch.tensor([1, 3], dtype=torch.int32)
         for nan_at, status in ((0, 1), (1, 0)):  # in the draft's own numbers: tokens 1 and 3
@@ -137,7 +137,7 @@ class TestTogether:
             verdict = verify_chain(
                 torch.tensor([[1]]), target, draft, space="probs", draft_map=draft_map, seed=1, position=0
             )
-            assert (verdict.num_accepted.tolist(), verdict.status.tolist()) == ([1], [status])
+            assert (verdict.num_accepted.tolist(), verdict.status.tolist()) == ([1 - status], [status])
         bits = torch.full((2,), -77, dtype=torch.int32)
         rows = torch.tensor([[torch.nan, 1.0], [-torch.inf, -torch.inf]])
         tokens = race_sample(rows, seed=seeds(2), position=0, draft_map=draft_map, status=bits)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from specdec_kernels import Sampling, overlap, race_sample
 from specdec_kernels import backend as running
-from specdec_kernels import overlap, race_sample
 from tests.support.calls import rows
 from tests.support.cases import DTYPES, SIZES, adversarial_pairs, poisoned, seeds
 from tests.support.laws import P, Q, assert_rate, random_laws
@@ -93,3 +93,155 @@ def test_temperatures_per_row(backend):
 
 def test_no_rows(backend):
     assert all(figure.shape == (0,) for figure in overlap(torch.zeros(0, 9), torch.zeros(0, 9)))
+
+
+# Gradients: those of plain torch in float64.
+
+
+def plainly(target, draft, space="logits", temperature=1.0, draft_temperature=None, draft_map=None, index=None):
+    """The same figures by torch's own operations."""
+    inverse = 1 / torch.as_tensor(temperature).double().unsqueeze(-1)
+    draft_inverse = inverse if draft_temperature is None else 1 / draft_temperature
+    if index is not None:
+        draft, inverse, draft_inverse = draft[index], inverse[index], draft_inverse[index]
+    p, q = target, draft
+    if space == "logits":
+        p, q = (target * inverse).softmax(-1), (draft * draft_inverse).softmax(-1)
+    wide = torch.zeros_like(p)
+    wide[..., torch.arange(q.shape[-1]) if draft_map is None else draft_map.long()] = q
+    kl = torch.where(p > 0, p * (p / torch.where(p > 0, wide, 1.0)).log(), 0.0).sum(-1)
+    both = torch.where(p + wide > 0, p + wide, 1.0)
+    return torch.minimum(p, wide).sum(-1), (p - wide).abs().sum(-1) / 2, kl, (p * wide / both).sum(-1)
+
+
+def gradients(function, target, draft, weights, **options):
+    """Gradients of a weighted sum of the figures, and the figures; a weight of None: the figure is not used."""
+    leaves = [rows.detach().clone().requires_grad_() for rows in (target, draft)]
+    figures = function(*leaves, **options)
+    used = [
+        (figure * weight.to(figure)).sum()
+        for figure, weight in zip(figures, weights, strict=True)
+        if weight is not None
+    ]
+    sum(used).backward()
+    return [leaf.grad for leaf in leaves], [figure.detach() for figure in figures]
+
+
+def assert_same_gradients(target, draft, weights, ours, theirs, tolerance=1e-5):
+    found, figures = gradients(overlap, target, draft, weights, **ours)
+    expected, plain = gradients(plainly, target.double(), draft.double(), weights, **theirs)
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(figures, overlap(target, draft, **ours), strict=True))
+    for a, b in zip(figures, plain, strict=True):
+        close(a, b.float())
+    for given, a, b in zip((target, draft), found, expected, strict=True):
+        assert (a.dtype, a.shape) == (given.dtype, given.shape)
+        close(a.double(), b, rtol=tolerance, atol=tolerance)
+
+
+def weights_of(*shape):
+    return list(torch.rand(4, *shape, generator=torch.Generator().manual_seed(9)) + 0.5)
+
+
+FIGURES = {"accept": 0, "tv": 1, "kl": 2, "harmonic": 3, "all": None}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
+def test_gradients_are_those_of_plain_torch(backend, figure, space, shape):
+    target, draft = torch.randn(2, *shape, 70, generator=torch.Generator().manual_seed(3)) * 2
+    if space == "probs":
+        target, draft = target.softmax(-1), draft.softmax(-1)
+    weights = weights_of(*shape)
+    if figure != "all":
+        weights = [weight if index == FIGURES[figure] else None for index, weight in enumerate(weights)]
+    assert_same_gradients(
+        target, draft, weights, dict(space=space), dict(space=space), 1e-4 if space == "probs" else 1e-5
+    )
+
+
+def test_gradients_at_temperatures_of_their_own(backend):
+    target, draft = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(4))
+    hot, cool = torch.tensor([0.5, 1.0, 2.0, 0.7]), 0.8
+    ours = dict(temperature=hot, draft_sampling=Sampling(cool))
+    assert_same_gradients(target, draft, weights_of(4), ours, dict(temperature=hot, draft_temperature=cool))
+
+
+@pytest.mark.parametrize("draft_map", [None, [0, 3, 4, 40, 69]])
+def test_gradients_of_a_smaller_vocabulary(backend, draft_map):
+    target, draft = torch.randn(4, 70, generator=torch.Generator().manual_seed(5)), torch.randn(4, 5)
+    draft_map = None if draft_map is None else torch.tensor(draft_map, dtype=torch.int32)
+    weights = [weight if index != 2 else None for index, weight in enumerate(weights_of(4))]  # KL is infinite
+    assert_same_gradients(target, draft, weights, dict(draft_map=draft_map), dict(draft_map=draft_map))
+
+
+def test_gradients_of_requests_by_index(backend):
+    """Two rows share a draft row, one row is idle, one draft row is nobody's, and one index points outside."""
+    generator = torch.Generator().manual_seed(6)
+    target, draft = torch.randn(5, 70, generator=generator), torch.randn(4, 70, generator=generator)
+    index, temperature = torch.tensor([2, -1, 0, 2, 9], dtype=torch.int32), torch.tensor([0.5, 1.0, 2.0, 0.7])
+    ours = dict(request_index=index, temperature=temperature)
+    weights, live = weights_of(5), torch.tensor([0, 2, 3])
+    found, figures = gradients(overlap, target, draft, weights, **ours)
+    theirs = dict(temperature=temperature, index=index[live].long())
+    weights = [weight[live] for weight in weights]
+    expected, plain = gradients(plainly, target[live].double(), draft.double(), weights, **theirs)
+    for a, b in zip(figures, plain, strict=True):
+        close(a[live], b.float())
+        assert (a[[1, 4]] == 0).all()
+    close(found[0][live].double(), expected[0])
+    close(found[1].double(), expected[1])
+    assert (found[0][[1, 4]] == 0).all()
+    assert (found[1][[1, 3]] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_short_numbers(backend, dtype):
+    target, draft = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(7)).to(dtype)
+    assert_same_gradients(target, draft, weights_of(4), {}, {}, tolerance=0.01)
+
+
+def test_an_argmax_has_no_gradient_and_far_tokens_no_nan(backend):
+    target, draft = torch.randn(2, 3, 70, generator=torch.Generator().manual_seed(8))
+    target[:, 5], draft[:, 9] = -torch.inf, -300.0
+    found, _ = gradients(overlap, target, draft, weights_of(3), temperature=torch.tensor([0.0, 1.0, 1.0]))
+    assert all((gradient[0] == 0).all() for gradient in found)
+    assert all(gradient[1:].isfinite().all() for gradient in found)
+
+
+def test_distillation_by_overlap_learns():
+    """A draft that follows the gradient of KL and of acceptance comes near its target."""
+    generator = torch.Generator().manual_seed(9)
+    target, draft = torch.randn(3, 40, generator=generator), torch.zeros(3, 40, requires_grad=True)
+    before = overlap(target, draft).accept.detach()
+    for _ in range(200):
+        figures = overlap(target, draft)
+        (figures.kl - figures.accept).sum().backward()
+        with torch.no_grad():
+            draft -= 2 * draft.grad
+            draft.grad.zero_()
+    after = overlap(target, draft).accept
+    assert (after > 0.97).all()
+    assert (before < 0.8).all()
+
+
+def test_gradients_once_and_without_outputs():
+    target, draft = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(10))
+    draft.requires_grad_()
+    (gradient,) = torch.autograd.grad(overlap(target, draft).kl.sum(), draft, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.sum().backward()
+    with pytest.raises(ValueError, match="out: expected None where target or draft requires grad"):
+        overlap(target, draft, out=tuple(torch.empty(4, 3)))
+    with torch.no_grad():
+        assert not overlap(target, draft).kl.requires_grad
+
+
+def test_gradients_through_a_compiled_call():
+    target, draft = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(11))
+    step = torch.compile(lambda p, q: overlap(p, q).kl.sum() - overlap(p, q).accept.sum(), fullgraph=True)
+    compiled, eager = draft.clone().requires_grad_(), draft.clone().requires_grad_()
+    step(target, compiled).backward()
+    (overlap(target, eager).kl.sum() - overlap(target, eager).accept.sum()).backward()
+    close(compiled.grad, eager.grad)

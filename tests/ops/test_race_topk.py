@@ -78,6 +78,18 @@ def test_the_whole_vocabulary(backend):
     assert (tokens.sort(dim=1).values == torch.arange(70)).all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("values", [10**6, 40], ids=["all different", "many alike"])
+def test_long_orders(fast_backend, values, temperature):
+    """Many places, up to all, of a wide row: of tokens that tie at temperature 0 the lower one is first."""
+    row = torch.randint(values, (7000,), generator=torch.Generator().manual_seed(2)) / (values / 8)
+    row[::9] = -torch.inf
+    order = in_order(race_scores(row, log_arrivals(7000, 3, position=5, nonce=1), temperature=temperature), 7000)
+    for k in (7000, 6000, 1500, 600, 513, 512):
+        found = race_topk(row, k, seed=3, position=5, nonce=1, temperature=temperature)
+        assert found.tolist() == order[:k].tolist()
+
+
 @pytest.mark.interpreted
 def test_temperature_zero_orders_by_logit(backend):
     row = torch.tensor([1.0, 3.0, torch.nan, 3.0, -torch.inf, 2.0])

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from specdec_kernels import (
+    Sampling,
     compact_kv,
     overlap,
     race_sample,
@@ -152,8 +153,28 @@ class TestDynamicShapes:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_results_need_no_gradient(dtype):
-    arguments = rows(dtype=dtype)
-    arguments["target"].requires_grad_()
-    assert not any(figure.requires_grad for figure in overlap(**arguments))
-    assert not race_sample(arguments["target"], **noise()).requires_grad
+def test_tokens_need_no_gradient(dtype):
+    target = rows(dtype=dtype)["target"].requires_grad_()
+    assert not race_sample(target, **noise()).requires_grad
+
+
+def test_gradients_that_would_be_lost_are_refused():
+    """Where a figure could have a gradient, and autograd would silently get none."""
+    plain, number = rows(), torch.tensor([0.5, 0.6, 0.7])
+    wanted = {name: value.clone().requires_grad_() for name, value in plain.items()}
+    calls = [(residual, {name: value}) for name, value in wanted.items()]
+    for op in (residual, overlap):
+        calls += [(op, {"temperature": number}), (op, {"sampling": Sampling(number)})]
+        calls += [(op, {"draft_sampling": Sampling(number)})]
+    calls += [(residual, {"draft_prob": number}), (residual, {"epsilon": number})]
+    for op, changes in calls:
+        op(**plain | changes) if op is overlap else None
+        number.requires_grad_()
+        message = f"^{next(iter(changes))}: expected no gradient to be wanted, since {op.__name__} has none"
+        with pytest.raises(ValueError, match=message):
+            op(**plain | changes)
+        with torch.no_grad():
+            op(**plain | changes)
+        number.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^cache: expected no gradient to be wanted, since compact_kv has none"):
+        compact_kv(torch.zeros(1, 1, 4, 2, requires_grad=True), torch.zeros(1, 1, dtype=torch.int32), prefix_len=0)

@@ -131,6 +131,22 @@ class TestPositions:
     def test_beyond_32_bits(self):
         assert tree_positions(torch.tensor([-1, 0]), prefix_len=2**40).tolist() == [[2**40, 2**40 + 1]]
 
+    def test_no_position_overflows(self):
+        """A chain of four after the longest prefix that leaves room for it, and after longer ones."""
+        parents, most = torch.arange(-1, 3), 2**63 - 5
+        status = torch.full((4,), UNTOUCHED, dtype=torch.int32)
+        lens = torch.tensor([most - 1, most, most + 1, 2**63 - 1])
+        positions = tree_positions(parents, prefix_len=lens, status=status)
+        assert positions[:, 0].tolist() == [most - 1, most, most, most]
+        assert (positions - positions[:, :1] == torch.arange(4)).all()
+        assert status.tolist() == [0, 0, 8, 8]
+        assert tree_positions(parents, prefix_len=most).tolist() == positions[1:2].tolist()
+        for call in (tree_mask, tree_positions):
+            with pytest.raises(
+                ValueError, match=r"^prefix_len: expected 0 to 2\*\*63 - 1 - 4, the number of nodes; got"
+            ):
+                call(parents, prefix_len=most + 1)
+
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
@@ -174,7 +190,7 @@ def test_bad_input():
         (tree_mask, {"dtype": torch.float32}, ValueError, "dtype: expected None with layout='bool'"),
         (tree_mask, {"layout": "additive", "dtype": torch.float64}, TypeError, "dtype: expected float32, bfloat16 or"),
         (tree_mask, {"columns": 2}, ValueError, "columns: expected an int of at least the 3 nodes; got 2"),
-        (tree_mask, {"prefix_len": -1}, ValueError, "prefix_len: expected 0 or more; got -1"),
+        (tree_mask, {"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
         (tree_mask, {"prefix_len": torch.tensor([1.0])}, TypeError, "prefix_len: expected int64; got float32"),
         (tree_mask, {"status": torch.zeros(1)}, TypeError, "status: expected a tensor of int32"),
         (tree_positions, {"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or an int64 tensor; got 1.5"),

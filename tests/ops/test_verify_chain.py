@@ -264,10 +264,26 @@ class TestMeaning:
         assert (verify_chain(**call, draft_prob=0.5).tokens[:, 0] == 1).all()
         assert (verify_chain(**call, draft_prob=1.0).tokens[:, 0] == 0).any()
 
-    def test_a_draft_from_beyond_its_own_vocabulary_has_probability_zero(self):
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    @pytest.mark.parametrize("spoilt", ["all", "the token's"])
+    def test_no_draft_of_a_law_of_nans_is_accepted(self, space, spoilt):
+        """By its numbers it gives no token any weight, and u 0 < p(x): that must not be what accepts a draft."""
+        call = chain_call(7, requests=40, slots=3, vocabulary=80) | {"temperature": 1.0}
+        rows = call["draft"].softmax(-1) if space == "probs" else call["draft"]
+        at = call["draft_tokens"].clamp(min=0).long().unsqueeze(-1)
+        call["draft"] = torch.full_like(rows, torch.nan) if spoilt == "all" else rows.scatter(-1, at, torch.nan)
+        call["target"] = call["target"].softmax(-1) if space == "probs" else call["target"]
+        drafted = call["draft_tokens"][:, 0] >= 0
+        verdict = verify_chain(**call | {"space": space})
+        assert (verdict.num_accepted == 0).all()
+        assert (verdict.status[drafted] & 1 == 1).all()
+        assert (verdict.tokens[:, 0] >= 0).all()
+
+    def test_a_draft_from_beyond_its_own_vocabulary_is_refused(self):
+        """It has probability 0 there: it was not drawn from that law."""
         target, draft = torch.zeros(50, 2, 80), torch.zeros(50, 1, 70)
         verdict = verify_chain(torch.full((50, 1), 75), target, draft, seed=seeds(50), position=0)
-        assert (verdict.num_accepted == 1).all()
+        assert (verdict.num_accepted == 0).all()
         assert (verdict.status == 0).all()
 
 

@@ -350,6 +350,13 @@ class TestStatus:
     def test_non_finite_draft_logits(self, bad):
         assert self.verdict([-1, 0], [0.0, 0.0, 0.0], [0.0, bad, 0.0]).status.item() == 1
 
+    @pytest.mark.parametrize("replacement", [False, True])
+    def test_no_draft_of_a_law_of_nans_is_accepted(self, replacement):
+        tokens, parents = [-1, 0, 1, 2], (-1, 0, 0, 1)
+        verdict = self.verdict(tokens, [0.0] * 3, [torch.nan] * 3, parents, replacement=replacement)
+        assert (verdict.num_accepted.item(), verdict.status.item() & 1) == (0, 1)
+        assert verdict.tokens[0, 0] in (0, 1, 2)
+
     def test_draft_rows_without_children_are_not_read(self):
         assert self.verdict([-1, -1], [0.0, 0.0, 0.0], [0.0, torch.nan, 0.0]).status.item() == 0
 

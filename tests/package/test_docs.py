@@ -4,6 +4,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import itertools
 import pkgutil
 import re
 from pathlib import Path
@@ -85,3 +86,46 @@ def test_navigation_names_every_page_and_no_other():
     assert all((ROOT / source).is_file() for source in hooks.ELSEWHERE.values())
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(navigation()) == sorted([*pages, *hooks.ELSEWHERE, *hooks.PACKAGES, hooks.PLACE])
+
+
+def sections(docstring):
+    """Of a NumPy style docstring, each section's lines by its title; "" has what comes before."""
+    found, title, lines = {}, "", inspect.cleandoc(docstring).splitlines()
+    for line, following in itertools.pairwise([*lines, ""]):
+        if re.fullmatch("-{4,}", following):
+            title = line
+        elif not re.fullmatch("-{4,}", line):
+            found.setdefault(title, []).append(line)
+    return found
+
+
+def own_docstrings(module):
+    """Docstrings of a module's classes and functions, and of the classes' methods, by name."""
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) == module.__name__:
+            yield name, value.__doc__
+            if inspect.isclass(value):
+                parts = [(part, member) for part, member in vars(value).items() if hasattr(member, "__get__")]
+                yield from ((f"{name}.{part}", member.__doc__) for part, member in parts)
+
+
+@pytest.mark.parametrize("package", ["generate", "studies", "theory", "trees"])
+def test_docstrings_are_of_the_form_that_the_site_reads(package):
+    """Else it shows a description as a type, and an example as a quotation."""
+    pytest.importorskip("transformers")
+    root = importlib.import_module(f"specdec_kernels.{package}")
+    seen = 0
+    for name in modules(root) if hasattr(root, "__path__") else [root.__name__]:
+        for place, text in own_docstrings(importlib.import_module(name)):
+            parts = sections(text) if isinstance(text, str) else {}
+            seen += len(parts)
+            where = f"{name}.{place}"
+            examples = [part for part, lines in parts.items() if ">>>" in "".join(lines)]
+            assert examples in ([], ["Examples"]), where
+            for part in ("Parameters", "Attributes"):
+                lines = [line for line in parts.get(part, []) if line]
+                for line, following in itertools.pairwise([*lines, ""]):
+                    assert line.startswith(" ") or re.fullmatch(r"[\w, *]+ : .+", line), f"{where}: {line}"
+                    assert line.startswith(" ") or following.startswith(" "), f"{where}: {line} without a text"
+            assert not [line for line in parts.get("Raises", []) if re.match(r"\S.* : ", line)], where
+    assert seen > 10

@@ -10,7 +10,7 @@ def tree_positions(call):
     """prefix_len + depth; the root and absent nodes have depth 0."""
     parents, prefix_len, positions, status = call
     requests, nodes = positions.shape
-    lengths = trees.prefix_lens(prefix_len, requests)
+    lengths = trees.prefix_lens(prefix_len, requests, most=2**63 - 1 - nodes)
     for b, entries in enumerate(parents.expand(requests, nodes).tolist()):
         tree, bad = trees.parents_of(entries)
         prefix, bad_prefix = lengths[b]

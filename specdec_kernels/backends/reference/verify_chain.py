@@ -149,7 +149,9 @@ def rejection_step(pair, drafted, x, h, epsilon, coin, now):
         q = drafted.unsqueeze(-1) * pair.q()
 
     p_x, q_x = p.gather(-1, at_x).squeeze(-1), q.gather(-1, at_x).squeeze(-1)
-    accepted = valid & (coin * (h * q_x) < p_x + torch.where(sampled, epsilon, 0.0))
+    # A token without weight in the draft's law was not drawn from it. Where the target is an argmax there is no q.
+    drawn_from_q = (h * q_x > 0) | ~sampled
+    accepted = valid & drawn_from_q & (coin * (h * q_x) < p_x + torch.where(sampled, epsilon, 0.0))
     weights = laws.residual_weights(p, q, h)
     empty = (weights == 0).all(dim=-1)
     weights = torch.where(empty.unsqueeze(-1), p, weights)

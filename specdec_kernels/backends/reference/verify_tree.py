@@ -87,7 +87,9 @@ def verify_tree(call):
 
         coin = noise.coins(now(some), noise.COIN, child - 1)
         p_x, q_x = p[some].gather(-1, at_x).squeeze(-1), q[some].gather(-1, at_x).squeeze(-1)
-        accepted = valid & (coin * q_x < p_x)
+        # As for chains, a token without weight in the draft's law is refused; a race and an argmax have none.
+        drawn_from_q = (q_x > 0) | certain[some] if rejection else valid
+        accepted = valid & drawn_from_q & (coin * q_x < p_x)
         rejected = some[~accepted]
         p[rejected] = normalised((p[rejected] - q[rejected]).clamp(min=0.0))
         if not call.replacement:

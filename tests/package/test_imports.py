@@ -1,0 +1,46 @@
+"""What can be imported without torch, and that every public name comes when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import specdec_kernels
+from specdec_kernels import ops
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it is an error
+import specdec_kernels
+from specdec_kernels import get_include, headers, theory, Status
+assert theory.acceptance([0.5, 0.5], [0.9, 0.1]) == 0.6
+assert theory.best_draft_length(0.8, 0.1) == 6
+assert get_include() == headers.get_include()
+assert specdec_kernels.__version__ and Status(5)
+for module in ("chains", "checks", "races", "randomised", "trees"):
+    assert theory.__name__ + "." + module in sys.modules
+from specdec_kernels import cli
+try:
+    cli.main(["--version"])
+except SystemExit as end:
+    assert end.code == 0
+try:
+    specdec_kernels.verify_chain
+except ImportError:
+    print("without torch")
+"""
+
+
+def test_theory_and_headers_need_no_torch():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert done.stdout.endswith("without torch\n"), done.stderr
+
+
+def test_public_names():
+    assert set(ops.__all__) < set(specdec_kernels.__all__) == set(dir(specdec_kernels)) & set(specdec_kernels.__all__)
+    code = "from specdec_kernels import *; import specdec_kernels as s; print(all(n in globals() for n in s.__all__))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    with pytest.raises(AttributeError, match="module 'specdec_kernels' has no attribute 'no_such_op'"):
+        specdec_kernels.no_such_op  # noqa: B018
+    assert specdec_kernels.ops is ops
