@@ -36,6 +36,8 @@ SPECDEC_HD float max(float a, float b) { return a > b ? a : b; }
 SPECDEC_HD float min(float a, float b) { return a < b ? a : b; }
 SPECDEC_HD float magnitude(float a) { return from_bits(bits(a) & 0x7fffffffu); }
 SPECDEC_HD uint32_t shift_left(uint32_t a, int n) { return a << n; }
+// By 32 and more: 0.
+SPECDEC_HD uint32_t shift_right(uint32_t a, uint32_t n) { return n < 32 ? a >> n : 0; }
 SPECDEC_HD uint32_t shift_right_signed(uint32_t a, int n) { return static_cast<uint32_t>(static_cast<int32_t>(a) >> n); }
 SPECDEC_HD float signed_float(uint32_t a) { return static_cast<float>(static_cast<int32_t>(a)); }
 SPECDEC_HD float div(float a, float b) { return a / b; }

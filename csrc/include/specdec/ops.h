@@ -1,9 +1,9 @@
-// Every op, one line each: what the CPU and the CUDA backends have, and what Python sees of them.
+// Every op, one line each: what the C++ backends have, and what Python sees of them. CUDA lacks the last ones.
 #pragma once
 
 #include "params.h"
 
-#define SPECDEC_OPS(op)               \
+#define SPECDEC_CUDA_OPS(op)          \
   op(verify_chain, ChainParams)       \
   op(verify_tree, TreeParams)         \
   op(race_sample, RaceParams)         \
@@ -14,3 +14,9 @@
   op(tree_positions, PositionsParams) \
   op(compact_kv, CompactParams)       \
   op(coin, CoinParams)
+
+#define SPECDEC_CPU_ONLY_OPS(op) \
+  op(cutoff, CutoffParams)       \
+  op(logprobs, LogprobsParams)
+
+#define SPECDEC_OPS(op) SPECDEC_CUDA_OPS(op) SPECDEC_CPU_ONLY_OPS(op)

@@ -36,7 +36,10 @@ struct Per {
 struct LawParams {
   Space space;
   Per<float> temperature;
-  auto fields() { return std::tie(space, temperature); }
+  Per<int64_t> top_k;  // these four: specdec/filter.h
+  Per<float> top_p, min_p;
+  int64_t rules;
+  auto fields() { return std::tie(space, temperature, top_k, top_p, min_p, rules); }
 };
 
 // Whose random numbers, and which of them (specdec/noise.h).
@@ -173,6 +176,39 @@ struct OverlapParams {
     return std::tie(target, draft, draft_map, request_index, target_law, draft_law, accept, tv, kl, harmonic, status);
   }
   SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
+};
+
+// cutoff: what filters keep of [requests, rows] rows (specdec/filter.h).
+struct CutoffParams {
+  Rows rows;
+  RequestIndex request_index;
+  LawParams law;
+  Output<float> value;     // [requests * rows]
+  Output<int64_t> last;    // likewise
+  Output<int32_t> kept;    // how many
+  Output<int64_t> mass;
+  Output<float> max;
+  Output<int32_t> status;  // may be null
+  auto fields() { return std::tie(rows, request_index, law, value, last, kept, mass, max, status); }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
+// logprobs: of one token of each of [requests, rows] rows, and the largest `top`.
+struct LogprobsParams {
+  Rows rows;
+  Tokens tokens;  // [requests, rows]
+  RequestIndex request_index;
+  LawParams law;
+  Output<float> logprob;       // [requests * rows]
+  Output<int32_t> rank;        // likewise
+  Output<int64_t> top_tokens;  // [requests * rows, top]
+  Output<float> top_logprobs;  // likewise
+  Output<int32_t> status;      // [requests * rows], may be null
+  auto fields() {
+    return std::tie(rows, tokens, request_index, law, logprob, rank, top_tokens, top_logprobs, status);
+  }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+  SPECDEC_HD int32_t top() const { return static_cast<int32_t>(top_tokens.columns); }
 };
 
 enum class MaskLayout : int32_t { kBool = 0, kAdditive32 = 1, kAdditive16 = 2, kBits = 3 };

@@ -37,7 +37,10 @@ SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfini
 SPECDEC_HD float race_score(float log_weight, float arrival) { return sub(log_weight, log(arrival)); }
 
 // More than all roundings of a score near these two can add up to.
-SPECDEC_HD float slack(float a, float b) { return 2e-5f + 4e-7f * (magnitude(a) + magnitude(b)); }
+template <class Float>
+SPECDEC_HD Float slack(Float a, Float b) {
+  return add(Float(2e-5f), mul(Float(4e-7f), add(magnitude(a), magnitude(b))));
+}
 
 // A group whose largest log weight is at most `log_bound` can win only if its word `a` is at most this: its first
 // arrival is at least a * 2^-38. Callers skip a bound of -inf: nothing there has weight.
@@ -48,14 +51,17 @@ SPECDEC_HD uint32_t largest_winning_word(float log_bound, float best_score) {
 }
 
 // At most log(x), at least log(x) - 0.06, for normal positive x: what the bits say when read as a number.
-SPECDEC_HD float log_below(float x) {
-  return static_cast<float>(static_cast<int32_t>(bits(x)) - 0x3f800000) * 8.26295829e-8f;  // ln 2 / 2^23
+template <class Float>
+SPECDEC_HD Float log_below(Float x) {
+  using Word = decltype(bits(x));
+  return mul(signed_float(bits(x) - Word(0x3f800000u)), Float(8.26295829e-8f));  // ln 2 / 2^23
 }
 
 // Less than the log weight that a token needs to win when it arrives no earlier than `earliest`, without a logarithm.
-SPECDEC_HD float needed_at_least(float best_score, float earliest) {
-  const float needed = best_score + log_below(earliest);
-  return needed - slack(best_score, needed);
+template <class Float>
+SPECDEC_HD Float needed_at_least(float best_score, Float earliest) {
+  const Float best(best_score), needed = add(best, log_below(earliest));
+  return sub(needed, slack(best, needed));
 }
 
 // The log weight that a token needs to win against `best_score` when it arrives no earlier than `first`.

@@ -19,6 +19,7 @@ struct TreeRequest : WalkRequest {
   static constexpr bool kSiblings = true;
   const Params& p;
   int64_t first_token = 0, first_parent = 0;  // offsets of node 0
+  int64_t entry = 0;
 
   SPECDEC_HD TreeRequest(const Params& params, int64_t b) : WalkRequest{}, p(params) {
     const Entry who = entry_of(p.request_index, b);
@@ -26,15 +27,16 @@ struct TreeRequest : WalkRequest {
     readable = who.live();
     idle = who.idle();
     if (!readable) return;
+    entry = who.index;
     first_token = b * p.draft_tokens.request_stride;
     first_parent = b * p.parents.request_stride;
     first_target = b * p.target.request_stride;
-    first_draft = who.index * p.draft.request_stride;
+    first_draft = entry * p.draft.request_stride;
     target_row_stride = p.target.row_stride;
     draft_row_stride = p.draft.row_stride;
-    noise = noise_at(p.noise, who.index, 0, kStreamRace);
-    target_law = law_at(p.target_law, who.index, 0, &status);
-    draft_law = p.draft.data ? law_at(p.draft_law, who.index, 0, &status) : target_law;
+    noise = noise_at(p.noise, entry, 0, kStreamRace);
+    target_law = law_at(p.target_law, entry, 0, &status);
+    draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
     parent(0, &status);  // the root has none
   }
 

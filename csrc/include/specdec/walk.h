@@ -22,7 +22,8 @@
 // Ops gives, for the rows of a node,
 //   bool argmax(node, Draw*)                   the most probable token
 //   bool race(node, noise, Draw*)              a token from p
-//   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows
+//   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows;
+//                                              p is kNever for a token that the target's filters took out
 //   bool masses(node, child, taken, Masses*)   sums over both rows; tokens tried are those of children before `child`
 //   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p, less the
 //                                              tokens of the node's children
@@ -85,6 +86,9 @@ struct Walk {
 SPECDEC_HD int32_t accepted_by(const WalkRequest& r, const Walk& at) { return r.idle ? -1 : at.depth; }
 
 SPECDEC_HD Walk walk_from(int32_t node, int32_t depth) { return {node, depth, node, false, 0.0f, 1.0f}; }
+
+// What stands for p of a token that must not come out: not even over-acceptance, of 1 at most, accepts it.
+constexpr float kNever = -1.0f;
 
 // Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
 struct Masses {
@@ -187,7 +191,7 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* acc
     if (has_draft) {
       at->taken = min(add(at->taken, share), kLargest);
     } else {
-      at->share = max(sub(share, p), 0.0f);
+      at->share = max(sub(share, max(p, 0.0f)), 0.0f);
     }
   }
   return true;

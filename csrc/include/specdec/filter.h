@@ -1,0 +1,74 @@
+// Sampling filters: top-k, top-p and min-p as cuts of one order (docs/filters.md). The order: the larger value first,
+// equal values by rising token. Every filter keeps the tokens before some place of it, so that together they keep
+// those before the first of these places, and always the first token.
+#pragma once
+
+#include "law.h"
+#include "mass.h"
+
+SPECDEC_BEGIN
+
+// Bits of LawParams::rules.
+enum FilterRule : int64_t {
+  kTopPAfterTopK = 1,      // top_p refers to the mass of what top_k keeps,
+  kTopPAfterMinP = 2,      // of what min_p keeps; without either to that of the row
+  kTiesAll = 4,            // tokens of equal value stay or go together
+  kBeforeTemperature = 8,  // values are those of temperature 1
+  kFiltered = 16,          // filters may be on; without it top_k, top_p and min_p are not looked at
+};
+
+// The filters of one row, decoded.
+struct Filter {
+  static constexpr uint64_t kWhole = uint64_t{1} << 32;
+
+  int32_t top_k = kNoToken;       // off
+  float log_min_p = -kInfinity;   // off
+  uint64_t share = kWhole;        // p 2^32, rounded down; kWhole: off
+  int64_t rules = 0;
+  Logits order = {1.0f};          // its scaled(raw) is what filters compare
+
+  SPECDEC_HD bool has_top_k() const { return top_k != kNoToken; }
+  SPECDEC_HD bool has_min_p() const { return log_min_p > -kInfinity; }
+  SPECDEC_HD bool has_top_p() const { return share != kWhole; }
+  SPECDEC_HD bool on() const { return has_top_k() || has_min_p() || has_top_p(); }
+  SPECDEC_HD bool ties_all() const { return (rules & kTiesAll) != 0; }
+  // Does top_p refer to what that cut keeps?
+  SPECDEC_HD bool after_top_k() const { return has_top_k() && (rules & kTopPAfterTopK) != 0; }
+  SPECDEC_HD bool after_min_p() const { return has_min_p() && (rules & kTopPAfterMinP) != 0; }
+  // The least value that min_p keeps.
+  SPECDEC_HD float floor_below(float largest) const { return has_min_p() ? add(largest, log_min_p) : -kInfinity; }
+};
+
+// Off at temperature 0, whose law is one token.
+SPECDEC_HD Filter filter_at(const LawParams& p, const Law& law, int32_t vocab, int64_t outer, int64_t inner,
+                            int32_t* status) {
+  Filter f;
+  if (!(p.rules & kFiltered)) return f;
+  const int64_t k = p.top_k.at(outer, inner);
+  const float top_p = p.top_p.at(outer, inner), min_p = p.min_p.at(outer, inner);
+  if (!(top_p >= 0.0f) || !(min_p >= 0.0f)) *status |= kStatusParameter;
+  if (law.greedy || law.space != Space::kLogits) return f;
+  if (k > 0 && k < vocab) f.top_k = static_cast<int32_t>(k);
+  if (min_p >= kSmallest) f.log_min_p = log(min(min_p, 1.0f));
+  if (top_p >= 0.0f && top_p < 1.0f) f.share = static_cast<uint64_t>(mul(top_p, 0x1p32f));
+  f.rules = p.rules;
+  f.order = p.rules & kBeforeTemperature ? Logits{1.0f} : law.logits();
+  return f;
+}
+
+// The mass that the tokens before a kept one stay below, of a whole of which top_p keeps its share: rounded up.
+SPECDEC_HD uint64_t mass_kept(const Filter& f, uint64_t whole) {
+  if (!f.has_top_p()) return ~uint64_t{0};
+  return f.share * (whole >> 32) + ((f.share * (whole & 0xffffffffu) + 0xffffffffu) >> 32);
+}
+
+// What filters keep of a row: values above `value`, and `value` itself up to the token `last`.
+struct Cut {
+  float value;
+  int32_t last;
+  SPECDEC_HD bool keeps(float v, int32_t token) const { return v > value || (v == value && token <= last); }
+};
+
+constexpr Cut kKeepsAll = {-kInfinity, -1};
+
+SPECDEC_END

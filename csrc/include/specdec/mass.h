@@ -1,0 +1,58 @@
+// Masses: exp as an integer, and sums of it. Integers add up to the same whatever the order, so every backend, split
+// and batch finds the same normaliser, bit for bit. The numbers here are part of the noise contract (docs/noise.md):
+// another polynomial would move a decision somewhere.
+#pragma once
+
+#include "softmax.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kMassTile = 1024;  // tokens whose weights are first summed in units of their own maximum
+
+// exp(d) = q 2^-31 2^-n for d <= 0, within 4e-7 + 1.4e-8 |d|. A NaN and -inf have a large n. `Word` is uint32_t or a
+// vector of them.
+template <class Word>
+struct IntegerExp {
+  Word q, n;
+};
+
+template <class Float>
+SPECDEC_HD auto integer_exp(Float d) {
+  using Word = decltype(bits(d));
+  const Float magic = Float(12582912.0f), log2_e = Float(1.44269504f);  // 1.5 * 2^23
+  const Float rounded = fma(d, log2_e, magic);
+  const Float f = fma(d, log2_e, sub(magic, rounded));
+  Float r = Float(0x1.5bba24p-10f * 0x1p22f);
+  r = fma(r, f, Float(0x1.3cea98p-7f * 0x1p22f));
+  r = fma(r, f, Float(0x1.c6b70ep-5f * 0x1p22f));
+  r = fma(r, f, Float(0x1.ebf9bep-3f * 0x1p22f));
+  r = fma(r, f, Float(0x1.62e42ap-1f * 0x1p22f));
+  r = fma(r, f, magic);  // rounds to a whole number, which stands in the low bits
+  return IntegerExp<Word>{shift_left(bits(r), 9), bits(magic) - bits(rounded)};
+}
+
+// A weight in its tile: 2^-30 of the tile's maximum. Two of them fit 32 bits.
+template <class Float>
+SPECDEC_HD auto unit_weight(Float below_tile_max) {
+  const auto e = integer_exp(below_tile_max);
+  using Word = decltype(e.q);
+  return shift_right(e.q, e.n + Word(1u));
+}
+
+// A weight in its row: 2^-42 of the row's maximum.
+SPECDEC_HD uint64_t row_weight(const IntegerExp<uint32_t>& e) {
+  return e.n < 64 ? (static_cast<uint64_t>(e.q) << 11) >> e.n : 0;
+}
+SPECDEC_HD uint64_t row_weight(float below_max) { return row_weight(integer_exp(below_max)); }
+
+// What a tile adds to its row's mass: its weights in units of its own maximum, which is so much below the row's.
+SPECDEC_HD uint64_t tile_mass(uint64_t units, float tile_below_max) {
+  const IntegerExp<uint32_t> e = integer_exp(tile_below_max);
+  return e.n < 54 ? (units * (e.q >> 9)) >> (10 + e.n) : 0;
+}
+
+SPECDEC_HD LogSumExp log_sum_exp(float max, uint64_t mass) {
+  return log_sum_exp(max, mul(static_cast<float>(mass), 0x1p-42f));
+}
+
+SPECDEC_END
