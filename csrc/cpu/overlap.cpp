@@ -1,5 +1,5 @@
 // overlap on the CPU: how close two laws are, in one pass over the pair of rows.
-#include "row.h"
+#include "law_row.h"
 #include "specdec/overlap.h"
 #include "specdec/request.h"
 
@@ -34,9 +34,9 @@ void overlap(const OverlapParams& p, int threads) {
     if (!who.live()) return store(p, index, {}, who.status());
     const int64_t n = who.index;
     int32_t status = kStatusOk;
-    LawRow target = law_row(row_at(p.target, p.target.offset(i, j)), law_at(p.target_law, n, j, &status));
-    LawRow draft = law_row(row_at(p.draft, p.draft.offset(n, j)), law_at(p.draft_law, n, j, &status),
-                           draft_map_of(p.draft_map, p.draft));
+    LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
+    LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
+                              &status);
     look_if_needed(target, p.status.data != nullptr, crew, 0);
     look_if_needed(draft, p.status.data != nullptr, crew, 1);
     const int32_t tiles = target.row.tiles();

@@ -1,38 +1,37 @@
 // The rows of race_sample and race_topk, decoded.
 #pragma once
 
-#include "race_scan.h"
-#include "specdec/law.h"
+#include "race_kept.h"
 #include "specdec/request.h"
 #include "threads.h"
 
 SPECDEC_BEGIN
 
 struct RaceRequest {
-  Row row;
-  Law law;
+  LawRow r;
   Noise noise;
-  DraftMap map;  // which tokens its columns are
 
   // Turns a candidate's column into the target's token.
   SPECDEC_HD Candidate token_of(const Candidate& c) const {
-    const Candidate found = map.to_target(c);
-    return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
+    const Candidate found = r.map.to_target(c);
+    return found.token == kNoToken ? found : Candidate{found.score, r.row.first_token + found.token};
   }
 };
 
 // Calls f(row, crew, tokens) for every row that is not idle. f returns the row's status bits.
 template <class F>
-SPECDEC_HD void over_race_requests(const RaceParams& p, int threads, F&& f) {
+SPECDEC_HD void over_race_requests(const RaceParams& p, Look look, int threads, F&& f) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
     int64_t* tokens = p.tokens.data + index * p.k();
     const Entry who = entry_of(p.request_index, i);
     int32_t status = who.status();
     if (who.live()) {
-      const RaceRequest row = {row_at(p.rows, p.rows.offset(i, j)), law_at(p.law, who.index, j, &status),
-                               noise_at(p.noise, who.index, j, kStreamRace), draft_map_of(p.draft_map, p.rows)};
-      status |= f(row, crew, tokens);
+      RaceRequest request = {law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j,
+                                        draft_map_of(p.draft_map, p.rows), &status),
+                             noise_at(p.noise, who.index, j, kStreamRace)};
+      look_for_race(request.r, look, crew, 0);
+      status |= f(request, crew, tokens);
     } else {
       for (int32_t place = 0; place < p.k(); ++place) tokens[place] = place == 0 ? who.token() : -1;
     }

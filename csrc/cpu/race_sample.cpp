@@ -1,27 +1,24 @@
 // race_sample on the CPU: one token a row.
-#include "mapped_race.h"
 #include "race_request.h"
 
 SPECDEC_BEGIN
 
 namespace {
 
-Candidate winner_of(const RaceRequest& r, const float* maxima, const Crew& crew) {
-  if (r.law.greedy) return row_argmax(r.row, r.law, maxima);
-  return r.law.in_space([&](auto space) {
-    const auto weights = row_weights(space);
-    return r.map.tokens ? mapped_race_winner(weights, r.row, r.map, r.noise, maxima, crew)
-                        : race_winner(weights, r.row, r.noise, maxima, crew);
+Candidate winner_of(RaceRequest& race, const Crew& crew) {
+  LawRow& r = race.r;
+  if (r.known.law.greedy) return row_argmax(r.row, r.known.law, r.tile_max);
+  return r.known.law.in_space([&](auto space) {
+    return r.map.tokens ? mapped_row_winner(row_weights(space), r, race.noise, crew, 0)
+                        : row_winner(row_weights(space), r, race.noise, crew, 0);
   });
 }
 
 }  // namespace
 
 void race_sample(const RaceParams& p, int threads) {
-  over_race_requests(p, threads, [&](const RaceRequest& r, const Crew& crew, int64_t* tokens) {
-    float* maxima = scratch(0, r.row.tiles());
-    const int32_t status = row_maxima(r.row, r.law, crew, maxima);
-    const Draw draw = draw_of(r.token_of(winner_of(r, maxima, crew)), status);
+  over_race_requests(p, Look::kForWinner, threads, [&](RaceRequest& race, const Crew& crew, int64_t* tokens) {
+    const Draw draw = draw_of(race.token_of(winner_of(race, crew)), race.r.status);
     *tokens = draw.token;
     return draw.status;
   });

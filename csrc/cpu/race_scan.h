@@ -2,7 +2,7 @@
 // their weight. Only the tokens that are left cost logarithms (specdec/race.h).
 #pragma once
 
-#include "row.h"
+#include "law_row.h"
 #include "specdec/residual.h"
 
 SPECDEC_BEGIN
@@ -13,6 +13,8 @@ SPECDEC_BEGIN
 // Weights p.
 template <class Space>
 struct RowWeights {
+  static constexpr bool kMayBeFiltered = Space::kSigned;  // probabilities are final
+  static constexpr bool kByCells = Space::kSigned;        // whether keys are log weights
   Space space;
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
@@ -27,6 +29,8 @@ SPECDEC_HD RowWeights<Space> row_weights(const Space& space) { return {space}; }
 // Weights (p - h q)^+. They are at most p, so only opened groups cost exponentials and a look at the draft's row.
 template <class Space>
 struct ResidualWeights {
+  static constexpr bool kMayBeFiltered = Space::kSigned;
+  static constexpr bool kByCells = false;
   const LawRow& target;
   const LawRow& draft;
   Space space;  // the target's
@@ -131,9 +135,21 @@ SPECDEC_HD void open_group(const Weights& weights, const Row& row, const Noise& 
   }
 }
 
+// The even and the odd groups of a tile, one bit each, of which some column could still win: by the first arrivals of
+// the groups, words `a`, and the largest elements of the cells, which are the same columns.
+template <class Weights>
+SPECDEC_HD void groups_in_race(const Weights& weights, const float* cells, const U16& a_even, const U16& a_odd,
+                               float to_beat, Mask* even, Mask* odd) {
+  F16 largest_even, largest_odd;
+  load_pairs(cells, &largest_even, &largest_odd);
+  const F16 unit(0x1p-38f);
+  *even &= at_least(weights.key(largest_even), needed_at_least(to_beat, mul(unsigned_float(a_even), unit)));
+  *odd &= at_least(weights.key(largest_odd), needed_at_least(to_beat, mul(unsigned_float(a_odd), unit)));
+}
+
 template <class Weights, class Result>
 SPECDEC_HD void race_tiles(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
-                           int32_t from, int32_t to, Result& result) {
+                           const float* cells, int32_t from, int32_t to, Result& result) {
   const RaceTiles tiles(row);
   for (int32_t tile = from; tile < to; ++tile) {
     const float bound = weights.log_bound(tiles.largest(tile_maxima, tile));
@@ -142,7 +158,11 @@ SPECDEC_HD void race_tiles(const Weights& weights, const Row& row, const Noise& 
     uint32_t limit = largest_winning_word(bound, beaten);
     const U16 largest_word(limit);
     const Words<U16> words = noise_words(noise, tiles.counters(tile));
-    const Mask even = at_most(words.word[0], largest_word), odd = at_most(words.word[1], largest_word);
+    Mask even = at_most(words.word[0], largest_word), odd = at_most(words.word[1], largest_word);
+    if constexpr (Weights::kByCells) {
+      if (cells && (even | odd) && beaten > -kInfinity)
+        groups_in_race(weights, cells + tile * (kTile / kGroup), words.word[0], words.word[1], beaten, &even, &odd);
+    }
     if (!(even | odd)) continue;
     uint32_t a[2][kLanes], b[2][kLanes];
     store(a[0], words.word[0]), store(a[1], words.word[1]);
@@ -211,15 +231,17 @@ SPECDEC_HD Winner race_start(const Weights& weights, const Row& row, const Noise
   return winner;
 }
 
-// The winner of the whole row, as a column. `tile_maxima` comes from row_maxima.
+// The winner of the whole row, as a column. `tile_maxima` comes from row_maxima, `cells` from row_cells; the latter may be
+// null.
 template <class Weights>
 SPECDEC_HD Candidate race_winner(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
-                              const Crew& crew) {
+                              const float* cells, const Crew& crew) {
   const Winner start = race_start(weights, row, noise, tile_maxima);
+  const bool whole_tiles = RaceTiles(row).skipped == 0;
   Candidate best[kMaxParts];
   const int parts = over_parts(RaceTiles(row).count, crew, [&](int part, int32_t from, int32_t to) {
     Winner mine = start;
-    race_tiles(weights, row, noise, tile_maxima, from, to, mine);
+    race_tiles(weights, row, noise, tile_maxima, whole_tiles ? cells : nullptr, from, to, mine);
     best[part] = mine.best;
   });
   Winner winner = start;

@@ -1,7 +1,6 @@
 // race_topk on the CPU: the first k arrivals of a row, in order.
 #include <algorithm>
 
-#include "mapped_race.h"
 #include "race_request.h"
 
 SPECDEC_BEGIN
@@ -54,44 +53,34 @@ void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Re
   }
 }
 
-// Offers the row's tokens; gives the status of the row.
+// Offers the row's tokens.
 template <class Result>
-int32_t race(const RaceRequest& r, const Crew& crew, Result& result) {
-  float* maxima = scratch(0, r.row.tiles());
-  const int32_t status = row_maxima(r.row, r.law, crew, maxima);
-  if (r.law.greedy) {
-    largest_tokens(r.row, r.law, maxima, result);
-    return status;
-  }
-  r.law.in_space([&](auto space) {
-    const auto weights = row_weights(space);
-    if (r.map.tokens) mapped_race_tiles(weights, r.row, r.map, r.noise, maxima, 0, r.row.tiles(), result);
-    else race_tiles(weights, r.row, r.noise, maxima, 0, RaceTiles(r.row).count, result);
-  });
-  return status;
+void offer_arrivals(const RaceRequest& race, Result& result) {
+  const LawRow& r = race.r;
+  if (r.known.law.greedy) return largest_tokens(r.row, r.known.law, r.tile_max, result);
+  r.known.law.in_space([&](auto space) { race_row(row_weights(space), r, race.noise, result); });
 }
 
 }  // namespace
 
 void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
-  over_race_requests(p, threads, [&](const RaceRequest& r, const Crew& crew, int64_t* tokens) {
+  over_race_requests(p, Look::kForCut, threads, [&](const RaceRequest& race, const Crew&, int64_t* tokens) {
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
     Candidate* place = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
-    int32_t status;
     if (k <= kPlaces) {
       Podium podium(place, k);
-      status = race(r, crew, podium);
+      offer_arrivals(race, podium);
     } else {
       Crowd crowd = {place, k};
-      status = race(r, crew, crowd);
+      offer_arrivals(race, crowd);
       crowd.sort();
     }
     for (int32_t i = 0; i < k; ++i) {
-      place[i] = r.token_of(place[i]);
+      place[i] = race.token_of(place[i]);
       tokens[i] = place[i].token == kNoToken ? -1 : place[i].token;
     }
-    return draw_of(place[0], status).status;
+    return draw_of(place[0], race.r.status).status;
   });
 }
 

@@ -1,7 +1,7 @@
 // residual on the CPU: the normalised law norm((p - h q)^+) and the probability that a token is drawn from it.
 #include "specdec/residual.h"
 
-#include "row.h"
+#include "law_row.h"
 #include "specdec/chain.h"
 #include "specdec/request.h"
 
@@ -30,7 +30,8 @@ TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float ep
     const F16 p = target.probabilities(token, end), drafted = mul(F16(h), draft.probabilities(token, end, &column));
     const F16 left = residual_weight(p, drafted);
     weight = add(weight, left);
-    rejected = add(rejected, rejected_weight(p, drafted, F16(epsilon)));
+    const F16 spared = where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f));
+    rejected = add(rejected, rejected_weight(p, drafted, spared));
     store_lanes(left, token, end, weights);
   }
   return {total(weight), total(rejected)};
@@ -56,9 +57,9 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
   }
   const int64_t n = who.index;
   int32_t status = kStatusOk;
-  LawRow target = law_row(row_at(p.target, p.target.offset(i, j)), law_at(p.target_law, n, j, &status));
-  LawRow draft = law_row(row_at(p.draft, p.draft.offset(n, j)), law_at(p.draft_law, n, j, &status),
-                         draft_map_of(p.draft_map, p.draft));
+  LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
+  LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
+                            &status);
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
   look_if_needed(target, p.status.data != nullptr, crew, 0);
   look_if_needed(draft, p.status.data != nullptr, crew, 1);

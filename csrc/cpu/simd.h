@@ -74,18 +74,68 @@ SPECDEC_HD U16 operator^(U16 a, U16 b) { return _mm512_xor_si512(a.v, b.v); }
 SPECDEC_HD U16 operator*(U16 a, U16 b) { return _mm512_mullo_epi32(a.v, b.v); }
 SPECDEC_HD U16 operator-(U16 a, U16 b) { return _mm512_sub_epi32(a.v, b.v); }
 SPECDEC_HD U16 shift_left(U16 a, int n) { return _mm512_slli_epi32(a.v, static_cast<unsigned>(n)); }
+SPECDEC_HD U16 shift_right(U16 a, U16 n) { return _mm512_srlv_epi32(a.v, n.v); }
 SPECDEC_HD U16 shift_right_signed(U16 a, int n) { return _mm512_srai_epi32(a.v, static_cast<unsigned>(n)); }
 SPECDEC_HD F16 signed_float(U16 a) { return _mm512_cvtepi32_ps(a.v); }
 SPECDEC_HD F16 div(F16 a, F16 b) { return _mm512_div_ps(a.v, b.v); }
+SPECDEC_HD F16 unsigned_float(U16 a) { return _mm512_cvtepu32_ps(a.v); }
+SPECDEC_HD F16 magnitude(F16 a) { return _mm512_abs_ps(a.v); }
+// The elements p[0], p[2] ... p[30], and p[1] ... p[31].
+SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
+  const __m512i index = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
+  *even = _mm512_permutex2var_ps(low, index, high);
+  *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(index, _mm512_set1_epi32(1)), high);
+}
 SPECDEC_HD U16 mulhi(U16 a, U16 b) {
   const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
   const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
   return _mm512_mask_blend_epi32(0xAAAA, even, odd);
 }
 SPECDEC_HD Mask at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+SPECDEC_HD Mask greater(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 SPECDEC_HD Mask unordered(F16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
 SPECDEC_HD Mask at_most(U16 a, U16 b) { return _mm512_cmple_epu32_mask(a.v, b.v); }
 SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(m), b.v, a.v); }
+
+// Lane i: the largest lane of v[i].
+SPECDEC_HD F16 largest_of_each(const F16* v) {
+  __m512 four[4];
+  for (int i = 0; i < 4; ++i) {
+    __m512 two[2];
+    for (int j = 0; j < 2; ++j) {
+      const __m512 a = v[4 * i + 2 * j].v, b = v[4 * i + 2 * j + 1].v;
+      two[j] = _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    const __m512d a = _mm512_castps_pd(two[0]), b = _mm512_castps_pd(two[1]);
+    four[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto halves = [](__m512 a, __m512 b) {
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  };
+  return halves(halves(four[0], four[1]), halves(four[2], four[3]));
+}
+
+// Sums of 32-bit numbers, and of weights in their row, in 64 bits.
+struct Sum16 {
+  __m512i a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
+  SPECDEC_HD void add(U16 x) {
+    a = _mm512_add_epi64(a, _mm512_and_si512(x.v, _mm512_set1_epi64(0xffffffff)));
+    b = _mm512_add_epi64(b, _mm512_srli_epi64(x.v, 32));
+  }
+  // (q << 11) >> n of the lanes chosen.
+  SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
+    const auto half = [&](__m256i q8, __m256i n8, Mask chosen) {
+      return _mm512_maskz_srlv_epi64(static_cast<__mmask8>(chosen), _mm512_slli_epi64(_mm512_cvtepu32_epi64(q8), 11),
+                                     _mm512_cvtepu32_epi64(n8));
+    };
+    a = _mm512_add_epi64(a, half(_mm512_castsi512_si256(q.v), _mm512_castsi512_si256(n.v), lanes));
+    b = _mm512_add_epi64(b, half(_mm512_extracti64x4_epi64(q.v, 1), _mm512_extracti64x4_epi64(n.v, 1), lanes >> 8));
+  }
+  SPECDEC_HD uint64_t total() const {
+    return static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(a, b)));
+  }
+};
 
 #elif defined(__AVX2__)
 
@@ -135,9 +185,33 @@ SPECDEC_HD U16 operator^(U16 x, U16 y) { return {_mm256_xor_si256(x.a, y.a), _mm
 SPECDEC_HD U16 operator*(U16 x, U16 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
 SPECDEC_HD U16 operator-(U16 x, U16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 SPECDEC_HD U16 shift_left(U16 x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+SPECDEC_HD U16 shift_right(U16 x, U16 n) { return {_mm256_srlv_epi32(x.a, n.a), _mm256_srlv_epi32(x.b, n.b)}; }
 SPECDEC_HD U16 shift_right_signed(U16 x, int n) { return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
 SPECDEC_HD F16 signed_float(U16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 SPECDEC_HD F16 div(F16 x, F16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+// Halves of 16 bits: both are exact, so the sum rounds once.
+SPECDEC_HD __m256 unsigned_float(__m256i x) {
+  const __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
+  const __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xffff)));
+  return _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536.0f)), low);
+}
+SPECDEC_HD F16 unsigned_float(U16 x) { return {unsigned_float(x.a), unsigned_float(x.b)}; }
+SPECDEC_HD F16 magnitude(F16 x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+// The elements p[0], p[2] ... p[30], and p[1] ... p[31].
+SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
+  const auto take = [](__m256 low, __m256 high, auto pick) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pick(low, high)), 0xd8));
+  };
+  const auto evens = [](__m256 low, __m256 high) { return _mm256_shuffle_ps(low, high, 0x88); };
+  const auto odds = [](__m256 low, __m256 high) { return _mm256_shuffle_ps(low, high, 0xdd); };
+  const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8), c = _mm256_loadu_ps(p + 16),
+               d = _mm256_loadu_ps(p + 24);
+  *even = {take(a, b, evens), take(c, d, evens)};
+  *odd = {take(a, b, odds), take(c, d, odds)};
+}
 SPECDEC_HD __m256i mulhi(__m256i x, __m256i y) {
   const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, y), 32);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
@@ -149,6 +223,9 @@ SPECDEC_HD Mask lanes(__m256 a, __m256 b) {
 }
 SPECDEC_HD Mask at_least(F16 x, F16 y) {
   return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ));
+}
+SPECDEC_HD Mask greater(F16 x, F16 y) {
+  return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
 }
 SPECDEC_HD Mask unordered(F16 x) {
   return lanes(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q));
@@ -164,6 +241,53 @@ SPECDEC_HD __m256 spread(Mask m) {
 SPECDEC_HD F16 where(Mask m, F16 x, F16 y) {
   return {_mm256_blendv_ps(y.a, x.a, spread(m)), _mm256_blendv_ps(y.b, x.b, spread(m >> 8))};
 }
+
+// Lane i: the largest lane of v[i].
+SPECDEC_HD F16 largest_of_each(const F16* v) {
+  __m256 four[4];
+  for (int i = 0; i < 4; ++i) {
+    __m256 two[2];
+    for (int j = 0; j < 2; ++j) {
+      const F16 &x = v[4 * i + 2 * j], &y = v[4 * i + 2 * j + 1];
+      const __m256 a = _mm256_max_ps(x.a, x.b), b = _mm256_max_ps(y.a, y.b);
+      two[j] = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    }
+    const __m256d a = _mm256_castps_pd(two[0]), b = _mm256_castps_pd(two[1]);
+    four[i] = _mm256_max_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  const auto halves = [](__m256 a, __m256 b) {
+    return _mm256_max_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  };
+  return {halves(four[0], four[1]), halves(four[2], four[3])};
+}
+
+// Sums of 32-bit numbers, and of weights in their row, in 64 bits.
+struct Sum16 {
+  __m256i a = _mm256_setzero_si256(), b = _mm256_setzero_si256();
+  SPECDEC_HD void add(U16 x) {
+    const __m256i low = _mm256_set1_epi64x(0xffffffff);
+    a = _mm256_add_epi64(a, _mm256_add_epi64(_mm256_and_si256(x.a, low), _mm256_srli_epi64(x.a, 32)));
+    b = _mm256_add_epi64(b, _mm256_add_epi64(_mm256_and_si256(x.b, low), _mm256_srli_epi64(x.b, 32)));
+  }
+  // (q << 11) >> n of the lanes chosen.
+  SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
+    const auto eight = [](__m256i q8, __m256i n8, Mask chosen) {
+      q8 = _mm256_and_si256(q8, _mm256_castps_si256(spread(chosen)));
+      const auto four = [](__m128i q4, __m128i n4) {
+        return _mm256_srlv_epi64(_mm256_slli_epi64(_mm256_cvtepu32_epi64(q4), 11), _mm256_cvtepu32_epi64(n4));
+      };
+      return _mm256_add_epi64(four(_mm256_castsi256_si128(q8), _mm256_castsi256_si128(n8)),
+                              four(_mm256_extracti128_si256(q8, 1), _mm256_extracti128_si256(n8, 1)));
+    };
+    a = _mm256_add_epi64(a, eight(q.a, n.a, lanes));
+    b = _mm256_add_epi64(b, eight(q.b, n.b, lanes >> 8));
+  }
+  SPECDEC_HD uint64_t total() const {
+    uint64_t lane[4];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lane), _mm256_add_epi64(a, b));
+    return lane[0] + lane[1] + lane[2] + lane[3];
+  }
+};
 
 #else
 
@@ -214,17 +338,49 @@ SPECDEC_HD U16 operator^(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] ^ b.v[i]); }
 SPECDEC_HD U16 operator*(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] * b.v[i]); }
 SPECDEC_HD U16 operator-(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] - b.v[i]); }
 SPECDEC_HD U16 shift_left(U16 a, int n) { SPECDEC_LANES(U16, a.v[i] << n); }
+SPECDEC_HD U16 shift_right(U16 a, U16 n) { SPECDEC_LANES(U16, shift_right(a.v[i], n.v[i])); }
 SPECDEC_HD U16 shift_right_signed(U16 a, int n) { SPECDEC_LANES(U16, shift_right_signed(a.v[i], n)); }
 SPECDEC_HD F16 signed_float(U16 a) { SPECDEC_LANES(F16, signed_float(a.v[i])); }
 SPECDEC_HD F16 div(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] / b.v[i]); }
+SPECDEC_HD F16 unsigned_float(U16 a) { SPECDEC_LANES(F16, static_cast<float>(a.v[i])); }
+SPECDEC_HD F16 magnitude(F16 a) { SPECDEC_LANES(F16, magnitude(a.v[i])); }
+// The elements p[0], p[2] ... p[30], and p[1] ... p[31].
+SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
+  for (int i = 0; i < kLanes; ++i) even->v[i] = p[2 * i], odd->v[i] = p[2 * i + 1];
+}
 SPECDEC_HD U16 mulhi(U16 a, U16 b) { SPECDEC_LANES(U16, mulhi(a.v[i], b.v[i])); }
 SPECDEC_HD Mask at_least(F16 a, F16 b) { SPECDEC_MASK(a.v[i] >= b.v[i]); }
+SPECDEC_HD Mask greater(F16 a, F16 b) { SPECDEC_MASK(a.v[i] > b.v[i]); }
 SPECDEC_HD Mask unordered(F16 a) { SPECDEC_MASK(a.v[i] != a.v[i]); }
 SPECDEC_HD Mask at_most(U16 a, U16 b) { SPECDEC_MASK(a.v[i] <= b.v[i]); }
 SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { SPECDEC_LANES(F16, (m >> i & 1) ? a.v[i] : b.v[i]); }
 
 #undef SPECDEC_LANES
 #undef SPECDEC_MASK
+
+// Lane i: the largest lane of v[i].
+SPECDEC_HD F16 largest_of_each(const F16* v) {
+  F16 found = v[0];
+  for (int i = 0; i < kLanes; ++i) {
+    found.v[i] = v[i].v[0];
+    for (int lane = 1; lane < kLanes; ++lane) found.v[i] = max(found.v[i], v[i].v[lane]);
+  }
+  return found;
+}
+
+// Sums of 32-bit numbers, and of weights in their row, in 64 bits.
+struct Sum16 {
+  uint64_t sum = 0;
+  SPECDEC_HD void add(U16 x) {
+    for (uint32_t lane : x.v) sum += lane;
+  }
+  // (q << 11) >> n of the lanes chosen.
+  SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
+    for (int i = 0; i < kLanes; ++i)
+      if (lanes >> i & 1 && n.v[i] < 64) sum += (static_cast<uint64_t>(q.v[i]) << 11) >> n.v[i];
+  }
+  SPECDEC_HD uint64_t total() const { return sum; }
+};
 
 #endif
 

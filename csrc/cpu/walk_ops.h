@@ -1,7 +1,7 @@
 // The row operations of a walk (specdec/walk.h) on the CPU, for chains and trees.
 #pragma once
 
-#include "race_scan.h"
+#include "race_kept.h"
 #include "specdec/residual.h"
 #include "specdec/walk.h"
 
@@ -49,7 +49,13 @@ template <class Topology>
 class WalkOps {
  public:
   SPECDEC_HD WalkOps(const Topology& topology, const Verdict& verdict, const Crew& threads)
-      : t(topology), out(verdict), crew(threads) {}
+      : t(topology), out(verdict), crew(threads) {
+    if (!t.readable) return;
+    target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &status);
+    if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &status);
+  }
+
+  int32_t status = kStatusOk;  // of the filters
 
   SPECDEC_HD bool argmax(int32_t node, Draw* draw) {
     go_to(node);
@@ -67,6 +73,7 @@ class WalkOps {
   SPECDEC_HD bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     go_to(node);
     *p = probability(target, 0, token, status);
+    if (target.filter.on() && !target.keeps(token, element(target.row, token))) *p = kNever;
     *q = t.has_draft() ? probability(draft, 1, token, status) : 1.0f;
     return true;
   }
@@ -102,12 +109,13 @@ class WalkOps {
   SPECDEC_HD void go_to(int32_t node) {
     if (at == node) return;
     at = node;
-    target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law);
+    target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law, target_filter, {nullptr, t.p.target.vocab});
     draft = t.has_draft_row(node) ? draft_at(node) : LawRow{};
   }
 
   SPECDEC_HD LawRow draft_at(int32_t node) const {
-    return law_row(row_at(t.p.draft, t.draft_row(node)), t.draft_law, draft_map_of(t.p.draft_map, t.p.draft));
+    return law_row(row_at(t.p.draft, t.draft_row(node)), t.draft_law, draft_filter,
+                   draft_map_of(t.p.draft_map, t.p.draft));
   }
 
   SPECDEC_HD int32_t look_through_both() {
@@ -116,27 +124,22 @@ class WalkOps {
     return target.status | draft.status;
   }
 
-  // Looks through the whole row only where its law needs that. Otherwise it looks at the one element.
-  SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* status) {
-    const int32_t column = side.map.column(token);
+  // Looks through the whole row only where its law needs that. Otherwise it looks at the one element. 0 of a token that
+  // is not kept.
+  SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* bits) {
     look_if_needed(side, false, crew, scratch_slot);
-    if (side.looked) *status |= side.status;
-    else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column))) *status |= kStatusNonFinite;
-    return column == kNoColumn ? 0.0f : side.known.probability(column, element(side.row, column));
+    const int32_t column = side.map.column(token);
+    if (side.looked) *bits |= side.status;
+    else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column))) *bits |= kStatusNonFinite;
+    return side.probability(token);
   }
 
   // The winner by the weights that `restricted` makes of p; kNoToken if no token has weight.
   template <class Restricted>
   SPECDEC_HD Draw race_target(const Noise& noise, const Restricted& restricted) {
-    const Row& row = target.row;
-    int32_t status = target.status;
-    float* maxima = target.tile_max;
-    if (!target.looked) {
-      maxima = scratch(0, row.tiles());
-      status = row_maxima(row, target.known.law, crew, maxima);
-    }
+    look_for_race(target, Look::kForWinner, crew, 0);
     return target.known.law.in_space([&](auto space) -> Draw {
-      return {race_winner(restricted(row_weights(space)), row, noise, maxima, crew).token, status};
+      return {row_winner(restricted(row_weights(space)), target, noise, crew, 0).token, target.status};
     });
   }
 
@@ -153,7 +156,7 @@ class WalkOps {
     const int32_t status = look_through_both();
     return target.known.law.in_space([&](auto space) -> Draw {
       const ResidualWeights<decltype(space)> weights = {target, draft, space, taken};
-      return {race_winner(weights, target.row, noise, target.tile_max, crew).token, status};
+      return {row_winner(weights, target, noise, crew, 0).token, status};
     });
   }
 
@@ -178,6 +181,7 @@ class WalkOps {
   const Verdict& out;
   const Crew& crew;
   int32_t at = kNoNode;
+  Filter target_filter, draft_filter;
   LawRow target = {}, draft = {};  // of node `at`
 };
 
@@ -189,7 +193,7 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
   for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
   WalkOps<Topology> ops(t, verdict, crew);
   Walk at = walk_from(0, 0);
-  int32_t status = t.status;
+  int32_t status = t.status | ops.status;
   walk(t, p.method, ops, &at, &status);
   *verdict.num_accepted = accepted_by(t, at);
   *verdict.status = status;

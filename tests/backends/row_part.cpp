@@ -3,6 +3,7 @@
 #if defined(SPECDEC_ISA)
 #include <vector>
 
+#include "../../csrc/cpu/filtered_row.cpp"
 #include "../../csrc/cpu/race_sample.cpp"
 #include "../../csrc/cpu/race_topk.cpp"
 

@@ -1,0 +1,79 @@
+// Cells: groups of 64 columns and the largest element of each. A row of 128,256 has 2,004 of them, which fit the L1
+// cache: most questions about the row's largest tokens are answered there, and by a look into a few cells.
+#pragma once
+
+#include "row.h"
+#include "specdec/filter.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kCell = kGroup;
+constexpr int32_t kCellsATile = kTile / kCell;
+constexpr int32_t kCellVectors = kCell / kLanes;
+
+// Room for the cells of a row: whole vectors, and those of the last tile.
+SPECDEC_HD int32_t cells_of(int32_t vocab) { return tiles_of(vocab) * kCellsATile; }
+
+// The maxima of sixteen cells from `p` on, -inf from `count` on; gives back the lanes where a NaN was met.
+template <class T>
+SPECDEC_HD Mask sixteen_cells(const T* p, int32_t count, float* maxima) {
+  F16 best[kLanes];
+  Mask bad = 0;
+  for (int cell = 0; cell < kLanes; ++cell) {
+    best[cell] = F16(-kInfinity);
+    for (int i = 0; i < kCellVectors; ++i) {
+      const int32_t at = cell * kCell + i * kLanes;
+      if (at >= count) break;
+      const F16 x = load_first(p + at, count - at, -kInfinity);
+      best[cell] = max(x, best[cell]);
+      bad |= unordered(x);
+    }
+  }
+  store(maxima, largest_of_each(best));
+  return bad;
+}
+
+// A whole block of sixteen cells, without a look at its end.
+template <class T>
+SPECDEC_HD Mask sixteen_cells(const T* p, float* maxima) {
+  F16 best[kLanes];
+  Mask bad = 0;
+  for (int cell = 0; cell < kLanes; ++cell) {
+    const T* at = p + cell * kCell;
+    for (int line = 0; line < kCell; line += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(at + kTile + line);
+    const F16 a = load(at), b = load(at + kLanes), c = load(at + 2 * kLanes), d = load(at + 3 * kLanes);
+    // A NaN on the left loses; so it must be on the left at every place.
+    best[cell] = max(d, max(c, max(b, max(a, F16(-kInfinity)))));
+    bad |= unordered(a) | unordered(b) | unordered(c) | unordered(d);
+  }
+  store(maxima, largest_of_each(best));
+  return bad;
+}
+
+// Fills the raw maxima of all cells of a row of logits, and of its tiles. The status is that of the row's elements.
+SPECDEC_HD int32_t row_cells(const Row& row, const Crew& crew, float* cells, float* tile_maxima) {
+  constexpr int32_t kBlock = kLanes * kCell;
+  int32_t status[kMaxParts];
+  const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+    int32_t met = kStatusOk;
+    for (int32_t tile = from; tile < to; ++tile) {
+      float* mine = cells + tile * kCellsATile;
+      const int32_t size = row.tile_size(tile);
+      const Mask bad = with_elements(row, tile * kTile, [&](auto p) {
+        Mask any = 0;
+        for (int32_t at = 0; at < kTile; at += kBlock, mine += kLanes)
+          any |= at + kBlock <= size ? sixteen_cells(p + at, mine) : sixteen_cells(p + at, size - at, mine);
+        return any;
+      });
+      const float* first = cells + tile * kCellsATile;
+      tile_maxima[tile] = largest(max(load(first), load(first + kLanes)));
+      if (bad || tile_maxima[tile] == kInfinity) met |= kStatusNonFinite;
+    }
+    status[part] = met;
+  });
+  int32_t all = kStatusOk;
+  for (int part = 0; part < parts; ++part) all |= status[part];
+  return all;
+}
+
+SPECDEC_END

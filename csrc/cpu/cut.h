@@ -1,0 +1,355 @@
+// Where a row's filters cut (specdec/filter.h), found from the maxima of its cells. The k-th largest maximum of a cell
+// is at most the k-th largest value, and cells whose maxima have a mass hold that mass: so a level is known above
+// which everything of interest lies, and mostly a list of a few tokens is left to be sorted. Where it would be long,
+// histograms of counts and masses narrow it down first.
+#pragma once
+
+#include <algorithm>
+
+#include "law_row.h"
+
+SPECDEC_BEGIN
+
+constexpr int kTilesShare = 18;  // 2^-18: more than the roundings of all tiles can add up to
+
+// One row, looked at through its cells.
+class CutRow {
+ public:
+  // `values` has room for the cells of the row, `list` for kListed places.
+  CutRow(const Row& r, const Filter& filter, const float* raw_cells, float* values, uint64_t* list_memory)
+      : row(r), f(filter), cells(values), list(list_memory), count(cells_of(r.vocab)) {
+    F16 best(-kInfinity);
+    for (int32_t i = 0; i < count; i += kLanes) {
+      const F16 v = value(load(raw_cells + i));
+      store(values + i, v);
+      best = max(v, best);
+    }
+    top = largest(best);
+  }
+
+  float top;  // the largest value
+
+  // What the filters keep; `summed` asks for count and mass even where the cut can be found without. `whole` gives the
+  // mass of the row, and is asked only if top_p refers to it.
+  template <class Whole>
+  Kept kept(bool summed, Whole&& whole) {
+    const float floor = f.floor_below(top);
+    const bool after_k = f.after_top_k(), after_floor = f.after_min_p();
+    uint64_t limit = kNoLimit;
+    if (f.has_top_p()) {
+      uint64_t mass;
+      if (after_k || after_floor) {
+        const Kept first = before(after_k ? f.top_k : kNoToken, limit, after_floor ? floor : -kInfinity, true);
+        mass = first.mass;
+        limit = mass_kept(f, mass);
+        if (first.list) return cut_list(first.count, f.has_top_k() ? f.top_k : kNoToken, limit, floor);
+      } else {
+        mass = whole();
+        limit = mass_kept(f, mass);
+      }
+    }
+    return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
+  }
+
+  // Is a token kept by top_p alone, of the mass of the row? Bounds on that mass mostly tell; else `whole` gives it.
+  template <class Whole>
+  bool keeps_by_mass(float v, int32_t column, Whole&& whole) const {
+    const Cut earlier = before_token(v, column);
+    const uint64_t above = mass_in(f.order, top, earlier);
+    if (above == 0) return true;  // the first of the order
+    Sum16 below;
+    const F16 least(v), high(top);
+    for (int32_t i = 0; i < count; i += kLanes) {
+      const F16 largest_in = load(cells + i);
+      const Mask found = ~at_least(largest_in, least) & 0xffffu;
+      if (!found) continue;
+      const auto e = integer_exp(sub(largest_in, high));
+      below.add(e.q, e.n, found);
+    }
+    const uint64_t at_least_mass = above + weight(v) + below.total();
+    // The mass of a row is summed by tiles, and may be this share smaller than that of its tokens.
+    if (above < mass_kept(f, at_least_mass - (at_least_mass >> kTilesShare))) return true;
+    return above < mass_kept(f, whole());
+  }
+
+  // The cut that keeps the tokens before this one in the order.
+  Cut before_token(float v, int32_t column) const { return {v, f.ties_all() ? -1 : column - 1}; }
+
+  // Calls g(v, column) for every token of at least `low`, in order of columns.
+  template <class G>
+  void each_from(float low, G&& g) const {
+    const F16 least(low);
+    for (int32_t block = 0; block < count; block += kLanes) {
+      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
+        const int32_t begin = (block + __builtin_ctz(open)) * kCell;
+        for (int32_t at = begin; at < begin + kCell && at < row.vocab; at += kLanes) {
+          const F16 v = value(elements(row, at, row.vocab - at, __builtin_nanf("")));
+          Mask found = at_least(v, least);
+          if (!found) continue;
+          float lane[kLanes];
+          store(lane, v);
+          for (; found; found &= found - 1) {
+            const int i = __builtin_ctz(found);
+            if (!g(lane[i], at + i)) return;
+          }
+        }
+      }
+    }
+  }
+
+  // Calls g(raw, lanes) for the sixteen elements at a time of which a cut keeps some.
+  template <class G>
+  SPECDEC_HD void each_kept(const Cut& cut, G&& g) const {
+    const F16 least(cut.value);
+    for (int32_t block = 0; block < count; block += kLanes) {
+      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
+        const int32_t begin = (block + __builtin_ctz(open)) * kCell;
+        for (int32_t at = begin; at < begin + kCell && at < row.vocab; at += kLanes) {
+          const F16 raw = elements(row, at, row.vocab - at, __builtin_nanf(""));
+          const Mask found = lanes_kept(cut, value(raw), at);
+          if (found) g(raw, found);
+        }
+      }
+    }
+  }
+
+  // How many tokens a cut keeps, and their mass.
+  void sum(Kept* k) const {
+    int32_t kept = 0;
+    each_kept(k->cut, [&](F16, Mask found) { kept += __builtin_popcount(found); });
+    k->count = kept;
+    k->mass = mass_in(f.order, top, k->cut);
+  }
+
+  // The mass of the tokens that a cut keeps, at another temperature; `top_x` is the largest x there.
+  uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
+    Sum16 mass;
+    const F16 zero(0.0f), high(top_x);
+    each_kept(cut, [&](F16 raw, Mask found) {
+      const auto e = integer_exp(min(zero, space.below(raw, high)));
+      mass.add(e.q, e.n, found);
+    });
+    return mass.total();
+  }
+
+ private:
+  SPECDEC_HD F16 value(F16 raw) const { return value_of(f, raw); }
+  SPECDEC_HD uint64_t weight(float v) const { return row_weight(sub(v, top)); }
+
+  static constexpr uint64_t kNoLimit = ~uint64_t{0};
+
+  // The tokens of rank below k, that begin below the mass `limit`, and are at least `floor`. The first one always is.
+  Kept before(int32_t k, uint64_t limit, float floor, bool summed) {
+    float low = max(floor, -kLargest);
+    if (k != kNoToken) low = max(low, level_of_cells(k));
+    // Few cells mostly hold the mass that top_p keeps.
+    for (int32_t cell_count = 32; limit != kNoLimit && cell_count <= 512; cell_count *= 16) {
+      const float level = max(low, level_of_cells(cell_count));
+      const int32_t listed = list_from(level);
+      if (listed > kListed) break;
+      if (level == low || mass_listed(listed) >= limit) return cut_list(listed, k, limit, floor);
+    }
+    const int32_t listed = list_from(low);
+    if (listed <= kListed) return cut_list(listed, k, limit, floor);
+    Kept kept = {{low, kNoToken}, 0, 0, nullptr};
+    if (k != kNoToken || limit != kNoLimit) kept.cut = narrowed(k, limit, low);
+    if (summed) sum(&kept);
+    return kept;
+  }
+
+  // Lists the tokens of at least `low`, and says how many there are: more than kListed do not fit.
+  int32_t list_from(float low) {
+    int32_t listed = 0;
+    each_from(low, [&](float v, int32_t column) {
+      if (listed < kListed) list[listed] = place_of(v, column);
+      return ++listed <= kListed;
+    });
+    return listed;
+  }
+  uint64_t mass_listed(int32_t listed) const {
+    uint64_t mass = 0;
+    for (int32_t i = 0; i < listed; ++i) mass += weight(value_at(list[i]));
+    return mass;
+  }
+
+  // A level that the maxima of `wanted` cells reach, and of not many more; -inf if there are not so many.
+  float level_of_cells(int32_t wanted) const {
+    const int32_t spare = wanted / 4 + 8;
+    if (cells_from(-kLargest) < wanted) return -kInfinity;
+    float low = -kLargest, high = top, step = 4.0f;  // enough cells reach `low`
+    if (cells_from(high) >= wanted) return high;
+    for (int turn = 0; turn < 48 && ordered(high) - ordered(low) > 1; ++turn) {
+      float level;
+      if (low == -kLargest && turn < 8) level = max(sub(top, step), low), step = mul(step, 2.0f);
+      else if (turn < 16) level = low + 0.5f * (high - low);
+      else level = unordered_value(ordered(low) + (ordered(high) - ordered(low)) / 2);
+      if (!(level > low) || !(level < high)) continue;
+      const int32_t found = cells_from(level);
+      if (found < wanted) {
+        high = level;
+      } else {
+        low = level;
+        if (found <= wanted + spare) break;
+      }
+    }
+    return low;
+  }
+  int32_t cells_from(float level) const {
+    const F16 least(level);
+    int32_t found = 0;
+    for (int32_t i = 0; i < count; i += kLanes) found += __builtin_popcount(at_least(load(cells + i), least));
+    return found;
+  }
+
+  // The cut, and what it keeps, of a list that has every token down to some value, and the place where the cut is.
+  Kept cut_list(int32_t listed, int32_t k, uint64_t limit, float floor) {
+    const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
+    uint64_t* end = list + listed;
+    if (floor > -kInfinity) end = std::partition(list, end, [&](uint64_t p) { return value_at(p) >= floor; });
+    if (k < end - list) {
+      std::nth_element(list, list + (k - 1), end, earlier);
+      const uint32_t last = key_at(list[k - 1]);
+      end = f.ties_all() ? std::partition(list + k, end, [&](uint64_t p) { return key_at(p) == last; }) : list + k;
+    }
+    uint64_t mass = 0;
+    if (limit != kNoLimit) {
+      std::sort(list, end, earlier);
+      uint64_t* at = list;
+      while (at < end && (at == list || mass < limit)) {
+        const uint32_t key = key_at(*at);
+        const uint64_t w = weight(value_at(*at));
+        do {
+          mass += w;
+          ++at;
+        } while (f.ties_all() && at < end && key_at(*at) == key);
+      }
+      end = at;
+    } else {
+      for (const uint64_t* at = list; at < end; ++at) mass += weight(value_at(*at));
+    }
+    uint64_t last = ~uint64_t{0};
+    for (const uint64_t* at = list; at < end; ++at) last = *at < last ? *at : last;
+    return {{value_at(last), column_at(last)}, mass, static_cast<int32_t>(end - list), list};
+  }
+
+  // ---- long lists ---------------------------------------------------------------------------------------------------
+
+  // The same cut where the list would be long: count and mass from eight levels on narrow it down, pass by pass, until
+  // the tokens between two levels fit the list, or are all of one value.
+  Cut narrowed(int32_t k, uint64_t limit, float low) {
+    const uint64_t most = k == kNoToken ? kNoLimit : static_cast<uint64_t>(k);
+    uint32_t first = ordered(low), end = ordered(top) + 1;  // the cut is among these keys
+    uint64_t rank = 0, mass = 0;                            // of the tokens above them
+    for (int turn = 0;; ++turn) {
+      uint32_t level[kLevels + 1] = {first};
+      for (int j = 1; j <= kLevels; ++j) level[j] = std::max(level[j - 1], level_at(j, turn, first, end));
+      uint64_t counts[kLevels + 1], masses[kLevels + 1];
+      measure(level, end, counts, masses);
+      const auto reached = [&](int j) { return rank + counts[j] >= most || mass + masses[j] >= limit; };
+      int j = kLevels;
+      while (j >= 0 && !reached(j)) --j;
+      if (j < 0) return {low, kNoToken};  // all are kept
+      uint64_t between = counts[j];
+      if (j < kLevels) {
+        between -= counts[j + 1];
+        rank += counts[j + 1], mass += masses[j + 1];
+        end = level[j + 1];
+      }
+      first = level[j];
+      if (between <= kListed) return cut_in(first, end - 1, rank, mass, most, limit);
+      if (end - first == 1) return cut_among_equals(first, rank, mass, most, limit);
+    }
+  }
+
+  static constexpr int kLevels = 8;
+
+  // The j-th level inside of the keys [first, end): by value as long as that helps, at last by key.
+  uint32_t level_at(int j, int turn, uint32_t first, uint32_t end) const {
+    constexpr float kBelowTop[kLevels + 1] = {0.0f, 26.0f, 18.0f, 13.0f, 9.0f, 6.0f, 4.0f, 2.0f, 1.0f};
+    const uint64_t width = end - first;
+    uint32_t key = first + static_cast<uint32_t>(width * static_cast<uint64_t>(j) / (kLevels + 1));
+    if (turn == 0) key = ordered(sub(top, kBelowTop[j]));
+    if (turn == 1 || turn == 2) {
+      const float from = unordered_value(first), to = unordered_value(end - 1);
+      key = ordered(from + (to - from) * (static_cast<float>(j) / (kLevels + 1)));
+    }
+    return std::min(std::max(key, first), end - 1);
+  }
+
+  // Count and mass of the tokens from each level on, below the key `end`.
+  void measure(const uint32_t* level, uint32_t end, uint64_t* counts, uint64_t* masses) const {
+    Sum16 sums[kLevels + 1];
+    F16 least[kLevels + 1];
+    for (int j = 0; j <= kLevels; ++j) {
+      least[j] = F16(unordered_value(level[j]));
+      counts[j] = 0;
+    }
+    const F16 stop(unordered_value(end)), high(top);
+    each_kept({unordered_value(level[0]), kNoToken}, [&](F16 raw, Mask found) {
+      const F16 v = value(raw);
+      found &= ~at_least(v, stop);
+      const auto e = integer_exp(sub(v, high));
+      for (int j = 0; j <= kLevels && found; ++j) {
+        found &= at_least(v, least[j]);
+        counts[j] += static_cast<uint64_t>(__builtin_popcount(found));
+        sums[j].add(e.q, e.n, found);
+      }
+    });
+    for (int j = 0; j <= kLevels; ++j) masses[j] = sums[j].total();
+  }
+
+  // The cut among the tokens of these keys; those above have this rank and mass.
+  Cut cut_in(uint32_t first, uint32_t last, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) {
+    int32_t listed = 0;
+    each_from(unordered_value(first), [&](float v, int32_t column) {
+      if (ordered(v) <= last) list[listed++] = place_of(v, column);
+      return true;
+    });
+    std::sort(list, list + listed, [](uint64_t a, uint64_t b) { return a > b; });
+    int32_t at = 0;
+    while (at < listed && ((rank < most && mass < limit) || rank == 0)) {
+      const uint32_t key = key_at(list[at]);
+      const uint64_t w = weight(value_at(list[at]));
+      do {
+        mass += w;
+        ++rank;
+        ++at;
+      } while (f.ties_all() && at < listed && key_at(list[at]) == key);
+    }
+    return {value_at(list[at - 1]), f.ties_all() ? kNoToken : column_at(list[at - 1])};
+  }
+
+  Cut cut_among_equals(uint32_t key, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) const {
+    const float v = unordered_value(key);
+    if (f.ties_all()) return {v, kNoToken};
+    const uint64_t w = weight(v);
+    uint64_t left = most - rank;  // of the equal tokens, how many are kept
+    if (w > 0 && limit != kNoLimit) left = std::min(left, (limit - mass + w - 1) / w);
+    if (rank == 0 && left == 0) left = 1;
+    int32_t last = kNoToken;
+    each_from(v, [&](float other, int32_t column) {
+      if (ordered(other) != key) return true;
+      last = column;
+      return --left > 0;
+    });
+    return {v, last};
+  }
+
+  const Row& row;
+  const Filter& f;
+  float* cells;    // the maxima of the cells, as values
+  uint64_t* list;
+  int32_t count;
+};
+
+// The mass of a row whose cells are known.
+inline uint64_t row_mass(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles,
+                         float top) {
+  over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
+    for (int32_t t = from * kMassTilesATile; t < to * kMassTilesATile; ++t)
+      tiles[t] = mass_tile(row, space, t, largest(load(cells + t * kLanes)));
+  });
+  return mass_of(tiles, mass_tiles_of(row.vocab), top);
+}
+
+SPECDEC_END

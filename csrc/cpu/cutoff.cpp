@@ -1,0 +1,70 @@
+// cutoff on the CPU: where the filters of a row cut, and what they keep.
+#include "cut.h"
+#include "specdec/request.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the weight of a row's largest
+
+void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, int32_t status) {
+  p.value.data[index] = kept.cut.value;
+  p.last.data[index] = kept.cut.last;
+  p.kept.data[index] = kept.count;
+  p.mass.data[index] = static_cast<int64_t>(kept.mass);
+  p.max.data[index] = max;
+  if (p.status.data) p.status.data[index] = status;
+}
+
+// The last of the kept tokens in the order, for a cut that only separates.
+Cut last_kept(const CutRow& row, const Cut& cut) {
+  uint64_t last = ~uint64_t{0};
+  row.each_from(cut.value, [&](float v, int32_t column) {
+    if (cut.keeps(v, column)) last = std::min(last, place_of(v, column));
+    return true;
+  });
+  return {value_at(last), column_at(last)};
+}
+
+void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
+  const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
+  const Kept nothing = {kKeepsAll, 0, 0, nullptr};
+  const Entry who = entry_of(p.request_index, i);
+  if (!who.live()) return store(p, index, nothing, -kInfinity, who.status());
+  int32_t status = kStatusOk;
+  LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
+  if (r.known.law.greedy) {
+    look_through(r, crew, 0);
+    status |= r.status;
+    const int32_t column = r.known.argmax;
+    if (column == kNoToken) return store(p, index, nothing, -kInfinity, status);
+    const float v = Logits{1.0f}.scaled(element(r.row, column));
+    return store(p, index, {{v, column}, kOneToken, 1, nullptr}, v, status);
+  }
+  const Logits order = p.law.rules & kFiltered ? r.filter.order : r.known.law.logits();
+  r.filter.order = order;
+  const RowMemory memory(0, r.row, true);
+  status |= row_cells(r.row, crew, memory.cells, memory.tile_max);
+  CutRow finder(r.row, r.filter, memory.cells, memory.values, memory.list);
+  if (finder.top == -kInfinity) return store(p, index, nothing, -kInfinity, status | kStatusNonFinite);
+  const auto whole = [&] { return row_mass(r.row, order, crew, memory.cells, memory.mass_tiles, finder.top); };
+  if (!r.filter.on()) {
+    Kept all = nothing;
+    finder.sum(&all);
+    all.mass = whole();
+    return store(p, index, all, finder.top, status);
+  }
+  Kept kept = finder.kept(true, whole);
+  kept.cut = last_kept(finder, kept.cut);
+  store(p, index, kept, finder.top, status);
+}
+
+}  // namespace
+
+void cutoff(const CutoffParams& p, int threads) {
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads,
+                [&](int64_t index, const Crew& crew) { cutoff_row(p, index, crew); });
+}
+
+SPECDEC_END

@@ -1,0 +1,69 @@
+// A row of logits looked through with its filters: once for all ops, because it is the longest text of them.
+#include "cut.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// The filter without its top_p.
+Filter without_top_p(Filter f) {
+  f.share = Filter::kWhole;
+  return f;
+}
+
+CutRow cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory) {
+  return CutRow(r.row, filter, memory.cells, memory.values, memory.list);
+}
+
+uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& crew) {
+  if (r.mass == 0) r.mass = row_mass(r.row, r.filter.order, crew, memory.cells, memory.mass_tiles, top);
+  return r.mass;
+}
+
+}  // namespace
+
+void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
+  const Logits space = r.known.law.logits();
+  const RowMemory memory(scratch_slot, r.row, true);
+  r.tile_max = memory.tile_max;
+  r.cells = memory.cells;
+  r.status = row_cells(r.row, crew, memory.cells, memory.tile_max);
+  CutRow finder = cut_row(r, r.filter, memory);
+  r.weighed = look == Look::kForLaw;
+  r.undecided = false;
+  if (finder.top == -kInfinity) {
+    r.kept = {{kInfinity, -1}, 0, 0, memory.list};
+    r.status |= kStatusNonFinite;
+    return;
+  }
+  // The mass of the whole row is only asked for where a winner is close to the cut.
+  const bool of_whole = r.filter.has_top_p() && !r.filter.after_top_k() && !r.filter.after_min_p();
+  if (look == Look::kForWinner && of_whole) {
+    const Filter others = without_top_p(r.filter);
+    r.undecided = true;
+    if (others.on()) r.kept = cut_row(r, others, memory).kept(false, [] { return uint64_t{0}; });
+    else r.kept = {{-kLargest, kNoToken}, 0, 0, nullptr};
+    return;
+  }
+  r.kept = finder.kept(r.weighed, [&] { return mass_of_row(r, memory, finder.top, crew); });
+  if (!r.weighed) return;
+  if (r.filter.order.inverse == space.inverse) {
+    r.known.lse = log_sum_exp(finder.top, r.kept.mass);
+    return;
+  }
+  float top = -kInfinity;
+  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(memory.tile_max[tile], top);
+  top = space.scaled(top);
+  r.known.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
+}
+
+bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot) {
+  const RowMemory memory(scratch_slot, r.row, true);
+  const CutRow finder = cut_row(r, r.filter, memory);
+  const float v = r.filter.order.scaled(element(r.row, column));
+  if (finder.keeps_by_mass(v, column, [&] { return mass_of_row(r, memory, finder.top, crew); })) return true;
+  r.kept.cut = finder.before_token(v, column);
+  return false;
+}
+
+SPECDEC_END

@@ -1,0 +1,45 @@
+// What the filters of a row keep, and how to ask whether a token is kept.
+#pragma once
+
+#include "cells.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kListed = 4096;  // tokens that are sorted at most
+
+// Tokens in the order of filters: larger numbers first. -0 is 0.
+SPECDEC_HD uint32_t ordered(float v) {
+  const uint32_t b = bits(add(v, 0.0f));
+  return b ^ (static_cast<uint32_t>(static_cast<int32_t>(b) >> 31) | 0x80000000u);
+}
+SPECDEC_HD float unordered_value(uint32_t key) {
+  return from_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+SPECDEC_HD uint64_t place_of(float v, int32_t column) {
+  return static_cast<uint64_t>(ordered(v)) << 32 | ~static_cast<uint32_t>(column);
+}
+SPECDEC_HD int32_t column_at(uint64_t place) { return static_cast<int32_t>(~static_cast<uint32_t>(place)); }
+SPECDEC_HD uint32_t key_at(uint64_t place) { return static_cast<uint32_t>(place >> 32); }
+SPECDEC_HD float value_at(uint64_t place) { return unordered_value(key_at(place)); }
+
+// What a filter compares.
+SPECDEC_HD F16 value_of(const Filter& f, F16 raw) { return min(F16(kLargest), f.order.key(raw)); }
+
+// The lanes of sixteen values from column `at` on that a cut keeps.
+SPECDEC_HD Mask lanes_kept(const Cut& cut, F16 v, int32_t at) {
+  const F16 least(cut.value);
+  const Mask above = greater(v, least);
+  if (cut.last < at) return above;
+  const Mask equal = at_least(v, least) & ~above;
+  return cut.last - at >= kLanes - 1 ? above | equal : above | (equal & ((2u << (cut.last - at)) - 1u));
+}
+
+// What filters keep of a row.
+struct Kept {
+  Cut cut;
+  uint64_t mass;         // of W of the values; 0 where it was not asked for
+  int32_t count;         // likewise
+  const uint64_t* list;  // the places of the kept tokens, in no order; null where they are many
+};
+
+SPECDEC_END

@@ -1,0 +1,180 @@
+// A row and its law. Once somebody looked through it, what the law needs to know of the row is known: its normaliser or
+// its argmax, and what its filters keep.
+#pragma once
+
+#include "kept.h"
+#include "mass_row.h"
+#include "specdec/partial.h"
+
+SPECDEC_BEGIN
+
+struct LawRow {
+  Row row;
+  KnownLaw known;
+  Filter filter;
+  DraftMap map;     // which tokens its columns are
+  float* tile_max;  // raw maxima, one a tile, in scratch memory
+  float* cells;     // one a cell; null where nobody took them
+  Kept kept;        // by a filter that is on
+  int32_t status;   // of all its elements
+  bool looked;
+  bool weighed;     // whether the normaliser is known, too: a race does without
+  bool undecided;   // `kept` may still have tokens that top_p takes out: ask still_kept
+  uint64_t mass;    // of the row, once somebody asked for it
+
+  SPECDEC_HD bool keeps(int32_t column, float raw) const {
+    return !filter.on() || kept.cut.keeps(filter.order.scaled(raw), column);
+  }
+
+  // p(token); 0 of a token that the row does not know, or that its filters took out.
+  SPECDEC_HD float probability(int32_t token) const {
+    const int32_t column = map.column(token);
+    if (column == kNoColumn) return 0.0f;
+    const float raw = element(row, column);
+    return keeps(column, raw) ? known.probability(column, raw) : 0.0f;
+  }
+
+  // Sixteen probabilities from `token` on, zero from `end` on and of tokens that the row does not know. `column` goes
+  // along as the tokens rise, from first_column(the first of them) on.
+  SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
+    return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
+  }
+  SPECDEC_HD int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
+
+  // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
+  SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
+    const int32_t count = (end < row.vocab ? end : row.vocab) - token;
+    if (count <= 0) return F16(0.0f);
+    if (known.law.greedy) {
+      float lane[kLanes];
+      for (int i = 0; i < kLanes; ++i) lane[i] = token + i == known.argmax ? 1.0f : 0.0f;
+      return load(lane);
+    }
+    const F16 raw = elements(row, token, count, -kInfinity);
+    if (filter.on()) {
+      const Mask lanes = lanes_kept(kept.cut, value_of(filter, raw), token);
+      if (!lanes) return F16(0.0f);
+      return where(lanes, filter_free(raw), F16(0.0f));
+    }
+    return filter_free(raw);
+  }
+
+  // The lanes of sixteen tokens from `token` on that the filters keep.
+  SPECDEC_HD Mask lanes_kept_from(int32_t token, int32_t end) const {
+    if (!filter.on()) return 0xffffu;
+    return lanes_kept(kept.cut, value_of(filter, elements(row, token, end - token, -kInfinity)), token);
+  }
+
+ private:
+  SPECDEC_HD F16 filter_free(F16 raw) const {
+    return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
+  }
+
+  // A map that falls somewhere leaves lanes zero.
+  SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
+    const bool greedy = known.law.greedy;
+    const int32_t stop = end - token < kLanes ? end : token + kLanes;
+    float lane[kLanes];
+    for (float& raw : lane) raw = greedy ? 0.0f : -kInfinity;
+    for (; *column < map.columns && map.tokens[*column] < stop; ++*column) {
+      if (map.tokens[*column] < token) continue;
+      const float raw = element(row, *column);
+      lane[map.tokens[*column] - token] =
+          greedy ? (*column == known.argmax ? 1.0f : 0.0f) : keeps(*column, raw) ? raw : -kInfinity;
+    }
+    const F16 raw = load(lane);
+    return greedy ? raw : filter_free(raw);
+  }
+};
+
+SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
+  return {row, nothing_known(law), filter, map, nullptr, nullptr, {kKeepsAll, 0, 0, nullptr}, kStatusOk, false, false,
+          false, 0};
+}
+
+// The row at an offset, with the law of (outer, inner).
+SPECDEC_HD LawRow law_row_of(const Rows& rows, int64_t offset, const LawParams& p, int64_t outer, int64_t inner,
+                             const DraftMap& map, int32_t* status) {
+  const Law law = law_at(p, outer, inner, status);
+  return law_row(row_at(rows, offset), law, filter_at(p, law, rows.vocab, outer, inner, status), map);
+}
+
+// The memory of one row that is looked through.
+struct RowMemory {
+  float* tile_max;
+  MassTile* mass_tiles;
+  float *cells, *values;
+  uint64_t* list;
+
+  SPECDEC_HD RowMemory(int slot, const Row& row, bool filtered) {
+    const int64_t tiles = (row.tiles() + 1) / 2 * 2, masses = mass_tiles_of(row.vocab);
+    const int64_t cell_count = filtered ? cells_of(row.vocab) : 0;
+    constexpr int64_t kFloats = sizeof(MassTile) / sizeof(float);
+    tile_max = scratch(slot, tiles + kFloats * masses + 2 * cell_count + (filtered ? 2 * kListed : 0));
+    mass_tiles = reinterpret_cast<MassTile*>(tile_max + tiles);
+    cells = tile_max + tiles + kFloats * masses;
+    values = cells + cell_count;
+    list = reinterpret_cast<uint64_t*>(values + cell_count);
+  }
+};
+
+// How far to look through a row of logits whose filter is on.
+enum class Look {
+  kForWinner,  // for a race's winner: may leave the row undecided
+  kForCut,     // what is kept
+  kForLaw,     // and the normaliser
+};
+
+// filtered_row.cpp.
+void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot);
+
+// Whether the winner of a race over what an undecided row keeps is really kept. If not, `kept` then ends before it.
+bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot);
+
+// Looks through a row, once: its law's probabilities, its maxima and its status are known then.
+SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
+  const bool weigh = r.known.law.needs_sum();
+  if (r.looked && r.weighed >= weigh) return;
+  r.looked = true;
+  const Law& law = r.known.law;
+  if (r.filter.on()) return look_filtered(r, Look::kForLaw, crew, scratch_slot);
+  const RowMemory memory(scratch_slot, r.row, false);
+  r.tile_max = memory.tile_max;
+  r.weighed = weigh;
+  if (weigh) {
+    r.status = row_masses(r.row, law.logits(), crew, memory.tile_max, memory.mass_tiles);
+    const int32_t tiles = mass_tiles_of(r.row.vocab);
+    const float top = largest_of(memory.mass_tiles, tiles);
+    if (top == -kInfinity) r.status |= kStatusNonFinite;
+    else r.known.lse = log_sum_exp(top, mass_of(memory.mass_tiles, tiles, top));
+    return;
+  }
+  r.status = row_maxima(r.row, law, crew, r.tile_max);
+  r.known.argmax = row_argmax(r.row, law, r.tile_max).token;
+  if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
+}
+
+// As far as probabilities ask for it. A row of probabilities does not: that one only where its status is wanted.
+SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
+  if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
+}
+
+// Looks through a row as far as a race over it needs: its maxima, and what its filters keep.
+SPECDEC_HD void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
+  if (r.looked) return;
+  if (r.filter.on()) {
+    r.looked = true;
+    return look_filtered(r, look, crew, scratch_slot);
+  }
+  const bool by_cells = r.known.law.needs_sum();
+  const RowMemory memory(scratch_slot, r.row, by_cells);
+  r.tile_max = memory.tile_max;
+  if (by_cells) {
+    r.cells = memory.cells;
+    r.status = row_cells(r.row, crew, memory.cells, memory.tile_max);
+  } else {
+    r.status = row_maxima(r.row, r.known.law, crew, r.tile_max);
+  }
+}
+
+SPECDEC_END

@@ -1,0 +1,131 @@
+// logprobs on the CPU: the log-probability and the rank of a token, and the most probable ones.
+#include <algorithm>
+#include <vector>
+
+#include "law_row.h"
+#include "specdec/request.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// How many of the kept tokens are at least as probable.
+int32_t rank_of(const LawRow& r, const Logits& space, float x) {
+  int32_t rank = 0;
+  const F16 least(x), largest_x(kLargest);
+  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
+    if (!(space.scaled(r.tile_max[tile]) >= x)) continue;
+    const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
+    for (int32_t at = begin; at < end; at += kLanes) {
+      const F16 raw = elements(r.row, at, end - at, __builtin_nanf(""));
+      Mask found = at_least(min(largest_x, space.key(raw)), least);
+      if (found && r.filter.on()) found &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+      rank += __builtin_popcount(found);
+    }
+  }
+  return rank;
+}
+
+// The place of a token in the order of all, from 1 on; 0 of one without weight.
+int32_t greedy_rank(const LawRow& r, int32_t column) {
+  const Law& law = r.known.law;
+  const float mine = law.rank(element(r.row, column));
+  int32_t rank = 0;
+  for (int32_t other = 0; mine > -kInfinity && other < r.row.vocab; ++other) {
+    const float rival = law.rank(element(r.row, other));
+    rank += rival > mine || (rival == mine && other <= column);
+  }
+  return rank;
+}
+
+// The places of at least the `top` most probable of the kept tokens, as far as there are so many.
+std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_t top) {
+  std::vector<uint64_t> found;
+  float least = -kInfinity;  // the worst of the best so far: what the next has to beat
+  const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
+  const auto keep_best = [&] {
+    std::nth_element(found.begin(), found.begin() + (top - 1), found.end(), earlier);
+    found.resize(static_cast<size_t>(top));
+    least = value_at(found.back());
+  };
+  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
+    if (!(space.scaled(r.tile_max[tile]) > least)) continue;
+    const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
+    for (int32_t column = begin; column < end; ++column) {
+      const float raw = element(r.row, column), x = space.scaled(raw);
+      if (!(x > least) || !r.keeps(column, raw)) continue;
+      found.push_back(place_of(x, column));
+      if (static_cast<int64_t>(found.size()) >= 2 * static_cast<int64_t>(top) + 64) keep_best();
+    }
+  }
+  std::sort(found.begin(), found.end(), earlier);
+  if (static_cast<int64_t>(found.size()) > top) found.resize(static_cast<size_t>(top));
+  return found;
+}
+
+struct Report {
+  const LogprobsParams& p;
+  int64_t index;
+
+  void token(float logprob, int32_t rank) const {
+    p.logprob.data[index] = logprob;
+    p.rank.data[index] = rank;
+  }
+  void top(int32_t place, int64_t token, float logprob) const {
+    p.top_tokens.data[index * p.top() + place] = token;
+    p.top_logprobs.data[index * p.top() + place] = logprob;
+  }
+  void nothing_from(int32_t place) const {
+    for (; place < p.top(); ++place) top(place, -1, -kInfinity);
+  }
+  void status(int32_t bits) const {
+    if (p.status.data) p.status.data[index] = bits;
+  }
+};
+
+void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
+  const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
+  const Report report = {p, index};
+  report.token(-kInfinity, 0);
+  const Entry who = entry_of(p.request_index, i);
+  const int64_t token = p.tokens.at(i * p.tokens.request_stride + j * p.tokens.slot_stride);
+  if (!who.live() || (token == -1 && p.top() == 0)) {
+    report.nothing_from(0);
+    return report.status(who.live() ? kStatusOk : who.status());
+  }
+  int32_t status = kStatusOk;
+  LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
+  look_through(r, crew, 0);
+  status |= r.status;
+  const bool in_range = token >= 0 && token < p.rows.vocab;
+  if (!in_range && token != -1) status |= kStatusTokenRange;
+  report.status(status);
+  const int32_t column = static_cast<int32_t>(token);
+  if (r.known.law.greedy) {
+    const int32_t argmax = r.known.argmax;
+    if (argmax == kNoToken) return report.nothing_from(0);
+    if (in_range) report.token(column == argmax ? 0.0f : -kInfinity, greedy_rank(r, column));
+    if (p.top() > 0) report.top(0, argmax, 0.0f);
+    return report.nothing_from(1);
+  }
+  const Logits space = r.known.law.logits();
+  const auto log_of = [&](float x) { return log_probability(x, r.known.lse); };
+  if (in_range) {
+    const float raw = element(r.row, column), x = space.scaled(raw);
+    if (x > -kInfinity && r.keeps(column, raw)) report.token(log_of(x), rank_of(r, space, x));
+  }
+  if (p.top() == 0) return;
+  const std::vector<uint64_t> best = most_probable(r, space, p.top());
+  int32_t place = 0;
+  for (const uint64_t at : best) report.top(place++, column_at(at), log_of(value_at(at)));
+  report.nothing_from(place);
+}
+
+}  // namespace
+
+void logprobs(const LogprobsParams& p, int threads) {
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads,
+                [&](int64_t index, const Crew& crew) { logprobs_row(p, index, crew); });
+}
+
+SPECDEC_END

@@ -1,0 +1,93 @@
+// The mass of a row of logits, in tiles of 1,024 columns (specdec/mass.h): exact integers, so that threads may take the
+// tiles as they come.
+#pragma once
+
+#include "row.h"
+#include "specdec/mass.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kMassTilesATile = kTile / kMassTile;
+
+// x = logit / T of the tile's largest element, and the tile's mass in units of it.
+struct MassTile {
+  uint64_t units;
+  float max;
+};
+
+// The weights of some columns in units of their maximum `top_x`. `ahead` columns further on is what comes next.
+template <class T>
+SPECDEC_HD uint64_t units_of(const Logits& space, const T* p, int32_t count, float top_x, int32_t ahead) {
+  constexpr int kStep = 4;
+  const F16 top(top_x), zero(0.0f);
+  Sum16 sum;
+  // The order of operands lets a NaN through: it has no weight. +inf counts as the largest finite number, which then is
+  // the maximum.
+  const auto weight = [&](F16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
+  int32_t i = 0;
+  for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
+    U16 w[kStep];
+    for (int k = 0; k < kStep; ++k) {
+      __builtin_prefetch(p + i + k * kLanes + ahead);  // while this one is busy with exponentials
+      w[k] = weight(load(p + i + k * kLanes));
+    }
+    sum.add(w[0] + w[1]);
+    sum.add(w[2] + w[3]);
+  }
+  for (; i < count; i += kLanes) sum.add(weight(load_first(p + i, count - i, -kInfinity)));
+  return sum.total();
+}
+
+// A mass tile whose largest raw element is known.
+SPECDEC_HD MassTile mass_tile(const Row& row, const Logits& space, int32_t tile, float raw_max) {
+  const float top = space.scaled(raw_max);
+  if (top == -kInfinity) return {0, top};
+  const int32_t begin = tile * kMassTile, count = row.vocab - begin < kMassTile ? row.vocab - begin : kMassTile;
+  return {with_elements(row, begin, [&](auto p) { return units_of(space, p, count, top, kTile); }), top};
+}
+
+SPECDEC_HD int32_t mass_tiles_of(int32_t vocab) { return tiles_of(vocab) * kMassTilesATile; }
+
+SPECDEC_HD float largest_of(const MassTile* tiles, int32_t count) {
+  float top = -kInfinity;
+  for (int32_t tile = 0; tile < count; ++tile) top = max(tiles[tile].max, top);
+  return top;
+}
+
+SPECDEC_HD uint64_t mass_of(const MassTile* tiles, int32_t count, float top) {
+  uint64_t mass = 0;
+  for (int32_t tile = 0; tile < count; ++tile)
+    if (tiles[tile].units > 0) mass += tile_mass(tiles[tile].units, sub(tiles[tile].max, top));
+  return mass;
+}
+
+// Fills the mass tiles of a row, and the raw maxima of its tiles. Every tile is read twice, the second time from the L1
+// cache. The status is that of the row's elements.
+SPECDEC_HD int32_t row_masses(const Row& row, const Logits& space, const Crew& crew, float* tile_maxima,
+                              MassTile* tiles) {
+  int32_t status[kMaxParts];
+  const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+    int32_t met = kStatusOk;
+    for (int32_t tile = from; tile < to; ++tile) {
+      tile_maxima[tile] = -kInfinity;
+      for (int32_t t = tile * kMassTilesATile; t < (tile + 1) * kMassTilesATile; ++t) {
+        const int32_t begin = t * kMassTile, left = row.vocab - begin;
+        if (left <= 0) {
+          tiles[t] = {0, -kInfinity};
+          continue;
+        }
+        const float top = with_elements(row, begin, [&](auto p) {
+          return tile_max_of(space, p, left < kMassTile ? left : kMassTile, &met);
+        });
+        tile_maxima[tile] = max(top, tile_maxima[tile]);
+        tiles[t] = mass_tile(row, space, t, top);
+      }
+    }
+    status[part] = met;
+  });
+  int32_t all = kStatusOk;
+  for (int part = 0; part < parts; ++part) all |= status[part];
+  return all;
+}
+
+SPECDEC_END
