@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "call.h"
+#include "specdec/filter.h"
 
 namespace specdec {
 namespace c_api {
@@ -93,7 +94,13 @@ void check(const Mask& x) {
   choice(".layout", x.layout, MaskLayout::kBits);
   if (x.batch > 0) memory("", x.data);
 }
-void check(const LawParams& x) { choice(".space", x.space, Space::kProbs); }
+void check(const LawParams& x) {
+  choice(".space", x.space, Space::kProbs);
+  at_least(".rules", x.rules, 0);
+  at_most(".rules", x.rules, 2 * kFiltered - 1);
+  if (x.space == Space::kProbs && x.rules & kFiltered)
+    refuse(".rules", "no SPECDEC_FILTERED with probabilities, which are final", std::to_string(x.rules));
+}
 void check(const Method& x) { choice("", x, Method::kRace); }
 
 // Any value will do.
@@ -275,6 +282,28 @@ void check_compact_kv(CompactParams p) {
     const CacheLayer& layer = p.layers.data[i];
     if (layer.heads > 0 && layer.slots > 0 && layer.entry_bytes > 0) memory("layers", layer.data);
   }
+}
+
+void check_cutoff(CutoffParams p) {
+  check_fields(p);
+  entries(p, p.rows.requests);
+  contiguous(FIELD(value), p.count());
+  contiguous(FIELD(last), p.count());
+  contiguous(FIELD(kept), p.count());
+  contiguous(FIELD(mass), p.count());
+  contiguous(FIELD(max), p.count());
+  if (p.status.data) contiguous(FIELD(status), p.count());
+}
+
+void check_logprobs(LogprobsParams p) {
+  check_fields(p);
+  entries(p, p.rows.requests);
+  holds(FIELD(tokens), p.rows.requests, static_cast<int64_t>(p.rows.rows));
+  contiguous(FIELD(logprob), p.count());
+  contiguous(FIELD(rank), p.count());
+  contiguous(FIELD(top_tokens), p.count(), p.top_tokens.columns);
+  contiguous(FIELD(top_logprobs), p.count(), p.top_tokens.columns);
+  if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
 void check_coin(CoinParams p) {

@@ -52,7 +52,7 @@ SPECDEC_SAME(specdec_rows, Rows, data, request_stride, row_stride, requests, row
 SPECDEC_SAME(specdec_tokens, Tokens, data, request_stride, slot_stride, requests, slots, wide)
 SPECDEC_SAME(specdec_number, Per<float>, data, outer_stride, inner_stride, value, wide)
 SPECDEC_SAME(specdec_counter, Per<int64_t>, data, outer_stride, inner_stride, value, wide)
-SPECDEC_SAME(specdec_law, LawParams, space, temperature)
+SPECDEC_SAME(specdec_law, LawParams, space, temperature, top_k, top_p, min_p, rules)
 SPECDEC_SAME(specdec_noise, NoiseParams, seed, position, nonce)
 SPECDEC_SAME(specdec_indices, Vector<const int32_t>, data, size)
 SPECDEC_SAME(specdec_request_index, RequestIndex, data, size, entries)
@@ -77,6 +77,9 @@ SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns,
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
+SPECDEC_SAME(specdec_cutoff_params, CutoffParams, rows, request_index, law, value, last, kept, mass, max, status)
+SPECDEC_SAME(specdec_logprobs_params, LogprobsParams, rows, tokens, request_index, law, logprob, rank, top_tokens,
+             top_logprobs, status)
 
 // Each op of the list has a struct in specdec.h, and it mirrors the one in the list.
 #define SPECDEC_LISTED(op, Params) static_assert(Same<specdec_##op##_params, Params>::value, #op);
@@ -100,7 +103,7 @@ template <class Params, class C>
 Params params_of(const C* c) {
   static_assert(Same<C, Params>::value);
   Params p;
-  std::memcpy(&p, c, sizeof p);
+  std::memcpy(static_cast<void*>(&p), c, sizeof p);
   return p;
 }
 

@@ -53,7 +53,7 @@ void bind(pybind11::module_ m) {
   python::method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
     return python::remembered(python::calls_of<&specdec_cuda_##op, Params>(), arguments, count);   \
   }),
-  static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
+  static PyMethodDef methods[] = {SPECDEC_CUDA_OPS(SPECDEC_METHOD) PyMethodDef{}};
 #undef SPECDEC_METHOD
   python::add_functions(m, methods);
 }

@@ -120,11 +120,26 @@ typedef struct specdec_counter {
 } specdec_counter;
 
 /* From a row's values to its law. Temperature 0 is the argmax, so a law of zeros is greedy. At any other temperature
- * logits are divided by it, and probabilities are final. */
+ * logits are divided by it, and probabilities are final.
+ *
+ * Filters (logits, on the CPU) are looked at where `rules` has SPECDEC_FILTERED. Then top_k <= 0, top_p >= 1 and
+ * min_p <= 0 are off. What they keep is said with Python's Sampling; the other rules are its top_p_after, ties and
+ * at_temperature. */
 typedef struct specdec_law {
   int32_t space; /* SPECDEC_LOGITS or SPECDEC_PROBS */
   specdec_number temperature;
+  specdec_counter top_k;
+  specdec_number top_p, min_p;
+  int64_t rules; /* the sum of some SPECDEC_..., below */
 } specdec_law;
+
+enum {
+  SPECDEC_TOP_P_AFTER_TOP_K = 1,
+  SPECDEC_TOP_P_AFTER_MIN_P = 2,
+  SPECDEC_TIES_ALL = 4,
+  SPECDEC_BEFORE_TEMPERATURE = 8,
+  SPECDEC_FILTERED = 16
+};
 
 /* Which random numbers. Requests with the same seed must differ in position or nonce. */
 typedef struct specdec_noise {
@@ -311,6 +326,36 @@ typedef struct specdec_coin_params {
   specdec_output_f32 coins; /* [outer, inner] */
 } specdec_coin_params;
 SPECDEC_DECLARE(coin)
+
+/* What the filters of rows [A, R, V] keep: values above `value`, and `value` itself up to the token `last`. On the CPU
+ * alone. */
+typedef struct specdec_cutoff_params {
+  specdec_rows rows;
+  specdec_request_index request_index;
+  specdec_law law;
+  specdec_output_f32 value;  /* [A R] */
+  specdec_output_i64 last;   /* [A R] */
+  specdec_output_i32 kept;   /* [A R]: how many */
+  specdec_output_i64 mass;   /* [A R]: their weights, in units of 2^-42 of the largest */
+  specdec_output_f32 max;    /* [A R] */
+  specdec_output_i32 status; /* [A R], optional */
+} specdec_cutoff_params;
+SPECDEC_DECLARE(cutoff)
+
+/* Log-probability and rank of one token of each of the rows [A, R, V], and the `top` most probable tokens. On the CPU
+ * alone. */
+typedef struct specdec_logprobs_params {
+  specdec_rows rows;
+  specdec_tokens tokens; /* [A, R], -1 for none */
+  specdec_request_index request_index;
+  specdec_law law;
+  specdec_output_f32 logprob;      /* [A R] */
+  specdec_output_i32 rank;         /* [A R]: how many are at least as probable; 0 if the token is not kept */
+  specdec_output_i64 top_tokens;   /* [A R, top], top may be 0; -1 where there are not so many */
+  specdec_output_f32 top_logprobs; /* [A R, top] */
+  specdec_output_i32 status;       /* [A R], optional */
+} specdec_logprobs_params;
+SPECDEC_DECLARE(logprobs)
 
 #undef SPECDEC_DECLARE
 
