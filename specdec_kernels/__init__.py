@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from specdec_kernels.headers import get_include, get_library_dir
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
+    from specdec_kernels.ops.cutoff import Cut, cutoff
+    from specdec_kernels.ops.logprobs import Logprobs, logprobs
     from specdec_kernels.ops.overlap import Overlap, overlap
     from specdec_kernels.ops.race_sample import race_sample
     from specdec_kernels.ops.race_topk import race_topk
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
+    "Cut",
     "DraftTree",
+    "Logprobs",
     "Overlap",
     "Residual",
     "Sampling",
@@ -33,8 +37,10 @@ __all__ = [
     "build_info",
     "coin",
     "compact_kv",
+    "cutoff",
     "get_include",
     "get_library_dir",
+    "logprobs",
     "overlap",
     "race_sample",
     "race_topk",

@@ -20,7 +20,8 @@ class Status(enum.IntFlag):
     EMPTY_RESIDUAL = 2
     """Target and draft were equal to rounding: drawn from the target itself."""
     TOKEN_RANGE = 4
-    """A draft token outside of the vocabulary: rejected."""
+    """A draft token outside of the vocabulary: rejected. In ``logprobs`` any token outside but -1."""
     PARAMETER = 8
-    """A temperature, ``draft_prob`` or ``epsilon`` out of range (taken as argmax, clamped, 0), a ``request_index`` or
-    ``cu_drafts`` that points outside (token 0), an entry of ``parents`` or a ``prefix_len`` that is none."""
+    """A temperature, ``top_p``, ``min_p``, ``draft_prob`` or ``epsilon`` out of range (taken as argmax, off, off,
+    clamped, 0), a ``request_index`` or ``cu_drafts`` that points outside (token 0), an entry of ``parents`` or a
+    ``prefix_len`` that is none."""

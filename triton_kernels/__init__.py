@@ -14,9 +14,10 @@ import importlib
 
 from specdec_kernels.triton_kernels import _versions  # noqa: F401  first: an old Triton is reported by name
 
+from specdec_kernels.backends._filters import LACKING
 from specdec_kernels.ops import OPS
 
-__all__ = [*OPS]
+__all__ = [name for name in OPS if name not in LACKING]
 
-for _name in OPS:
+for _name in __all__:
     globals()[_name] = getattr(importlib.import_module(f"{__name__}.{_name}"), _name)

@@ -6,7 +6,9 @@ from specdec_kernels import _C
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = [*OPS, "recalls", "remember"]
+_HAS = [name for name in OPS if hasattr(_C, name)]
+
+__all__ = [*_HAS, "recalls", "remember"]
 
 
 def remember(op, raw, call, results):
@@ -16,5 +18,5 @@ def remember(op, raw, call, results):
 
 use_torch(_C)
 _C.use_threads(torch.get_num_threads)
-recalls = {name: getattr(_C, f"recall_{name}") for name in OPS}
-globals().update({name: getattr(_C, name) for name in OPS})
+recalls = {name: getattr(_C, f"recall_{name}") for name in _HAS}
+globals().update({name: getattr(_C, name) for name in _HAS})

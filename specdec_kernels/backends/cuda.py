@@ -6,10 +6,13 @@ import json
 import torch
 
 from specdec_kernels import _C
+from specdec_kernels.backends._filters import LACKING, unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["Kernels", "Workspaces", "runs_on", "unavailable"]
+__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
+
+HAS = [name for name in OPS if name not in LACKING]
 
 _WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
 _SPARES = 2
@@ -83,9 +86,9 @@ class Kernels:
         self._native = native
         self._current_stream = current_stream
         self._workspaces = Workspaces()
-        for name, op in OPS.items():
-            setattr(self, name, functools.partial(self._launch, op, getattr(native, name)))
-        self.recalls = {name: functools.partial(self._recall, op) for name, op in OPS.items()}
+        for name in HAS:
+            setattr(self, name, functools.partial(self._launch, OPS[name], getattr(native, name)))
+        self.recalls = {name: functools.partial(self._recall, OPS[name]) for name in HAS}
 
     def _launch(self, op, function, call):
         device = op.device(call)
@@ -134,4 +137,4 @@ if hasattr(_C, "cuda"):
     use_torch(_C)
     _kernels = _OnDevice()
     recalls, remember = _kernels.recalls, _kernels.remember
-    globals().update({name: getattr(_kernels, name) for name in OPS})
+    globals().update({name: getattr(_kernels, name) for name in HAS})

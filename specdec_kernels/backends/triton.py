@@ -3,12 +3,12 @@
 import torch
 
 from specdec_kernels import triton_kernels
-from specdec_kernels.ops import OPS
+from specdec_kernels.backends._filters import unsupported
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
-__all__ = [*OPS, "unavailable"]
+__all__ = [*triton_kernels.__all__, "unavailable", "unsupported"]
 
-globals().update({name: getattr(triton_kernels, name) for name in OPS})
+globals().update({name: getattr(triton_kernels, name) for name in triton_kernels.__all__})
 
 
 def unavailable():

@@ -8,6 +8,8 @@ from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
+from specdec_kernels.ops.cutoff import Cut, cutoff
+from specdec_kernels.ops.logprobs import Logprobs, logprobs
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
 from specdec_kernels.ops.race_topk import race_topk
@@ -18,12 +20,16 @@ from specdec_kernels.ops.verify_chain import Verdict, verify_chain
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
+    "Cut",
+    "Logprobs",
     "Overlap",
     "Residual",
     "TreeVerdict",
     "Verdict",
     "coin",
     "compact_kv",
+    "cutoff",
+    "logprobs",
     "overlap",
     "race_sample",
     "race_topk",

@@ -22,10 +22,18 @@ _library = torch.library.Library("specdec", "DEF")  # kept for as long as the mo
 
 
 class Law(NamedTuple):
-    """From a raw value of a row to a weight."""
+    """From a raw value of a row to a weight.
+
+    ``rules``: 1 top_p after top_k, 2 top_p after min_p, 4 ties stay together, 8 filters before the temperature, 16
+    filters may be on; 0 where every filter is a plain number that is off, 0, 1.0 and 0.0.
+    """
 
     space: str
     temperature: "float | torch.Tensor"
+    top_k: "int | torch.Tensor" = 0
+    top_p: "float | torch.Tensor" = 1.0
+    min_p: "float | torch.Tensor" = 0.0
+    rules: int = 0
 
 
 class Noise(NamedTuple):
@@ -116,7 +124,7 @@ class Output(Kind):
 TENSOR, OPTIONAL = Kind("Tensor {}"), Kind("Tensor? {}")
 NUMBER, COUNTER = Either("float", 0.0), Either("SymInt", 0)  # float32; int32 or int64
 CHOICE, FLAG, SIZE = Kind("str {}"), Kind("bool {}"), Kind("SymInt {}")
-LAW = Group(Law, space=CHOICE, temperature=NUMBER)
+LAW = Group(Law, space=CHOICE, temperature=NUMBER, top_k=COUNTER, top_p=NUMBER, min_p=NUMBER, rules=SIZE)
 NOISE = Group(Noise, seed=COUNTER, position=COUNTER, nonce=COUNTER)
 WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache")
 

@@ -189,8 +189,8 @@ def rows3(name, x):
 STATUS = {
     Status.NON_FINITE: "a NaN or +inf was met, or a row without positive weight",
     Status.EMPTY_RESIDUAL: "the residual was empty",
-    Status.TOKEN_RANGE: "a draft token out of range",
-    Status.PARAMETER: "a temperature, draft_prob, epsilon, cu_drafts or request_index out of range",
+    Status.TOKEN_RANGE: "a token out of range",
+    Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, cu_drafts or request_index out of range",
 }
 
 

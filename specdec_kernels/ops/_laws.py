@@ -6,43 +6,78 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import Law, Noise
 from specdec_kernels.sampling import Sampling
 
+AFTER = {"top_k": 1, "min_p": 2}  # bits of a Law's rules
+TOGETHER, BEFORE_TEMPERATURE, FILTERED = 4, 8, 16
+
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
     """``space`` and one of ``temperature=`` and ``sampling=`` as a Law; what is no number has this shape."""
-    if sampling is None:
-        name, temperature = "temperature", 1.0 if temperature is None else temperature
-    else:
+    inputs.check_choice("space", space, inputs.SPACES)
+    if sampling is not None:
         if temperature is not None:
             raise ValueError(
                 f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}"
             )
-        name, temperature = "sampling.temperature", _temperature_of("sampling", sampling)
-    inputs.check_choice("space", space, inputs.SPACES)
-    temperature = inputs.number(name, temperature, shape, device, seen=seen)
-    inputs.check_final(name, temperature, "space", space)
+        return _law("sampling", sampling, "space", space, shape, device, seen)
+    temperature = inputs.number("temperature", 1.0 if temperature is None else temperature, shape, device, seen=seen)
+    inputs.check_final("temperature", temperature, "space", space)
     return Law(space, temperature)
 
 
 def draft_law(law, space, sampling, shape, device, seen=None):
-    """The draft's Law: that of the target but for what was said of the draft."""
-    if space is None and sampling is None:
-        return law
+    """The draft's Law: the space and temperature of the target, but for what was said of the draft."""
     if space is None:
         space = law.space
     else:
         inputs.check_choice("draft_space", space, inputs.SPACES)
     if sampling is None:  # a temperature of the target's says of final laws only whether they are argmax
-        return law if space == law.space else Law(space, law.temperature)
-    name = "draft_sampling.temperature"
-    temperature = inputs.number(name, _temperature_of("draft_sampling", sampling), shape, device, seen=seen)
-    inputs.check_final(name, temperature, "draft_space", space)
-    return Law(space, temperature)
+        return Law(space, law.temperature)
+    return _law("draft_sampling", sampling, "draft_space", space, shape, device, seen)
 
 
-def _temperature_of(name, sampling):
+def _law(name, sampling, space_name, space, shape, device, seen):
+    """The Law of a Sampling, the argument of that name."""
     if not isinstance(sampling, Sampling):
         raise TypeError(f"{name}: expected a Sampling; got {inputs.shown(sampling)}")
-    return sampling.temperature
+    temperature, top_k, top_p, min_p, top_p_after, ties, at_temperature = sampling
+    temperature = inputs.number(f"{name}.temperature", temperature, shape, device, seen=seen)
+    inputs.check_final(f"{name}.temperature", temperature, space_name, space)
+    rules = _rules(name, top_p_after, ties, at_temperature)
+    top_k = inputs.counter(f"{name}.top_k", top_k, shape, device, seen)
+    top_p = inputs.number(f"{name}.top_p", top_p, shape, device, most=1.0, seen=seen)
+    min_p = inputs.number(f"{name}.min_p", min_p, shape, device, most=1.0, seen=seen)
+    if not isinstance(top_k, torch.Tensor) and top_k <= 0:
+        top_k = 0
+    law = Law(space, temperature, top_k, top_p, min_p, rules)
+    filters = filters_of(law)
+    if space == "probs" and filters:
+        raise ValueError(
+            f"{name}.{filters[0]}: expected none with {space_name}='probs', whose laws are final (filter before the "
+            f"softmax); got {inputs.shown(getattr(sampling, filters[0]))}"
+        )
+    return law._replace(rules=rules | FILTERED if filters else 0)
+
+
+def _rules(name, top_p_after, ties, at_temperature):
+    if not isinstance(top_p_after, (tuple, list)):
+        raise TypeError(f"{name}.top_p_after: expected a tuple of words; got {inputs.shown(top_p_after)}")
+    rules = 0
+    for cut in top_p_after:
+        inputs.check_choice(f"{name}.top_p_after", cut, tuple(AFTER))
+        rules |= AFTER[cut]
+    inputs.check_choice(f"{name}.ties", ties, ("first", "all"))
+    if not isinstance(at_temperature, bool):
+        raise TypeError(f"{name}.at_temperature: expected a bool; got {inputs.shown(at_temperature)}")
+    return rules | TOGETHER * (ties == "all") | BEFORE_TEMPERATURE * (not at_temperature)
+
+
+def filters_of(law):
+    """The names of a Law's filters that may be on: tensors, and numbers that say so."""
+    return [
+        name
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
+        if isinstance(value := getattr(law, name), torch.Tensor) or value != off
+    ]
 
 
 def check_no_draft(**arguments):
@@ -101,9 +136,9 @@ def entries(draft, leading, *numbers):
     return next((size for size in sizes if size != 1), 1)
 
 
-def temperatures(*given):
-    """The temperatures in what was given, each a number, a tensor, a Sampling or None."""
-    return [x.temperature if isinstance(x, Sampling) else x for x in given]
+def numbers_in(*given):
+    """The numbers in what was given, each a number, a tensor, a Sampling or None."""
+    return [number for x in given for number in (x[:4] if isinstance(x, Sampling) else (x,))]
 
 
 def number_shapes(target, rows, request_index, draft, *numbers):

@@ -52,7 +52,8 @@ def race_sample(
         float32, broadcast to the rows. Default 1.0. 0 means argmax, ties to the lowest id. Short for
         ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
-        How a row becomes a law, in place of ``temperature``.
+        How a row becomes a law, in place of ``temperature``. With filters the law is that over the tokens they keep;
+        the noise stays the whole row's.
     draft_map : Tensor, optional
         int32 [V], rising: the target's token of each of the row's, for a draft with a vocabulary of its own. The tokens
         drawn, and the noise, are then the target's.
@@ -64,7 +65,7 @@ def race_sample(
         int64 [...], preallocated.
     status : Tensor, optional
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
-        temperature (argmax) or request_index out of range.
+        temperature (argmax), top_p or min_p (off) or request_index out of range.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 
@@ -121,7 +122,7 @@ def flat(out, status):
 def arguments(target, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index):
     """What race_sample and race_topk share, as a call has it: draft_map, request_index, law, noise."""
     device = target.device
-    numbers = laws.temperatures(temperature, sampling)
+    numbers = laws.numbers_in(temperature, sampling)
     shape, seen = laws.number_shapes(target, rows, request_index, None, *numbers, seed, position, nonce)
     if draft_map is not None:
         laws.check_draft_map(draft_map, target.shape[-1], None, device)

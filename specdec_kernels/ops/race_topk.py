@@ -63,7 +63,7 @@ def race_topk(
     Returns
     -------
     Tensor
-        int64 [..., k]; -1 in the last places where fewer than k tokens have positive weight.
+        int64 [..., k]; -1 in the last places where fewer than k tokens have positive weight, or are kept by filters.
 
     Raises
     ------

@@ -77,11 +77,11 @@ def residual(
     draft_space : {"logits", "probs"}, optional
         What the draft rows hold. Default: ``space``.
     draft_sampling : Sampling, optional
-        How a draft row becomes a law. Default: at the target's temperature.
+        How a draft row becomes a law. Default: at the target's temperature, without filters.
     draft_map : Tensor, optional
         int32 [V'], rising: the target's token of each of the draft's. Tokens that are none of these have q = 0.
     draft_prob, epsilon : float or Tensor
-        float32, broadcast to the rows.
+        float32, broadcast to the rows. Of tokens that the target's filters drop epsilon counts as 0.
     request_index : Tensor, optional
         int32 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then have S
         entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives 0,
@@ -90,7 +90,8 @@ def residual(
         Preallocated outputs, contiguous.
     status : Tensor, optional
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2
-        nothing is left; 8 a temperature (argmax), draft_prob or epsilon (clamped) or request_index out of range.
+        nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob or epsilon (clamped) or
+        request_index out of range.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 

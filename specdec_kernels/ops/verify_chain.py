@@ -23,8 +23,9 @@ class Verdict(NamedTuple):
         int32 [B]: drafts accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
-        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, draft_prob, epsilon, cu_drafts or
-        request_index out of range (argmax, clamped, or token 0). Of rows that decided the output only.
+        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p, min_p, draft_prob,
+        epsilon, cu_drafts or request_index out of range (argmax, off, clamped, or token 0). Of rows that decided the
+        output only.
     """
 
     tokens: torch.Tensor
@@ -105,8 +106,8 @@ def verify_chain(
     draft_space : {"logits", "probs"}, optional
         What the draft rows hold. Default: ``space``.
     draft_sampling : Sampling, optional
-        How the draft tokens were drawn from their rows. Default: at the target's temperature. Argmax of the target
-        (temperature 0) does not ask for draft laws.
+        How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters. Argmax
+        of the target (temperature 0) does not ask for draft laws.
     draft_map : Tensor, optional
         int32 [V'], rising: the target's token of each of the draft's, where the draft has a vocabulary of its own.
         Tokens that are none of these have q = 0. ``draft_tokens`` are the target's always.
@@ -115,7 +116,8 @@ def verify_chain(
         slot is drafted at all. Acceptance is then ``u h q(x) < p(x)`` and the residual ``norm((p - h q)^+)``, which is
         also the law of a slot that was not drafted: a -1 whose slot has h < 1.
     epsilon : float or Tensor
-        float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q).
+        float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q). A token that
+        the target's filters drop is not accepted by it.
     seed, position, nonce : int or Tensor
         int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
         that row 0 decides, and a counter for calls that may repeat a position.
@@ -189,7 +191,7 @@ def verify_chain(
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = laws.temperatures(temperature, sampling, draft_sampling)
+        numbers = laws.numbers_in(temperature, sampling, draft_sampling)
         requests = laws.entries(draft, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
     shape, slots = (requests,), (drafts,) if ragged else (requests, width)
     if draft is not None:

@@ -27,9 +27,9 @@ class TreeVerdict(NamedTuple):
         int32 [B]: draft nodes accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
-        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature out of range (argmax), a parent
-        that is none (the node counts as absent), a node deeper than ``max_depth`` (likewise), or a request_index that
-        points outside (token 0). Of what decided the output only.
+        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature (argmax), top_p or min_p (off) out
+        of range, a parent that is none (the node counts as absent), a node deeper than ``max_depth`` (likewise), or a
+        request_index that points outside (token 0). Of what decided the output only.
     """
 
     tokens: torch.Tensor
@@ -186,7 +186,7 @@ def verify_tree(
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = laws.temperatures(temperature, sampling, draft_sampling)
+        numbers = laws.numbers_in(temperature, sampling, draft_sampling)
         requests = laws.entries(draft, 1, *numbers, seed, position, nonce)
     if draft is not None:
         _check_draft(draft, draft_map, target, (requests, nodes), method)

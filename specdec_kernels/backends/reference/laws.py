@@ -3,26 +3,40 @@
 Values that no law can have are given one meaning: a NaN logit or probability and a negative probability have no weight,
 +inf counts as the largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
 
-A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]: what ``decoded`` makes of a call's.
+A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]; so are its filters where one may be
+on. That is what ``decoded`` makes of a call's.
 """
 
 import torch
 
+from specdec_kernels.backends.reference import filters
 from specdec_kernels.ops._declaration import Law
+from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, filters_of
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def decoded(law, who):
-    """(Law, bad) of the requests ``who``: temperature 0 where it is too small, negative or NaN; bad where not >= 0."""
-    value = who.numbers(law.temperature, torch.float32)
-    return Law(law.space, torch.where(value >= SMALLEST, value, 0.0)), ~(value >= 0)
+    """(Law, bad) of the requests ``who``: temperature 0 where it is too small, negative or NaN; bad where not >= 0.
+
+    A top_p or min_p that is not >= 0 is bad, too, and off.
+    """
+    temperature = who.numbers(law.temperature, torch.float32)
+    bad = ~(temperature >= 0)
+    temperature = torch.where(temperature >= SMALLEST, temperature, 0.0)
+    if not filters_of(law):
+        return Law(law.space, temperature), bad
+    top_k = who.numbers(law.top_k, torch.int64)
+    top_p, min_p = (who.numbers(x, torch.float32) for x in (law.top_p, law.min_p))
+    bad |= ~((top_p >= 0) & (min_p >= 0))
+    top_p, min_p = torch.where(top_p >= 0, top_p, 1.0), torch.where(min_p >= 0, min_p, 0.0)
+    return Law(law.space, temperature, top_k, top_p, min_p, law.rules), bad
 
 
 def at(law, requests):
     """The law of some requests."""
-    return Law(law.space, law.temperature[requests])
+    return Law(law.space, *(x[requests] if isinstance(x, torch.Tensor) else x for x in law[1:]))
 
 
 def draft_probs(value):
@@ -58,9 +72,34 @@ def log_weights(values, law):
     """Unnormalised log-law of each row, float64, -inf for no weight; temperature 0 leaves the row as it is."""
     if law.space == "probs":
         return weights(values).log()
-    # The scaled logit is a float32 by contract, so that all backends race over the same numbers.
-    inverse = torch.where(law.temperature > 0, 1 / law.temperature, 1.0).unsqueeze(-1)
-    return (values.float() * inverse).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf).double()
+    logs = scaled(values, law.temperature).double()
+    return torch.where(kept(values, law), logs, -torch.inf) if filters_of(law) else logs
+
+
+def scaled(values, temperature):
+    """Logits over the temperature, as float32 by contract, so that all backends race over the same numbers."""
+    inverse = torch.where(temperature > 0, 1 / temperature, 1.0).unsqueeze(-1)
+    return (values.float() * inverse).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
+
+
+def cuts(values, law):
+    """A ``filters.Cut`` of every row, in order; that of the argmax at temperature 0."""
+    seen = torch.ones_like(law.temperature) if law.rules & BEFORE_TEMPERATURE else law.temperature
+    rows = scaled(values, seen).flatten(0, -2).cpu().numpy()
+    numbers = [torch.as_tensor(x).expand(law.temperature.shape).flatten().cpu().numpy() for x in law[1:5]]
+    return [
+        filters.cut(row, *own, law.rules) if temperature > 0 else filters.argmax(row)
+        for row, temperature, *own in zip(rows, *numbers, strict=True)
+    ]
+
+
+def kept(values, law):
+    """Which tokens of each row have a weight left by the filters; at temperature 0 filters change nothing."""
+    if not filters_of(law):
+        return torch.ones_like(values, dtype=torch.bool)
+    found = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
+    found = torch.stack(found) if found else torch.ones(0, dtype=torch.bool)
+    return found.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1)
 
 
 def probabilities(values, law):

@@ -7,7 +7,7 @@ from specdec_kernels.status import Status
 
 
 def pair(call):
-    """(requests, p and q [n, R, V] of rows that lie side by side, status)."""
+    """(requests, p and q [n, R, V] of rows that lie side by side, the tokens that p's filters keep, status)."""
     batch, inner, vocabulary = call.target.shape
     who = requests.of(call, batch, call.target.device, inner=(inner,))
     target_law, bad_target = laws.decoded(call.target_law, who)
@@ -16,19 +16,23 @@ def pair(call):
     p = laws.probabilities(target, target_law)
     q = laws.widened(laws.probabilities(draft, draft_law), vocabulary, call.draft_map)
     unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
-    return who, p, q, unfit.int() * Status.NON_FINITE | (bad_target | bad_draft).int() * Status.PARAMETER
+    kept = laws.kept(target, target_law)
+    return who, p, q, kept, unfit.int() * Status.NON_FINITE | (bad_target | bad_draft).int() * Status.PARAMETER
 
 
 def residual(call):
-    """norm((p - a q)+), drawn from with probability (1 - a) + sum (a q - p - eps)+; where it is empty, p and 0."""
-    who, p, q, status = pair(call)
+    """norm((p - a q)+), drawn from with probability (1 - a) + sum (a q - p - eps)+; where it is empty, p and 0.
+
+    eps is 0 for tokens that filters drop.
+    """
+    who, p, q, kept, status = pair(call)
     draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
     epsilon, bad_epsilon = laws.epsilons(who.numbers(call.epsilon, torch.float32))
     excess = laws.residual_weights(p, q, draft_prob)
     total = excess.sum(dim=-1, keepdim=True)
     who.write(call.probs, torch.where(total > 0, excess / total, p))
 
-    draft_prob, epsilon = draft_prob.unsqueeze(-1), epsilon.unsqueeze(-1)
+    draft_prob, epsilon = draft_prob.unsqueeze(-1), torch.where(kept, epsilon.unsqueeze(-1), 0.0)
     rejected = (draft_prob * q - p - epsilon).clamp(min=0.0).sum(dim=-1, keepdim=True)
     who.write(call.mass, torch.where(total > 0, 1 - draft_prob + rejected, 0.0).squeeze(-1))
     if call.status is not None:

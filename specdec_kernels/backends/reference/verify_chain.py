@@ -91,6 +91,10 @@ class Pair(NamedTuple):
         """Over the target's vocabulary."""
         return laws.widened(laws.probabilities(self.draft, self.draft_law), self.target.shape[-1], self.draft_map)
 
+    def kept(self, x):
+        """Whether the target's filters keep token x."""
+        return laws.kept(self.target, self.target_law).gather(-1, x.unsqueeze(-1)).squeeze(-1)
+
     def unfit(self, drafted, glance, x):
         """Where rows that were read are no laws; those of the draft are read where ``drafted``.
 
@@ -137,7 +141,10 @@ def race_step(rows, law, now):
 
 
 def rejection_step(pair, drafted, x, h, epsilon, coin, now):
-    """Accept x iff u h q(x) < p(x) + eps, else draw from norm((p - h q)+); at temperature 0 p is one-hot and q is 0."""
+    """Accept x iff u h q(x) < p(x) + eps, else draw from norm((p - h q)+); at temperature 0 p is one-hot and q is 0.
+
+    Of a token that filters drop p is 0, and eps, too.
+    """
     p, sampled = pair.p(), pair.target_law.temperature > 0
     vocabulary = p.shape[-1]
     valid = (x >= 0) & (x < vocabulary)
@@ -151,7 +158,8 @@ def rejection_step(pair, drafted, x, h, epsilon, coin, now):
     p_x, q_x = p.gather(-1, at_x).squeeze(-1), q.gather(-1, at_x).squeeze(-1)
     # A token without weight in the draft's law was not drawn from it. Where the target is an argmax there is no q.
     drawn_from_q = (h * q_x > 0) | ~sampled
-    accepted = valid & drawn_from_q & (coin * (h * q_x) < p_x + torch.where(sampled, epsilon, 0.0))
+    epsilon = torch.where(sampled & pair.kept(x), epsilon, 0.0)
+    accepted = valid & drawn_from_q & (coin * (h * q_x) < p_x + epsilon)
     weights = laws.residual_weights(p, q, h)
     empty = (weights == 0).all(dim=-1)
     weights = torch.where(empty.unsqueeze(-1), p, weights)

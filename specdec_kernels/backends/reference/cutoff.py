@@ -1,0 +1,22 @@
+"""Where filters cut a row."""
+
+import torch
+
+from specdec_kernels.backends.reference import laws, requests
+from specdec_kernels.status import Status
+
+
+def cutoff(call):
+    """Value, id, count and mass of what is kept of each row."""
+    batch, inner, _ = call.rows.shape
+    who = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, who)
+    rows = call.rows[who.live]
+    cuts = laws.cuts(rows, law)
+    for name, nothing in (("value", -torch.inf), ("last", -1), ("count", 0), ("mass", 0), ("max", -torch.inf)):
+        output = getattr(call, name)
+        found = torch.tensor([getattr(cut, name) for cut in cuts], dtype=output.dtype, device=output.device)
+        who.write(output, found.view(len(rows), inner), idle=nothing, outside=nothing)
+    if call.status is not None:
+        status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+        who.write(call.status, status, outside=Status.PARAMETER)

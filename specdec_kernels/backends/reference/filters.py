@@ -1,0 +1,59 @@
+"""Which tokens of a row filters keep: everything sorted, everything summed."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec_kernels.backends.reference import mass
+from specdec_kernels.ops._laws import AFTER, TOGETHER
+
+SMALLEST = 2.0**-126  # weights below it are none
+
+
+class Cut(NamedTuple):
+    """The tokens kept, bool [V], and the figures of ``specdec_kernels.Cut``."""
+
+    kept: np.ndarray
+    value: float
+    last: int
+    count: int
+    mass: int
+    max: float
+
+
+def cut(v, top_k, top_p, min_p, rules):
+    """The Cut of a row: v float32, -inf for no weight. Off are top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST."""
+    largest, some = v.max(), v > -np.inf
+    by_k, by_share, by_least = 0 < top_k < len(v), top_p < 1, min_p >= SMALLEST
+    if largest == -np.inf:
+        return Cut(some, -np.inf, -1, 0, 0, -np.inf)
+    if not (by_k or by_share or by_least):
+        return Cut(some, -np.inf, -1, int(some.sum()), mass.mass(v, largest), largest)
+
+    order = np.argsort(-v, kind="stable")[: some.sum()]  # the largest first, ties by the lower id
+    ordered, weights = v[order], mass.weights(v, largest)[order]
+    rank, before = np.arange(len(order)), np.cumsum(weights) - weights
+    if rules & TOGETHER:  # what counts is before all that are equal
+        rank = np.searchsorted(-ordered, -ordered)
+        before = before[rank]
+    first = rank < top_k if by_k else np.ones_like(order, dtype=bool)
+    large = ordered >= largest + mass.log(min(min_p, np.float32(1))) if by_least else np.ones_like(first)
+    keep = first & large
+    if by_share:
+        cuts = {"top_k": (by_k, first), "min_p": (by_least, large)}
+        after = [keeps for name, (on, keeps) in cuts.items() if on and rules & AFTER[name]]
+        whole = int(weights[np.all(after, axis=0)].sum()) if after else mass.mass(v, largest)
+        keep &= before < np.uint64(max(1, mass.share(top_p, whole)))
+
+    kept = np.zeros_like(some)
+    kept[order[keep]] = True
+    last = int(order[keep][-1])
+    return Cut(kept, v[last], last, int(keep.sum()), int(weights[keep].sum()), largest)
+
+
+def argmax(v):
+    """The Cut of a row whose argmax alone is kept."""
+    last = int(v.argmax())
+    if v[last] == -np.inf:
+        return cut(v, 0, 1.0, 0.0, 0)
+    return Cut(np.arange(len(v)) == last, v[last], last, 1, 1 << 42, v[last])

@@ -1,0 +1,40 @@
+"""Log-probabilities and ranks of tokens."""
+
+import torch
+
+from specdec_kernels.backends.reference import laws, requests
+from specdec_kernels.status import Status
+
+
+def logprobs(call):
+    """log softmax over the tokens kept, how many of them are as large, and the largest of all."""
+    batch, inner, vocabulary = call.rows.shape
+    who = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, who)
+    rows, token = call.rows[who.live], call.tokens[who.live].long()
+    greedy = (law.temperature == 0).unsqueeze(-1)
+    logs = laws.log_weights(rows, law)
+    normalised = (logs - logs.logsumexp(dim=-1, keepdim=True)).nan_to_num(nan=-torch.inf)
+    best = torch.zeros_like(logs, dtype=torch.bool).scatter(-1, logs.argmax(dim=-1, keepdim=True), True)
+    best &= logs > -torch.inf
+    normalised = torch.where(greedy, torch.where(best, 0.0, -torch.inf), normalised)
+
+    valid = (token >= 0) & (token < vocabulary)
+    at = torch.where(valid, token, 0).unsqueeze(-1)
+    own = logs.gather(-1, at)
+    rank = torch.where(own > -torch.inf, (logs >= own).sum(dim=-1, keepdim=True), 0)
+    rank = torch.where(greedy & best.gather(-1, at), 1, rank).squeeze(-1)
+    who.write(call.logprob, torch.where(valid, normalised.gather(-1, at).squeeze(-1), -torch.inf), *[-torch.inf] * 2)
+    who.write(call.rank, torch.where(valid, rank, 0))
+
+    top = call.top_tokens.shape[-1]
+    ordered, order = torch.where(greedy & ~best, -torch.inf, logs).sort(dim=-1, descending=True, stable=True)
+    order = torch.where(ordered > -torch.inf, order, -1)[..., :top]
+    found = normalised.gather(-1, order.clamp(min=0))
+    who.write(call.top_tokens, order, idle=-1, outside=-1)
+    who.write(call.top_logprobs, torch.where(order >= 0, found, -torch.inf), *[-torch.inf] * 2)
+    if call.status is not None:
+        read = (token != -1) | (top > 0)
+        status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+        status |= (~valid & (token != -1)).int() * Status.TOKEN_RANGE
+        who.write(call.status, status, outside=Status.PARAMETER)

@@ -1,0 +1,144 @@
+"""cutoff: which tokens sampling filters keep."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import LAW, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._types import Number, Space
+from specdec_kernels.sampling import Sampling
+
+
+class Cut(NamedTuple):
+    """What filters keep of each row [...]: the tokens with ``v > value``, or ``v == value`` and an id up to ``last``.
+
+    ``v`` is the float32 logit over the temperature; the logit as it came where filters stand before the temperature.
+
+    Attributes
+    ----------
+    value : Tensor
+        float32: v of the last token kept. -inf where every filter is off, or no token has weight.
+    last : Tensor
+        int64: its id; with ``ties="all"`` the largest id of that v. -1 beside a value of -inf.
+    count : Tensor
+        int32: how many tokens are kept; tokens without weight (-inf, NaN) never are.
+    mass : Tensor
+        int64: the sum of the kept tokens' weights in units of 2**-42 of the largest. Where every filter is off the
+        row's mass, summed in tiles of 1,024 tokens, each in units of 2**-30 of its largest weight.
+    max : Tensor
+        float32: the largest v; -inf where no token has weight.
+    """
+
+    value: torch.Tensor
+    last: torch.Tensor
+    count: torch.Tensor  # type: ignore[assignment]  # tuples have a method of this name
+    mass: torch.Tensor
+    max: torch.Tensor
+
+
+CUTOFF = Op(
+    "cutoff",
+    rows=Kind("Tensor {}", shown="rows"),
+    request_index=OPTIONAL,
+    law=LAW,
+    value=Output(torch.float32, "out.value"),
+    last=Output(torch.int64, "out.last"),
+    count=Output(torch.int32, "out.count"),
+    mass=Output(torch.int64, "out.mass"),
+    max=Output(torch.float32, "out.max"),
+    status=Output(torch.int32, "status", optional=True),
+)
+
+
+def cutoff(
+    rows: torch.Tensor,
+    *,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    request_index: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> Cut:
+    """Where the filters of ``sampling`` cut each row: a threshold, how many tokens are kept, and their mass.
+
+    The ops that sample find it themselves; this one is for tests, and for engines that want to look at it. All figures
+    are the same bits on every backend.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
+    space : {"logits"}
+        Probabilities are final, and have no cut.
+    temperature : float or Tensor
+        float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``, without filters.
+        At 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
+    sampling : Sampling, optional
+        The filters, and the temperature.
+    request_index : Tensor, optional
+        int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the place of B.
+        -1 is an idle request: its row counts as one without weight. So does that of any other index outside [0, S),
+        with status 8.
+    out : Cut, optional
+        Preallocated outputs, contiguous.
+    status : Tensor, optional
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
+        temperature (argmax), top_p or min_p (off) or request_index out of range.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
+
+    Returns
+    -------
+    Cut
+        ``(value, last, count, mass, max)``, [...] each.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here, or knows no filters.
+
+    References
+    ----------
+    Fan, Lewis, Dauphin 2018 (top-k); Holtzman et al. 2020 (top-p); Nguyen et al. 2024 (min-p).
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> from specdec_kernels import Sampling
+    >>> logits = torch.tensor([2.0, 1.0, 1.0, 0.5, -1.0, 3.0])
+    >>> with specdec_kernels.backend("reference"):
+    ...     cut = specdec_kernels.cutoff(logits, sampling=Sampling(top_k=3))
+    >>> cut.value.item(), cut.last.item(), cut.count.item()  # tokens 5, 0 and the first of the two ones
+    (1.0, 1, 3)
+    """
+    raw = (rows, space, temperature, sampling, request_index, out, status, check)
+    if found := CUTOFF.recall(raw):
+        if check:
+            inputs.raise_for_status("cutoff", found[-1])
+        return Cut(*found[:5])
+    inputs.check_rows("rows", rows)
+    inputs.check_choice("space", space, inputs.SPACES)
+    if space == "probs":
+        raise ValueError("space: expected 'logits', for probabilities are final and have no cut; got 'probs'")
+    lead, device = rows.shape[:-1], rows.device
+    folded = inputs.rows3("rows", rows)
+    shape, seen = laws.number_shapes(rows, folded, request_index, None, *laws.numbers_in(temperature, sampling))
+    law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    given = out is not None or status is not None
+    cut = CUTOFF.outputs(Cut, out, device, lead, lead, lead, lead, lead)
+    if check or status is not None:
+        status = CUTOFF.output("status", status, lead, device)
+    CUTOFF(
+        folded, request_index, law, *(part.view(-1) for part in cut), None if status is None else status.view(-1),
+        given=given, raw=raw, results=cut if status is None else (*cut, status),
+    )  # fmt: skip
+    if check:
+        inputs.raise_for_status("cutoff", status)
+    return cut

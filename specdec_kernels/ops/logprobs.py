@@ -1,0 +1,142 @@
+"""logprobs: log-probabilities and ranks of given tokens, and the likeliest tokens beside them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import LAW, OPTIONAL, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._types import Number
+from specdec_kernels.sampling import Sampling
+
+
+class Logprobs(NamedTuple):
+    """Of each row [...] and its token.
+
+    Attributes
+    ----------
+    logprob : Tensor
+        float32: the token's log-probability in nats; -inf for one that filters drop, that has no weight, or none.
+    rank : Tensor
+        int32: how many of the tokens kept have at least its logit; 1 is the largest. 0 where the token is not kept.
+    top_tokens : Tensor
+        int64 [..., top]: the tokens of the largest logits, in order, ties by the lower id; -1 where fewer are kept.
+    top_logprobs : Tensor
+        float32 [..., top]: their log-probabilities; -inf beside -1.
+    """
+
+    logprob: torch.Tensor
+    rank: torch.Tensor
+    top_tokens: torch.Tensor
+    top_logprobs: torch.Tensor
+
+
+LOGPROBS = Op(
+    "logprobs",
+    rows=Kind("Tensor {}", shown="rows"),
+    tokens=TENSOR,
+    request_index=OPTIONAL,
+    law=LAW,
+    logprob=Output(torch.float32, "out.logprob"),
+    rank=Output(torch.int32, "out.rank"),
+    top_tokens=Output(torch.int64, "out.top_tokens"),
+    top_logprobs=Output(torch.float32, "out.top_logprobs"),
+    status=Output(torch.int32, "status", optional=True),
+)
+
+
+def logprobs(
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    top: int = 0,
+    request_index: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> Logprobs:
+    """``log softmax`` of each row at its token, the token's rank, and the ``top`` likeliest tokens.
+
+    Raw, of the logits as they came, without ``temperature`` and ``sampling``; else of the law that they make, over the
+    tokens that the filters keep. The rows and tokens of a verdict need no other shape: its padding, -1, costs nothing.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., V], contiguous along the vocabulary: logits.
+    tokens : Tensor
+        int64 or int32 [...]. -1 is none: logprob -inf and rank 0; its row is only read for ``top``.
+    temperature : float or Tensor
+        float32, broadcast to the rows. Short for ``sampling=Sampling(temperature=...)``. At 0 the argmax has logprob 0
+        and rank 1, alone among the top; other tokens have -inf, and their rank by logit among all.
+    sampling : Sampling, optional
+        How a row becomes a law.
+    top : int
+        How many of the likeliest tokens to name, in [0, V].
+    request_index : Tensor, optional
+        int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the place of B.
+        -1 is an idle request: as a row without a token and without weight. So is that of any other index outside
+        [0, S), with status 8.
+    out : Logprobs, optional
+        Preallocated outputs, contiguous.
+    status : Tensor, optional
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 4 a
+        token outside of the vocabulary, not -1; 8 a temperature (argmax), top_p or min_p (off) or request_index out of
+        range.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
+
+    Returns
+    -------
+    Logprobs
+        ``(logprob, rank, top_tokens, top_logprobs)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here, or has no such op.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> logits = torch.tensor([2.0, 1.0, 3.0])
+    >>> with specdec_kernels.backend("reference"):
+    ...     found = specdec_kernels.logprobs(logits, torch.tensor(0), top=2)
+    >>> round(found.logprob.item(), 4), found.rank.item(), found.top_tokens.tolist()
+    (-1.4076, 2, [2, 0])
+    """
+    raw = (rows, tokens, temperature, sampling, top, request_index, out, status, check)
+    if found := LOGPROBS.recall(raw):
+        if check:
+            inputs.raise_for_status("logprobs", found[-1])
+        return Logprobs(*found[:4])
+    inputs.check_rows("rows", rows)
+    lead, device = rows.shape[:-1], rows.device
+    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
+    inputs.check_shape("tokens", tokens, lead)
+    inputs.check_device("tokens", tokens, device)
+    if not inputs.is_int(top) or not 0 <= top <= rows.shape[-1]:
+        raise ValueError(f"top: expected an int from 0 to the vocabulary's {rows.shape[-1]}; got {top!r}")
+    folded = inputs.rows3("rows", rows)
+    count = folded.shape[0] * folded.shape[1]
+    shape, seen = laws.number_shapes(rows, folded, request_index, None, *laws.numbers_in(temperature, sampling))
+    law = laws.target_law("logits", temperature, sampling, shape, device, seen)
+    given = out is not None or status is not None
+    results = LOGPROBS.outputs(Logprobs, out, device, lead, lead, (*lead, top), (*lead, top))
+    if check or status is not None:
+        status = LOGPROBS.output("status", status, lead, device)
+    LOGPROBS(
+        folded, tokens.reshape(folded.shape[:2]), request_index, law, results.logprob.view(-1), results.rank.view(-1),
+        results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
+        None if status is None else status.view(-1), given=given, raw=raw,
+        results=results if status is None else (*results, status),
+    )  # fmt: skip
+    if check:
+        inputs.raise_for_status("logprobs", status)
+    return results
