@@ -32,6 +32,31 @@ def host_cost(book):
     return max(times) * 1e6 if times else None
 
 
+def of_unfiltered(filters, kinds, op="race_sample", **case):
+    """The largest share of the unfiltered call's time."""
+
+    def value(book):
+        ratios = [
+            book.ratio(f"filters: {op}", "unfiltered", filters=each, kind=kind, threads=1, **case)
+            for each in filters
+            for kind in kinds
+        ]
+        return None if None in ratios else 1 / min(ratios)
+
+    return value
+
+
+def filters_against(peer, filters):
+    def value(book):
+        kinds = ("normal", "zipf", "peaked")
+        ratios = [book.ratio("filters: race_sample", peer, filters=filters, kind=kind, threads=1) for kind in kinds]
+        return None if None in ratios else min(ratios)
+
+    return value
+
+
+SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
+
 GOALS = [
     Goal("race_sample, one row: share of torch.argmax", 0.4, False, of_argmax),
     Goal("race_sample, one row: times faster than softmax + multinomial", 60, True, times_multinomial),
@@ -40,4 +65,52 @@ GOALS = [
     Goal("verify_chain(rejection), B = 8: two threads over one", 1.8, True, scaling("rejection")),
     Goal("verify_chain(race), B = 8: two threads over one", 1.8, True, scaling("race")),
     Goal("host cost of a call, µs", 10, False, host_cost),
+    Goal(
+        "top_k 50, with top_p or without, min_p: share of unfiltered, any row",
+        1.1,
+        False,
+        of_unfiltered((*SHORT, "min_p 0.05"), ("normal", "zipf", "peaked")),
+    ),
+    Goal(
+        "top_k 50, with top_p or without: share of unfiltered, normal and Zipf rows",
+        0.8,
+        False,
+        of_unfiltered(SHORT, ("normal", "zipf")),
+    ),
+    Goal(
+        "top_p 0.9 over the row: share of unfiltered, peaked rows",
+        1.4,
+        False,
+        of_unfiltered(("top_p 0.9",), ("peaked",)),
+    ),
+    Goal("top_p 0.9 over the row: share of unfiltered, Zipf rows", 2, False, of_unfiltered(("top_p 0.9",), ("zipf",))),
+    Goal(
+        "top_p 0.9 over the row: share of unfiltered, normal rows", 4, False, of_unfiltered(("top_p 0.9",), ("normal",))
+    ),
+    Goal(
+        "verify_chain(race), top_k 50 + top_p 0.9: share of unfiltered",
+        1.1,
+        False,
+        of_unfiltered(("top_k 50, top_p 0.9",), ("normal", "zipf", "peaked"), "verify_chain", method="race"),
+    ),
+    Goal(
+        "verify_chain(rejection), top_k 50: share of unfiltered, peaked rows",
+        1.0,
+        False,
+        of_unfiltered(("top_k 50",), ("peaked",), "verify_chain", method="rejection"),
+    ),
+    Goal(
+        "verify_chain(rejection), top_p 0.9: share of unfiltered, peaked rows",
+        1.4,
+        False,
+        of_unfiltered(("top_p 0.9",), ("peaked",), "verify_chain", method="rejection"),
+    ),
+    Goal(
+        "top_k 50 + top_p 0.9: times faster than transformers",
+        100,
+        True,
+        filters_against("transformers", "top_k 50, top_p 0.9"),
+    ),
+    Goal("top_p 0.9: times faster than transformers", 150, True, filters_against("transformers", "top_p 0.9")),
+    Goal("top_k 50: times faster than torch.topk and a draw", 4, True, filters_against("torch.topk", "top_k 50")),
 ]

@@ -23,6 +23,8 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
+# Those that know sampling filters; the others refuse them by name. Modules about filters have a `backend` of these.
+FILTERING = (ORACLE, NATIVE)
 
 
 def pytest_configure():

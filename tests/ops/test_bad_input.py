@@ -147,7 +147,7 @@ class TestCheck:
         "changes, message",
         [
             ({"target": torch.full((3, 3, 10), torch.nan)}, "request 0: .*NaN"),
-            ({"draft_tokens": torch.tensor([[1, 1], [10, 1], [1, 1]])}, "request 1: a draft token out of range"),
+            ({"draft_tokens": torch.tensor([[1, 1], [10, 1], [1, 1]])}, "request 1: a token out of range"),
             ({"temperature": torch.tensor([1.0, 1.0, -1.0])}, "request 2: .*temperature"),
         ],
     )

@@ -63,7 +63,7 @@ def poison(tensor):
 
 
 def test_every_op_is_here():
-    named = {op.__name__ for op, _ in CALLS.values()} | {"compact_kv", "coin"}
+    named = {op.__name__ for op, _ in CALLS.values()} | {"compact_kv", "coin", "cutoff", "logprobs"}
     assert named == set(OPS)
     for name in OPS:
         options = inspect.signature(getattr(specdec_kernels, name)).parameters

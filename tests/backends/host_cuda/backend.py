@@ -7,11 +7,13 @@ import shutil
 import torch
 
 from specdec_kernels.backends._native import use_torch
-from specdec_kernels.backends.cuda import Kernels
+from specdec_kernels.backends.cuda import HAS, Kernels, unsupported
 from specdec_kernels.ops import OPS, Law, Noise
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
-__all__ = [*OPS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "workspaces"]
+__all__ = [
+    *HAS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported", "workspaces",
+]  # fmt: skip
 
 
 def machine(multiprocessors, capability, blocks_in_flight, schedule):
@@ -105,4 +107,4 @@ class HostCuda(Kernels):
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
 recalls, remember = _kernels.recalls, _kernels.remember
-globals().update({name: getattr(_kernels, name) for name in OPS})
+globals().update({name: getattr(_kernels, name) for name in HAS})

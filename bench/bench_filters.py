@@ -1,0 +1,117 @@
+"""Filters inside of race_sample and verify_chain against the same calls without, and against filters of their own:
+transformers' warpers and a draw, and torch.topk and a draw.
+"""
+
+import pytest
+import torch
+from harness import OURS, SEED, VOCABULARY, draft_near, logits
+
+import specdec_kernels as sd
+from specdec_kernels import Sampling
+
+UNFILTERED = "unfiltered"
+FILTERS = {
+    "top_k 50": {"top_k": 50},
+    "top_k 50, top_p 0.9": {"top_k": 50, "top_p": 0.9},
+    "joint": {"top_k": 50, "top_p": 0.9, "top_p_after": ()},
+    "min_p 0.05": {"min_p": 0.05},
+    "top_p 0.9": {"top_p": 0.9},
+}
+KINDS = ("normal", "zipf", "peaked")
+K = 5
+
+
+def rows_of(kind, shape):
+    """``peaked``: a head of 20 tokens anywhere in the row has most of the mass."""
+    generator = torch.Generator().manual_seed(SEED)
+    if kind == "normal":
+        return logits("normal", shape, SEED)
+    rows, vocabulary = torch.Size(shape[:-1]).numel(), shape[-1]
+    order = torch.rand(rows, vocabulary, generator=generator).argsort(-1)
+    if kind == "zipf":
+        values = (-1.2 * torch.arange(1, vocabulary + 1).log()).expand(rows, -1)
+    else:
+        values = torch.randn(rows, vocabulary, generator=generator) * 1.5
+        values[:, :20] += torch.linspace(14, 8, 20)
+    return values.gather(-1, order).reshape(shape)
+
+
+def ours(row, position, sampling):
+    return sd.race_sample(row, seed=SEED, position=position, sampling=sampling)
+
+
+def unfiltered(row, position, sampling):
+    return sd.race_sample(row, seed=SEED, position=position)
+
+
+def transformers(row, position, sampling):
+    from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    if sampling.top_k:
+        row = TopKLogitsWarper(sampling.top_k)(None, row)
+    if sampling.top_p < 1:
+        row = TopPLogitsWarper(sampling.top_p)(None, row)
+    if sampling.min_p:
+        row = MinPLogitsWarper(sampling.min_p)(None, row)
+    return torch.multinomial(torch.softmax(row, -1), 1)
+
+
+def topk_draw(row, position, sampling):
+    values, tokens = torch.topk(row, sampling.top_k)
+    law = torch.softmax(values, -1)
+    if sampling.top_p < 1:
+        law = law.masked_fill(law.cumsum(-1) - law >= sampling.top_p, 0)
+    return tokens.gather(-1, torch.multinomial(law, 1))
+
+
+CONTENDERS = {OURS: ours, UNFILTERED: unfiltered, "transformers": transformers, "torch.topk": topk_draw}
+
+
+@pytest.mark.parametrize("contender", CONTENDERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("filters", FILTERS)
+def bench_race_sample(measure, contender, filters, kind, threads):
+    sampling = Sampling(**FILTERS[filters])
+    if contender == "torch.topk" and not sampling.top_k:
+        pytest.skip("no top_k")
+    rows = rows_of(kind, (8, 1, VOCABULARY))
+    inputs = [(rows[i % 8], 1000 + i, sampling) for i in range(64)]
+
+    def check(call):
+        for row, position, _ in inputs[:8]:
+            with sd.backend("reference"):
+                expected = ours(row, position, sampling)
+            assert torch.equal(ours(row, position, sampling), expected)
+
+    case = {"filters": filters, "kind": kind, "V": VOCABULARY, "threads": threads}
+    check = check if contender == OURS else None
+    measure("filters: race_sample", contender, case, CONTENDERS[contender], inputs, check, bytes=4 * VOCABULARY)
+
+
+@pytest.mark.parametrize("contender", [OURS, UNFILTERED])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("filters", ["top_k 50", "top_k 50, top_p 0.9", "top_p 0.9"])
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def bench_verify_chain(measure, contender, method, filters, kind, threads):
+    sampling = Sampling(**FILTERS[filters]) if contender == OURS else Sampling()
+    target = rows_of(kind, (1, K + 1, VOCABULARY))
+    draft = None if method == "race" else draft_near(target[:, :K], 0.7, SEED)
+    tokens = sd.race_sample(
+        target[:, :K] if draft is None else draft, seed=SEED, position=1000 + torch.arange(K), sampling=sampling
+    )
+    inputs = [(1000 + i % 4,) for i in range(16)]
+
+    def call(position):
+        return sd.verify_chain(
+            tokens, target, draft, method=method, seed=SEED, position=position, sampling=sampling,
+            draft_sampling=None if draft is None else sampling,
+        )  # fmt: skip
+
+    def check(_):
+        for (position,) in inputs[:4]:
+            with sd.backend("reference"):
+                expected = call(position)
+            assert torch.equal(call(position).num_accepted, expected.num_accepted)
+
+    case = {"method": method, "filters": filters, "kind": kind, "threads": threads}
+    measure("filters: verify_chain", contender, case, call, inputs, check if contender == OURS else None)

@@ -1,0 +1,409 @@
+"""cutoff: which tokens filters keep, and their mass; equal in all figures on every backend."""
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, cutoff
+from specdec_kernels.backends.reference import mass
+from tests.conftest import FILTERING, running
+from tests.support import filters
+from tests.support.cases import DTYPES, UNTOUCHED, poisoned
+
+backend = pytest.fixture(running, name="backend", params=FILTERING)
+
+
+def rows_of(count, vocabulary, seed=0, dtype=torch.float32):
+    return 2 * torch.randn(count, vocabulary, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+MIXED = Sampling(
+    torch.tensor([1.0, 0.7, 0.0]),
+    torch.tensor([5, 0, 2]),
+    torch.tensor([1.0, 0.9, 0.5]),
+    torch.tensor([0.0, 0.05, 0.0]),
+)
+CALLS = {
+    "cutoff": (cutoff, {"rows": rows_of(3, 33), "sampling": MIXED}),
+    "cutoff without filters": (cutoff, {"rows": rows_of(3, 33), "temperature": 0.5}),
+}
+
+# filters.md 3.3: d, q, n, W.
+WEIGHTS = [
+    (0.0, 0x80000000, 0, 4398046511104),
+    (-0.1, 0x73D1B600, 0, 3979516837888),
+    (-0.34657359, 0x5A827800, 0, 3109887672320),
+    (-1.0, 0x5E2D5A00, 1, 1617951195136),
+    (-5.5, 0x85EA5400, 8, 17973813248),
+    (-13.37, 0x68C6B600, 19, 6866614),
+    (-21.0, 0x6836C400, 30, 3334),
+    (-30.0, 0x695B8600, 43, 0),
+]
+KNOWN = torch.tensor([2, 1, 1, 0.5, -1, 3, -torch.inf, 0])
+
+
+def cut_of(row, sampling, **options):
+    """The figures of one row as Python's numbers."""
+    return tuple(part.item() for part in cutoff(row, sampling=sampling, **options))
+
+
+def assert_cut(row, sampling):
+    """By the definition, token by token."""
+    keep = filters.kept(row, sampling)
+    assert cut_of(row, sampling) == pytest.approx(filters.figures(row, keep, sampling), rel=0, abs=0), sampling
+    return keep
+
+
+def test_exponential_of_the_oracle():
+    for d, q, n, weight in WEIGHTS:
+        assert tuple(map(int, mass.exponential(np.float32(d), np.float32(0)))) == (q, n)
+        assert int(mass.weights(np.float32(d), np.float32(0))) == weight
+
+
+@pytest.mark.parametrize("d", [-torch.inf, torch.nan, -3.4e38, -1e10, -5.9e6, -60.0, -1e-45, -0.0])
+def test_weights_at_the_ends(d):
+    assert int(mass.weights(np.float32(d), np.float32(0))) == (1 << 42 if d > -1 else 0)
+
+
+def test_fused_multiply_add_of_the_oracle():
+    """Against exact fractions: ties of the last bit, sums that cancel, products far apart from what is added."""
+    from fractions import Fraction
+
+    generator = np.random.default_rng(0)
+    a, b, c = generator.normal(size=(3, 2000)).astype(np.float32)
+    a[:500] = np.round(a[:500] * 8) / 8
+    b[:500] = 1 + 2.0 ** -generator.integers(1, 24, 500)
+    c *= 2.0 ** generator.integers(-30, 12, 2000).astype(np.float32)
+    # Just below a tie that float64 cannot tell from it: rounded twice, the result would be the even neighbour.
+    a[-2:], b[-2:], c[-2:] = 2.0**-24 * (1 + 2.0**-23), 1 - 2.0**-23, 1 + 2.0**-23
+    b[-1], c[-1] = -b[-1], -c[-1]
+    for one, other, third, found in zip(a, b, c, mass.fma(a, b, c), strict=True):
+        exact = Fraction(float(one)) * Fraction(float(other)) + Fraction(float(third))
+        near = np.float32(float(exact))
+        candidates = (np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf)))
+        distance, _, best = min((abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1, x) for x in candidates)
+        assert found == best, (one, other, third, distance)
+
+
+@pytest.mark.usefixtures("backend")
+class TestKnownAnswers:
+    @pytest.mark.parametrize("d, q, n, weight", WEIGHTS)
+    def test_weight(self, d, q, n, weight):
+        row = torch.tensor([0.0, d, -torch.inf])
+        assert cut_of(row, Sampling(top_k=2))[2:] == (2, (1 << 42) + weight, 0.0)
+
+    def test_mass_of_a_row(self):
+        assert cut_of(KNOWN, Sampling()) == (-torch.inf, -1, 7, 7866951909376, 3.0)
+
+    def test_top_p(self):
+        assert cut_of(KNOWN, Sampling(top_p=0.9, top_p_after=())) == (1.0, 2, 4, 7206419300352, 3.0)
+
+    @pytest.mark.parametrize("vocabulary", [1, 7, 1000, 1025, 5000])
+    @pytest.mark.parametrize("p", [0.5, 0.9, 2.0**-32, 1e-3, 1 - 2.0**-24])
+    @pytest.mark.parametrize("after", [(), ("top_k",)])
+    def test_equal_rows_are_exact(self, vocabulary, p, after):
+        """top_p = p keeps ceil(P V / 2^32) of V equal tokens, or all of them where ties stay together."""
+        row = torch.full((vocabulary,), 1.5)
+        count = -(-int(float(np.float32(p)) * 2**32) * vocabulary >> 32)
+        sampling = Sampling(top_p=p, top_p_after=after)
+        assert cut_of(row, sampling) == (1.5, count - 1, count, count << 42, 1.5)
+        together = sampling._replace(ties="all")
+        assert cut_of(row, together) == (1.5, vocabulary - 1, vocabulary, vocabulary << 42, 1.5)
+
+    def test_equal_tokens_of_a_long_row_do_not_overflow(self):
+        vocabulary = 1 << 20
+        row = torch.zeros(vocabulary)
+        assert cut_of(row, Sampling()) == (-torch.inf, -1, vocabulary, vocabulary << 42, 0.0)
+        assert cut_of(row, Sampling(top_p=0.75)) == (0.0, 3 * vocabulary // 4 - 1, 3 * vocabulary // 4, 3 << 60, 0.0)
+
+
+KINDS = {
+    "top_k": {"top_k": 4},
+    "top_k 1": {"top_k": 1},
+    "top_p": {"top_p": 0.8},
+    "top_p 0": {"top_p": 0.0},
+    "top_p tiny": {"top_p": 2.0**-33},
+    "top_p nearly 1": {"top_p": 1 - 2.0**-24},
+    "min_p": {"min_p": 0.1},
+    "min_p 1": {"min_p": 1.0},
+    "top_k, top_p": {"top_k": 6, "top_p": 0.7},
+    "top_k, min_p": {"top_k": 6, "min_p": 0.2},
+    "top_p, min_p": {"top_p": 0.9, "min_p": 0.05},
+    "all": {"top_k": 9, "top_p": 0.85, "min_p": 0.03},
+}
+AFTER = {"joint": (), "top_k": ("top_k",), "min_p": ("min_p",), "both": ("top_k", "min_p")}
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("ties", ["first", "all"])
+class TestByDefinition:
+    """Rows of up to 65 tokens, looked at one by one."""
+
+    @pytest.mark.parametrize("after", AFTER.values(), ids=AFTER)
+    @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+    def test_random_rows(self, kind, after, ties):
+        for size in (1, 2, 5, 17):
+            for seed, row in enumerate(rows_of(3, size, seed=size)):
+                temperature = (1.0, 0.6, 1.7)[seed]
+                assert_cut(row, Sampling(temperature, **kind, top_p_after=after, ties=ties))
+                assert_cut((2 * row).round() / 2, Sampling(temperature, **kind, top_p_after=after, ties=ties))
+
+    @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+    def test_before_the_temperature(self, kind, ties):
+        row = rows_of(1, 17, seed=3)[0]
+        sampling = Sampling(0.25, **kind, ties=ties, at_temperature=False)
+        keep = assert_cut(row, sampling)
+        assert torch.equal(keep, filters.kept(row, sampling._replace(temperature=1.0)))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+    def test_rows_of_every_type(self, dtype, kind, ties):
+        """Of 16 bits they tie often."""
+        row = (rows_of(1, 65)[0] / 8).to(dtype)
+        assert dtype != torch.bfloat16 or len(row.unique()) < 65
+        keep = assert_cut(row, Sampling(**kind, ties=ties))
+        if ties == "first" and kind == KINDS["top_k"]:
+            assert keep.sum() == 4
+
+    def test_top_k_at_the_ends(self, ties):
+        for size in (1, 5, 64, 65):
+            row = rows_of(1, size)[0].round()
+            for k in {1, 2, size - 1} - {0, size}:
+                assert_cut(row, Sampling(top_k=k, ties=ties))
+            unfiltered = cut_of(row, Sampling())
+            for k in (0, -1, -(2**63), size, size + 1, 2**63 - 1, 2**64 - 1):
+                assert cut_of(row, Sampling(top_k=k, ties=ties)) == unfiltered
+
+    def test_ties_across_the_boundary(self, ties):
+        for tied in (2, 3, 40):
+            row = torch.full((65,), -3.0)
+            row[::2], row[5 : 5 + tied] = torch.linspace(-9, -4, 33), 1.0
+            row[60] = 2.0
+            for kind in ({"top_k": 2}, {"top_k": 3}, {"top_p": 0.5}, {"top_p": 0.9}, {"min_p": 0.3}):
+                assert_cut(row, Sampling(**kind, ties=ties))
+
+    def test_two_equal_tokens_and_a_half(self, ties):
+        """A mass that is reached exactly keeps no more."""
+        row = torch.tensor([-torch.inf, 0.0, 0.0])
+        assert cut_of(row, Sampling(top_p=0.5, ties=ties))[2] == (1 if ties == "first" else 2)
+
+    @pytest.mark.parametrize("temperature", [1e-6, 1e6, 1.2e-38, 1e38])
+    def test_extreme_temperatures(self, temperature, ties):
+        row = rows_of(1, 33, seed=1)[0]
+        for kind in KINDS.values():
+            assert_cut(row, Sampling(temperature, **kind, ties=ties))
+
+    @pytest.mark.parametrize("forced", [1e9, 3.4e38])
+    def test_forced_tokens(self, forced, ties):
+        """A logit so large that others vanish beside it never drops all of them."""
+        row = rows_of(1, 33, seed=2)[0]
+        row[[7, 20]] = forced
+        for kind in KINDS.values():
+            for temperature in (0.6, 1.0, 2.0):
+                keep = assert_cut(row, Sampling(temperature, **kind, ties=ties))
+                assert keep[7]
+
+
+def long_rows():
+    """Rows of several tiles and cells that are hard to cut, and filters for them."""
+    size = 5000
+    normal = rows_of(1, size)[0]
+    tied = torch.full((size,), -2.0)
+    tied[torch.randperm(size, generator=torch.Generator().manual_seed(0))[:3000]] = 1.0
+    tied[::511] = 2.0
+    values = {
+        "normal": normal,
+        "rising": normal.sort().values,
+        "falling": normal.sort(descending=True).values,
+        "tied": tied,
+        "two values": (normal > 1).float(),
+        "one token": torch.where(torch.arange(size) == 4321, 0.5, -torch.inf),
+        "bfloat16": normal.bfloat16(),
+        "one peak a tile": torch.where(torch.arange(size) % 1024 == 77, 3.0, normal - 20),
+    }
+    for name, row in values.items():
+        for k, p, mu in [
+            (50, 1, 0),
+            (1500, 1, 0),
+            (0, 0.9, 0),
+            (0, 0.3, 0),
+            (0, 1, 0.05),
+            (300, 0.9, 0),
+            (50, 0.9, 0.1),
+        ]:
+            yield pytest.param(row, {"top_k": k, "top_p": float(p), "min_p": float(mu)}, id=f"{name} {k} {p} {mu}")
+
+
+@pytest.mark.parametrize("ties", ["first", "all"])
+@pytest.mark.parametrize("row, kind", long_rows())
+class TestLongRows:
+    def test_as_the_oracle(self, backend, row, kind, ties):
+        for after in ((), ("top_k", "min_p")):
+            sampling = Sampling(0.8, **kind, top_p_after=after, ties=ties)
+            found = cut_of(row, sampling)
+            with specdec_kernels.backend("reference"):
+                assert found == cut_of(row, sampling)
+            value, last, count, _, largest = found
+            v = torch.from_numpy(filters.scaled(row, 0.8))
+            above = v > value
+            assert count == (above | ((v == value) & (torch.arange(len(v)) <= last))).sum()
+            assert v[last] == value
+            assert largest == v.max()
+            if 0 < kind["top_k"] < count:
+                assert ties == "all"
+                assert above.sum() < kind["top_k"]
+
+
+@pytest.mark.usefixtures("backend")
+class TestMass:
+    def test_is_that_of_the_law(self):
+        for size in (5, 1024, 1025, 5000):
+            row = rows_of(1, size, seed=size)[0]
+            law = (row.double() - row.double().max()).exp().sum()
+            assert cut_of(row, Sampling())[3] * 2.0**-42 == pytest.approx(float(law), rel=1.3e-6)
+            assert cut_of(row, Sampling(min_p=1e-30))[3] * 2.0**-42 == pytest.approx(float(law), rel=4e-7)
+
+    def test_does_not_hang_on_the_order_within_tiles(self):
+        row = rows_of(1, 3000)[0]
+        mixed = torch.cat([tile[torch.randperm(len(tile))] for tile in row.split(1024)])
+        assert cut_of(row, Sampling())[2:] == cut_of(mixed, Sampling())[2:]
+
+    def test_a_cut_that_is_off_is_not_named(self):
+        """top_p is then of the row's mass by tiles, which does without what is tiny in them: here all but one token."""
+        row = torch.full((1024,), -22.0)
+        row[0] = 0.0
+        nearly = Sampling(top_p=1 - 2.0**-24)
+        for after in AFTER.values():
+            assert assert_cut(row, nearly._replace(top_p_after=after)).sum() == 1
+        assert assert_cut(row, nearly._replace(top_k=1023)).sum() > 500
+        assert assert_cut(row, nearly._replace(top_k=1023, top_p_after=("min_p",))).sum() == 1
+
+    def test_top_p_is_of_what_other_cuts_keep(self):
+        """Of 10 equal tokens 5 by top_k; half of the whole row are 5 again, half of those 3."""
+        row = torch.zeros(10)
+        half = Sampling(top_k=5, top_p=0.5)
+        assert cut_of(row, half)[2] == 3
+        assert cut_of(row, half._replace(top_p_after=("min_p",)))[2] == 5
+        assert cut_of(row, half._replace(top_p_after=()))[2] == 5
+
+
+NAN_ROW = torch.tensor([0.0, torch.nan, 2.0, 1.0])
+
+
+@pytest.mark.usefixtures("backend")
+class TestStatus:
+    def status(self, rows, sampling=None, **options):
+        bits = torch.full(rows.shape[:-1], UNTOUCHED, dtype=torch.int32)
+        found = cutoff(rows, sampling=sampling, status=bits, **options)
+        return bits.tolist(), found
+
+    def test_rows_without_weight(self):
+        rows = torch.full((3, 5), -torch.inf)
+        rows[1], rows[2, 3] = torch.nan, 0.5
+        for sampling in (Sampling(), Sampling(0.0), Sampling(0.0, top_k=2), Sampling(top_k=2), Sampling(top_p=0.5)):
+            bits, found = self.status(rows, sampling)
+            assert bits == [1, 1, 0]
+            for one in (0, 1):
+                assert [part[one].item() for part in found] == [-torch.inf, -1, 0, 0, -torch.inf]
+            assert found.count[2] == 1
+
+    @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=2), Sampling(0.0)])
+    def test_nan_has_no_weight(self, sampling):
+        bits, found = self.status(NAN_ROW[None], sampling)
+        assert bits == [1]
+        clean = cutoff(torch.where(NAN_ROW.isnan(), -torch.inf, NAN_ROW)[None], sampling=sampling)
+        assert all(map(torch.equal, found, clean))
+
+    def test_infinity_counts_as_the_largest(self):
+        row = torch.tensor([[1.0, torch.inf, torch.inf, 2.0]])
+        bits, found = self.status(row, Sampling(min_p=0.5))
+        assert bits == [1]
+        assert (found.count.item(), found.last.item(), found.max.item()) == (2, 2, filters.LARGEST)
+
+    def test_numbers_out_of_range_are_off(self):
+        rows = rows_of(6, 33)
+        bad = torch.tensor([torch.nan, -0.5, -torch.inf, 0.5, 2.0, torch.inf])
+        off = torch.tensor([1.0, 1.0, 1.0, 0.5, 1.0, 1.0])
+        bits, found = self.status(rows, Sampling(top_p=bad))
+        assert bits == [8, 8, 8, 0, 0, 0]
+        for b in range(6):
+            assert [part[b].item() for part in found] == list(cut_of(rows[b], Sampling(top_p=off[b].item())))
+        bits, found = self.status(rows, Sampling(min_p=bad))
+        assert bits == [8, 8, 8, 0, 0, 0]
+        off = [0.0, 0.0, 0.0, 0.5, 1.0, 1.0]
+        for b in range(6):
+            assert [part[b].item() for part in found] == list(cut_of(rows[b], Sampling(min_p=off[b])))
+
+    def test_bad_temperature(self):
+        bits, found = self.status(rows_of(2, 9), Sampling(torch.tensor([torch.nan, -1.0]), top_k=3))
+        assert bits == [8, 8]
+        assert found.count.tolist() == [1, 1]
+
+    def test_check(self):
+        with pytest.raises(RuntimeError, match="cutoff: row 0: a NaN"):
+            cutoff(NAN_ROW, check=True)
+
+
+@pytest.mark.usefixtures("backend")
+class TestCalls:
+    def test_temperature_zero_is_the_argmax(self):
+        row = torch.tensor([1.0, 3.5, 3.5, -2.0])
+        for sampling in (Sampling(0.0), Sampling(0.0, top_k=3), Sampling(0.0, top_p=0.5, at_temperature=False)):
+            assert cut_of(row, sampling) == (3.5, 1, 1, 1 << 42, 3.5)
+
+    def test_numbers_by_row(self):
+        rows = rows_of(3, 33)
+        found = cutoff(rows, sampling=MIXED)
+        for b in range(3):
+            assert [part[b].item() for part in found] == list(cut_of(rows[b], filters.each(MIXED, b)))
+
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_both_types_of_top_k(self, dtype):
+        k = torch.tensor([3, 0, 33], dtype=dtype)
+        assert cutoff(rows_of(3, 33), sampling=Sampling(top_k=k)).count.tolist() == [3, 33, 33]
+
+    def test_leading_dimensions(self):
+        rows = rows_of(24, 9).view(2, 3, 4, 9)
+        found = cutoff(rows, sampling=Sampling(top_k=torch.tensor([1, 2, 3, 4])))
+        assert found.count.shape == (2, 3, 4)
+        assert (found.count == torch.tensor([1, 2, 3, 4])).all()
+        assert cutoff(rows[:0]).mass.shape == (0, 3, 4)
+
+    def test_padded_rows(self):
+        rows = rows_of(3, 70)
+        assert all(map(torch.equal, cutoff(poisoned(rows), sampling=MIXED), cutoff(rows, sampling=MIXED)))
+
+    def test_request_index(self):
+        rows = rows_of(5, 33)
+        index = torch.tensor([2, -1, 0, 3, -2], dtype=torch.int32)
+        bits = torch.full((5,), UNTOUCHED, dtype=torch.int32)
+        found = cutoff(rows, sampling=MIXED, request_index=index, status=bits)
+        assert bits.tolist() == [0, 0, 0, 8, 8]
+        for b, entry in enumerate(index.tolist()):
+            row = [part[b].item() for part in found]
+            if 0 <= entry < 3:
+                assert row == list(cut_of(rows[b], filters.each(MIXED, entry)))
+            else:
+                assert row == [-torch.inf, -1, 0, 0, -torch.inf]
+
+    def test_out(self):
+        expected = cutoff(rows_of(3, 33), sampling=MIXED)
+        out = tuple(torch.full_like(part, UNTOUCHED) for part in expected)
+        found = cutoff(rows_of(3, 33), sampling=MIXED, out=out)
+        assert all(one is other for one, other in zip(found, out, strict=True))
+        assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"space": "probs"}, "space: expected 'logits', for probabilities are final and have no cut; got 'probs'"),
+        ({"space": "log"}, "space: expected one of 'logits', 'probs'; got 'log'"),
+        ({"out": (torch.zeros(3),) * 2}, r"out: expected \(value, last, count, mass, max\); got tuple"),
+        ({"out": (torch.zeros(3),) * 5}, "out.last: expected a tensor of int64; got float32"),
+    ],
+)
+def test_refused(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        cutoff(rows_of(3, 9), **options)

@@ -1,0 +1,631 @@
+"""Sampling filters in every op that reads rows: they act as if the tokens they drop had no weight."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from specdec_kernels import (
+    Sampling,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+    verify_tree,
+)
+from specdec_kernels.ops import Law
+from specdec_kernels.ops._laws import target_law
+from tests.conftest import FILTERING, INTERPRETED, PLAYED, running
+from tests.support import filters
+from tests.support.cases import chain_call, seeds
+from tests.support.enumeration import Contexts, Given, completed, output_law
+from tests.support.laws import assert_law
+from tests.support.races import LARGEST
+from tests.support.tree_enumeration import emitted_law
+from tests.support.tree_enumeration import output_law as tree_law
+from tests.support.trees import depths, tree_call
+
+backend = pytest.fixture(running, name="backend", params=FILTERING)
+refusing = pytest.fixture(running, params=(*PLAYED, *INTERPRETED))
+
+SAMPLINGS = {
+    "top_k": Sampling(0.8, top_k=3),
+    "top_p": Sampling(1.2, top_p=0.6),
+    "min_p": Sampling(min_p=0.15),
+    "ties": Sampling(2.0, top_k=5, top_p=0.9, ties="all"),
+    "all": Sampling(0.7, top_k=12, top_p=0.8, min_p=0.02, top_p_after=()),
+    "before the temperature": Sampling(3.0, top_p=0.7, at_temperature=False),
+}
+EACH = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+
+
+def rows_of(*lead, vocabulary=33, seed=0):
+    """Logits on a grid, so that they tie."""
+    rows = 2 * torch.randn(*lead, vocabulary, generator=torch.Generator().manual_seed(seed))
+    return (4 * rows).round() / 4
+
+
+def masked(rows, sampling):
+    """The rows without the tokens that filters drop; ``sampling`` has plain numbers."""
+    flat = rows.reshape(-1, rows.shape[-1])
+    return torch.stack([filters.masked(row, filters.kept(row, sampling)) for row in flat]).view(rows.shape)
+
+
+def without_temperature(call):
+    return {name: value for name, value in call.items() if name != "temperature"}
+
+
+CHAIN = without_temperature(chain_call(1, requests=16, slots=3, vocabulary=33))
+TREE = without_temperature(tree_call(1, requests=16, nodes=7, vocabulary=33)) | {"max_depth": 6}
+for _call in (CHAIN, TREE):
+    _call["target"] = (4 * _call["target"]).round() / 4
+NOISE = {"seed": seeds(64), "position": 5}
+CALLS = {
+    "verify_chain": (verify_chain, CHAIN),
+    "verify_chain race": (verify_chain, CHAIN | {"draft": None, "method": "race"}),
+    "verify_tree": (verify_tree, TREE),
+    "verify_tree race": (verify_tree, TREE | {"draft": None, "method": "race"}),
+    "race_sample": (race_sample, {"target": rows_of(64)} | NOISE),
+    "race_topk": (race_topk, {"draft": rows_of(64), "k": 20} | NOISE),
+    "residual": (residual, {"target": rows_of(64), "draft": rows_of(64, seed=1)}),
+    "overlap": (overlap, {"target": rows_of(64), "draft": rows_of(64, seed=1)}),
+}
+RACES = ("race_sample", "race_topk", "verify_chain race", "verify_tree race")
+WITH_DRAFT = ("verify_chain", "verify_tree", "residual", "overlap")
+ROWS = {"race_topk": "draft"}
+
+
+def assert_same(found, expected):
+    """Integers are equal; of figures only the normaliser may differ in its last bits."""
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        if one.is_floating_point():
+            torch.testing.assert_close(one, other, rtol=4e-6, atol=1e-6)
+        else:
+            assert torch.equal(one, other)
+
+
+# The rules of engines, written from their sources in float64, for rows in which no two logits are equal.
+
+
+def prefix(p, share):
+    """The fewest tokens, most likely first, whose sum reaches this share of all."""
+    order = p.argsort(descending=True)
+    before = p[order].cumsum(0) - p[order]
+    keep = torch.zeros(len(p), dtype=torch.bool)
+    keep[order] = before < share * p.sum()
+    return keep
+
+
+def top_k_first(x, k, p, mu):
+    """transformers, TensorRT-LLM, FlashInfer: each cut on what the one before left, min-p last and of what is left."""
+    law = x.softmax(-1)
+    law = torch.where(law >= law.sort(descending=True).values[k - 1], law, 0.0)
+    law = torch.where(prefix(law, p), law, 0.0)
+    return (law > 0) & (law >= mu * law.max())
+
+
+def min_p_first(x, k, p, mu):
+    """vLLM: min-p by logits, then top-k, then top-p of what is left."""
+    x = torch.where(x < x.max() + math.log(mu), -torch.inf, x) if mu else x
+    x = torch.where(x < x.sort(descending=True).values[k - 1], -torch.inf, x)
+    return prefix(x.softmax(-1), p) & (x > -torch.inf)
+
+
+def joint(x, k, p, mu):
+    """FlashInfer's joint order, SGLang's sampler: top-k and top-p on the whole row."""
+    law = x.softmax(-1)
+    rank = law.argsort(descending=True).argsort()
+    return (rank < k) & prefix(law, p) & (law >= mu * law.max())
+
+
+ENGINES = {
+    "vllm": min_p_first,
+    "huggingface": top_k_first,
+    "sglang": lambda x, k, p, mu: (top_k_first if mu else joint)(x, k, p, mu),
+    "sglang_verify": top_k_first,
+    "flashinfer": top_k_first,
+    "flashinfer_joint": joint,
+    "trtllm": top_k_first,
+    "llamacpp": top_k_first,
+}
+
+
+class TestPresets:
+    @pytest.mark.parametrize("name", ENGINES)
+    @pytest.mark.usefixtures("backend")
+    def test_keep_what_the_engine_keeps(self, name):
+        rows = 2 * torch.randn(40, 200, generator=torch.Generator().manual_seed(0))
+        for k, p, mu in [(200, 0.9, 0.0), (20, 0.9, 0.0), (20, 1.0, 0.05), (50, 0.6, 0.02), (9, 0.99, 0.3)]:
+            sampling = getattr(Sampling, name)(0.7, top_k=k, top_p=p, min_p=mu)
+            found = cutoff(rows, sampling=sampling)
+            seen = rows.double() / (1.0 if name == "llamacpp" else 0.7)
+            expected = [int(ENGINES[name](x, k, p, mu).sum()) for x in seen]
+            assert found.count.tolist() == expected
+
+    def test_orders_differ(self):
+        """Laws of which the orders keep other numbers of tokens, so that the test above can tell them apart."""
+        x = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1]).double().log()
+        assert [int(rule(x, 3, 0.7, 0.0).sum()) for rule in (top_k_first, joint)] == [2, 3]
+        x = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1]).double().log()
+        assert [int(rule(x, 5, 0.65, 0.3).sum()) for rule in (top_k_first, min_p_first)] == [2, 1]
+
+    def test_fields(self):
+        rules = {name: getattr(Sampling, name)(0.5, 7, 0.9)[4:] for name in ENGINES}
+        assert rules == {
+            "vllm": (("top_k", "min_p"), "first", True),
+            "huggingface": (("top_k",), "all", True),
+            "sglang": ((), "all", True),
+            "sglang_verify": (("top_k",), "all", True),
+            "flashinfer": (("top_k",), "all", True),
+            "flashinfer_joint": ((), "all", True),
+            "trtllm": (("top_k",), "first", True),
+            "llamacpp": (("top_k",), "first", False),
+        }
+        assert Sampling.sglang(min_p=0.1).top_p_after == ("top_k",)
+        assert Sampling.sglang(min_p=torch.zeros(3)).top_p_after == ("top_k",)
+        assert all(getattr(Sampling, name)(0.5, 7, 0.9, 0.1)[:4] == (0.5, 7, 0.9, 0.1) for name in ENGINES)
+
+
+@pytest.mark.usefixtures("backend")
+@EACH
+class TestAsIfMasked:
+    """What filters drop could as well be -inf: the noise is the same, so is every winner."""
+
+    @pytest.mark.parametrize("name", RACES)
+    def test_races(self, name, sampling):
+        op, call = CALLS[name]
+        rows = ROWS.get(name, "target")
+        expected = op(**call | {rows: masked(call[rows], sampling)}, temperature=sampling.temperature)
+        assert_same(op(**call, sampling=sampling), expected)
+
+    @pytest.mark.parametrize("name", WITH_DRAFT)
+    def test_pairs(self, name, sampling):
+        """Filters on the target, on the draft, on both."""
+        op, call = CALLS[name]
+        plain = Sampling(sampling.temperature)
+        for target, draft in [(sampling, plain), (plain, sampling), (sampling, sampling)]:
+            cut = call | {"target": masked(call["target"], target), "draft": masked(call["draft"], draft)}
+            found = op(**call, sampling=target, draft_sampling=draft)
+            assert_same(found, op(**cut, sampling=plain, draft_sampling=plain))
+
+    def test_mapped_rows(self, sampling):
+        """Of a draft with a vocabulary of its own the filters see its own rows."""
+        map_ = torch.arange(33, dtype=torch.int32) * 3 + 1
+        op, call = CALLS["race_sample"]
+        call = call | {"draft_map": map_}
+        expected = op(**call | {"target": masked(call["target"], sampling)}, temperature=sampling.temperature)
+        assert_same(op(**call, sampling=sampling), expected)
+
+
+@pytest.mark.usefixtures("backend")
+class TestRows:
+    @EACH
+    def test_drawn_tokens_are_kept(self, sampling):
+        row = rows_of(seed=4)
+        keep = filters.kept(row, sampling)
+        drawn = race_sample(row.expand(1000, -1), seed=seeds(1000), position=0, sampling=sampling)
+        assert set(drawn.tolist()) <= set(keep.nonzero().flatten().tolist())
+        assert len(drawn.unique()) > 1
+        several = race_topk(row.expand(50, -1), 33, seed=seeds(50), position=0, sampling=sampling)
+        assert (several.sort(-1).values[:, -int(keep.sum()) :] == keep.nonzero().flatten()).all()
+        assert ((several != -1).sum(-1) == keep.sum()).all()
+
+    @EACH
+    def test_winners_follow_the_law(self, sampling):
+        row = torch.tensor([0.5, 0.0, 0.5, -1.0, 1.5])
+        law = filters.masked(row / sampling.temperature, filters.kept(row, sampling)).double().softmax(-1)
+        assert_law(race_sample(row.expand(1500, -1), seed=seeds(1500), position=1, sampling=sampling), law)
+
+    def test_of_long_rows(self):
+        rows = torch.randn(6, 3000, generator=torch.Generator().manual_seed(2)).bfloat16()
+        for sampling in (
+            Sampling(top_k=40),
+            Sampling(top_p=0.5),
+            Sampling(min_p=0.1),
+            Sampling.flashinfer(1.5, 1000, 0.9),
+        ):
+            cut = cutoff(rows, sampling=sampling)
+            v = rows.float() * (np.float32(1) / np.float32(sampling.temperature))
+            token = torch.arange(3000)
+            keep = (v > cut.value[:, None]) | ((v == cut.value[:, None]) & (token <= cut.last[:, None]))
+            expected = race_sample(
+                filters.masked(rows, keep), seed=seeds(6), position=3, temperature=sampling.temperature
+            )
+            assert torch.equal(race_sample(rows, seed=seeds(6), position=3, sampling=sampling), expected)
+
+    def test_temperature_zero_ignores_filters(self):
+        for name, (op, call) in CALLS.items():
+            greedy = op(**call, temperature=0.0)
+            assert_same(op(**call, sampling=Sampling(0.0, 2, 0.5, 0.5, ties="all")), greedy), name
+
+    def test_top_k_1_is_the_argmax(self):
+        rows = rows_of(64)
+        drawn = race_sample(rows, **NOISE, sampling=Sampling(5.0, top_k=1))
+        assert torch.equal(drawn, race_sample(rows, **NOISE, temperature=0.0))
+
+    def test_numbers_by_request(self):
+        mixed = Sampling(
+            temperature=torch.tensor([1.0, 0.5, 0.0, 1.7]),
+            top_k=torch.tensor([3, 0, 2, -1], dtype=torch.int32),
+            top_p=torch.tensor([0.8, 1.0, 0.3, 0.6]),
+            min_p=torch.tensor([0.0, 0.2, 0.0, 0.05]),
+        )
+        batched = ("draft_tokens", "target", "draft", "seed", "position", "parents")
+        for op, call in CALLS.values():
+            call = {
+                key: value[:4] if key in batched and torch.is_tensor(value) else value for key, value in call.items()
+            }
+            found = tree_leaves(op(**call, sampling=mixed))
+            for b in range(4):
+                one = {
+                    key: value[b : b + 1] if key in batched and torch.is_tensor(value) else value
+                    for key, value in call.items()
+                }
+                expected = tree_leaves(op(**one, sampling=filters.each(mixed, b)))
+                assert_same([part[b] for part in found], [part[0] for part in expected])
+
+    def test_numbers_by_row_of_two_dimensions(self):
+        rows, k = rows_of(4, 5), torch.arange(1, 6)
+        found = race_sample(rows, seed=seeds(20).view(4, 5), position=0, sampling=Sampling(top_k=k))
+        for column in range(5):
+            one = race_sample(
+                rows[:, column], seed=seeds(20).view(4, 5)[:, column], position=0, sampling=Sampling(top_k=column + 1)
+            )
+            assert torch.equal(found[:, column], one)
+
+    def test_request_index(self):
+        states = Sampling(torch.tensor([1.0, 0.5]), torch.tensor([2, 0]), torch.tensor([1.0, 0.4]))
+        index = torch.tensor([1, 0, 0, -1, 1], dtype=torch.int32)
+        rows = rows_of(5)
+        found = race_sample(rows, seed=torch.tensor([8, 9]), position=0, sampling=states, request_index=index)
+        for b, entry in enumerate(index.tolist()):
+            if entry >= 0:
+                one = race_sample(rows[b], seed=8 + entry, position=0, sampling=filters.each(states, entry))
+                assert found[b] == one
+        assert found[3] == -1
+
+    def test_entries_are_those_of_a_filter(self):
+        """Where nothing else has any: three numbers, so index 3 points outside."""
+        bits = torch.empty(1, dtype=torch.int32)
+        for name, numbers in (("top_k", torch.ones(3).int()), ("top_p", torch.ones(3)), ("min_p", torch.ones(3))):
+            for entry, status in ((2, 0), (3, 8)):
+                index = torch.tensor([entry], dtype=torch.int32)
+                options = {"seed": 1, "position": 0, "request_index": index, "status": bits}
+                race_sample(rows_of(1), sampling=Sampling(**{name: numbers}), **options)
+                assert bits.tolist() == [status]
+
+    def test_a_draft_takes_no_filters_of_the_target(self):
+        for name in WITH_DRAFT:
+            op, call = CALLS[name]
+            sampling = Sampling(0.7, top_k=3, top_p=0.9)
+            assert_same(op(**call, sampling=sampling), op(**call, sampling=sampling, draft_sampling=Sampling(0.7)))
+
+    def test_of_a_draft_without_rows(self):
+        """One-hot drafts: accepted with the filtered probability, so never outside of what is kept."""
+        sampling = Sampling(1.2, top_k=4)
+        call = CHAIN | {"draft": None}
+        found = verify_chain(**call, sampling=sampling)
+        expected = verify_chain(**call | {"target": masked(CHAIN["target"], sampling)}, temperature=1.2)
+        assert_same(found, expected)
+
+
+@pytest.mark.usefixtures("backend")
+@EACH
+class TestInvariance:
+    """Speculation by a race emits what plain sampling with the same filters would."""
+
+    def test_chains(self, sampling):
+        call = CHAIN | {"draft": None, "method": "race"}
+        target, width = call["target"], call["target"].shape[1]
+        plain = race_sample(
+            target,
+            seed=call["seed"][:, None],
+            position=call["position"][:, None] + torch.arange(width),
+            sampling=sampling,
+        )
+        drafts = torch.where(torch.arange(3) < torch.arange(16)[:, None] % 4, plain[:, :-1], call["draft_tokens"])
+        for tokens in (call["draft_tokens"], plain[:, :-1], drafts):
+            verdict = verify_chain(**call | {"draft_tokens": tokens}, sampling=sampling)
+            for b in range(len(target)):
+                accepted = int(verdict.num_accepted[b])
+                assert torch.equal(verdict.tokens[b, : accepted + 1], plain[b, : accepted + 1])
+                assert accepted == 3 or tokens[b, accepted] != plain[b, accepted]
+
+    def test_trees(self, sampling):
+        call = TREE | {"draft": None, "method": "race"}
+        depth = torch.tensor([depths(row) for row in call["parents"].tolist()]).clamp(min=0)
+        plain = race_sample(
+            call["target"], seed=call["seed"][:, None], position=call["position"][:, None] + depth, sampling=sampling
+        )
+        verdict = verify_tree(**call, sampling=sampling)
+        accepted = 0
+        for b in range(16):
+            path = [node for node in verdict.path[b].tolist() if node != -1]
+            assert verdict.tokens[b, : len(path)].tolist() == plain[b, path].tolist()
+            accepted += len(path) - 1
+        assert accepted > 0
+
+
+# Laws whose tokens are dropped by a cut, to be enumerated: rows in which these tokens are there, but too small.
+
+
+class Cut(Given):
+    """Target and draft rows whose tokens without probability have a logit below all others."""
+
+    def rows(self, p, q):
+        return tuple(
+            rows.masked_fill(rows == -torch.inf, -30.0) if law.top_k or law.top_p < 1 or law.min_p else rows
+            for rows, law in zip(super().rows(p, q), self[:2], strict=True)
+        )
+
+
+def cut_contexts(given, vocabulary, depth, seed=0, keep=2):
+    """Contexts whose filtered side keeps its ``keep`` most likely tokens."""
+    contexts = Contexts(vocabulary, depth, seed)
+    for law, side in ((given.target, contexts.p), (given.draft, contexts.q)):
+        if law.top_k or law.top_p < 1 or law.min_p:
+            for said, whole in side.items():
+                kept = torch.where(whole >= whole.sort(descending=True).values[keep - 1], whole, 0.0)
+                side[said] = kept / kept.sum()
+    return contexts
+
+
+LAW, TOP_K, MIN_P, TOP_P = Law("logits", 0.7), {"top_k": 2}, {"min_p": 1e-8}, {"top_p": 1 - 1e-7}
+CUTS = {
+    "target": Cut(LAW._replace(**TOP_K), LAW),
+    "draft": Cut(LAW, LAW._replace(**TOP_K)),
+    "both": Cut(LAW._replace(**TOP_K), LAW._replace(**TOP_K, rules=4)),
+    "by min_p": Cut(LAW._replace(**MIN_P), LAW._replace(**MIN_P)),
+    "by top_p": Cut(LAW._replace(**TOP_P), LAW._replace(**TOP_P, rules=8)),
+}
+
+
+class TestExactly:
+    """Every coin and every draw of the oracle, enumerated."""
+
+    def assert_lossless(self, contexts, law, length):
+        impossible = {x: chance for x, chance in law.items() if not contexts.chance(contexts.p, x)}
+        assert not any(impossible.values())
+        law = completed(contexts, {x: chance for x, chance in law.items() if x not in impossible}, length)
+        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=2e-6)
+
+    @pytest.mark.parametrize("given", CUTS.values(), ids=CUTS)
+    def test_chains(self, given):
+        contexts = cut_contexts(given, 3, 2)
+        self.assert_lossless(contexts, output_law(contexts, [0.0, 0.0, 1.0], given=given), 3)
+        share = torch.tensor([0.75, 0.75])
+        self.assert_lossless(contexts, output_law(contexts, [0.25, 0.1875, 0.5625], share, given=given), 3)
+
+    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
+    @pytest.mark.parametrize("given", CUTS.values(), ids=CUTS)
+    def test_trees(self, given, replacement):
+        parents = (-1, 0, 0, 1)
+        contexts = cut_contexts(given, 3, max(depths(parents)), seed=4)
+        law = tree_law(contexts, parents, drawn_with_replacement=replacement, given=given)
+        self.assert_lossless(contexts, emitted_law(law), 3)
+
+    def test_certain_children(self):
+        parents = (-1, 0, 0, 1)
+        contexts = cut_contexts(CUTS["target"], 3, 2, seed=4)
+        law = tree_law(contexts, parents, certain=True, given=CUTS["target"])
+        self.assert_lossless(contexts, emitted_law(law), 3)
+
+    def test_a_draft_that_was_not_filtered_is_caught(self):
+        """Drafts drawn from a filtered law, and verified as if they were not."""
+        given = CUTS["draft"]
+        contexts = cut_contexts(given, 3, 1)
+
+        class Mistaken(Given):
+            def rows(self, p, q):
+                return rows_of_law(p), 0.7 * (q + 0.2).log()
+
+        law = output_law(contexts, [0.0, 1.0], given=Mistaken(LAW, LAW))
+        law = completed(contexts, law, 2)
+        assert law != pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-3)
+
+    def test_over_acceptance_stays_inside(self):
+        """epsilon is lossy, but what filters drop is not accepted by it."""
+        given, contexts = CUTS["target"], Contexts(4, 1)
+        contexts.p = dict.fromkeys(contexts.p, torch.tensor([0.7, 0.3, 0.0, 0.0]).double())
+        contexts.q = dict.fromkeys(contexts.q, torch.tensor([0.1, 0.6, 0.2, 0.1]).double())
+        law = output_law(contexts, [0.0, 1.0], epsilon=0.25, given=given)
+        accepted = {x: chance for x, chance in law.items() if chance}
+        assert all(contexts.p[()][x[0]] > 0 for x in accepted)
+        exact = output_law(contexts, [0.0, 1.0], given=given)
+        gain = [sum(chance for x, chance in found.items() if len(x) == 2) for found in (exact, law)]
+        assert gain == pytest.approx([0.1 + 0.3, 0.1 + 0.55], abs=2e-6)
+
+
+def rows_of_law(p):
+    return 0.7 * p.log()
+
+
+@pytest.mark.usefixtures("backend")
+class TestEpsilon:
+    def test_nothing_outside_is_accepted(self):
+        """epsilon = 1 accepts every draft but those that filters drop."""
+        row = rows_of(seed=4)
+        sampling = Sampling(top_k=5)
+        keep = filters.kept(row, sampling)
+        draft_tokens = torch.arange(33)[:, None]
+        call = {"target": row.expand(33, 2, 33), "draft": None, "seed": seeds(33), "position": 0, "epsilon": 1.0}
+        verdict = verify_chain(draft_tokens, **call, sampling=sampling)
+        assert (verdict.num_accepted.bool() == keep).all()
+        assert keep[verdict.tokens[:, 0]].all()
+        assert verify_chain(draft_tokens, **call).num_accepted.all()
+
+    def test_what_residual_says_of_it(self):
+        """Its mass is the probability that verify_chain rejects."""
+        p, q = rows_of(seed=4)[None], rows_of(seed=5)[None]
+        sampling = Sampling(top_k=5)
+        keep = filters.kept(p[0], sampling)
+        law, draft = filters.masked(p, keep).double().softmax(-1), q.double().softmax(-1)
+        rejected = (draft - torch.where(keep, law + 0.01, 0.0)).clamp(min=0).sum(-1)
+        mass = residual(p, q, sampling=sampling, epsilon=0.01).mass
+        torch.testing.assert_close(mass.double(), rejected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("name", CALLS)
+def test_numbers_out_of_range_are_off_and_reported(name):
+    """NaN and negative numbers in a tensor; larger ones than 1 mean all, and the first alone."""
+    op, call = CALLS[name]
+    count = len(call["seed"]) if "seed" in call else 64
+    bad = torch.ones(count)
+    bad[:3] = torch.tensor([torch.nan, -0.25, 2.0])
+    lead = {} if name.startswith("verify") else {"status": torch.empty(count, dtype=torch.int32)}
+    expected = tree_leaves(op(**call))
+    for sampling in (Sampling(top_p=bad), Sampling(min_p=torch.where(bad == 1, 0.0, bad))):
+        found = tree_leaves(op(**call, sampling=sampling, **lead))
+        status = lead["status"] if lead else found[-1]
+        assert (status & 8).tolist()[:4] == [8, 8, 0, 0]
+        off = (0, 1, 3)
+        assert_same([part[[*off]] & ~8 if part is status else part[[*off]] for part in found], [
+            part[[*off]] for part in expected
+        ])  # fmt: skip
+
+
+BAD = [
+    ({"top_k": 1.5}, TypeError, "top_k: expected an int or an int64 tensor; got 1.5"),
+    ({"top_k": True}, TypeError, "top_k: expected an int or an int64 tensor; got True"),
+    ({"top_k": torch.ones(64)}, TypeError, r"top_k: expected int64; got float32 \[64\]"),
+    ({"top_k": torch.ones(65).long()}, ValueError, r"top_k: expected shape \[64\]; got int64 \[65\]"),
+    ({"top_p": -0.1}, ValueError, r"top_p: expected a number \[0, 1\]; got -0.1"),
+    ({"top_p": 1.1}, ValueError, r"top_p: expected a number \[0, 1\]; got 1.1"),
+    ({"top_p": float("nan")}, ValueError, r"top_p: expected a number \[0, 1\]; got nan"),
+    ({"top_p": torch.ones(64).double()}, TypeError, "top_p: expected float32; got float64"),
+    ({"min_p": -0.1}, ValueError, r"min_p: expected a number \[0, 1\]; got -0.1"),
+    ({"min_p": 2}, ValueError, r"min_p: expected a number \[0, 1\]; got 2"),
+    ({"min_p": "0.1"}, TypeError, "min_p: expected a float or a float32 tensor; got '0.1'"),
+    ({"top_p_after": "top_k"}, TypeError, "top_p_after: expected a tuple of words; got 'top_k'"),
+    ({"top_p_after": ("top_p",)}, ValueError, "top_p_after: expected one of 'top_k', 'min_p'; got 'top_p'"),
+    ({"top_p_after": (["top_k"],)}, ValueError, "top_p_after: expected one of 'top_k', 'min_p'; got"),
+    ({"ties": "last"}, ValueError, "ties: expected one of 'first', 'all'; got 'last'"),
+    ({"at_temperature": 1}, TypeError, "at_temperature: expected a bool; got 1"),
+]
+
+
+@pytest.mark.parametrize("fields, error, message", BAD)
+def test_refused(fields, error, message):
+    op, call = CALLS["residual"]
+    with pytest.raises(error, match=r"^sampling\." + message):
+        op(**call, sampling=Sampling(**fields))
+    with pytest.raises(error, match=r"^draft_sampling\." + message):
+        op(**call, draft_sampling=Sampling(**fields))
+
+
+@pytest.mark.parametrize("fields", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": torch.zeros(64).long()}])
+def test_probabilities_are_final(fields):
+    op, call = CALLS["residual"]
+    (name,) = fields
+    with pytest.raises(ValueError, match=rf"^sampling\.{name}: expected none with space='probs'"):
+        op(**call, space="probs", sampling=Sampling(**fields))
+    with pytest.raises(ValueError, match=rf"^draft_sampling\.{name}: expected none with draft_space='probs'"):
+        op(**call, draft_space="probs", draft_sampling=Sampling(**fields))
+
+
+def test_filters_that_are_off_make_a_call_as_before():
+    off = Sampling(0.5, top_k=-3, top_p=1.0, min_p=0.0, ties="all", at_temperature=False)
+    assert target_law("logits", None, off, (3,), torch.device("cpu")) == Law("logits", 0.5)
+    assert target_law("probs", None, off._replace(temperature=1.0), (3,), torch.device("cpu")) == Law("probs", 1.0)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("fields", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": torch.tensor([0.5])}], ids=str)
+def test_backends_that_know_no_filters_say_so(refusing, fields):
+    (name,) = fields
+    for op, call in (CALLS["race_sample"], CALLS["residual"]):
+        with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this \w+: sampling\.{name}: "):
+            op(**call, sampling=Sampling(**fields))
+    with pytest.raises(RuntimeError, match=rf"cannot do this residual: draft_sampling\.{name}: "):
+        residual(**CALLS["residual"][1], draft_sampling=Sampling(**fields))
+    with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this cutoff: "):
+        cutoff(rows_of(2))
+    with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this logprobs: "):
+        logprobs(rows_of(2), torch.zeros(2).long())
+
+
+class TestPeersBugs:
+    """Bugs that other engines had."""
+
+    pytestmark = pytest.mark.usefixtures("backend")
+
+    @pytest.mark.parametrize("off", [0, -1, 33, 34, 2**31, torch.tensor(0), torch.tensor(-1), torch.tensor(33)])
+    def test_top_k_off(self, off):
+        """Taken literally, 0 leaves nothing."""
+        rows = rows_of(64)
+        assert torch.equal(race_sample(rows, **NOISE, sampling=Sampling(top_k=off)), race_sample(rows, **NOISE))
+
+    @pytest.mark.parametrize("sampling", [Sampling(0.6, 50, 0.95), Sampling(0.6, top_p=0.5), Sampling(0.6, min_p=0.1)])
+    def test_a_forced_token(self, sampling):
+        """1e9 over 0.6: a log-sum-exp rounds to the maximum, and a cut by probabilities drops every token."""
+        rows = rows_of(4, vocabulary=300)
+        rows[1, 123] = 1e9
+        rows[2, [5, 250]] = 1e9
+        bits = torch.empty(4, dtype=torch.int32)
+        drawn = race_sample(rows, seed=seeds(4), position=0, sampling=sampling, status=bits)
+        assert drawn[1] == 123
+        assert drawn[2] in (5, 250)
+        assert not bits.any()
+        alone = [race_sample(rows[b], seed=b, position=0, sampling=sampling).item() for b in (0, 3)]
+        assert drawn[[0, 3]].tolist() == alone
+
+    def test_ties_do_not_hang_on_the_batch(self):
+        """vLLM's paths for small and large batches kept other tied tokens."""
+        row = torch.zeros(9000).bfloat16()
+        row[::3] = 1
+        for sampling in (Sampling(top_k=2500), Sampling(top_p=0.5), Sampling.flashinfer(1.0, 100, 0.5)):
+            whole = race_sample(row.expand(3, -1), seed=seeds(3), position=0, sampling=sampling)
+            alone = [race_sample(row, seed=b, position=0, sampling=sampling).item() for b in range(3)]
+            assert whole.tolist() == alone
+
+    def test_a_row_that_is_masked_altogether(self):
+        rows = rows_of(3)
+        rows[1] = -torch.inf
+        bits = torch.empty(3, dtype=torch.int32)
+        for sampling in SAMPLINGS.values():
+            drawn = race_sample(rows, seed=seeds(3), position=0, sampling=sampling, status=bits)
+            assert bits.tolist() == [0, 1, 0]
+            assert drawn[1] == 0
+
+    def test_top_k_larger_than_what_is_left(self):
+        """By a grammar: of 20 tokens asked for 2 have weight."""
+        row = torch.full((33,), -torch.inf)
+        row[[4, 30]] = torch.tensor([0.0, -3.0])
+        drawn = race_topk(row, 20, seed=1, position=0, sampling=Sampling(top_k=20))
+        assert sorted(drawn.tolist()) == [-1] * 18 + [4, 30]
+
+    def test_one_token_is_left(self):
+        row = torch.full((33,), -torch.inf)
+        row[17] = float(-LARGEST / 2)
+        for sampling in SAMPLINGS.values():
+            assert race_sample(row, seed=1, position=0, sampling=sampling) == 17
+
+    def test_nan_harms_no_neighbour(self):
+        rows = rows_of(3)
+        expected = race_sample(rows, seed=seeds(3), position=0, sampling=SAMPLINGS["all"])
+        rows[1, ::2] = torch.nan
+        bits = torch.empty(3, dtype=torch.int32)
+        drawn = race_sample(rows, seed=seeds(3), position=0, sampling=SAMPLINGS["all"], status=bits)
+        assert drawn[[0, 2]].tolist() == expected[[0, 2]].tolist()
+        assert bits.tolist() == [0, 1, 0]
+        assert drawn[1] % 2 == 1
+
+    def test_equal_rows_never_emit_what_is_dropped(self):
+        """p = q to rounding, cut alike: what is rejected, if anything, is drawn from p."""
+        row = rows_of(seed=4)
+        sampling = Sampling(top_k=4)
+        keep = filters.kept(row, sampling)
+        target = row.expand(500, 2, 33)
+        drafts = race_sample(row.expand(500, 33), seed=seeds(500), position=7, sampling=sampling)
+        verdict = verify_chain(
+            drafts[:, None], target, target[:, :1], seed=seeds(500), position=0, sampling=sampling,
+            draft_sampling=sampling,
+        )  # fmt: skip
+        assert verdict.num_accepted.all()
+        assert keep[verdict.tokens].all()

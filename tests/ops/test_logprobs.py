@@ -1,0 +1,200 @@
+"""logprobs: log-probabilities and ranks of emitted tokens, raw or of the law they were drawn from."""
+
+import pytest
+import torch
+
+from specdec_kernels import Sampling, logprobs, verify_chain
+from tests.conftest import FILTERING, running
+from tests.support import filters
+from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
+
+backend = pytest.fixture(running, name="backend", params=FILTERING)
+
+
+def rows_of(*lead, vocabulary=33, seed=0):
+    return 2 * torch.randn(*lead, vocabulary, generator=torch.Generator().manual_seed(seed))
+
+
+TOKENS = torch.tensor([4, 0, 32])
+MIXED = Sampling(
+    temperature=torch.tensor([1.0, 0.7, 0.0]),
+    top_k=torch.tensor([5, 0, 2]),
+    top_p=torch.tensor([1.0, 0.9, 0.5]),
+    min_p=torch.tensor([0.0, 0.05, 0.0]),
+)
+CALLS = {
+    "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "top": 3}),
+    "logprobs raw": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}),
+}
+SAMPLINGS = {
+    "raw": Sampling(),
+    "temperature": Sampling(0.6),
+    "top_k": Sampling(1.3, top_k=4),
+    "top_p": Sampling(top_p=0.7),
+    "min_p": Sampling(0.8, min_p=0.1, at_temperature=False),
+}
+
+
+def by_definition(row, sampling):
+    """(log-probabilities, -inf where a token is not kept; float32 logits over the temperature, likewise) of one row."""
+    x = torch.from_numpy(filters.scaled(row, sampling.temperature))
+    x = filters.masked(x, filters.kept(row, sampling))
+    return x.double().log_softmax(-1), x
+
+
+def assert_close(found, expected):
+    torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+class TestByDefinition:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_every_token_of_a_row(self, sampling, dtype):
+        row = (rows_of()[:33] * 4).round().div(4).to(dtype)
+        found = logprobs(row.expand(33, -1), torch.arange(33), sampling=sampling, top=33)
+        logs, x = by_definition(row, sampling)
+        assert_close(found.logprob, logs)
+        ranks = [int((x >= own).sum()) if own > -torch.inf else 0 for own in x]
+        assert found.rank.tolist() == ranks
+
+        order = sorted((i for i in range(33) if x[i] > -torch.inf), key=lambda i: (-x[i], i))
+        padding = 33 - len(order)
+        assert (found.top_tokens == torch.tensor(order + [-1] * padding)).all()
+        best = torch.cat([logs[order], torch.full((padding,), -torch.inf).double()])
+        assert_close(found.top_logprobs, best.expand(33, -1))
+
+    def test_fewer_of_the_top_are_its_first(self, sampling):
+        rows = rows_of(3)
+        whole = logprobs(rows, TOKENS, sampling=sampling, top=33)
+        for top in (0, 1, 5):
+            found = logprobs(rows, TOKENS.int(), sampling=sampling, top=top)
+            assert torch.equal(found.logprob, whole.logprob)
+            assert torch.equal(found.top_tokens, whole.top_tokens[:, :top])
+            assert torch.equal(found.top_logprobs, whole.top_logprobs[:, :top])
+
+
+@pytest.mark.usefixtures("backend")
+class TestTokens:
+    def test_large_logits_lose_nothing(self):
+        row = torch.tensor([1e4, 1e4 - 200.0, -torch.inf])
+        found = logprobs(row.expand(3, -1), torch.arange(3))
+        assert found.logprob.tolist() == [0.0, -200.0, -torch.inf]
+        assert found.rank.tolist() == [1, 2, 0]
+
+    def test_temperature_zero(self):
+        row = torch.tensor([1.0, 3.5, 3.5, -torch.inf, 5.0 - 3])
+        for sampling in (Sampling(0.0), Sampling(0.0, top_k=2)):
+            found = logprobs(row.expand(5, -1), torch.arange(5), sampling=sampling, top=2)
+            assert found.logprob.tolist() == [-torch.inf, 0.0, *[-torch.inf] * 3]
+            assert found.rank.tolist() == [4, 1, 2, 0, 3]
+            assert found.top_tokens.tolist() == [[1, -1]] * 5
+            assert found.top_logprobs.tolist() == [[0.0, -torch.inf]] * 5
+
+    def test_no_token_and_none_that_is(self):
+        """-1 is a verdict's padding, and its row is not looked at; others outside of the vocabulary are an error."""
+        rows = rows_of(4)
+        rows[0] = torch.nan
+        bits = torch.full((4,), UNTOUCHED, dtype=torch.int32)
+        found = logprobs(rows, torch.tensor([-1, 33, -2, 5]), status=bits)
+        assert bits.tolist() == [0, 4, 4, 0]
+        assert found.logprob[:3].tolist() == [-torch.inf] * 3
+        assert found.rank[:3].tolist() == [0] * 3
+        assert found.rank[3] > 0
+        found = logprobs(rows, torch.tensor([-1, -1, -1, 5]), status=bits, top=1)
+        assert bits.tolist() == [1, 0, 0, 0]
+        assert found.top_tokens.flatten().tolist() == [-1, *rows[1:].argmax(-1).tolist()]
+
+    def test_rows_without_weight(self):
+        rows = torch.full((2, 5), -torch.inf)
+        rows[1] = torch.nan
+        bits = torch.full((2,), UNTOUCHED, dtype=torch.int32)
+        for sampling in (Sampling(), Sampling(0.0), Sampling(top_k=2)):
+            found = logprobs(rows, torch.tensor([0, 4]), sampling=sampling, top=2, status=bits)
+            assert bits.tolist() == [1, 1]
+            assert found.logprob.tolist() == [-torch.inf] * 2
+            assert found.rank.tolist() == [0, 0]
+            assert found.top_tokens.tolist() == [[-1, -1]] * 2
+
+    def test_of_a_verdict(self):
+        """The emitted tokens of a whole batch at once; what was drawn with filters is kept by them."""
+        call = chain_call(3, requests=8, slots=3, vocabulary=33) | {"temperature": None}
+        sampling = Sampling(torch.linspace(0.5, 1.5, 8), top_k=6)
+        verdict = verify_chain(**call, sampling=sampling, draft_sampling=Sampling())
+        slots = Sampling(sampling.temperature[:, None].expand(8, 4), top_k=6)
+        bits = torch.full((8, 4), UNTOUCHED, dtype=torch.int32)
+        found = logprobs(call["target"], verdict.tokens, sampling=slots, status=bits)
+        emitted = verdict.tokens != -1
+        assert not bits.any()
+        assert (found.logprob.isfinite() == emitted).all()
+        assert ((found.rank > 0) == emitted).all()
+        assert found.rank.max() <= 6
+
+
+@pytest.mark.usefixtures("backend")
+class TestCalls:
+    def test_numbers_by_row(self):
+        rows = rows_of(3)
+        found = logprobs(rows, TOKENS, sampling=MIXED, top=4)
+        for b in range(3):
+            one = logprobs(rows[b], TOKENS[b], sampling=filters.each(MIXED, b), top=4)
+            assert all(torch.equal(part[b], own) for part, own in zip(found, one, strict=True))
+
+    def test_numbers_out_of_range_are_off(self):
+        rows = rows_of(3)
+        bits = torch.full((3,), UNTOUCHED, dtype=torch.int32)
+        bad = Sampling(top_p=torch.tensor([torch.nan, 1.0, 1.0]), min_p=torch.tensor([0.0, -1.0, 0.0]))
+        found = logprobs(rows, TOKENS, sampling=bad, status=bits)
+        assert bits.tolist() == [8, 8, 0]
+        assert_close(found.logprob, logprobs(rows, TOKENS).logprob.double())
+
+    def test_leading_dimensions_and_padding(self):
+        rows, tokens = rows_of(2, 3, 4), torch.arange(24).view(2, 3, 4)
+        found = logprobs(poisoned(rows), tokens, top=2)
+        assert found.top_tokens.shape == (2, 3, 4, 2)
+        flat = logprobs(rows.view(24, 33), tokens.view(24), top=2)
+        assert all(torch.equal(one.flatten(), other.flatten()) for one, other in zip(found, flat, strict=True))
+        assert logprobs(rows[:0], tokens[:0], top=2).top_tokens.shape == (0, 3, 4, 2)
+        strided = logprobs(rows, tokens.transpose(0, 1).contiguous().transpose(0, 1), top=2)
+        assert all(map(torch.equal, strided, found))
+
+    def test_request_index(self):
+        rows, index = rows_of(5), torch.tensor([2, -1, 0, 3, -2], dtype=torch.int32)
+        tokens = torch.arange(5)
+        bits = torch.full((5,), UNTOUCHED, dtype=torch.int32)
+        found = logprobs(rows, tokens, sampling=MIXED, request_index=index, top=2, status=bits)
+        assert bits.tolist() == [0, 0, 0, 8, 8]
+        for b, entry in enumerate(index.tolist()):
+            if 0 <= entry < 3:
+                one = logprobs(rows[b], tokens[b], sampling=filters.each(MIXED, entry), top=2)
+                assert all(torch.equal(part[b], own) for part, own in zip(found, one, strict=True))
+            else:
+                assert [part[b].tolist() for part in found] == [-torch.inf, 0, [-1, -1], [-torch.inf] * 2]
+
+    def test_out(self):
+        expected = logprobs(rows_of(3), TOKENS, sampling=MIXED, top=3)
+        out = [torch.full_like(part, UNTOUCHED) for part in expected]
+        found = logprobs(rows_of(3), TOKENS, sampling=MIXED, top=3, out=out)
+        assert all(one is other for one, other in zip(found, out, strict=True))
+        assert all(map(torch.equal, found, expected))
+
+    def test_check(self):
+        with pytest.raises(RuntimeError, match="logprobs: request 0: a token out of range"):
+            logprobs(rows_of(3), TOKENS + 33, check=True)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"tokens": TOKENS.float()}, r"tokens: expected a tensor of int32 or int64; got float32 \[3\]"),
+        ({"tokens": TOKENS[:2]}, r"tokens: expected shape \[3\]; got int64 \[2\]"),
+        ({"top": 34}, "top: expected an int from 0 to the vocabulary's 33; got 34"),
+        ({"top": -1}, "top: expected an int from 0 to the vocabulary's 33; got -1"),
+        ({"top": True}, "top: expected an int from 0 to the vocabulary's 33; got True"),
+        ({"out": (torch.zeros(3),) * 2}, r"out: expected \(logprob, rank, top_tokens, top_logprobs\); got tuple"),
+        ({"temperature": 0.5, "sampling": Sampling()}, "temperature: expected None beside sampling="),
+    ],
+)
+def test_refused(changes, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        logprobs(**{"rows": rows_of(3), "tokens": TOKENS} | changes)
