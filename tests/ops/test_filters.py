@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+import specdec_kernels
 from specdec_kernels import (
     Sampling,
     cutoff,
@@ -548,6 +549,39 @@ def test_backends_that_know_no_filters_say_so(refusing, fields):
         cutoff(rows_of(2))
     with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this logprobs: "):
         logprobs(rows_of(2), torch.zeros(2).long())
+
+
+class TestBoundsOfTheMass:
+    """A race's winner is asked whether it is kept, mostly by bounds on the row's mass. At their edge they must not tell."""
+
+    def test_a_tile_loses_what_is_far_below_its_peak(self):
+        """Four peaks of equal weight: the third begins where p = 0.5 ends. Beside its peak a tile's tail has no mass;
+        a bound that counts the tail's would keep the third.
+        """
+        peaks = torch.tensor([5, 1030, 2060, 3090])
+        row = torch.full((4096,), -21.0)
+        row[peaks] = torch.tensor([0.0, 0.0, 0.0, -1e-30])
+        sampling = Sampling(top_p=0.5, top_p_after=())
+        assert cutoff(row, sampling=sampling).last == 1030
+        rows, call = row.expand(256, -1), {"seed": 7, "position": torch.arange(256)}
+        assert set(race_sample(rows, **call).tolist()) == set(peaks.tolist())
+        assert set(race_sample(rows, **call, sampling=sampling).tolist()) == {5, 1030}
+
+    @pytest.mark.parametrize("ties", ["first", "all"])
+    def test_many_rows_race_as_if_masked(self, ties):
+        """Rows with equal values at the cut, values across many cells, and laws from flat to peaked."""
+        generator = torch.Generator().manual_seed(3)
+        for spread in (0.05, 1.0, 6.0):
+            rows = (torch.randn(16, 5000, generator=generator) * spread).bfloat16()
+            for share in (0.1, 0.5, 0.9, 1 - 2.0**-24):
+                sampling = Sampling(top_p=share, top_p_after=(), ties=ties)
+                with specdec_kernels.backend("reference"):
+                    cut = cutoff(rows, sampling=sampling)
+                v, value = rows.float(), cut.value.unsqueeze(-1)
+                keep = (v > value) | (v == value) & (torch.arange(5000) <= cut.last.unsqueeze(-1))
+                call = {"seed": 9, "position": torch.arange(16)}
+                found = race_sample(rows, **call, sampling=sampling)
+                assert found.equal(race_sample(filters.masked(rows, keep), **call))
 
 
 class TestPeersBugs:
