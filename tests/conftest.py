@@ -60,7 +60,7 @@ def poisoned_memory():
 def running(request):
     """Runs a test under the backend that its parameter names."""
     if request.param in INTERPRETED:
-        from tests.support import triton_device  # noqa: F401  makes the interpreter quicker, and exact
+        from tests.support import triton_device  # noqa: F401  makes the interpreter quicker
     with specdec_kernels.backend(request.param), poisoned_memory():
         yield request.param
 

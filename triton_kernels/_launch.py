@@ -52,6 +52,11 @@ def tile_of(vocab):
     return tile, triton.cdiv(vocab, tile), max(1, tile // 1024)
 
 
+def mass_items_of(vocab):
+    """float32 words of scratch memory for a pair of rows whose masses are learned: ``_rows.mass_items_of`` twice."""
+    return 6 * triton.cdiv(vocab, 1024)
+
+
 def splits_of(requests, tiles, device):
     """Programs a row: eight a multiprocessor if the rows allow it, and never more than eight tiles each."""
     wanted = 8 * multiprocessors(device) // max(1, requests)

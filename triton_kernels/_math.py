@@ -9,7 +9,14 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+if triton.knobs.runtime.interpret:
+    from specdec_kernels.triton_kernels._interpreted import fma
+else:
+    fma = tl.fma
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 GROUP = tl.constexpr(64)  # tokens whose first arrival is drawn together
+MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units of their own maximum
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(2.0**-126)
 INFINITY = tl.constexpr(float("inf"))
@@ -143,19 +150,50 @@ def neg_log1p_neg(u):
 
 @triton.jit
 def exp_or_zero(x):
-    """exp(x), 0 below -87.3 and for a NaN. The interpreter rounds a fused multiply-add twice: there ulps differ."""
+    """exp(x), 0 below -87.3 and for a NaN."""
     y = tl.minimum(tl.maximum(x, -88.0), 88.0)
-    shifted = tl.fma(y, 1.4426950216293335, 12582912.0)
+    shifted = fma(y, 1.4426950216293335, 12582912.0)
     whole = shifted - 12582912.0
-    f = tl.fma(y, 1.9259629911266175e-8, tl.fma(y, 1.4426950216293335, 0.0 - whole))
-    r = tl.fma(f, 0.001327647129073739, 0.009675540961325169)
-    r = tl.fma(r, f, 0.05550713092088699)
-    r = tl.fma(r, f, 0.24022120237350464)
-    r = tl.fma(r, f, 0.6931469440460205)
-    r = tl.fma(r, f, 1.0000001192092896)
+    f = fma(y, 1.9259629911266175e-8, fma(y, 1.4426950216293335, 0.0 - whole))
+    r = fma(f, 0.001327647129073739, 0.009675540961325169)
+    r = fma(r, f, 0.05550713092088699)
+    r = fma(r, f, 0.24022120237350464)
+    r = fma(r, f, 0.6931469440460205)
+    r = fma(r, f, 1.0000001192092896)
     raised = shifted.to(tl.int32, bitcast=True) << 23
     r = tl.add(r.to(tl.int32, bitcast=True), raised, sanitize_overflow=False).to(tl.float32, bitcast=True)
     return tl.where(x >= -87.3, r, 0.0)
+
+
+# mass.h
+
+
+@triton.jit
+def integer_exp(d):
+    """(q, n) as uint32 with exp(d) = q 2^-31 2^-n, for d <= 0. A NaN and -inf have a large n."""
+    rounded = fma(d, 1.4426950216293335, 12582912.0)
+    f = fma(d, 1.4426950216293335, 12582912.0 - rounded)
+    r = fma(f, 5563.6337890625, 40565.296875)
+    r = fma(r, f, 232814.109375)
+    r = fma(r, f, 1007565.9375)
+    r = fma(r, f, 2907269.25)
+    r = fma(r, f, 12582912.0)  # rounds to a whole number, which stands in the low bits
+    n = tl.sub(0x4B400000, rounded.to(tl.uint32, bitcast=True), sanitize_overflow=False)
+    return r.to(tl.uint32, bitcast=True) << 9, n
+
+
+@triton.jit
+def unit_weight(below_tile_max):
+    """A weight in its tile: 2^-30 of the tile's maximum, uint32. Two of them fit 32 bits."""
+    q, n = integer_exp(below_tile_max)
+    return (q >> 1) >> tl.minimum(n, 31)
+
+
+@triton.jit
+def tile_mass(units, tile_below_max):
+    """What a tile adds to its row's mass, int64: its weights in units of its own maximum, so much below the row's."""
+    q, n = integer_exp(tile_below_max)
+    return (units * (q >> 9).to(tl.int64)) >> (tl.minimum(n, 53) + 10).to(tl.int64)
 
 
 # softmax.h, race.h, residual.h, accept.h
@@ -188,6 +226,12 @@ def race_score(log_weight, arrival):
 def slack(a, b):
     """More than all roundings of a score near these two can add up to."""
     return 2e-5 + 4e-7 * (tl.abs(a) + tl.abs(b))
+
+
+@triton.jit
+def log_sum_of(mass):
+    """The log of the sum of a row's weights, in units of the largest."""
+    return log(mass.to(tl.float32) * 2.0**-42)
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from specdec_kernels.triton_kernels._rows import (
     group_tops,
     key_at,
     learn_pair,
+    mass_items_of,
     number,
     row_at,
 )
@@ -74,7 +75,7 @@ def laws_kernel(
         Law(inverse if TARGET == "logits" else None, greedy), key_at(record + 4),
         Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab),
         Law(draft_inverse if DRAFT == "logits" else None, draft_greedy), draft_map,
-        record, partials + 4 * tl.cdiv(vocab, TILE) * row, figures + 4 * row, tl.program_id(1), tl.num_programs(1),
+        record, partials + 2 * mass_items_of(vocab) * row, figures + 4 * row, tl.program_id(1), tl.num_programs(1),
         TILE, TILES,
     )  # fmt: skip
     if last:

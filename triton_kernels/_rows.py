@@ -17,17 +17,18 @@ from specdec_kernels.triton_kernels._laws import (
 from specdec_kernels.triton_kernels._math import (
     GROUP,
     INFINITY,
+    INTERPRETED,
+    MASS_TILE,
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
     Noise,
     any_of,
-    exp_or_zero,
     key_of,
-    log,
+    log_sum_of,
+    tile_mass,
+    unit_weight,
 )
-
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 # Records of rows and requests begin alike: the best key (two words), programs done, status.
 DONE, FLAGS = tl.constexpr(2), tl.constexpr(3)
@@ -170,7 +171,7 @@ def _max_or_nan(a, b):
 
 @triton.jit
 def group_tops(x):
-    """The largest of each group [groups]; a NaN or +inf shows as NaN or +inf."""
+    """The largest of each row [rows] of a block; a NaN or +inf shows as NaN or +inf."""
     if INTERPRETED:  # which runs a reduction that it does not know element by element
         return tl.max(tl.where(x == x, x, INFINITY), axis=1)
     else:
@@ -199,38 +200,95 @@ def is_last(ticket, programs):
 
 
 @triton.jit
-def lse_tiles(row, law, first, last, partials, TILE: tl.constexpr):
-    """Stores (largest, sum of exp) of each tile [first, last) of a row of logits; returns whether one was bad.
+def mass_items_of(columns):
+    """float32 words that the mass tiles of a row take in scratch memory: a maximum and two words of units each."""
+    return 3 * tl.cdiv(columns, MASS_TILE)
 
-    Partial sums are kept by tile, not by program, so that no result depends on how a row was split. The approximate
-    exponential is good to a few ulp where terms are large.
+
+@triton.jit
+def store_item(items, count, tile, top, units):
+    """Keeps a mass tile: its largest value and its mass in units of that. Scalars: one thread stores them all."""
+    here = tile < count
+    words = items.to(tl.pointer_type(tl.int32), bitcast=True)
+    tl.store(items + tile, top, mask=here)
+    tl.store(words + count + tile, units.to(tl.int32), mask=here)
+    tl.store(words + 2 * count + tile, (units >> 32).to(tl.int32), mask=here)
+
+
+@triton.jit
+def store_items(items, count, tile, tops, units):
+    """Keeps one, two or four mass tiles from ``tile`` on."""
+    TILES: tl.constexpr = tops.shape[0]
+    if TILES == 1:
+        store_item(items, count, tile, tl.max(tops, axis=0), tl.sum(units, axis=0))
+    else:
+        even_tops, odd_tops = tl.split(tl.reshape(tops, [TILES // 2, 2]))
+        even_units, odd_units = tl.split(tl.reshape(units, [TILES // 2, 2]))
+        if TILES == 2:
+            store_item(items, count, tile, tl.max(even_tops, axis=0), tl.sum(even_units, axis=0))
+            store_item(items, count, tile + 1, tl.max(odd_tops, axis=0), tl.sum(odd_units, axis=0))
+        else:
+            first_top, third_top = tl.split(even_tops)
+            second_top, fourth_top = tl.split(odd_tops)
+            first_units, third_units = tl.split(even_units)
+            second_units, fourth_units = tl.split(odd_units)
+            store_item(items, count, tile, first_top, first_units)
+            store_item(items, count, tile + 1, second_top, second_units)
+            store_item(items, count, tile + 2, third_top, third_units)
+            store_item(items, count, tile + 3, fourth_top, fourth_units)
+
+
+@triton.jit
+def load_masses(row, law, start, TILE: tl.constexpr):
+    """A tile of a row [mass tiles, tokens], so that a thread has tokens of one mass tile only, where it can."""
+    MASSES: tl.constexpr = max(TILE // MASS_TILE, 1)
+    GROUPS: tl.constexpr = TILE // MASSES // GROUP
+    group, mass, column = tl.arange(0, GROUPS), tl.arange(0, MASSES), tl.arange(0, GROUP)
+    tokens = start + mass[None, :, None] * MASS_TILE + group[:, None, None] * GROUP + column[None, None, :]
+    x = tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
+    return tl.reshape(tl.trans(x, 1, 0, 2), [MASSES, GROUPS * GROUP])
+
+
+@triton.jit
+def mass_tiles(row, law, first, last, items, TILE: tl.constexpr):
+    """Stores what the mass tiles in the tiles [first, last) of a row of logits weigh; returns whether one was bad.
+
+    Their weights are whole numbers in units of each tile's own maximum, so nothing depends on how a row was split or
+    on the order of a sum. They can be added to each other only once the row's maximum is known: ``finish_mass``.
     """
+    MASSES: tl.constexpr = max(TILE // MASS_TILE, 1)
+    count = tl.cdiv(row.columns, MASS_TILE)
     bad = first < 0
     for tile in range(first, last):
-        raw = load_tile(row, law, tl.cast(tile, tl.int32) * TILE, TILE)
-        tops = group_tops(raw)
-        tile_bad = any_of(unclean_groups(raw, tops, law)) > 0
-        x = clean(raw, law)
-        top = tl.max(clean(tops, law), axis=0)
-        if tile_bad:
-            top = tl.max(tl.max(x, axis=1), axis=0)
-        terms = tl.exp(x - tl.where(top > -INFINITY, top, 0.0))
-        tl.store(partials + 2 * tile, top)
-        tl.store(partials + 2 * tile + 1, tl.sum(tl.sum(terms, axis=1), axis=0))
-        bad = bad | tile_bad
+        start = tl.cast(tile, tl.int32) * TILE
+        raw = load_masses(row, law, start, TILE)
+        x, tops = raw * law.inverse, group_tops(raw)
+        bad = bad | (any_of(unclean_groups(raw, tops, law)) > 0)
+        tops = tops * law.inverse
+        if any_of((tops < INFINITY) == 0) > 0:  # a NaN, or infinity, may be by the temperature
+            x = clean(raw, law)
+            tops = group_tops(x)
+        weights = unit_weight(x - tops[:, None])  # 0 of a NaN, and everywhere in a tile that has no weight
+        one, other = tl.split(tl.reshape(weights, [MASSES, weights.shape[1] // 2, 2]))
+        units = tl.sum((one + other).to(tl.int64), axis=1)
+        store_items(items, count, tl.cast(tile, tl.int32) * MASSES, tops, units)
     return bad
 
 
 @triton.jit
-def finish_lse(partials, tiles, TILES: tl.constexpr):
-    """(largest, log of the sum, status) from the partial sums of all tiles."""
-    tile = tl.arange(0, TILES)
-    tops = tl.load(partials + 2 * tile, mask=tile < tiles, other=-INFINITY, cache_modifier=".cg")
-    sums = tl.load(partials + 2 * tile + 1, mask=tile < tiles, other=0.0, cache_modifier=".cg")
+def finish_mass(items, count, ITEMS: tl.constexpr):
+    """(largest, log of the sum, status) of a row from all its mass tiles."""
+    tile = tl.arange(0, ITEMS)
+    here = tile < count
+    words = items.to(tl.pointer_type(tl.uint32), bitcast=True)
+    tops = tl.load(items + tile, mask=here, other=-INFINITY, cache_modifier=".cg")
+    low = tl.load(words + count + tile, mask=here, other=0, cache_modifier=".cg")
+    high = tl.load(words + 2 * count + tile, mask=here, other=0, cache_modifier=".cg")
+    units = (high.to(tl.int64) << 32) | low.to(tl.int64)
     top = tl.max(tops, axis=0)
-    total = tl.sum(sums * exp_or_zero(tops - top), axis=0)
+    mass = tl.sum(tile_mass(units, tops - top), axis=0)
     some = top > -INFINITY
-    return tl.where(some, top, 0.0), tl.where(some, log(total), INFINITY), top == -INFINITY
+    return tl.where(some, top, 0.0), tl.where(some, log_sum_of(mass), INFINITY), top == -INFINITY
 
 
 @triton.jit
@@ -247,8 +305,8 @@ def argmax_tiles(row, law, first, last, TILE: tl.constexpr):
 
 
 @triton.jit
-def scan_row(row, law, key, sums, split, splits, TILE: tl.constexpr):
-    """A program's part of what probabilities of a row need: its log-sum-exp, or at T = 0 its argmax, in ``key``.
+def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
+    """A program's part of what probabilities of a row need: its mass, in ``items``, or at T = 0 its argmax, in ``key``.
 
     Returns whether a value was bad.
     """
@@ -259,14 +317,14 @@ def scan_row(row, law, key, sums, split, splits, TILE: tl.constexpr):
             best, bad = argmax_tiles(row, law, first, last, TILE)
             tl.atomic_max(key, best, sem="relaxed")
         elif law.inverse is not None:
-            bad = lse_tiles(row, law, first, last, sums, TILE)
+            bad = mass_tiles(row, law, first, last, items, TILE)
     elif law.inverse is not None:
-        bad = lse_tiles(row, law, first, last, sums, TILE)
+        bad = mass_tiles(row, law, first, last, items, TILE)
     return bad
 
 
 @triton.jit
-def finish_row(row, law, draft_map, key, sums, own, TILE: tl.constexpr, TILES: tl.constexpr):
+def finish_row(row, law, draft_map, key, items, own, ITEMS: tl.constexpr):
     """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
     if law.greedy is not None:
@@ -277,11 +335,11 @@ def finish_row(row, law, draft_map, key, sums, own, TILE: tl.constexpr, TILES: t
             barrier()  # all warps have read
             tl.store(key, best * 0)
         elif law.inverse is not None:
-            top, log_sum, weightless = finish_lse(sums, tl.cdiv(row.columns, TILE), TILES)
+            top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, MASS_TILE), ITEMS)
         tl.store(own, top)
         tl.store(own + 1, log_sum)
     elif law.inverse is not None:
-        top, log_sum, weightless = finish_lse(sums, tl.cdiv(row.columns, TILE), TILES)
+        top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, MASS_TILE), ITEMS)
         tl.store(own, top)
         tl.store(own + 1, log_sum)
     return top, log_sum, weightless
@@ -289,28 +347,29 @@ def finish_row(row, law, draft_map, key, sums, own, TILE: tl.constexpr, TILES: t
 
 @triton.jit
 def learn_pair(
-    target, target_law, target_key, draft, draft_law, draft_map, record, sums, own, split, splits,
+    target, target_law, target_key, draft, draft_law, draft_map, record, items, own, split, splits,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of a row, or a pair of rows, whose probabilities are wanted.
 
     (whether it was the last part; then what was learned of the target's and of the draft's row: it is stored at
-    ``own``, four floats). Sums of tiles go to ``sums``, four floats a tile of the target's row; ``record`` counts parts
-    and holds the key of a draft row's argmax.
+    ``own``, four floats). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer;
+    ``record`` counts parts and holds the key of a draft row's argmax.
     """
-    tiles = tl.cdiv(target.columns, TILE)
-    bad = scan_row(target, target_law, target_key, sums, split, splits, TILE)
+    ITEMS: tl.constexpr = TILES * max(TILE // MASS_TILE, 1)
+    draft_items = items + mass_items_of(target.columns)
+    bad = scan_row(target, target_law, target_key, items, split, splits, TILE)
     if draft is not None:
-        bad |= scan_row(draft, draft_law, key_at(record), sums + 2 * tiles, split, splits, TILE)
+        bad |= scan_row(draft, draft_law, key_at(record), draft_items, split, splits, TILE)
     if bad:
         tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
     p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
     last = is_last(record + DONE, splits)
     if last:
-        p_top, p_log_sum, weightless = finish_row(target, target_law, None, target_key, sums, own, TILE, TILES)
+        p_top, p_log_sum, weightless = finish_row(target, target_law, None, target_key, items, own, ITEMS)
         if draft is not None:
             q_top, q_log_sum, draft_weightless = finish_row(
-                draft, draft_law, draft_map, key_at(record), sums + 2 * tiles, own + 2, TILE, TILES
+                draft, draft_law, draft_map, key_at(record), draft_items, own + 2, ITEMS
             )
             weightless |= draft_weightless
         if weightless:

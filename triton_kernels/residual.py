@@ -123,7 +123,7 @@ def residual(call):
         return
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 8 * rows, (4 + 4 * tiles) * rows)
+        counters, scratch = _launch.workspace(target, 8 * rows, (4 + _launch.mass_items_of(vocab)) * rows)
         shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
         shared["ALIGNED"] = _launch.aligned(target, call.draft, call.probs)
         shared |= {

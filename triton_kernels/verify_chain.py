@@ -42,6 +42,7 @@ from specdec_kernels.triton_kernels._rows import (
     is_last,
     key_at,
     learn_pair,
+    mass_items_of,
     noise_at,
     number,
     probability_at,
@@ -137,12 +138,12 @@ def race_slot(target, law, noise, slot, token, alone, record, request, split, sp
 
 @triton.jit
 def learn_slot(
-    target, target_law, draft, draft_law, draft_map, h, epsilon, noise, slot, token, record, request, own, sums, split,
+    target, target_law, draft, draft_law, draft_map, h, epsilon, noise, slot, token, record, request, own, items, split,
     splits, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of what is to be learned of a slot's rows; the last one says whether the walk ends there."""
     last, p_known, q_known = learn_pair(
-        target, target_law, None, draft, draft_law, draft_map, record, sums, own, split, splits, TILE, TILES
+        target, target_law, None, draft, draft_law, draft_map, record, items, own, split, splits, TILE, TILES
     )
     if last:
         in_range = (token >= 0) & (token < target.columns)
@@ -248,7 +249,7 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, partials,
+    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -322,7 +323,7 @@ def verify_chain_kernel(
                 if walking:
                     learn_slot(
                         target_slot, target_law, draft_slot, draft_law, draft_map, h, share, noise, slot, token,
-                        record, request, figures + 4 * slot, partials + 4 * tl.cdiv(vocab, TILE) * (row + slot), split,
+                        record, request, figures + 4 * slot, items + 2 * mass_items_of(vocab) * (row + slot), split,
                         splits, TILE, TILES,
                     )  # fmt: skip
                 walking = walking & (token != -1)
@@ -380,7 +381,9 @@ def verify_chain(call):
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, (4 + 4 * tiles) * rows if learns else 0)
+        counters, scratch = _launch.workspace(
+            target, 4 * rows + 8 * requests, (4 + _launch.mass_items_of(vocab)) * rows if learns else 0
+        )
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
             draft_tokens_slot=call.draft_tokens.stride(-1),
@@ -397,7 +400,7 @@ def verify_chain(call):
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
             **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
             tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
-            status=call.status, counters=counters, figures=scratch, partials=scratch[4 * rows :],
+            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :],
             METHOD="race" if race else "rejection", TARGET=call.target_law.space,
             DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
             ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),

@@ -47,6 +47,7 @@ from specdec_kernels.triton_kernels._rows import (
     learn_pair,
     load_tile,
     load_tokens,
+    mass_items_of,
     noise_at,
     number,
     probability_at,
@@ -91,6 +92,7 @@ def masses(
 ):  # fmt: skip
     """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
 
+    These are sums of floats: unlike p and q, they may differ from another backend's in their last bits.
     ``marks`` has the bits of the parts, modulo 64, in which children have tokens.
     """
     PART: tl.constexpr = min(MASS_PART, TILE)
@@ -195,7 +197,7 @@ def race_node(
 
 @triton.jit
 def try_node(
-    tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own, sums,
+    tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own, items,
     split, splits, REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of what is to be learned of a node's rows; the last one tries the children."""
@@ -204,7 +206,7 @@ def try_node(
     decides = node >= 0
     if LEARNS:
         decides, p_known, q_known = learn_pair(
-            target, target_law, None, draft, draft_law, draft_map, record, sums, own, split, splits, TILE, TILES
+            target, target_law, None, draft, draft_law, draft_map, record, items, own, split, splits, TILE, TILES
         )
         if decides:  # the walk may have gone elsewhere since
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
@@ -277,7 +279,7 @@ def verify_tree_kernel(
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, partials,
+    tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, items,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -336,7 +338,7 @@ def verify_tree_kernel(
                     try_node(
                         tree, node, below, nodes, target_node, target_law, draft_node, draft_law, draft_map,
                         later(noise, depth), records, request, figures + 4 * node,
-                        partials + 4 * tl.cdiv(vocab, TILE) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
+                        items + 2 * mass_items_of(vocab) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
                         TILE, TILES,
                     )  # fmt: skip
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
@@ -387,7 +389,9 @@ def verify_tree(call):
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, (4 + 4 * tiles) * rows if learns else 0)
+        counters, scratch = _launch.workspace(
+            target, 6 * rows + 8 * requests, (4 + _launch.mass_items_of(vocab)) * rows if learns else 0
+        )
         arguments = dict(
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
@@ -402,7 +406,7 @@ def verify_tree(call):
             **_launch.noise(call.noise, "request"),
             tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
             path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
-            figures=scratch, partials=scratch[4 * rows :], METHOD="race" if race else "rejection",
+            figures=scratch, items=scratch[4 * rows :], METHOD="race" if race else "rejection",
             REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
             DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
             ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "compiled" / "triton.json"
 FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # Stored and loaded. ptxas gives up this much of its own accord where that lets one more program of 128 threads on a
-# multiprocessor: such kernels use 168 registers, 128 or fewer, of 255.
+# multiprocessor.
 MOST_SPILLED = 160
 # Of races over rows and of draws: six programs of 128 threads on a multiprocessor. What is rare must not set it.
 MOST_REGISTERS = 80

@@ -1,10 +1,17 @@
 """The Triton copy of the maths gives the bits of the C++ headers."""
 
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from specdec_kernels._C import maths
 
+from tests.backends.host_cuda.build import FLAGS, ROOT
 from tests.ops.test_noise import header_arrivals, mapped, sweep
 from tests.support.triton_device import DEVICE
 
@@ -14,6 +21,7 @@ from specdec_kernels.triton_kernels import _launch, _laws, _math, _races, _rows 
 
 SEEDS = (0, 1, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
 COUNT = 4096
+COMPILER = os.environ.get("CXX", "g++")
 
 
 def run(kernel, count, *tensors, **numbers):
@@ -95,6 +103,22 @@ def exp_kernel(x, y, COUNT: tl.constexpr):
 
 
 @_launch.kernel
+def integer_exp_kernel(x, y, z, w, COUNT: tl.constexpr):
+    i = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    d = tl.load(x + i)
+    q, n = _math.integer_exp(d)
+    tl.store(y + i, q.to(tl.int32, bitcast=True))
+    tl.store(z + i, n.to(tl.int32, bitcast=True))
+    tl.store(w + i, _math.unit_weight(d).to(tl.int32, bitcast=True))
+
+
+@_launch.kernel
+def tile_mass_kernel(x, y, z, COUNT: tl.constexpr):
+    i = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    tl.store(z + i, _math.tile_mass(tl.load(y + i), tl.load(x + i)))
+
+
+@_launch.kernel
 def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     at = _rows.tile_tokens(tl.cast(0, tl.int32), COUNT)
     start = tl.load(x)
@@ -172,6 +196,73 @@ def test_exponential():
     found = run(exp_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
     expected = mapped(maths.exp_or_zero, x)
     assert (bits(found) == bits(expected)).all()
+
+
+@pytest.fixture(scope="module")
+def mass_header(tmp_path_factory):
+    if shutil.which(COMPILER) is None:
+        pytest.skip("no C++ compiler")
+    path = tmp_path_factory.mktemp("mass") / "integer_exp.so"
+    source = Path(__file__).parent / "integer_exp.cpp"
+    flags = [*FLAGS, "-O1", "-shared", "-I", ROOT / "csrc" / "include"]
+    subprocess.run([COMPILER, *map(str, flags), str(source), "-o", str(path)], check=True)
+    return ctypes.CDLL(str(path))
+
+
+def distances():
+    """What a value may be below a maximum: 131,072 float32, nearly all at random."""
+    generator = np.random.default_rng(0)
+
+    def around(x):
+        return (np.float32(x).view(np.uint32) + np.arange(-20, 21)).astype(np.uint32).view(np.float32)
+
+    halves = -(np.arange(60) + 0.5) * np.log(2)  # where n steps
+    special = [
+        0.0, -0.0, -np.inf, np.nan, -1e-45, -1e-40, -(2.0**-126), -3.4e38, np.finfo(np.float32).min, -1e10, -1e30
+    ]  # fmt: skip
+    chosen = np.concatenate([special, around(-(2**23) * np.log(2)), *map(around, halves)]).astype(np.float32)
+    count = (32 * COUNT - len(chosen)) // 3
+    spread = [-generator.uniform(0, 50, count), -(2.0 ** generator.uniform(-149, 128, count))]
+    spread.append(-generator.uniform(0, 1, 32 * COUNT - len(chosen) - 2 * count))
+    return np.concatenate([chosen, *spread]).astype(np.float32)
+
+
+def of_header(function, *arrays):
+    function(arrays[0].ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(len(arrays[0])), *(
+        ctypes.c_void_p(array.ctypes.data) for array in arrays[1:]
+    ))  # fmt: skip
+
+
+def test_integer_exponential(mass_header):
+    d = distances()
+    q, n, units = np.zeros((3, len(d)), dtype=np.uint32)
+    of_header(mass_header.integer_exp, d, q, n, units)
+    out = torch.zeros(3, len(d), dtype=torch.int32, device=DEVICE)
+    arguments = dict(zip("xyzw", (device(d, np.float32), *out), strict=True))
+    _launch.launch(integer_exp_kernel, (32,), 4, **arguments, COUNT=COUNT)
+    found_q, found_n, found_units = out.cpu().numpy().view(np.uint32)
+    light = n >= 64  # weighs nothing, and may be a NaN, whose bits are the machine's
+    assert (light == (found_n >= 64)).all()
+    assert light[2:4].all()
+    assert (found_units == units).all()
+    assert ((found_q == q) | light).all()
+    assert ((found_n == n) | light).all()
+    assert light.mean() < 0.5
+    assert (units[light] == 0).all()
+
+
+def test_mass_of_tiles(mass_header):
+    d = distances()
+    generator = np.random.default_rng(1)
+    units = (2.0 ** generator.uniform(30, 40, len(d))).astype(np.uint64)
+    units[:2] = 2**40
+    mass = np.zeros_like(units)
+    of_header(mass_header.tile_mass, d, units, mass)
+    out = torch.zeros(len(d), dtype=torch.int64, device=DEVICE)
+    units = torch.from_numpy(units.view(np.int64)).to(DEVICE)
+    _launch.launch(tile_mass_kernel, (32,), 4, x=device(d, np.float32), y=units, z=out, COUNT=COUNT)
+    assert mass[0] == 2**52
+    assert (out.cpu().numpy().view(np.uint64) == mass).all()
 
 
 @pytest.mark.parametrize("start", [0, 4096, 128 * 1024])

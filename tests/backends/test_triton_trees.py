@@ -42,7 +42,7 @@ def close_calls(call, options):
 
 
 def assert_same_verdict(call, **options):
-    """Bit for bit; under rejection but for close calls."""
+    """Bit for bit; under rejection but for close calls, since later children of a node go by sums of floats."""
     if call.get("method") == "race":
         assert_same(verify_tree, **call, **options)
         return

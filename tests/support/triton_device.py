@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import pytest
 import torch
 
@@ -33,16 +32,5 @@ def patch_language_once_a_launch():
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, run_patched
 
 
-def fuse_multiply_adds():
-    """The interpreter rounds the product of a fused multiply-add, too; in float64 that product is exact."""
-
-    def create_fma(self, x, y, z):
-        wide = x.data.astype(np.float64) * y.data + z.data
-        return interpreter.TensorHandle(wide.astype(x.data.dtype), z.dtype.scalar)
-
-    interpreter.InterpreterBuilder.create_fma = create_fma
-
-
 if INTERPRETED:
     patch_language_once_a_launch()
-    fuse_multiply_adds()
