@@ -14,9 +14,9 @@ import importlib
 
 from specdec_kernels.triton_kernels import _versions  # noqa: F401  first: an old Triton is reported by name
 
-from specdec_kernels.backends._filters import LACKING
 from specdec_kernels.ops import OPS
 
+LACKING = ("logprobs",)  # ops
 __all__ = [name for name in OPS if name not in LACKING]
 
 for _name in __all__:

@@ -190,6 +190,13 @@ def unit_weight(below_tile_max):
 
 
 @triton.jit
+def row_weight(below_max):
+    """A weight in its row: 2^-42 of the row's maximum, int64."""
+    q, n = integer_exp(below_max)
+    return (q.to(tl.int64) << 11) >> tl.minimum(n, 63).to(tl.int64)
+
+
+@triton.jit
 def tile_mass(units, tile_below_max):
     """What a tile adds to its row's mass, int64: its weights in units of its own maximum, so much below the row's."""
     q, n = integer_exp(tile_below_max)

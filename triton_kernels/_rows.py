@@ -276,8 +276,8 @@ def mass_tiles(row, law, first, last, items, TILE: tl.constexpr):
 
 
 @triton.jit
-def finish_mass(items, count, ITEMS: tl.constexpr):
-    """(largest, log of the sum, status) of a row from all its mass tiles."""
+def mass_of(items, count, ITEMS: tl.constexpr):
+    """(mass, largest value) of a row from all its mass tiles."""
     tile = tl.arange(0, ITEMS)
     here = tile < count
     words = items.to(tl.pointer_type(tl.uint32), bitcast=True)
@@ -286,7 +286,13 @@ def finish_mass(items, count, ITEMS: tl.constexpr):
     high = tl.load(words + 2 * count + tile, mask=here, other=0, cache_modifier=".cg")
     units = (high.to(tl.int64) << 32) | low.to(tl.int64)
     top = tl.max(tops, axis=0)
-    mass = tl.sum(tile_mass(units, tops - top), axis=0)
+    return tl.sum(tile_mass(units, tops - top), axis=0), top
+
+
+@triton.jit
+def finish_mass(items, count, ITEMS: tl.constexpr):
+    """(largest, log of the sum, status) of a row from all its mass tiles."""
+    mass, top = mass_of(items, count, ITEMS)
     some = top > -INFINITY
     return tl.where(some, top, 0.0), tl.where(some, log_sum_of(mass), INFINITY), top == -INFINITY
 

@@ -7,11 +7,11 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff
 from specdec_kernels.backends.reference import mass
-from tests.conftest import FILTERING, running
+from tests.conftest import CUTTING, running
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, poisoned
 
-backend = pytest.fixture(running, name="backend", params=FILTERING)
+backend = pytest.fixture(running, name="backend", params=CUTTING)
 
 
 def rows_of(count, vocabulary, seed=0, dtype=torch.float32):
@@ -88,14 +88,17 @@ def test_fused_multiply_add_of_the_oracle():
 
 @pytest.mark.usefixtures("backend")
 class TestKnownAnswers:
+    @pytest.mark.interpreted
     @pytest.mark.parametrize("d, q, n, weight", WEIGHTS)
     def test_weight(self, d, q, n, weight):
         row = torch.tensor([0.0, d, -torch.inf])
         assert cut_of(row, Sampling(top_k=2))[2:] == (2, (1 << 42) + weight, 0.0)
 
+    @pytest.mark.interpreted
     def test_mass_of_a_row(self):
         assert cut_of(KNOWN, Sampling()) == (-torch.inf, -1, 7, 7866951909376, 3.0)
 
+    @pytest.mark.interpreted
     def test_top_p(self):
         assert cut_of(KNOWN, Sampling(top_p=0.9, top_p_after=())) == (1.0, 2, 4, 7206419300352, 3.0)
 
@@ -279,6 +282,7 @@ class TestMass:
         assert assert_cut(row, nearly._replace(top_k=1023)).sum() > 500
         assert assert_cut(row, nearly._replace(top_k=1023, top_p_after=("min_p",))).sum() == 1
 
+    @pytest.mark.interpreted
     def test_top_p_is_of_what_other_cuts_keep(self):
         """Of 10 equal tokens 5 by top_k; half of the whole row are 5 again, half of those 3."""
         row = torch.zeros(10)
@@ -292,6 +296,7 @@ NAN_ROW = torch.tensor([0.0, torch.nan, 2.0, 1.0])
 
 
 @pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
 class TestStatus:
     def status(self, rows, sampling=None, **options):
         bits = torch.full(rows.shape[:-1], UNTOUCHED, dtype=torch.int32)
@@ -346,6 +351,7 @@ class TestStatus:
 
 
 @pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
 class TestCalls:
     def test_temperature_zero_is_the_argmax(self):
         row = torch.tensor([1.0, 3.5, 3.5, -2.0])

@@ -23,7 +23,6 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from specdec_kernels import backend, backends, triton_kernels
-from specdec_kernels.backends._filters import LACKING
 from specdec_kernels.ops import OPS, Law, Noise
 from specdec_kernels.ops._declaration import COUNTER, NOISE
 from tests.support.calls import every_call
@@ -101,7 +100,7 @@ def other_calls(shown, requests, number):
     backends.register("triton-recorded", triton_kernels, ("cpu",))
     for function, arguments in every_call().values():
         name = function.__name__
-        if name in shown or name in LACKING:
+        if name in shown or name in triton_kernels.LACKING:
             continue
         shown.add(name)
         kinds = OPS[name].arguments.items()
@@ -169,6 +168,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "race_topk", lambda: race("race_topk", row_tokens.flatten(0, 1))
     yield "residual", lambda: run("residual", *pair, 1.0, 0.0, probs.flatten(0, 1), figures[0], None)
     yield "overlap", lambda: run("overlap", *pair, *figures, None)
+    if space == "logits":
+        top_k = 50 if number is None else number
+        law = Law(space, row_temperature, top_k, row_temperature, row_temperature, 3)
+        kept = figures.float(), row_tokens[..., 0].flatten(), counts.flatten()
+        yield "cutoff", lambda: run("cutoff", head, None, law, kept[0][0], kept[1], kept[2], kept[1], kept[0][1], None)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
