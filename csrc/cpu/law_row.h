@@ -4,7 +4,6 @@
 
 #include "kept.h"
 #include "mass_row.h"
-#include "specdec/partial.h"
 
 SPECDEC_BEGIN
 
@@ -144,9 +143,8 @@ SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   if (weigh) {
     r.status = row_masses(r.row, law.logits(), crew, memory.tile_max, memory.mass_tiles);
     const int32_t tiles = mass_tiles_of(r.row.vocab);
-    const float top = largest_of(memory.mass_tiles, tiles);
-    if (top == -kInfinity) r.status |= kStatusNonFinite;
-    else r.known.lse = log_sum_exp(top, mass_of(memory.mass_tiles, tiles, top));
+    if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= kStatusNonFinite;
+    r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
     return;
   }
   r.status = row_maxima(r.row, law, crew, r.tile_max);

@@ -9,12 +9,6 @@ SPECDEC_BEGIN
 
 constexpr int32_t kMassTilesATile = kTile / kMassTile;
 
-// x = logit / T of the tile's largest element, and the tile's mass in units of it.
-struct MassTile {
-  uint64_t units;
-  float max;
-};
-
 // The weights of some columns in units of their maximum `top_x`. `ahead` columns further on is what comes next.
 template <class T>
 SPECDEC_HD uint64_t units_of(const Logits& space, const T* p, int32_t count, float top_x, int32_t ahead) {
@@ -41,25 +35,12 @@ SPECDEC_HD uint64_t units_of(const Logits& space, const T* p, int32_t count, flo
 // A mass tile whose largest raw element is known.
 SPECDEC_HD MassTile mass_tile(const Row& row, const Logits& space, int32_t tile, float raw_max) {
   const float top = space.scaled(raw_max);
-  if (top == -kInfinity) return {0, top};
+  if (top == -kInfinity) return kNoTile;
   const int32_t begin = tile * kMassTile, count = row.vocab - begin < kMassTile ? row.vocab - begin : kMassTile;
   return {with_elements(row, begin, [&](auto p) { return units_of(space, p, count, top, kTile); }), top};
 }
 
 SPECDEC_HD int32_t mass_tiles_of(int32_t vocab) { return tiles_of(vocab) * kMassTilesATile; }
-
-SPECDEC_HD float largest_of(const MassTile* tiles, int32_t count) {
-  float top = -kInfinity;
-  for (int32_t tile = 0; tile < count; ++tile) top = max(tiles[tile].max, top);
-  return top;
-}
-
-SPECDEC_HD uint64_t mass_of(const MassTile* tiles, int32_t count, float top) {
-  uint64_t mass = 0;
-  for (int32_t tile = 0; tile < count; ++tile)
-    if (tiles[tile].units > 0) mass += tile_mass(tiles[tile].units, sub(tiles[tile].max, top));
-  return mass;
-}
 
 // Fills the mass tiles of a row, and the raw maxima of its tiles. Every tile is read twice, the second time from the L1
 // cache. The status is that of the row's elements.
@@ -73,7 +54,7 @@ SPECDEC_HD int32_t row_masses(const Row& row, const Logits& space, const Crew& c
       for (int32_t t = tile * kMassTilesATile; t < (tile + 1) * kMassTilesATile; ++t) {
         const int32_t begin = t * kMassTile, left = row.vocab - begin;
         if (left <= 0) {
-          tiles[t] = {0, -kInfinity};
+          tiles[t] = kNoTile;
           continue;
         }
         const float top = with_elements(row, begin, [&](auto p) {

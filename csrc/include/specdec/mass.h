@@ -45,14 +45,41 @@ SPECDEC_HD uint64_t row_weight(const IntegerExp<uint32_t>& e) {
 }
 SPECDEC_HD uint64_t row_weight(float below_max) { return row_weight(integer_exp(below_max)); }
 
-// What a tile adds to its row's mass: its weights in units of its own maximum, which is so much below the row's.
-SPECDEC_HD uint64_t tile_mass(uint64_t units, float tile_below_max) {
-  const IntegerExp<uint32_t> e = integer_exp(tile_below_max);
-  return e.n < 54 ? (units * (e.q >> 9)) >> (10 + e.n) : 0;
+// What is known of a tile. Its weights add up to `units`, at most 2^40, and must be complete before they are put
+// together with other tiles' (tile_mass truncates). A row's tiles begin at the multiples of kMassTile.
+struct MassTile {
+  uint64_t units;
+  float max;  // of x = logit / T; -inf if nothing has weight
+};
+
+constexpr MassTile kNoTile = {0, -kInfinity};
+
+// What a tile adds to the mass of a row of this maximum.
+SPECDEC_HD uint64_t tile_mass(const MassTile& tile, float row_max) {
+  const IntegerExp<uint32_t> e = integer_exp(sub(tile.max, row_max));
+  return e.n < 54 ? (tile.units * (e.q >> 9)) >> (10 + e.n) : 0;
+}
+
+SPECDEC_HD float largest_of(const MassTile* tiles, int32_t count) {
+  float top = -kInfinity;
+  for (int32_t tile = 0; tile < count; ++tile) top = max(tiles[tile].max, top);
+  return top;
+}
+
+SPECDEC_HD uint64_t mass_of(const MassTile* tiles, int32_t count, float row_max) {
+  uint64_t mass = 0;
+  for (int32_t tile = 0; tile < count; ++tile) mass += tile_mass(tiles[tile], row_max);
+  return mass;
 }
 
 SPECDEC_HD LogSumExp log_sum_exp(float max, uint64_t mass) {
   return log_sum_exp(max, mul(static_cast<float>(mass), 0x1p-42f));
+}
+
+// Of a row, from all of its tiles, in any order.
+SPECDEC_HD LogSumExp log_sum_exp(const MassTile* tiles, int32_t count) {
+  const float top = largest_of(tiles, count);
+  return log_sum_exp(top, mass_of(tiles, count, top));
 }
 
 SPECDEC_END

@@ -52,6 +52,12 @@ def weights(v, largest):
     return shifted(q << np.uint64(11), n)
 
 
+def units(tile, top):
+    """The weights of a tile whose largest value is `top`, in 2^-30 of that one's: their sum."""
+    q, n = exponential(tile, top)
+    return int(shifted(q, n + np.uint64(1)).sum())
+
+
 def mass(v, largest):
     """Z, the row's mass in the same unit: of tiles of 1,024 tokens, each first in 2^-30 of its own largest weight."""
     total = 0
@@ -60,10 +66,8 @@ def mass(v, largest):
         top = tile.max()
         if top == -np.inf:
             continue
-        q, n = exponential(tile, top)
-        in_tile = int(shifted(q, n + np.uint64(1)).sum())
         q, n = exponential(top, largest)
-        total += in_tile * (int(q) >> 9) >> 10 + min(int(n), 63)
+        total += units(tile, top) * (int(q) >> 9) >> 10 + min(int(n), 63)
     return total
 
 
