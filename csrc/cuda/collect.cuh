@@ -41,6 +41,15 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+// Every lane gets it. In parts of 22 bits, of which 32 add up to no more than 27 bits.
+__device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
+  constexpr uint64_t kPart = (1u << 22) - 1;
+  const uint64_t low = __reduce_add_sync(kWarp, static_cast<unsigned>(x & kPart));
+  const uint64_t middle = __reduce_add_sync(kWarp, static_cast<unsigned>(x >> 22 & kPart));
+  const uint64_t high = __reduce_add_sync(kWarp, static_cast<unsigned>(x >> 44));
+  return low + (middle << 22) + (high << 44);
+}
+
 __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduce_max_sync(kWarp, ordered(x))); }
 
 constexpr int kMaxWarps = 8;
@@ -62,10 +71,7 @@ __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool 
     best = other > best ? other : best;
   }
   __syncthreads();
-  RowPartial part = kNoPart;
-  part.best = candidate_of_key(best);
-  part.status = bad ? kStatusNonFinite : kStatusOk;
-  return part;
+  return {candidate_of_key(best), bad ? kStatusNonFinite : kStatusOk};
 }
 
 // Returns true to every thread of the last of `blocks` blocks that call this. That block sees what the others wrote
@@ -101,10 +107,7 @@ __device__ __forceinline__ RowPartial best_of_parts(int count, Word&& word) {
     best = key > best ? key : best;
     status |= static_cast<unsigned>(word(i, 1));
   }
-  RowPartial part = kNoPart;
-  part.best = candidate_of_key(warp_max(best));
-  part.status = static_cast<int32_t>(__reduce_or_sync(kWarp, status));
-  return part;
+  return {candidate_of_key(warp_max(best)), static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
 }
 
 __device__ __forceinline__ RowPartial gather_partials(const WideKey* partials, int64_t first, int count) {

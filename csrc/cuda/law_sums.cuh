@@ -1,5 +1,6 @@
 // A target row and a draft row side by side, as probabilities: residual and overlap. The vocabulary is cut into tiles
-// of 1,024 tokens. A lane takes four tokens a step. Tiles are summed on their own and combined in one order.
+// of 1,024 tokens. A lane takes four tokens a step. Tiles are summed on their own and combined in one order: these sums
+// are floats, and another backend's may differ in the last bits.
 #pragma once
 
 #include "team_rows.cuh"
@@ -72,28 +73,28 @@ __device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j
 
 struct PairArguments {
   TeamRoom team;
-  int tiles;  // of the longer row of logits
+  int chunks;  // of the longer row of logits
 };
 
 // Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
 // need nothing. They are looked through only if their status is wanted.
 template <class Team>
-__device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
+__device__ __forceinline__ void know_rows(Team& team, int chunks, LawRow (&sides)[2], bool wants_status,
                                           int32_t* status) {
-  SPECDEC_SHARED(RowPartial, known, 2);
+  SPECDEC_SHARED(KnownRow, known, 2);
   const bool sums_target = sides[0].known.law.needs_sum(), sums_draft = sides[1].known.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
   if (sums_target || sums_draft) {
     take_sums_of_rows(
-        team, sums_target && sums_draft ? 2 : 1, tiles,
+        team, sums_target && sums_draft ? 2 : 1, chunks,
         [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
-        [&](int row, const RowPartial& whole) { known[side_of(row)] = whole; });
+        [&](int row, const KnownRow& whole) { known[side_of(row)] = whole; });
     __syncthreads();
   }
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const LawRow row = side == 0 ? sides[0] : sides[1];
-    RowPartial whole = kNoPart;
+    KnownRow whole = kNothingKnown;
     if (row.known.law.needs_sum()) whole = known[side];
     else if (row.known.law.greedy || wants_status) whole = look_through(team, row);
     if (side == 0) sides[0].known = known_law(row.known.law, whole);
@@ -135,14 +136,6 @@ __device__ __forceinline__ WideKey packed(float a, float b) { return static_cast
 __device__ __forceinline__ float first_of(WideKey word) { return from_bits(static_cast<uint32_t>(word >> 32)); }
 __device__ __forceinline__ float second_of(WideKey word) { return from_bits(static_cast<uint32_t>(word)); }
 
-// The item where the second words of the tiles start. It is a multiple of the team's warps, so that the same warp owns
-// both words of a tile.
-template <class Team>
-__device__ __forceinline__ int second_half(const Team& team, int tiles) {
-  const int warps = team.size() * warps_in_block();
-  return (tiles + warps - 1) / warps * warps;
-}
-
 struct TwoSums {
   float a, b;
 };
@@ -165,12 +158,12 @@ cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* need
   *needed = 0;
   const cudaError_t e = this_device(device);
   if (e != cudaSuccess) return e;
-  pair->tiles = tiles_of(p.target) > tiles_of(p.draft) ? tiles_of(p.target) : tiles_of(p.draft);
+  pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
   const TeamShape shape = team_shape(*device, p.count(), p.target, 2);
-  const int warps = shape.size * (shape.threads / 32), stats = 2 * pair->tiles;
-  const int sums = 2 * (sum_tiles_of(p.target.vocab) + warps - 1) / warps * warps + warps;
+  const int masses = places_of(shape, 2 * pair->chunks, kWordsAChunk);
+  const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
   const Room room = room_in(workspace);
-  *plan = team_plan(shape, p.count(), sums > stats ? sums : stats, 0, 0);
+  *plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
   if (!plan->fits(room)) *needed = plan->bytes();
   pair->team = plan->team(room);
   return cudaSuccess;

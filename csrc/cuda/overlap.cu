@@ -38,10 +38,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
   int32_t status = kStatusOk;
   LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, n, j, &status)),
                      law_row(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
+  know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   const int32_t vocab = p.target.vocab;
-  const int tiles = sum_tiles_of(vocab);
+  const int tiles = sum_tiles_of(vocab), stride = word_stride(team, tiles);
   OverlapSums<float> sums = {};
   over_sum_tiles(
       team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
         const WideKey second = packed(warp_sum(sums.kl), warp_sum(sums.harmonic));
         if (lane_id() == 0) {
           team.put(tile, first);
-          team.put(second_half(team, tiles) + tile, second);
+          team.put(stride + tile, second);
         }
         sums = {};
       });
   team.sync();
-  const TwoSums first = sum_items(team, 0, tiles), second = sum_items(team, second_half(team, tiles), tiles);
+  const TwoSums first = sum_items(team, 0, tiles), second = sum_items(team, stride, tiles);
   if (team.rank() == 0 && threadIdx.x == 0) store(p, index, first, second, status);
   team.leave();
 }

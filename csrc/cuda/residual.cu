@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
   LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, n, j, &status)),
                      law_row(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
+  know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   float weight = 0.0f, rejected = 0.0f;
   over_sum_tiles(

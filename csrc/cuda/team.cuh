@@ -107,6 +107,14 @@ struct GridTeam {
   }
 };
 
+// Items of several words: how far the words of an item lie apart. A multiple of the team's warps, so that the warp that
+// owns the first word owns all of them.
+__host__ __device__ __forceinline__ int rounded_up(int items, int warps) { return (items + warps - 1) / warps * warps; }
+template <class Team>
+__device__ __forceinline__ int word_stride(const Team& team, int items) {
+  return rounded_up(items, team.size() * warps_in_block());
+}
+
 // The best of the members' parts. Every member gets it.
 template <class Team>
 __device__ __forceinline__ RowPartial best_of_team(Team& team, const RowPartial& mine) {
@@ -139,6 +147,11 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
   if (size <= 1) return {threads, 1, false};
   if (device.capability < 90 || size >= 8) return {threads, size, true};
   return {threads, size >= 4 ? 4 : 2, false};
+}
+
+// The places that `items` of so many words take.
+inline int places_of(const TeamShape& shape, int items, int words) {
+  return words * rounded_up(items, shape.size * (shape.threads / 32));
 }
 
 // What the teams of a launch share. `tickets` and `words` count the kernel's own; those of the teams come after them.

@@ -103,7 +103,7 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1);
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
-  const TeamPlan plan = walk_plan(shape, p.batch(), a.rows_at_once * sums * a.tiles);
+  const TeamPlan plan = walk_plan(shape, p.batch(), places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
   return launch_teams(chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, plan, device, a,

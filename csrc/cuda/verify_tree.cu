@@ -52,7 +52,8 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   TeamShape shape = team_shape(device, p.batch(), p.target, sides);
   // Blocks that wait for each other must run at the same time.
   if (shape.grid && marks > room_of_block) shape = {shape.threads, 1, false};
-  const TeamPlan plan = walk_plan(shape, p.batch(), sides * a.tiles > sums ? sides * a.tiles : sums);
+  const int masses = places_of(shape, sides * a.chunks, kWordsAChunk);
+  const TeamPlan plan = walk_plan(shape, p.batch(), masses > sums ? masses : sums);
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);

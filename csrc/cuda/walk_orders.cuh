@@ -4,7 +4,7 @@
 // out, and the walk continues from the same place.
 #pragma once
 
-#include "softmax.cuh"
+#include "mass_row.cuh"
 #include "specdec/walk.h"
 
 namespace specdec {
@@ -54,7 +54,7 @@ struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
   int rows_at_once;
-  const Shared<RowPartial>& looked_through;  // by place: see place_of
+  const Shared<KnownRow>& looked_through;  // by place: see place_of
   Memory& memory;
   Order& order;
 
@@ -130,8 +130,8 @@ struct AskingOps {
   __device__ int32_t place_of(int32_t node, unsigned side) const {
     return side == kTarget ? 2 * (node - memory.target_from) : 2 * (node - memory.draft_from) + 1;
   }
-  __device__ RowPartial known(int32_t node, unsigned side) const {
-    if (!knows(node, side)) return kNoPart;
+  __device__ KnownRow known(int32_t node, unsigned side) const {
+    if (!knows(node, side)) return kNothingKnown;
     return looked_through[place_of(node, side)];
   }
   __device__ int32_t row_status(int32_t node, unsigned sides) const {
@@ -184,7 +184,7 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
 template <class Topology>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
-                        const Shared<RowPartial>& looked_through, const Shared<Memory>& shared_memory,
+                        const Shared<KnownRow>& looked_through, const Shared<Memory>& shared_memory,
                         const Shared<Order>& shared_order) {
   const Topology t(p, request);
   const Verdict verdict = verdict_at(p, request);

@@ -15,7 +15,7 @@ struct WalkArguments {
   unsigned* tickets;  // one a request
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
-  int tiles;          // of the longest row of logits
+  int chunks;         // of the longest row of logits
   // If nodes have siblings, bytes of shared memory:
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
@@ -27,32 +27,32 @@ struct WalkArguments {
 // Puts the log-sum-exps that were ordered into shared memory.
 template <class Team, class Params>
 __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                          const Shared<RowPartial>& looked_through) {
+                                          const Shared<KnownRow>& looked_through) {
   const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (order.sides & kTarget) && row % sides == 0; };
   take_sums_of_rows(
-      team, order.rows * sides, a.tiles,
+      team, order.rows * sides, a.chunks,
       [&](int row) -> LawRow {
         const int ahead = row / sides;
         if (is_target(row))
           return {row_at(a.p.target, order.target + ahead * a.p.target.row_stride), nothing_known(order.target_law)};
         return {row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride), nothing_known(order.draft_law)};
       },
-      [&](int row, const RowPartial& whole) { looked_through[row / sides * 2 + (is_target(row) ? 0 : 1)] = whole; });
+      [&](int row, const KnownRow& whole) { looked_through[row / sides * 2 + (is_target(row) ? 0 : 1)] = whole; });
 }
 
 // The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
 template <class Params>
 __device__ __forceinline__ LawRow ordered_target(const WalkArguments<Params>& a, const Order& order,
-                                                 const Shared<RowPartial>& looked_through) {
-  RowPartial whole = kNoPart;
+                                                 const Shared<KnownRow>& looked_through) {
+  KnownRow whole = kNothingKnown;
   if (order.target_law.needs_row()) whole = looked_through[order.target_place];
   return {row_at(a.p.target, order.target), known_law(order.target_law, whole)};
 }
 template <class Params>
 __device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, const Order& order,
-                                                const Shared<RowPartial>& looked_through) {
-  RowPartial whole = kNoPart;
+                                                const Shared<KnownRow>& looked_through) {
+  KnownRow whole = kNothingKnown;
   if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
   return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data};
 }
@@ -62,7 +62,7 @@ __device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, 
 // The weights to draw by.
 template <class Topology>
 __device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename Topology::Params>& a, int request,
-                                                   const Order& order, const Shared<RowPartial>& looked_through,
+                                                   const Order& order, const Shared<KnownRow>& looked_through,
                                                    const Shared<unsigned>& tried) {
   if (order.residual && !order.end)
     return weights_of_residual(ordered_target(a, order, looked_through), ordered_draft(a, order, looked_through),
@@ -86,7 +86,7 @@ __device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename 
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
 template <class Topology, class Team>
 __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology::Params>& a, Team& team,
-                                          const Order& order, const Shared<RowPartial>& looked_through,
+                                          const Order& order, const Shared<KnownRow>& looked_through,
                                           const Shared<unsigned>& tried, const Shared<Memory>& memory) {
   Part part = {team.rank(), team.size()};
   RowPartial found, looked = kNoPart;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
     looked = argmax_part(side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft),
                          side == 0 ? order.target_law : order.draft_law, part);
     if (order.kind != Order::kLook) continue;
-    const RowPartial whole = with_argmax(best_of_team(team, looked));
+    const KnownRow whole = known_argmax(best_of_team(team, looked));
     if (threadIdx.x == 0) looked_through[side] = whole;
   }
   if (order.kind == Order::kLook) return;
@@ -154,11 +154,11 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 }
 
 // A node's rows are read from memory once, for their log-sum-exps. From the second child on, sums over both rows are
-// needed. They are taken from p and q in the team's shared memory or, if a member's part does not fit, read again from
+// needed. These are floats, so their last bits are this backend's own. They are taken from p and q in the team's shared memory or, if a member's part does not fit, read again from
 // the L2 cache.
 template <class Team, class Params>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                            const Shared<RowPartial>& looked_through, const Shared<unsigned>& tried,
+                                            const Shared<KnownRow>& looked_through, const Shared<unsigned>& tried,
                                             const Shared<Memory>& memory) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
   const LawRow target = ordered_target(a, order, looked_through), draft = ordered_draft(a, order, looked_through);
@@ -201,7 +201,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
 // A team walks one request. `rows_at_once` is at most `kRows`.
 template <class Topology, class Team, int kRows>
 __device__ __forceinline__ void walk_request(const WalkArguments<typename Topology::Params>& a) {
-  SPECDEC_SHARED(RowPartial, looked_through, 2 * kRows);
+  SPECDEC_SHARED(KnownRow, looked_through, 2 * kRows);
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
@@ -234,7 +234,7 @@ __device__ __forceinline__ void walk_request(const WalkArguments<typename Topolo
 
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
-  const int target = tiles_of(p.target), draft = tiles_of(p.draft);
+  const int target = chunks_of(p.target), draft = chunks_of(p.draft);
   return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 0, 0};
 }
 

@@ -1,8 +1,8 @@
 // Parts of a vocabulary, as an engine in C++ uses them: by the CPU kernels or, without SPECDEC_ISA, by the CUDA kernels
 // on the played machine.
-#if defined(SPECDEC_ISA)
 #include <vector>
 
+#if defined(SPECDEC_ISA)
 #include "../../csrc/cpu/filtered_row.cpp"
 #include "../../csrc/cpu/race_sample.cpp"
 #include "../../csrc/cpu/race_topk.cpp"
@@ -16,8 +16,10 @@ float* scratch(int slot, int64_t floats) {
 }  // namespace specdec
 #else
 #include "../../csrc/cuda/race_sample.cu"
+#include "../../csrc/cuda/mass_row.cuh"
 #include "../../csrc/cuda/race_topk.cu"
 #endif
+#include "specdec/mass.h"
 #include "specdec/partial.h"
 
 namespace {
@@ -50,26 +52,51 @@ extern "C" int race_part(const void* logits, int dtype, int32_t vocab, int32_t f
   return run(p);
 }
 
-// What is known of a row of logits, from parts of it: part i ends where part i + 1 begins, at begin[i + 1].
+// What is known of a row of logits, from parts of it: part i ends where part i + 1 begins, at begin[i + 1], and is cut
+// into mass tiles from its begin on.
 extern "C" void known_of_parts(const float* logits, const int32_t* begin, int parts, int backwards,
-                               specdec::RowPartial* row) {
+                               specdec::RowPartial* row, specdec::LogSumExp* lse, uint64_t* mass) {
   using namespace specdec;
   const Logits space = {1.0f};
+  std::vector<MassTile> tiles;
   *row = kNoPart;
   for (int i = 0; i < parts; ++i) {
     const int at = backwards ? parts - 1 - i : i;
     RowPartial part = kNoPart;
-    for (int32_t token = begin[at]; token < begin[at + 1]; ++token) {
-      part.max = max(part.max, space.scaled(logits[token]));
-      const float rank = space.rank(logits[token]);
-      if (rank > -kInfinity) part.best = best_of(part.best, {rank, token});
-      if (!space.is_element(logits[token])) part.status |= kStatusNonFinite;
+    for (int32_t first = begin[at]; first < begin[at + 1]; first += kMassTile) {
+      const int32_t end = begin[at + 1] - first < kMassTile ? begin[at + 1] : first + kMassTile;
+      MassTile tile = kNoTile;
+      for (int32_t token = first; token < end; ++token) {
+        tile.max = max(space.scaled(logits[token]), tile.max);
+        const float rank = space.rank(logits[token]);
+        if (rank > -kInfinity) part.best = best_of(part.best, {rank, token});
+        if (!space.is_element(logits[token])) part.status |= kStatusNonFinite;
+      }
+      for (int32_t token = first; token < end; ++token)
+        tile.units += unit_weight(min(0.0f, space.below(logits[token], tile.max)));
+      tiles.push_back(tile);
     }
-    for (int32_t token = begin[at]; token < begin[at + 1]; ++token)
-      part.sum = add(part.sum, exp_or_zero(sub(space.scaled(logits[token]), part.max)));
     *row = together(*row, part);
   }
+  const int32_t count = static_cast<int32_t>(tiles.size());
+  *lse = log_sum_exp(tiles.data(), count);
+  *mass = mass_of(tiles.data(), count, lse->max);
 }
+
+// The mass tiles of a row of logits, as the backend makes them. The status is that of the row's elements.
+#if defined(SPECDEC_ISA)
+extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
+                          int32_t* status) {
+  using namespace specdec;
+  const Row row = {logits, static_cast<DType>(dtype), vocab, 0};
+  std::vector<float> maxima(row.tiles());
+  std::vector<MassTile> found(mass_tiles_of(vocab));
+  const std::atomic<int64_t> left(0);
+  *status = row_masses(row, {1.0f / temperature}, {1, &left}, maxima.data(), found.data());
+  for (int32_t tile = 0; tile * kMassTile < vocab; ++tile) tiles[tile] = found[tile];
+  return 0;
+}
+#endif
 
 #if !defined(SPECDEC_ISA)
 namespace specdec {
@@ -120,8 +147,39 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   if (threadIdx.x == 0) *p.token = draw_of(found).token;
 }
 
+struct TilesOfRow {
+  Rows rows;
+  float inverse;
+  MassTile* tiles;
+  int32_t* status;  // one a chunk
+};
+
+__global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
+  const Row row = row_at(p.rows, 0);
+  const int tiles = row.dtype == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
+  for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
+    const ChunkMass mass = weigh_chunk(row, chunk, {p.inverse});
+    if (lane_id() != 0) continue;
+    p.status[chunk] = mass.status;
+    for (int t = 0; t < tiles && (chunk * tiles + t) * kMassTile < row.vocab; ++t)
+      p.tiles[chunk * tiles + t] = mass.tile[t];
+  }
+}
+
 }  // namespace cuda
 }  // namespace specdec
+
+extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
+                          int32_t* status) {
+  using namespace specdec;
+  const Rows rows = {logits, 0, vocab, 1, 1, vocab, static_cast<DType>(dtype), 0};
+  std::vector<int32_t> met(static_cast<size_t>(vocab) / kMassTile + 1);
+  const cudaError_t e = cuda::launch(cuda::tiles_kernel, {1, cuda::kThreads},
+                                     {rows, 1.0f / temperature, tiles, met.data()}, nullptr);
+  *status = 0;
+  for (const int32_t bits : met) *status |= bits;
+  return e;
+}
 
 extern "C" int race_product(const float* weights, const float* hidden, int32_t depth, int32_t vocab,
                             int32_t first_token, float temperature, int64_t seed, int64_t* token) {

@@ -78,7 +78,8 @@ class TestWholeVocabularies:
             expected = verify_chain(**call)
         found = verify_chain(**on_gpu(call))
         same = torch.stack([(e == f.cpu()).reshape(requests, -1).all(-1) for e, f in zip(expected, found, strict=True)])
-        allowed = close_calls(call, {}, expected) if "method" not in options else torch.zeros(requests, dtype=bool)
+        sums_floats = gpu == "triton" and "method" not in options
+        allowed = close_calls(call, {}, expected) if sums_floats else torch.zeros(requests, dtype=bool)
         assert (same.all(0) | allowed).all()
 
     def test_every_batch_size(self, gpu, options):

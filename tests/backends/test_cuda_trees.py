@@ -107,7 +107,7 @@ def made(seed, options, **changes):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 class TestTheSameVerdict:
-    """No coin of these calls is within 1e-5, relatively, of its threshold: not even rejection may differ."""
+    """No coin of these calls is so close to its threshold that the last bits of a sum over a pair of rows matter."""
 
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_of_a_tree_each(self, machine, options, space):

@@ -7,11 +7,14 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from specdec_kernels import race_sample, race_topk
+from specdec_kernels.backends.reference import mass
 from tests.backends.host_cuda.build import FLAGS, ROOT, build
+from tests.support.cases import adversarial_rows, poisoned
 
 SOURCE = Path(__file__).parent / "row_part.cpp"
 COMPILER = os.environ.get("CXX", "g++")
@@ -24,9 +27,15 @@ pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ c
 
 
 class RowPartial(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_float) for name in ("max", "sum", "score")] + [
-        (name, ctypes.c_int32) for name in ("token", "status")
-    ]
+    _fields_ = [("score", ctypes.c_float), ("token", ctypes.c_int32), ("status", ctypes.c_int32)]
+
+
+class LogSumExp(ctypes.Structure):
+    _fields_ = [("max", ctypes.c_float), ("log_sum", ctypes.c_float)]
+
+
+class MassTile(ctypes.Structure):
+    _fields_ = [("units", ctypes.c_uint64), ("max", ctypes.c_float)]
 
 
 def played(sanitize=False):
@@ -54,6 +63,15 @@ def race_part(library, logits, first_token, k, temperature, seed):
     return tokens.tolist()
 
 
+def mass_tiles(library, logits, temperature):
+    """(mass tiles, status) of a row."""
+    tiles, status = (MassTile * -(-len(logits) // 1024))(), ctypes.c_int32(-77)
+    form = DTYPES.index(logits.dtype)
+    pointers = ctypes.c_float(temperature), tiles, ctypes.byref(status)
+    assert not library.mass_tiles(pointer(logits), form, len(logits), *pointers)
+    return tiles, status.value
+
+
 def race_product(library, weights, hidden, first_token, temperature, seed):
     """The winner among the rows of `weights` by their products with `hidden`."""
     token, (rows, depth) = torch.full((1,), -77), weights.shape
@@ -70,8 +88,10 @@ def every_part():
     weights = torch.randn(CUTS[-1], 3)
     for begin, end in pairwise(CUTS):
         for dtype in DTYPES:
+            part = weights[begin:end, 0].to(dtype, copy=True)
             for k in (1, 40):
-                race_part(library, weights[begin:end, 0].to(dtype, copy=True), begin, k, 1.0, 0)
+                race_part(library, part, begin, k, 1.0, 0)
+            mass_tiles(library, part, 1.0)
         race_product(library, weights[begin:end].clone(), weights[0], begin, 1.0, 0)
 
 
@@ -99,32 +119,73 @@ def test_parts_agree_with_the_whole(library, dtype, temperature, spiked):
             assert all(begin <= token < end for token in found if token != -1)
 
 
+def known_of_parts(library, logits, begin, backwards=False):
+    """(winner and status, log-sum-exp, mass) from parts that begin there."""
+    row, lse, whole = RowPartial(), LogSumExp(), ctypes.c_uint64()
+    begin = torch.tensor([*begin, len(logits)], dtype=torch.int32)
+    found = ctypes.byref(row), ctypes.byref(lse), ctypes.byref(whole)
+    library.known_of_parts(pointer(logits), pointer(begin), len(begin) - 1, int(backwards), *found)
+    return row, lse, whole.value
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("case", ["normal", "nan", "ties", "empty part", "no weight"])
 def test_what_is_known_of_parts_is_known_of_the_whole(library, case, backwards):
-    begin = torch.tensor([0, 1, 64, 1000, 1000, 2048, 3000], dtype=torch.int32)
-    logits = torch.randn(3000, generator=torch.Generator().manual_seed(2)).mul(3)
+    logits = torch.randn(6000, generator=torch.Generator().manual_seed(2)).mul(3)
     if case == "nan":
         logits[2500] = float("nan")
     elif case == "ties":
-        logits[[30, 700, 2900]] = 20.0
+        logits[[30, 700, 4900]] = 20.0
     elif case == "empty part":
-        logits[64:1000] = -torch.inf
+        logits[1024:4096] = -torch.inf
     elif case == "no weight":
         logits[:] = -torch.inf
-    row = RowPartial()
-    library.known_of_parts(pointer(logits), pointer(begin), len(begin) - 1, int(backwards), ctypes.byref(row))
+    row, lse, whole = known_of_parts(library, logits, [0, 1024, 1024, 4096, 5120], backwards)
     clean = logits.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
     top = clean.max().item()
-    assert row.max == row.score == top
+    assert row.score == top
     assert row.status == (1 if case == "nan" else 0)
     if case == "no weight":
-        assert row.sum == 0.0
-        assert row.token == NOBODY
+        assert (row.token, whole, lse.log_sum) == (NOBODY, 0, float("inf"))
     else:
         assert row.token == clean.argmax().item()
-        # 3,000 terms of at most 1, each within 3e-7, and a rounding of the sum a term.
-        assert row.sum == pytest.approx((clean.double() - top).exp().sum().item(), rel=3000 * 2**-24)
+        assert whole == mass.mass(clean.numpy(), np.float32(top))
+        assert lse.max == top
+        assert lse.log_sum == pytest.approx((clean.double() - top).exp().sum().log().item(), rel=2e-6)
+
+
+def far_below(size):
+    """One large logit in each tile of 1,024; the others are more than 30 ln 2 below, so they have no units there."""
+    row = -21.0 - torch.rand(size, generator=torch.Generator().manual_seed(5))
+    row[::1024] = 0.0
+    return row
+
+
+def test_parts_that_begin_inside_a_tile_have_another_mass(library):
+    """Half of a tile has a maximum of its own. Its units keep what those of the whole tile lose."""
+    logits = far_below(6000)
+    expected = mass.mass(logits.numpy(), np.float32(0))
+    assert known_of_parts(library, logits, [0, 2048])[2] == expected
+    assert known_of_parts(library, logits, [0, 512])[2] != expected
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1e-6])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 1000, 1025, 6000])
+def test_mass_tiles_of_a_row(library, size, dtype, temperature):
+    """Their units are whole numbers: no instruction set and no lane may find others."""
+    scale = np.float32(1) / np.float32(temperature)
+    for name, row in {**adversarial_rows(size), "far below": far_below(size)}.items():
+        logits = poisoned(row.to(dtype)[None])[0]
+        with np.errstate(over="ignore"):
+            x = logits.float().numpy() * scale
+        x = np.where(np.isnan(x), -np.inf, np.minimum(x, np.finfo(np.float32).max)).astype(np.float32)
+        tiles, status = mass_tiles(library, logits, temperature)
+        assert status == int((logits.isnan() | (logits == torch.inf)).any()), name
+        for first, tile in zip(range(0, size, 1024), tiles, strict=True):
+            here = x[first : first + 1024]
+            assert tile.max == here.max(), name
+            assert tile.units == (mass.units(here, here.max()) if here.max() > -np.inf else 0), name
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.25])

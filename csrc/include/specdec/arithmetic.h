@@ -17,6 +17,7 @@ SPECDEC_HD uint32_t bits(float a) { return __float_as_uint(a); }
 SPECDEC_HD float from_bits(uint32_t a) { return __uint_as_float(a); }
 SPECDEC_HD uint32_t mulhi(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 SPECDEC_HD int leading_zeros(uint64_t a) { return __clzll(static_cast<long long>(a)); }
+SPECDEC_HD uint32_t shift_right(uint32_t a, uint32_t n) { return __funnelshift_rc(a, 0u, n); }  // by 32 and more: 0
 #else
 // Compile with -ffp-contract=off: a fused multiply-add here would change the last bit.
 SPECDEC_HD float mul(float a, float b) { return a * b; }
@@ -29,6 +30,7 @@ SPECDEC_HD uint32_t mulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((static_cast<uint64_t>(a) * b) >> 32);
 }
 SPECDEC_HD int leading_zeros(uint64_t a) { return __builtin_clzll(a); }
+SPECDEC_HD uint32_t shift_right(uint32_t a, uint32_t n) { return n < 32 ? a >> n : 0; }  // by 32 and more: 0
 #endif
 
 // A NaN on the left loses, as in the x86 instructions.
@@ -36,8 +38,6 @@ SPECDEC_HD float max(float a, float b) { return a > b ? a : b; }
 SPECDEC_HD float min(float a, float b) { return a < b ? a : b; }
 SPECDEC_HD float magnitude(float a) { return from_bits(bits(a) & 0x7fffffffu); }
 SPECDEC_HD uint32_t shift_left(uint32_t a, int n) { return a << n; }
-// By 32 and more: 0.
-SPECDEC_HD uint32_t shift_right(uint32_t a, uint32_t n) { return n < 32 ? a >> n : 0; }
 SPECDEC_HD uint32_t shift_right_signed(uint32_t a, int n) { return static_cast<uint32_t>(static_cast<int32_t>(a) >> n); }
 SPECDEC_HD float signed_float(uint32_t a) { return static_cast<float>(static_cast<int32_t>(a)); }
 SPECDEC_HD float div(float a, float b) { return a / b; }

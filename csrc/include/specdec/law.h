@@ -54,10 +54,9 @@ struct Logits {
   template <class Float, class Mask>
   SPECDEC_HD Mask foreign(Float raw, Mask) const { return unordered(raw); }
 
-  // x - top, for the sum of exp: rounded twice, or once.
+  // x - top, of which weights are made (mass.h).
   template <class Float>
   SPECDEC_HD Float below(Float raw, Float top) const { return sub(key(raw), top); }
-  SPECDEC_HD float fused_below(float raw, float top) const { return fma(raw, inverse, -top); }
 };
 
 struct Probs {

@@ -65,8 +65,7 @@ inline uint32_t max2_nan_fp16(uint32_t a, uint32_t b) {
   return max2_nan(a, b, [](uint32_t x) { return __half2float(__half_raw{static_cast<unsigned short>(x)}); }, 0x7fff);
 }
 inline uint32_t opaque(uint32_t x) { return x; }
-// The device's instructions are good to about 2^-22; so that nothing comes to lean on more, these are that bad.
-inline float exp2_approx(float x) { return std::exp2(x) * (1.0f + 0x1p-22f); }
+// The device's instruction is good to about 2^-22; so that nothing comes to lean on more, this is that bad.
 inline float log2_approx(float x) { return std::log2(x) + 0x1p-22f; }
 
 // ---- clusters -------------------------------------------------------------------------------------------------------

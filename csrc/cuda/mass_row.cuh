@@ -1,0 +1,157 @@
+// The mass of rows of logits, in tiles of 1,024 columns (specdec/mass.h): exact integers, so that no probability
+// depends on how many blocks shared a row. A warp takes a chunk at once and holds whole tiles of it: one of float32, two
+// of 16-bit types. A tile's weights are complete before anybody else sees them.
+#pragma once
+
+#include "scan.cuh"
+#include "specdec/mass.h"
+
+namespace specdec {
+namespace cuda {
+
+// What is known of a row that was looked through.
+struct KnownRow {
+  LogSumExp lse;
+  int32_t argmax;  // kNoToken where nothing has weight, or where nobody asked
+  int32_t status;
+};
+
+constexpr KnownRow kNothingKnown = {kNoMass, kNoToken, kStatusOk};
+
+__device__ __forceinline__ KnownLaw known_law(const Law& law, const KnownRow& row) {
+  return {law, row.lse, row.argmax};
+}
+__device__ __forceinline__ Draw draw_of(const KnownRow& row) {
+  return draw_of(Candidate{-kInfinity, row.argmax}, row.status);
+}
+__device__ __forceinline__ KnownRow known_argmax(const RowPartial& row) {
+  return {kNoMass, row.best.token, draw_of(row).status};
+}
+
+// ---- chunks ---------------------------------------------------------------------------------------------------------
+
+template <class T>
+constexpr int kMassTilesAChunk = Batch<T>::kTokens / kMassTile;
+constexpr int kMostMassTiles = kMassTilesAChunk<BFloat16>;
+
+__device__ __forceinline__ int32_t chunks_of(const Row& row) {
+  const int32_t chunk = row.dtype == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
+  return (row.vocab + chunk - 1) / chunk;
+}
+
+struct ChunkMass {
+  MassTile tile[kMostMassTiles];
+  int32_t status;
+};
+
+constexpr ChunkMass kNoChunk = {{kNoTile, kNoTile}, kStatusOk};
+
+// A chunk as words: both maxima, then the units of each tile. Units need 41 bits, so there is room for the status in the
+// first ones' top bit.
+constexpr int kWordsAChunk = 1 + kMostMassTiles;
+
+__device__ __forceinline__ WideKey packed_maxima(const ChunkMass& chunk) {
+  return static_cast<WideKey>(bits(chunk.tile[0].max)) << 32 | bits(chunk.tile[1].max);
+}
+__device__ __forceinline__ WideKey packed_units(const ChunkMass& chunk, int tile) {
+  return chunk.tile[tile].units | (tile == 0 && chunk.status ? WideKey{1} << 63 : 0);
+}
+__device__ __forceinline__ float max_of_packed(WideKey maxima, int tile) {
+  return from_bits(static_cast<uint32_t>(tile == 0 ? maxima >> 32 : maxima));
+}
+__device__ __forceinline__ uint64_t units_of_packed(WideKey units) { return units & ~(WideKey{1} << 63); }
+__device__ __forceinline__ int32_t status_of_packed(WideKey units) {
+  return units >> 63 ? kStatusNonFinite : kStatusOk;
+}
+
+// A tile of which some elements are no logits, or are scaled to infinity: by element, from a cache.
+__device__ __forceinline__ MassTile weigh_odd_tile(const Row& row, const Logits& space, int32_t begin, bool* bad) {
+  const int32_t end = row.vocab - begin < kMassTile ? row.vocab : begin + kMassTile;
+  float top = -kInfinity;
+#pragma unroll 1
+  for (int32_t token = begin + lane_id(); token < end; token += 32) {
+    const float raw = element(row, token);
+    *bad |= !space.is_element(raw);
+    top = max(space.scaled(raw), top);
+  }
+  top = warp_max(top);
+  uint64_t units = 0;
+#pragma unroll 1
+  for (int32_t token = begin + lane_id(); token < end; token += 32)  // in this order min lets a NaN through
+    units += unit_weight(min(0.0f, space.below(element(row, token), top)));
+  return {warp_sum(units), top};
+}
+
+template <class T>
+__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space) {
+  constexpr int kTiles = kMassTilesAChunk<T>, kSteps = kVectors / kTiles;
+  const int32_t first = chunk * Batch<T>::kTokens;
+  Batch<T> batch;
+  batch.load(row, first, kVectors);
+  float top[kTiles];
+  bool plain = true;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    top[t] = -kInfinity;
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) top[t] = max_nan(top[t], T::largest(batch.vector[t * kSteps + u]));
+    top[t] = space.key(top[t]);
+    plain &= top[t] < kInfinity;
+  }
+  ChunkMass mass = kNoChunk;
+  if (!__all_sync(kWarp, plain)) {
+    bool bad = false;
+#pragma unroll 1
+    for (int t = 0; t < kTiles; ++t) {
+      const MassTile tile = weigh_odd_tile(row, space, first + t * kMassTile, &bad);
+      if (t == 0) mass.tile[0] = tile;
+      else mass.tile[1] = tile;
+    }
+    mass.status = __any_sync(kWarp, bad) ? kStatusNonFinite : kStatusOk;
+    return mass;
+  }
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const float tile_top = warp_max(top[t]);
+    uint64_t units = 0;
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      const uint4 v = batch.vector[t * kSteps + u];
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; i += 2)  // two weights fit 32 bits
+        units += unit_weight(space.below(T::at(v, i), tile_top)) + unit_weight(space.below(T::at(v, i + 1), tile_top));
+    }
+    mass.tile[t] = {warp_sum(units), tile_top};
+  }
+  return mass;
+}
+
+__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space) {
+  return with_type(row.dtype, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space); });
+}
+
+// By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk.
+template <class F>
+__device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
+  float top = -kInfinity;
+  for (int32_t c = lane_id(); c < chunks; c += 32) {
+    const WideKey maxima = word(c, 0);
+    top = max(max(max_of_packed(maxima, 0), max_of_packed(maxima, 1)), top);
+  }
+  top = warp_max(top);
+  uint64_t mass = 0;
+  unsigned status = top == -kInfinity ? kStatusNonFinite : kStatusOk;
+  for (int32_t c = lane_id(); c < chunks; c += 32) {
+    const WideKey maxima = word(c, 0);
+#pragma unroll
+    for (int t = 0; t < kMostMassTiles; ++t) {
+      const WideKey units = word(c, 1 + t);
+      mass += tile_mass({units_of_packed(units), max_of_packed(maxima, t)}, top);
+      status |= static_cast<unsigned>(status_of_packed(units));
+    }
+  }
+  return {log_sum_exp(top, warp_sum(mass)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
+}
+
+}  // namespace cuda
+}  // namespace specdec
