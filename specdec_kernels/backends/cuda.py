@@ -101,7 +101,7 @@ class Kernels:
     def _recall(self, op, raw):
         """The outputs of a call like a remembered one; None for others, or if it needs a larger workspace."""
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
-        if device is None:
+        if device is None or device.type == "meta":  # nothing runs there, so no workspace is made
             return None
         stream = self._current_stream(device)
         workspace = self._workspaces.get(device, stream, 1)

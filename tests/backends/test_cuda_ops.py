@@ -266,6 +266,12 @@ class TestTheLaunch:
         for workspace in machine.workspaces():
             assert not workspace[: workspace.numel() // 8].any()
 
+    def test_calls_without_values_take_no_workspace(self, machine):
+        row = torch.zeros(64)
+        race_sample(row, seed=1, position=0)  # remembered: the next one looks for its like
+        race_sample(row.to("meta"), seed=1, position=0)
+        assert all(not workspace.is_meta for workspace in machine.workspaces())
+
     @pytest.mark.parametrize("vocabulary, most", [(128_256, 1 << 20), (262_144, 2 << 20)])
     def test_a_small_workspace(self, vocabulary, most):
         """At 256 requests and fewer, on a device of 132 multiprocessors: asked for, not launched."""
