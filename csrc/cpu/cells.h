@@ -1,5 +1,6 @@
-// Cells: groups of 64 columns and the largest element of each. A row of 128,256 has 2,004 of them, which fit the L1
-// cache: most questions about the row's largest tokens are answered there, and by a look into a few cells.
+// Cells: a cell is a group of 64 columns, and what is kept of it is its largest element. A row of 128,256 tokens has
+// 2,004 cells, which fit the L1 cache. They answer most questions about the row's largest tokens, with a look into a
+// few cells.
 #pragma once
 
 #include "row.h"
@@ -11,10 +12,11 @@ constexpr int32_t kCell = kGroup;
 constexpr int32_t kCellsATile = kTile / kCell;
 constexpr int32_t kCellVectors = kCell / kLanes;
 
-// Room for the cells of a row: whole vectors, and those of the last tile.
+// The cells of a row, those of its last tile counted in full.
 SPECDEC_HD int32_t cells_of(int32_t vocab) { return tiles_of(vocab) * kCellsATile; }
 
-// The maxima of sixteen cells from `p` on, -inf from `count` on; gives back the lanes where a NaN was met.
+// The maxima of the sixteen cells from `p` on; elements from the `count`-th on are -inf. The mask returned is not 0 if a
+// NaN was met.
 template <class T>
 SPECDEC_HD Mask sixteen_cells(const T* p, int32_t count, float* maxima) {
   F16 best[kLanes];
@@ -33,7 +35,7 @@ SPECDEC_HD Mask sixteen_cells(const T* p, int32_t count, float* maxima) {
   return bad;
 }
 
-// A whole block of sixteen cells, without a look at its end.
+// The same of sixteen cells that all lie inside of the row.
 template <class T>
 SPECDEC_HD Mask sixteen_cells(const T* p, float* maxima) {
   F16 best[kLanes];
@@ -42,7 +44,7 @@ SPECDEC_HD Mask sixteen_cells(const T* p, float* maxima) {
     const T* at = p + cell * kCell;
     for (int line = 0; line < kCell; line += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(at + kTile + line);
     const F16 a = load(at), b = load(at + kLanes), c = load(at + 2 * kLanes), d = load(at + 3 * kLanes);
-    // A NaN on the left loses; so it must be on the left at every place.
+    // max(NaN, x) is x, but max(x, NaN) is NaN. So each new element stands on the left.
     best[cell] = max(d, max(c, max(b, max(a, F16(-kInfinity)))));
     bad |= unordered(a) | unordered(b) | unordered(c) | unordered(d);
   }
@@ -50,7 +52,7 @@ SPECDEC_HD Mask sixteen_cells(const T* p, float* maxima) {
   return bad;
 }
 
-// Fills the raw maxima of all cells of a row of logits, and of its tiles. The status is that of the row's elements.
+// Fills the raw maxima of all cells of a row of logits, and of its tiles. Returns the status of the row's elements.
 SPECDEC_HD int32_t row_cells(const Row& row, const Crew& crew, float* cells, float* tile_maxima) {
   constexpr int32_t kBlock = kLanes * kCell;
   int32_t status[kMaxParts];

@@ -1,7 +1,7 @@
-// Where a row's filters cut (specdec/filter.h), found from the maxima of its cells. The k-th largest maximum of a cell
-// is at most the k-th largest value, and cells whose maxima have a mass hold that mass: so a level is known above
-// which everything of interest lies, and mostly a list of a few tokens is left to be sorted. Where it would be long,
-// histograms of counts and masses narrow it down first.
+// Finds where a row's filters cut (specdec/filter.h), from the maxima of its cells. The k-th largest of these maxima is
+// at most the k-th largest value of the row, and the tokens above a level have at least the mass of the maxima above
+// it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it: they are listed and
+// sorted. If they are too many, counts and masses above several levels narrow the range down first.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 SPECDEC_BEGIN
 
-constexpr int kTilesShare = 18;  // 2^-18: more than the roundings of all tiles can add up to
+constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
 
 // One row, looked at through its cells.
 class CutRow {
  public:
-  // `values` has room for the cells of the row, `list` for kListed places.
+  // `values` has room for one number for each cell of the row, `list` for kListed places.
   CutRow(const Row& r, const Filter& filter, const float* raw_cells, float* values, uint64_t* list_memory)
       : row(r), f(filter), cells(values), list(list_memory), count(cells_of(r.vocab)) {
     F16 best(-kInfinity);
@@ -29,8 +29,8 @@ class CutRow {
 
   float top;  // the largest value
 
-  // What the filters keep; `summed` asks for count and mass even where the cut can be found without. `whole` gives the
-  // mass of the row, and is asked only if top_p refers to it.
+  // What the filters keep. `summed` asks for count and mass; without it they may be missing. `whole` gives the mass of
+  // the row, and is called only if top_p is a share of it.
   template <class Whole>
   Kept kept(bool summed, Whole&& whole) {
     const float floor = f.floor_below(top);
@@ -51,7 +51,8 @@ class CutRow {
     return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
   }
 
-  // Is a token kept by top_p alone, of the mass of the row? Bounds on that mass mostly tell; else `whole` gives it.
+  // Whether top_p keeps a token, if it is a share of the row's mass. A lower bound of that mass mostly says yes. Only
+  // if it does not, `whole` is called for the exact mass.
   template <class Whole>
   bool keeps_by_mass(float v, int32_t column, Whole&& whole) const {
     const Cut earlier = before_token(v, column);
@@ -67,15 +68,15 @@ class CutRow {
       below.add(e.q, e.n, found);
     }
     const uint64_t at_least_mass = above + weight(v) + below.total();
-    // The mass of a row is summed by tiles, and may be this share smaller than that of its tokens.
+    // The mass of a row is summed by tiles. It may be smaller than the sum of its weights, by this share at most.
     if (above < mass_kept(f, at_least_mass - (at_least_mass >> kTilesShare))) return true;
     return above < mass_kept(f, whole());
   }
 
-  // The cut that keeps the tokens before this one in the order.
+  // The cut that keeps the tokens before this one in the order; with ties together, those of a larger value.
   Cut before_token(float v, int32_t column) const { return {v, f.ties_all() ? -1 : column - 1}; }
 
-  // Calls g(v, column) for every token of at least `low`, in order of columns.
+  // Calls g(v, column) for every token of at least `low`, by rising column, until g returns false.
   template <class G>
   void each_from(float low, G&& g) const {
     const F16 least(low);
@@ -97,7 +98,7 @@ class CutRow {
     }
   }
 
-  // Calls g(raw, lanes) for the sixteen elements at a time of which a cut keeps some.
+  // Goes over the row by sixteen elements. Calls g(raw, lanes) if the cut keeps some of them: `lanes` says which.
   template <class G>
   SPECDEC_HD void each_kept(const Cut& cut, G&& g) const {
     const F16 least(cut.value);
@@ -121,7 +122,7 @@ class CutRow {
     k->mass = mass_in(f.order, top, k->cut);
   }
 
-  // The mass of the tokens that a cut keeps, at another temperature; `top_x` is the largest x there.
+  // The mass of the tokens that a cut keeps, at the temperature of `space`; `top_x` is the row's largest x there.
   uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
     Sum16 mass;
     const F16 zero(0.0f), high(top_x);
@@ -138,11 +139,12 @@ class CutRow {
 
   static constexpr uint64_t kNoLimit = ~uint64_t{0};
 
-  // The tokens of rank below k, that begin below the mass `limit`, and are at least `floor`. The first one always is.
+  // Keeps a token if fewer than k tokens and a mass of less than `limit` are before it, and its value is at least
+  // `floor`. The first token is always kept.
   Kept before(int32_t k, uint64_t limit, float floor, bool summed) {
     float low = max(floor, -kLargest);
     if (k != kNoToken) low = max(low, level_of_cells(k));
-    // Few cells mostly hold the mass that top_p keeps.
+    // Mostly a few cells hold all that top_p keeps: a first try with 32 of them, then with 512.
     for (int32_t cell_count = 32; limit != kNoLimit && cell_count <= 512; cell_count *= 16) {
       const float level = max(low, level_of_cells(cell_count));
       const int32_t listed = list_from(level);
@@ -157,7 +159,7 @@ class CutRow {
     return kept;
   }
 
-  // Lists the tokens of at least `low`, and says how many there are: more than kListed do not fit.
+  // Lists the tokens of at least `low`. Returns how many there are, or kListed + 1 if they do not fit.
   int32_t list_from(float low) {
     int32_t listed = 0;
     each_from(low, [&](float v, int32_t column) {
@@ -172,7 +174,7 @@ class CutRow {
     return mass;
   }
 
-  // A level that the maxima of `wanted` cells reach, and of not many more; -inf if there are not so many.
+  // A level that the maxima of at least `wanted` cells reach, and of few more; -inf if there are fewer cells.
   float level_of_cells(int32_t wanted) const {
     const int32_t spare = wanted / 4 + 8;
     if (cells_from(-kLargest) < wanted) return -kInfinity;
@@ -201,7 +203,7 @@ class CutRow {
     return found;
   }
 
-  // The cut, and what it keeps, of a list that has every token down to some value, and the place where the cut is.
+  // The cut, and what it keeps, from a list of all tokens down to some value below the cut or at it.
   Kept cut_list(int32_t listed, int32_t k, uint64_t limit, float floor) {
     const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
     uint64_t* end = list + listed;
@@ -234,12 +236,13 @@ class CutRow {
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // The same cut where the list would be long: count and mass from eight levels on narrow it down, pass by pass, until
-  // the tokens between two levels fit the list, or are all of one value.
+  // The same cut if the list would be too long. Each pass over the row takes count and mass of the tokens above eight
+  // levels, and goes on between the two levels where the cut lies, until the tokens there fit the list or all have the
+  // same value.
   Cut narrowed(int32_t k, uint64_t limit, float low) {
     const uint64_t most = k == kNoToken ? kNoLimit : static_cast<uint64_t>(k);
-    uint32_t first = ordered(low), end = ordered(top) + 1;  // the cut is among these keys
-    uint64_t rank = 0, mass = 0;                            // of the tokens above them
+    uint32_t first = ordered(low), end = ordered(top) + 1;  // the cut is at one of the keys [first, end)
+    uint64_t rank = 0, mass = 0;                            // how many tokens have larger keys, and their mass
     for (int turn = 0;; ++turn) {
       uint32_t level[kLevels + 1] = {first};
       for (int j = 1; j <= kLevels; ++j) level[j] = std::max(level[j - 1], level_at(j, turn, first, end));
@@ -263,7 +266,8 @@ class CutRow {
 
   static constexpr int kLevels = 8;
 
-  // The j-th level inside of the keys [first, end): by value as long as that helps, at last by key.
+  // The j-th level inside of the keys [first, end). In the first pass by distance from the largest value, in the next
+  // two by equal steps of the value, then by equal steps of the key, which always come to an end.
   uint32_t level_at(int j, int turn, uint32_t first, uint32_t end) const {
     constexpr float kBelowTop[kLevels + 1] = {0.0f, 26.0f, 18.0f, 13.0f, 9.0f, 6.0f, 4.0f, 2.0f, 1.0f};
     const uint64_t width = end - first;
@@ -276,7 +280,7 @@ class CutRow {
     return std::min(std::max(key, first), end - 1);
   }
 
-  // Count and mass of the tokens from each level on, below the key `end`.
+  // For each level, count and mass of the tokens whose keys are at least the level and below `end`.
   void measure(const uint32_t* level, uint32_t end, uint64_t* counts, uint64_t* masses) const {
     Sum16 sums[kLevels + 1];
     F16 least[kLevels + 1];
@@ -298,7 +302,7 @@ class CutRow {
     for (int j = 0; j <= kLevels; ++j) masses[j] = sums[j].total();
   }
 
-  // The cut among the tokens of these keys; those above have this rank and mass.
+  // The cut among the tokens of the keys [first, last], which fit the list. Above them are `rank` tokens of mass `mass`.
   Cut cut_in(uint32_t first, uint32_t last, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) {
     int32_t listed = 0;
     each_from(unordered_value(first), [&](float v, int32_t column) {
@@ -319,6 +323,7 @@ class CutRow {
     return {value_at(list[at - 1]), f.ties_all() ? kNoToken : column_at(list[at - 1])};
   }
 
+  // The cut among many tokens of one value.
   Cut cut_among_equals(uint32_t key, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) const {
     const float v = unordered_value(key);
     if (f.ties_all()) return {v, kNoToken};
@@ -342,7 +347,7 @@ class CutRow {
   int32_t count;
 };
 
-// The mass of a row whose cells are known.
+// The mass of a row whose cells are known; `top` is its largest x.
 inline uint64_t row_mass(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles,
                          float top) {
   over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {

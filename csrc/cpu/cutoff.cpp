@@ -17,7 +17,7 @@ void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, in
   if (p.status.data) p.status.data[index] = status;
 }
 
-// The last of the kept tokens in the order, for a cut that only separates.
+// The cut at the last token that `cut` keeps. The value of `cut` itself may lie between two tokens' values.
 Cut last_kept(const CutRow& row, const Cut& cut) {
   uint64_t last = ~uint64_t{0};
   row.each_from(cut.value, [&](float v, int32_t column) {

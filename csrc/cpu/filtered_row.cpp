@@ -1,4 +1,5 @@
-// A row of logits looked through with its filters: once for all ops, because it is the longest text of them.
+// How a row of logits is looked through if a filter is on. It has a file of its own because the code is long: so it is
+// not compiled again in every op.
 #include "cut.h"
 
 SPECDEC_BEGIN
@@ -36,7 +37,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     r.status |= kStatusNonFinite;
     return;
   }
-  // The mass of the whole row is only asked for where a winner is close to the cut.
+  // If top_p is a share of the row's mass, a race may go before it: still_kept then tests the winner alone.
   const bool of_whole = r.filter.has_top_p() && !r.filter.after_top_k() && !r.filter.after_min_p();
   if (look == Look::kForWinner && of_whole) {
     const Filter others = without_top_p(r.filter);

@@ -5,9 +5,10 @@
 
 SPECDEC_BEGIN
 
-constexpr int32_t kListed = 4096;  // tokens that are sorted at most
+constexpr int32_t kListed = 4096;  // the most tokens that are listed and sorted
 
-// Tokens in the order of filters: larger numbers first. -0 is 0.
+// A token's place in the order of filters, as an integer: the value's key, then the complement of the column. A larger
+// place comes earlier. Keys rise with the values; -0 counts as 0.
 SPECDEC_HD uint32_t ordered(float v) {
   const uint32_t b = bits(add(v, 0.0f));
   return b ^ (static_cast<uint32_t>(static_cast<int32_t>(b) >> 31) | 0x80000000u);
@@ -22,7 +23,7 @@ SPECDEC_HD int32_t column_at(uint64_t place) { return static_cast<int32_t>(~stat
 SPECDEC_HD uint32_t key_at(uint64_t place) { return static_cast<uint32_t>(place >> 32); }
 SPECDEC_HD float value_at(uint64_t place) { return unordered_value(key_at(place)); }
 
-// What a filter compares.
+// What a filter compares. A NaN stays one, +inf is the largest finite number.
 SPECDEC_HD F16 value_of(const Filter& f, F16 raw) { return min(F16(kLargest), f.order.key(raw)); }
 
 // The lanes of sixteen values from column `at` on that a cut keeps.
@@ -37,9 +38,9 @@ SPECDEC_HD Mask lanes_kept(const Cut& cut, F16 v, int32_t at) {
 // What filters keep of a row.
 struct Kept {
   Cut cut;
-  uint64_t mass;         // of W of the values; 0 where it was not asked for
-  int32_t count;         // likewise
-  const uint64_t* list;  // the places of the kept tokens, in no order; null where they are many
+  uint64_t mass;         // the sum of the kept tokens' weights; valid with a list, or if it was asked for
+  int32_t count;         // how many tokens are kept; likewise
+  const uint64_t* list;  // the places of the kept tokens, in no order; null if they are too many to list
 };
 
 SPECDEC_END

@@ -1,5 +1,5 @@
-// A row and its law. Once somebody looked through it, what the law needs to know of the row is known: its normaliser or
-// its argmax, and what its filters keep.
+// A row and its law. The functions below look through the row and fill in what the law needs to know of it: its
+// normaliser or its argmax, and what its filters keep.
 #pragma once
 
 #include "kept.h"
@@ -11,21 +11,21 @@ struct LawRow {
   Row row;
   KnownLaw known;
   Filter filter;
-  DraftMap map;     // which tokens its columns are
-  float* tile_max;  // raw maxima, one a tile, in scratch memory
-  float* cells;     // one a cell; null where nobody took them
-  Kept kept;        // by a filter that is on
+  DraftMap map;     // the tokens of its columns
+  float* tile_max;  // raw maxima, one for each tile, in scratch memory
+  float* cells;     // raw maxima, one for each cell; null if they were not taken
+  Kept kept;        // what the filter keeps, if it is on
   int32_t status;   // of all its elements
-  bool looked;
-  bool weighed;     // whether the normaliser is known, too: a race does without
-  bool undecided;   // `kept` may still have tokens that top_p takes out: ask still_kept
-  uint64_t mass;    // of the row, once somebody asked for it
+  bool looked;      // whether the row was looked through
+  bool weighed;     // whether the normaliser is known as well; a race does not need it
+  bool undecided;   // whether `kept` may hold tokens that top_p drops: ask still_kept
+  uint64_t mass;    // of the whole row; 0 until it is needed
 
   SPECDEC_HD bool keeps(int32_t column, float raw) const {
     return !filter.on() || kept.cut.keeps(filter.order.scaled(raw), column);
   }
 
-  // p(token); 0 of a token that the row does not know, or that its filters took out.
+  // p(token); 0 for a token that the row does not have, or that its filters drop.
   SPECDEC_HD float probability(int32_t token) const {
     const int32_t column = map.column(token);
     if (column == kNoColumn) return 0.0f;
@@ -33,8 +33,8 @@ struct LawRow {
     return keeps(column, raw) ? known.probability(column, raw) : 0.0f;
   }
 
-  // Sixteen probabilities from `token` on, zero from `end` on and of tokens that the row does not know. `column` goes
-  // along as the tokens rise, from first_column(the first of them) on.
+  // Sixteen probabilities from `token` on, zero from `end` on and for tokens that the row does not have. `column` is
+  // first_column(token) at the first call; calls with rising tokens move it on.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
     return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
   }
@@ -69,7 +69,7 @@ struct LawRow {
     return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
   }
 
-  // A map that falls somewhere leaves lanes zero.
+  // If a map does not rise, some lanes stay without weight; nothing outside of them is written.
   SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
     const bool greedy = known.law.greedy;
     const int32_t stop = end - token < kLanes ? end : token + kLanes;
@@ -98,7 +98,7 @@ SPECDEC_HD LawRow law_row_of(const Rows& rows, int64_t offset, const LawParams& 
   return law_row(row_at(rows, offset), law, filter_at(p, law, rows.vocab, outer, inner, status), map);
 }
 
-// The memory of one row that is looked through.
+// Scratch memory for looking through one row.
 struct RowMemory {
   float* tile_max;
   MassTile* mass_tiles;
@@ -127,10 +127,11 @@ enum class Look {
 // filtered_row.cpp.
 void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot);
 
-// Whether the winner of a race over what an undecided row keeps is really kept. If not, `kept` then ends before it.
+// For an undecided row: whether the winner of a race over what it keeps so far is kept. If not, `kept` ends before it
+// from then on.
 bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot);
 
-// Looks through a row, once: its law's probabilities, its maxima and its status are known then.
+// Looks through a row, once. Then its probabilities, its maxima and its status are known.
 SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   const bool weigh = r.known.law.needs_sum();
   if (r.looked && r.weighed >= weigh) return;
@@ -152,12 +153,13 @@ SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
 }
 
-// As far as probabilities ask for it. A row of probabilities does not: that one only where its status is wanted.
+// Looks through a row if its law's probabilities need that. A row that holds probabilities needs it only for its
+// status.
 SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
   if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
 }
 
-// Looks through a row as far as a race over it needs: its maxima, and what its filters keep.
+// Looks through a row as far as a race needs it: its maxima, and what its filters keep.
 SPECDEC_HD void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   if (r.looked) return;
   if (r.filter.on()) {

@@ -38,10 +38,10 @@ int32_t greedy_rank(const LawRow& r, int32_t column) {
   return rank;
 }
 
-// The places of at least the `top` most probable of the kept tokens, as far as there are so many.
+// The places of the `top` most probable of the kept tokens, in order; fewer if fewer are kept.
 std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_t top) {
   std::vector<uint64_t> found;
-  float least = -kInfinity;  // the worst of the best so far: what the next has to beat
+  float least = -kInfinity;  // the worst of the best so far, which the next token has to beat
   const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
   const auto keep_best = [&] {
     std::nth_element(found.begin(), found.begin() + (top - 1), found.end(), earlier);

@@ -1,5 +1,5 @@
-// The mass of a row of logits, in tiles of 1,024 columns (specdec/mass.h): exact integers, so that threads may take the
-// tiles as they come.
+// The mass of a row of logits, in tiles of 1,024 columns (specdec/mass.h). The sums are exact, so threads may take the
+// tiles in any order.
 #pragma once
 
 #include "row.h"
@@ -9,20 +9,19 @@ SPECDEC_BEGIN
 
 constexpr int32_t kMassTilesATile = kTile / kMassTile;
 
-// The weights of some columns in units of their maximum `top_x`. `ahead` columns further on is what comes next.
+// The sum of the unit_weights of `count` columns whose largest x is `top_x`. Prefetches `ahead` columns further on.
 template <class T>
 SPECDEC_HD uint64_t units_of(const Logits& space, const T* p, int32_t count, float top_x, int32_t ahead) {
   constexpr int kStep = 4;
   const F16 top(top_x), zero(0.0f);
   Sum16 sum;
-  // The order of operands lets a NaN through: it has no weight. +inf counts as the largest finite number, which then is
-  // the maximum.
+  // min(zero, NaN) is NaN, which has no weight. For +inf, the maximum is the largest finite number, and min gives 0.
   const auto weight = [&](F16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
   int32_t i = 0;
   for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
     U16 w[kStep];
     for (int k = 0; k < kStep; ++k) {
-      __builtin_prefetch(p + i + k * kLanes + ahead);  // while this one is busy with exponentials
+      __builtin_prefetch(p + i + k * kLanes + ahead);  // memory is idle while exponentials are computed
       w[k] = weight(load(p + i + k * kLanes));
     }
     sum.add(w[0] + w[1]);
@@ -43,7 +42,7 @@ SPECDEC_HD MassTile mass_tile(const Row& row, const Logits& space, int32_t tile,
 SPECDEC_HD int32_t mass_tiles_of(int32_t vocab) { return tiles_of(vocab) * kMassTilesATile; }
 
 // Fills the mass tiles of a row, and the raw maxima of its tiles. Every tile is read twice, the second time from the L1
-// cache. The status is that of the row's elements.
+// cache. Returns the status of the row's elements.
 SPECDEC_HD int32_t row_masses(const Row& row, const Logits& space, const Crew& crew, float* tile_maxima,
                               MassTile* tiles) {
   int32_t status[kMaxParts];

@@ -1,5 +1,5 @@
-// The race over what a row's filters keep: the first arrival that belongs to it. Where few tokens are kept, over them
-// alone; else over the row, and what is not kept has no weight.
+// The race over the tokens that a row's filters keep. If these are listed, only they race. If they are too many, the
+// whole row races, and tokens that are not kept have no weight.
 #pragma once
 
 #include "law_row.h"
@@ -7,7 +7,7 @@
 
 SPECDEC_BEGIN
 
-// Weights of the tokens that a row keeps.
+// `Weights`, but a token that the row's filters drop has none.
 template <class Weights>
 struct KeptWeights : Weights {
   const LawRow& r;
@@ -24,8 +24,8 @@ struct KeptWeights : Weights {
   }
 };
 
-// The arrivals of the kept tokens of a list, sixteen at a time. As in open_group most tokens are so late that their
-// words alone tell.
+// The arrivals of the kept tokens of a list, sixteen at a time. As in open_group, most tokens arrive too late to win,
+// and their random words alone show it.
 template <class Weights, class Result>
 SPECDEC_HD void race_list(const Weights& weights, const LawRow& r, const Noise& noise, Result& result) {
   for (int32_t from = 0; from < r.kept.count; from += kLanes) {
@@ -41,7 +41,7 @@ SPECDEC_HD void race_list(const Weights& weights, const LawRow& r, const Noise& 
     uint32_t group[4][kLanes], second[4][kLanes];
     for (int word = 0; word < 4; ++word) store(group[word], groups.word[word]), store(second[word], later.word[word]);
     for (int32_t i = 0; i < lanes; ++i) {
-      if (static_cast<int32_t>(tokens[i]) < 0) continue;  // no map has that
+      if (static_cast<int32_t>(tokens[i]) < 0) continue;  // a bad entry of the map
       const int32_t column = column_at(r.kept.list[from + i]);
       const float log_weight = weights.log_weight(element(r.row, column), column);
       if (log_weight == -kInfinity) continue;
@@ -72,8 +72,9 @@ SPECDEC_HD void race_row(const Weights& weights, const LawRow& r, const Noise& n
   race(weights);
 }
 
-// race(weights) over the row, or the winner of its list. Where top_p refers to the mass of the row, the winner is asked
-// whether it is kept; if it is not, all from it on are not, and the race is held again without them.
+// The winner of race(weights) over the row, or of the race over its list. If the row is undecided, the winner may be a
+// token that top_p drops. Then top_p drops all tokens after it in the order, too, and the race is held again without
+// them.
 template <class Weights, class Race>
 SPECDEC_HD Candidate winner_of_kept(const Weights& weights, LawRow& r, const Noise& noise, const Crew& crew, int slot,
                                     Race&& race) {
@@ -93,14 +94,14 @@ SPECDEC_HD Candidate winner_of_kept(const Weights& weights, LawRow& r, const Noi
   return race(weights);
 }
 
-// The winner of a row that was looked through as far as a race needs (into scratch memory `slot`), by its column.
+// The winner of a row after look_for_race, as a column. `slot` is the scratch memory that was used for the row.
 template <class Weights>
 SPECDEC_HD Candidate row_winner(const Weights& weights, LawRow& r, const Noise& noise, const Crew& crew, int slot) {
   return winner_of_kept(weights, r, noise, crew, slot,
                         [&](const auto& of) { return race_winner(of, r.row, noise, r.tile_max, r.cells, crew); });
 }
 
-// The same of a row with a vocabulary of its own.
+// The same for a row with a vocabulary of its own.
 template <class Weights>
 SPECDEC_HD Candidate mapped_row_winner(const Weights& weights, LawRow& r, const Noise& noise, const Crew& crew,
                                        int slot) {

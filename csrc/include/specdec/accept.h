@@ -6,9 +6,9 @@
 SPECDEC_BEGIN
 
 // `drafted` is the probability that the draft put this token here: h q(x), h the probability that the slot is drafted.
-// Strict, so p = 0 is never accepted; u <= 1 - 2^-24, so p >= drafted is never rejected. epsilon > 0 is lossy
-// over-acceptance. A token that the draft gives no weight was not drawn from it and is refused: so is every token of a
-// law of NaNs.
+// The comparison is strict, so p = 0 is never accepted; u <= 1 - 2^-24, so p >= drafted is never rejected. epsilon > 0
+// is lossy over-acceptance. A token without weight in the draft was not drawn from it and is refused. So is every token
+// of a law of NaNs.
 SPECDEC_HD bool accepts(float u, float p, float drafted, float epsilon) {
   return drafted > 0.0f && mul(u, drafted) < add(p, epsilon);
 }

@@ -63,7 +63,7 @@ struct ChainRequest : WalkRequest {
     return p.draft_tokens.at(first_token + (node - 1) * p.draft_tokens.slot_stride);
   }
 
-  // How many rows from that of `node` on the walk could still come to, of `most` at most.
+  // How many rows the walk may still read, that of `node` included; counted up to `most`.
   SPECDEC_HD int32_t rows_ahead(int32_t node, int32_t most) const {
     int32_t count = 1;
     while (count < most && node + count < slots && in_vocab(*this, draft_token(node + count))) ++count;
@@ -71,7 +71,7 @@ struct ChainRequest : WalkRequest {
   }
 
  private:
-  // Requests one after another: this one has the drafts [from, to), and one row more.
+  // Requests are packed one after another: this one has the drafts [from, to), and one target row more than drafts.
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
     readable = from >= 0 && to >= from && to <= p.draft_tokens.slots;
     if (!readable || to - from > p.max_drafts()) status |= kStatusParameter;

@@ -1,5 +1,6 @@
-// A draft's vocabulary of its own: column i of its rows is the target's token tokens[i], which rise. A map of a GPU is
-// never looked at before the kernels run, so whatever stands in it, nothing is read outside of it or of the row.
+// A draft with a vocabulary of its own: column i of its rows is the target's token tokens[i], and tokens rise with i.
+// The host never looks at a map in a GPU's memory. So nothing here trusts it: whatever a map holds, nothing outside of
+// the map and the row is read.
 #pragma once
 
 #include "race.h"
@@ -23,14 +24,14 @@ struct DraftMap {
     return from;
   }
 
-  // Where the draft has a token; kNoColumn where it does not know it.
+  // The column of a token; kNoColumn if the draft does not have it.
   SPECDEC_HD int32_t column(int32_t token) const {
     if (!tokens) return token < columns ? token : kNoColumn;
     const int32_t at = first_at_least(token);
     return at < columns && tokens[at] == token ? at : kNoColumn;
   }
 
-  // A candidate among the columns as one among the target's tokens; nobody where the map has no token.
+  // A candidate among the columns as one among the target's tokens; kNobody if the map's entry is negative.
   SPECDEC_HD Candidate to_target(const Candidate& c) const {
     if (!tokens || c.token == kNoToken) return c;
     return tokens[c.token] >= 0 ? Candidate{c.score, tokens[c.token]} : kNobody;

@@ -1,6 +1,6 @@
-// Sampling filters: top-k, top-p and min-p as cuts of one order (docs/filters.md). The order: the larger value first,
-// equal values by rising token. Every filter keeps the tokens before some place of it, so that together they keep
-// those before the first of these places, and always the first token.
+// Sampling filters: top-k, top-p and min-p as cuts of one order (docs/filters.md). The larger value comes first, equal
+// values by rising token. Every filter keeps the tokens before some place in this order. All filters together keep the
+// tokens before the first of these places, and always the first token.
 #pragma once
 
 #include "law.h"
@@ -10,36 +10,36 @@ SPECDEC_BEGIN
 
 // Bits of LawParams::rules.
 enum FilterRule : int64_t {
-  kTopPAfterTopK = 1,      // top_p refers to the mass of what top_k keeps,
-  kTopPAfterMinP = 2,      // of what min_p keeps; without either to that of the row
-  kTiesAll = 4,            // tokens of equal value stay or go together
-  kBeforeTemperature = 8,  // values are those of temperature 1
-  kFiltered = 16,          // filters may be on; without it top_k, top_p and min_p are not looked at
+  kTopPAfterTopK = 1,      // top_p is a share of the mass that top_k keeps; without this bit and the next, of the row's
+  kTopPAfterMinP = 2,      // top_p is a share of the mass that min_p keeps; with both bits, of what both keep
+  kTiesAll = 4,            // tokens of equal value are kept or dropped together
+  kBeforeTemperature = 8,  // filters compare the logits as they came, not divided by the temperature
+  kFiltered = 16,          // filters may be on; without this bit top_k, top_p and min_p are not looked at
 };
 
 // The filters of one row, decoded.
 struct Filter {
   static constexpr uint64_t kWhole = uint64_t{1} << 32;
 
-  int32_t top_k = kNoToken;       // off
-  float log_min_p = -kInfinity;   // off
-  uint64_t share = kWhole;        // p 2^32, rounded down; kWhole: off
+  int32_t top_k = kNoToken;      // kNoToken: off
+  float log_min_p = -kInfinity;  // -inf: off
+  uint64_t share = kWhole;       // top_p 2^32, rounded down; kWhole: off
   int64_t rules = 0;
-  Logits order = {1.0f};          // its scaled(raw) is what filters compare
+  Logits order = {1.0f};         // filters compare order.scaled(raw)
 
   SPECDEC_HD bool has_top_k() const { return top_k != kNoToken; }
   SPECDEC_HD bool has_min_p() const { return log_min_p > -kInfinity; }
   SPECDEC_HD bool has_top_p() const { return share != kWhole; }
   SPECDEC_HD bool on() const { return has_top_k() || has_min_p() || has_top_p(); }
   SPECDEC_HD bool ties_all() const { return (rules & kTiesAll) != 0; }
-  // Does top_p refer to what that cut keeps?
+  // Whether top_p is a share of what that cut keeps.
   SPECDEC_HD bool after_top_k() const { return has_top_k() && (rules & kTopPAfterTopK) != 0; }
   SPECDEC_HD bool after_min_p() const { return has_min_p() && (rules & kTopPAfterMinP) != 0; }
-  // The least value that min_p keeps.
+  // The smallest value that min_p keeps, from the row's largest.
   SPECDEC_HD float floor_below(float largest) const { return has_min_p() ? add(largest, log_min_p) : -kInfinity; }
 };
 
-// Off at temperature 0, whose law is one token.
+// At temperature 0 the law is one token, so filters are off.
 SPECDEC_HD Filter filter_at(const LawParams& p, const Law& law, int32_t vocab, int64_t outer, int64_t inner,
                             int32_t* status) {
   Filter f;
@@ -56,7 +56,7 @@ SPECDEC_HD Filter filter_at(const LawParams& p, const Law& law, int32_t vocab, i
   return f;
 }
 
-// The mass that the tokens before a kept one stay below, of a whole of which top_p keeps its share: rounded up.
+// top_p keeps a token if the mass before it is less than this: top_p of `whole`, rounded up.
 SPECDEC_HD uint64_t mass_kept(const Filter& f, uint64_t whole) {
   if (!f.has_top_p()) return ~uint64_t{0};
   return f.share * (whole >> 32) + ((f.share * (whole & 0xffffffffu) + 0xffffffffu) >> 32);

@@ -1,16 +1,16 @@
-// Masses: exp as an integer, and sums of it. Integers add up to the same whatever the order, so every backend, split
-// and batch finds the same normaliser, bit for bit. The numbers here are part of the noise contract (docs/noise.md):
-// another polynomial would move a decision somewhere.
+// Masses: exp as an integer, and sums of it. A sum of integers does not depend on their order. So every backend, split
+// and batch finds the same normaliser, bit for bit. Every backend must use the numbers below: another polynomial would
+// change some decisions.
 #pragma once
 
 #include "softmax.h"
 
 SPECDEC_BEGIN
 
-constexpr int32_t kMassTile = 1024;  // tokens whose weights are first summed in units of their own maximum
+constexpr int32_t kMassTile = 1024;  // tokens of a tile: its weights are first summed relative to the tile's maximum
 
-// exp(d) = q 2^-31 2^-n for d <= 0, within 4e-7 + 1.4e-8 |d|. A NaN and -inf have a large n. `Word` is uint32_t or a
-// vector of them.
+// exp(d) = q 2^-31 2^-n for d <= 0, with a relative error of at most 4e-7 + 1.4e-8 |d|. For NaN and -inf n is so large
+// that every weight below is 0. `Word` is uint32_t or a vector of them.
 template <class Word>
 struct IntegerExp {
   Word q, n;
@@ -27,11 +27,11 @@ SPECDEC_HD auto integer_exp(Float d) {
   r = fma(r, f, Float(0x1.c6b70ep-5f * 0x1p22f));
   r = fma(r, f, Float(0x1.ebf9bep-3f * 0x1p22f));
   r = fma(r, f, Float(0x1.62e42ap-1f * 0x1p22f));
-  r = fma(r, f, magic);  // rounds to a whole number, which stands in the low bits
+  r = fma(r, f, magic);  // rounds to an integer, which is then in the low bits
   return IntegerExp<Word>{shift_left(bits(r), 9), bits(magic) - bits(rounded)};
 }
 
-// A weight in its tile: 2^-30 of the tile's maximum. Two of them fit 32 bits.
+// A token's weight in units of 2^-30 of the largest of its tile. The sum of two fits 32 bits.
 template <class Float>
 SPECDEC_HD auto unit_weight(Float below_tile_max) {
   const auto e = integer_exp(below_tile_max);
@@ -39,7 +39,7 @@ SPECDEC_HD auto unit_weight(Float below_tile_max) {
   return shift_right(e.q, e.n + Word(1u));
 }
 
-// A weight in its row: 2^-42 of the row's maximum.
+// A token's weight in units of 2^-42 of the largest of its row.
 SPECDEC_HD uint64_t row_weight(const IntegerExp<uint32_t>& e) {
   return e.n < 64 ? (static_cast<uint64_t>(e.q) << 11) >> e.n : 0;
 }

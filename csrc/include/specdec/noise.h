@@ -27,7 +27,7 @@ SPECDEC_HD Noise noise_at(const NoiseParams& p, int64_t outer, int64_t inner, ui
           static_cast<uint32_t>(p.nonce.at(outer, inner)), stream};
 }
 
-// That of the token `tokens` places later.
+// The noise of the token `tokens` places later.
 SPECDEC_HD Noise later(const Noise& noise, int32_t tokens, uint32_t stream) {
   return {noise.key, noise.position + static_cast<uint32_t>(tokens), noise.nonce, stream};
 }

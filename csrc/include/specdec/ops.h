@@ -1,4 +1,4 @@
-// Every op, one line each: what the C++ backends have, and what Python sees of them. CUDA lacks the last ones.
+// Every op, one line each. From these lists come the functions of the C++ backends, the C functions and the bindings.
 #pragma once
 
 #include "params.h"

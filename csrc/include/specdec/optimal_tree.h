@@ -14,9 +14,10 @@ struct OptimalTree {
   std::vector<int32_t> parents, child_index;  // of k + 1 nodes; the root is node 0, its entries are -1
 };
 
-// A node is worth the product of the acceptances on its path. Where no acceptance exceeds 1 or that of the elder
-// sibling, its parent and its elder sibling are worth no less: a priority queue, which holds for every node only the
-// next sibling and the first child, meets the nodes from the best on. O(k log k); among equals the first seen wins.
+// A node is worth the product of the acceptances on its path. No acceptance may exceed 1 or that of the elder sibling.
+// Then a node is never worth more than its parent or its elder sibling. So a priority queue that holds, of each node
+// taken, only the next sibling and the first child gives the nodes from the best on. O(k log k); among equals the first
+// seen wins.
 //
 // `acceptance(tree, parent, child)` gives the probability that the child-th child (from 0) of node `parent` is accepted
 // once the parent is, nothing if there is no such child. Throws std::invalid_argument if one rises or is no

@@ -1,8 +1,8 @@
 // Plain parameter structs, one per op, shared by every C++ backend. Strides are in elements. Pointers are to host or
 // device memory, whichever the backend runs on. Plain types: the same in every copy of the CPU kernels.
 //
-// A struct's `fields()` are the op's arguments in the order of its declaration in specdec_kernels/ops: what Python hands
-// over is read by their types (csrc/bindings.h), so an argument is named once here and once there.
+// A struct's `fields()` are the op's arguments in the order of its declaration in specdec_kernels/ops. Calls from
+// Python are read by the types of these fields (csrc/bindings.h). So an argument is named once here and once there.
 #pragma once
 
 #include <tuple>
@@ -32,17 +32,17 @@ struct Per {
   }
 };
 
-// From a raw logit to a weight: what every row operation asks of (specdec/law.h decodes it).
+// How a raw logit becomes a weight, as the caller said it. specdec/law.h decodes it.
 struct LawParams {
   Space space;
   Per<float> temperature;
-  Per<int64_t> top_k;  // these four: specdec/filter.h
+  Per<int64_t> top_k;  // this one and the next three: specdec/filter.h
   Per<float> top_p, min_p;
   int64_t rules;
   auto fields() { return std::tie(space, temperature, top_k, top_p, min_p, rules); }
 };
 
-// Whose random numbers, and which of them (specdec/noise.h).
+// Which random numbers (specdec/noise.h).
 struct NoiseParams {
   Per<int64_t> seed, position, nonce;
   auto fields() { return std::tie(seed, position, nonce); }
@@ -52,7 +52,7 @@ struct NoiseParams {
 struct Tokens {
   const void* data;
   int64_t request_stride, slot_stride;
-  int64_t requests;  // 1 where they are shared, or numbered through
+  int64_t requests;  // 1 if all requests share them, or if they are packed one after another
   int32_t slots;
   bool wide;
   SPECDEC_HD int64_t at(int64_t offset) const {
@@ -60,8 +60,8 @@ struct Tokens {
   }
 };
 
-// Rows of logits or probabilities, [requests, rows, vocab] with unit stride along the vocabulary. A ragged chain has
-// [rows, vocab]: request_stride 0, and its rows numbered through.
+// Rows of logits or probabilities, [requests, rows, vocab] with unit stride along the vocabulary. Ragged chains have
+// [rows, vocab]: request_stride 0, the rows of all requests one after another.
 struct Rows {
   const void* data;  // null where there is no draft
   int64_t request_stride, row_stride;
@@ -79,7 +79,8 @@ struct Vector {
   int64_t size;
 };
 
-// For each batch row, whose numbers and draft rows it uses; -1: idle, nothing is read. Null where it uses its own.
+// For each batch row, the index of the numbers and draft rows that it uses; -1: idle, nothing is read. Null: each batch
+// row uses those of its own index.
 struct RequestIndex {
   const int32_t* data;
   int64_t size;
@@ -241,7 +242,7 @@ struct PositionsParams {
   auto fields() { return std::tie(parents, prefix_len, positions, status); }
 };
 
-// One tensor [batch, heads, slots, size] of a cache. Its elements are moved, never looked at: strides are in bytes here.
+// One tensor [batch, heads, slots, size] of a cache. Its elements are only moved, so strides are in bytes here.
 struct CacheLayer {
   char* data;
   int64_t batch_stride, head_stride, slot_stride;

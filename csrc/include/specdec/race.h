@@ -36,7 +36,7 @@ SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
 SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfinity; }
 SPECDEC_HD float race_score(float log_weight, float arrival) { return sub(log_weight, log(arrival)); }
 
-// More than all roundings of a score near these two can add up to.
+// An upper bound on the sum of all rounding errors of a score near these two.
 template <class Float>
 SPECDEC_HD Float slack(Float a, Float b) {
   return add(Float(2e-5f), mul(Float(4e-7f), add(magnitude(a), magnitude(b))));
@@ -50,21 +50,21 @@ SPECDEC_HD uint32_t largest_winning_word(float log_bound, float best_score) {
   return exponent < -40.0f ? 0u : static_cast<uint32_t>(exp_in_range(exponent) * 0x1p38f) + 1u;
 }
 
-// At most log(x), at least log(x) - 0.06, for normal positive x: what the bits say when read as a number.
+// At most log(x), and no less than log(x) - 0.06 (0.09 in base 2), for normal positive x: the bits of x as a number.
 template <class Float>
 SPECDEC_HD Float log_below(Float x) {
   using Word = decltype(bits(x));
   return mul(signed_float(bits(x) - Word(0x3f800000u)), Float(8.26295829e-8f));  // ln 2 / 2^23
 }
 
-// Less than the log weight that a token needs to win when it arrives no earlier than `earliest`, without a logarithm.
+// A lower bound of the log weight that a token needs to win if it arrives at `earliest` or later. Takes no logarithm.
 template <class Float>
 SPECDEC_HD Float needed_at_least(float best_score, Float earliest) {
   const Float best(best_score), needed = add(best, log_below(earliest));
   return sub(needed, slack(best, needed));
 }
 
-// The log weight that a token needs to win against `best_score` when it arrives no earlier than `first`.
+// The log weight that a token needs to win against `best_score` if it arrives at `first` or later.
 SPECDEC_HD float needed_log_weight(float best_score, float first) {
   const float needed = best_score + log(first);
   return needed - slack(best_score, needed);

@@ -1,4 +1,4 @@
-// Whose numbers and draft rows a batch row uses: its own, or by request_index those of another number.
+// Which numbers and draft rows a batch row uses: those of its own index or, with request_index, of another one.
 #pragma once
 
 #include "params.h"
@@ -11,7 +11,7 @@ struct Entry {
   Kind kind;
   SPECDEC_HD bool live() const { return kind == kLive; }
   SPECDEC_HD bool idle() const { return kind == kIdle; }
-  // Of a request that is not worked on: its status, and the first of its tokens.
+  // The status and the first token of a request that is not live.
   SPECDEC_HD int32_t status() const { return kind == kOutside ? kStatusParameter : kStatusOk; }
   SPECDEC_HD int32_t token() const { return kind == kOutside ? 0 : -1; }
 };

@@ -1,4 +1,4 @@
-// What is left of the target once the draft had its share.
+// The residual: what is left of the target's law when the draft's share is subtracted.
 #pragma once
 
 #include "arithmetic.h"
@@ -13,14 +13,15 @@ SPECDEC_HD Float residual_weight(Float p, Float drafted) {
   return where(at_least(w, Float(kSmallest)), w, Float(0.0f));
 }
 
-// How much more than its acceptance the draft puts on a token: summed, and with the 1 - h of undrafted rounds, it is
-// the probability that a token is drawn from the residual.
+// The probability that a token is drafted and then rejected. The sum over all tokens, plus the 1 - h of rounds without
+// a draft, is the probability that a token is drawn from the residual.
 template <class Float>
 SPECDEC_HD Float rejected_weight(Float p, Float drafted, Float epsilon) {
   return max(sub(sub(drafted, p), epsilon), Float(0.0f));
 }
 
-// That probability from both sums; without over-acceptance the weights' sum is it, and loses less.
+// That probability, from the sums of both functions. Without over-acceptance it equals the sum of the residual's
+// weights, which is more precise.
 SPECDEC_HD float residual_mass(float weight, float rejected, float h, float epsilon) {
   return epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
 }

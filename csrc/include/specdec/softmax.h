@@ -11,7 +11,7 @@ struct LogSumExp {
   float max, log_sum;
 };
 
-// Of a row without any weight; every probability then comes out 0.
+// For a row without any weight: every probability comes out 0.
 constexpr LogSumExp kNoMass = {0.0f, kInfinity};
 
 SPECDEC_HD LogSumExp log_sum_exp(float max, float sum) {

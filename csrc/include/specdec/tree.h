@@ -5,8 +5,8 @@
 
 SPECDEC_BEGIN
 
-// The parent of a node if it is one, and lies before it; -1 where the node is absent (-1, or the root) or its entry is
-// no parent at all (then the status says so).
+// The parent of a node. -1 for the root, for an absent node, and for a bad entry (not a node before this one), which
+// also sets the status.
 SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_t node, int32_t* status) {
   const int64_t parent = parents.at(first_parent + node * parents.slot_stride);
   if (parent >= 0 && parent < node) return static_cast<int32_t>(parent);
@@ -56,7 +56,7 @@ struct TreeRequest : WalkRequest {
   SPECDEC_HD int64_t draft_token(int32_t node) const {
     return p.draft_tokens.at(first_token + node * p.draft_tokens.slot_stride);
   }
-  // Children come after their parent, so a walk looks at every entry once, and never leaves [0, nodes).
+  // Children come after their parent. So a walk looks at every entry once, and never leaves [0, nodes).
   SPECDEC_HD int32_t next_child(int32_t node, int32_t after, int32_t* bits) const {
     for (int32_t child = after + 1; child < nodes(); ++child)
       if (parent(child, bits) == node) return child;
@@ -74,14 +74,14 @@ SPECDEC_HD Verdict verdict_at(const TreeParams& p, int64_t b) {
           p.status.data + b, p.max_depth() + 1};
 }
 
-// A prefix length in [0, most].
+// A prefix length, moved into [0, most] if it is outside; the status then says so.
 SPECDEC_HD int64_t prefix_of(int64_t prefix, int64_t most, int32_t* status) {
   if (prefix >= 0 && prefix <= most) return prefix;
   *status |= kStatusParameter;
   return prefix < 0 ? 0 : most;
 }
 
-// How many entries of a path can be moved together: as far as it rises and stays inside the cache.
+// How many entries of a path can be moved: those before the first that does not rise or lies outside of the cache.
 SPECDEC_HD int32_t moves_of(const int32_t* path, int32_t length, int64_t prefix, int64_t slots, int32_t* status) {
   int32_t moves = 0, last = -1;
   for (; moves < length && path[moves] != -1; last = path[moves++]) {

@@ -1,4 +1,4 @@
-// Walks over the rows of one request. Three parts that know nothing of each other:
+// Walks over the rows of one request. They have three parts, which do not depend on each other:
 //
 //   a topology        which drafts follow which: a chain (chain.h) or a tree (tree.h)
 //   a rule            what is decided at a row: walk_race and walk_rejection below
@@ -24,7 +24,7 @@
 //   bool race(node, noise, Draw*)              a token from p
 //   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows;
 //                                              p is kNever for a token that the target's filters took out
-//   bool masses(node, child, taken, Masses*)   sums over both rows; tokens tried are those of children before `child`
+//   bool masses(node, child, taken, Masses*)   sums over both rows; the children before `child` were tried
 //   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p, less the
 //                                              tokens of the node's children
 //   void emit(depth, node, token)              writes the token decided after `node`
@@ -32,7 +32,7 @@
 // answer and calls the rule again with the same `Walk`: it asks the same question again. A rule returns true when the
 // walk has ended: then Walk::depth drafts were accepted.
 //
-// A new rule is one more function here, and asks nothing of the others.
+// A new rule is one more function here; the others stay as they are.
 #pragma once
 
 #include "accept.h"
@@ -44,15 +44,15 @@ SPECDEC_BEGIN
 
 constexpr int32_t kNoNode = -1;
 
-// One request, decoded, as far as every topology has it.
+// One request, decoded: the part that all topologies share.
 struct WalkRequest {
   int64_t first_target, first_draft;          // offsets of row 0, in elements
   int64_t target_row_stride, draft_row_stride;
   Noise noise;                                // of the token after node 0
   Law target_law, draft_law;
   int32_t status;
-  bool readable;  // false: it is idle, or its arguments point outside of their arrays, so nothing is read
-  bool idle;      // its verdict says that there was none
+  bool readable;  // false: the request is idle, or its arguments point outside of their arrays; nothing is read
+  bool idle;      // -1 drafts are accepted, and no token is written
 
   SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * target_row_stride; }
   SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * draft_row_stride; }
@@ -82,12 +82,12 @@ struct Walk {
   float share;    // with one-hot drafts: the mass of p on tokens not tried
 };
 
-// How many drafts were accepted by a walk that ended there.
+// How many drafts were accepted if the walk ended at `at`.
 SPECDEC_HD int32_t accepted_by(const WalkRequest& r, const Walk& at) { return r.idle ? -1 : at.depth; }
 
 SPECDEC_HD Walk walk_from(int32_t node, int32_t depth) { return {node, depth, node, false, 0.0f, 1.0f}; }
 
-// What stands for p of a token that must not come out: not even over-acceptance, of 1 at most, accepts it.
+// In place of p for a token that the target's filters took out. Over-acceptance adds 1 at most, so it cannot accept it.
 constexpr float kNever = -1.0f;
 
 // Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
@@ -96,7 +96,7 @@ struct Masses {
   int32_t status;
 };
 
-// How much of q the next child's law takes from p: W / R; nothing once either is used up.
+// The multiple of q that the next child's law takes from p: W / R, and 0 once W or R is used up.
 SPECDEC_HD float share_of(float left, float untried) {
   return untried >= kSmallest ? min(left / untried, kLargest) : 0.0f;
 }
@@ -104,7 +104,7 @@ SPECDEC_HD float share_of(float left, float untried) {
 template <class Topology>
 SPECDEC_HD bool in_vocab(const Topology& t, int64_t token) { return token >= 0 && token < t.vocab(); }
 
-// The next child that is there, kNoNode if there is none.
+// The next child that is not absent; kNoNode if there is none.
 template <class Topology>
 SPECDEC_HD int32_t next_draft(const Topology& t, const Walk& at, int32_t after, int32_t* status) {
   int32_t child = t.next_child(at.node, after, status);
@@ -148,14 +148,14 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
 
 // Sampling without replacement asks, for the m-th child tried at a node, u q^m(x) < p^m(x), where
 //   p^1 = p, p^{m+1} = norm((p^m - q^m)^+),   q^1 = q, q^{m+1} = norm(q^m without the token tried).
-// Nothing of that needs a second row. On tokens not tried q^m = q / R_m, R_m the mass of q on them; and since
-// (a^+ - b)^+ = (a - b)^+ for b >= 0, all the subtractions add up to one multiple of q:
+// None of these laws has to be stored. On tokens not tried q^m = q / R_m, where R_m is the mass of q on them. And
+// (a^+ - b)^+ = (a - b)^+ for b >= 0, so all the subtractions add up to one multiple of q:
 //   p^m = (p - T_m q)^+ / W_m,   T_1 = 0,   T_{m+1} = T_m + W_m / R_m,   W_m = sum (p - T_m q)^+,   W_1 = R_1 = 1.
-// A token that was tried has p^m = 0 ever after. So the test is u (W_m / R_m) q(x) < p(x) - T_m q(x), and the law left
-// after the last child is norm((p - T q)^+). With replacement R_m = 1 throughout. Where a draft is made with
-// probability h alone, h q takes the place of q for the first child; a chain has no second one.
+// A token that was tried has p^m = 0 from then on. So the test is u (W_m / R_m) q(x) < p(x) - T_m q(x), and after the
+// last child the law left is norm((p - T q)^+). With replacement R_m = 1 throughout. If a draft is made only with
+// probability h, h q takes the place of q for the first child. A chain has no second child.
 
-// Tries the children that are left, in order. *accepted is the one accepted, kNoNode if none was.
+// Tries the children after at->after, in order. *accepted is the one accepted, or kNoNode.
 template <class Topology, class Ops>
 SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* accepted, int32_t* status) {
   const bool has_draft = t.has_draft(), repeats = has_draft && t.replacement();
@@ -168,7 +168,8 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* acc
     if (!in_range) *status |= kStatusTokenRange;
     float share = at->tried ? at->share : t.draft_share(node, status);
     if constexpr (Topology::kSiblings) {
-      // A second child with a token is no draw from q^m, which has it no more: it must not be subtracted again.
+      // A second child with the same token cannot come from q^m, which no longer holds it. Subtracting it again would
+      // bias the result.
       if (at->tried && !repeats && in_range && t.has_elder(node, child, token, status)) continue;
       if (at->tried && has_draft) {
         Masses m;
@@ -197,12 +198,12 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* acc
   return true;
 }
 
-// The token of a node of which no child was accepted.
+// The token after a node if none of its children was accepted.
 template <class Topology, class Ops>
 SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* draw, int32_t* status) {
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
   const float taken = at.tried ? at.taken : t.draft_share(at.node, status);
-  // That nothing was drafted where a draft was possible counts as a draft, too.
+  // A slot that could have been drafted but was not (h < 1) is decided like a rejected draft.
   if (at.tried || taken < 1.0f) return ops.residual(at.node, noise, taken, draw);
   return ops.race(at.node, noise, draw);
 }
