@@ -1,8 +1,8 @@
 """The ops in Triton, for any GPU that Triton reaches. One module per op; ``_math`` is the one Triton copy of the maths.
 
-Installed as ``specdec_kernels.triton_kernels``. The functions have the names of every backend, and take an op's call:
-outputs are preallocated, nothing is checked, nothing is returned, the host never waits.
-``specdec_kernels.backend("triton")`` is how they are meant to be reached.
+Installed as ``specdec_kernels.triton_kernels``. Each function has the name of its op and takes the op's call: outputs
+are preallocated, nothing is checked, nothing is returned, the host never waits. To use them, choose
+``specdec_kernels.backend("triton")``.
 """
 
 if __name__ != "specdec_kernels.triton_kernels":

@@ -1,4 +1,4 @@
-"""Host side: how a call is cut into programs, and the memory they meet in."""
+"""Host side: how a call is split into programs, and the memory that they share."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ _workspaces = threading.local()
 
 
 def kernel(function):
-    """``triton.jit`` for a kernel that compiles once a vocabulary: other numbers leave no trace in the code."""
+    """``triton.jit`` for a kernel that compiles once for each vocabulary: no other number changes the code."""
     parameters = inspect.signature(function).parameters.values()
     fixed = {"target", "draft", "probs", "mask", "vocab", "draft_vocab"}
     varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in fixed]
@@ -42,12 +42,12 @@ def on_device(tensor):
 
 @functools.cache
 def multiprocessors(device):
-    # The interpreter has no use for many programs, but is to see rows that several of them share.
+    # The interpreter gains nothing from many programs: a few are enough for rows that several of them share.
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def tile_of(vocab):
-    """(tokens of a tile, tiles of a row, warps). By the vocabulary alone, so that no other number recompiles."""
+    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary only, so nothing else recompiles."""
     tile = min(4096, max(128, triton.next_power_of_2(vocab)))
     return tile, triton.cdiv(vocab, tile), max(1, tile // 1024)
 
@@ -58,13 +58,13 @@ def mass_items_of(vocab):
 
 
 def splits_of(requests, tiles, device):
-    """Programs a row: eight a multiprocessor if the rows allow it, and never more than eight tiles each."""
+    """Programs for each row: eight on each multiprocessor, if there are tiles for them; at most eight tiles each."""
     wanted = 8 * multiprocessors(device) // max(1, requests)
     return max(1, min(tiles, max(wanted, triton.cdiv(tiles, 8), 2)))
 
 
 def chunks_of(requests, splits, width, device):
-    """Programs that share the rows of a request: one a row while the machine has room, else rows are taken in order."""
+    """Groups of programs for each request: one for each row if the device has room; else each takes rows in order."""
     return max(1, min(width, 8 * multiprocessors(device) // (requests * splits)))
 
 
@@ -103,7 +103,7 @@ def noise(value, *strides):
 def index(request_index, *values):
     """Arguments for ``request_index``: itself, and how many entries draft rows and tensors of numbers have.
 
-    Without any all requests have the same numbers, and every index will do.
+    If there are none of these, all requests have the same numbers, and any index is good.
     """
     if request_index is None:
         return {"request_index": None, "entries": 0}
@@ -112,12 +112,12 @@ def index(request_index, *values):
 
 
 def is_greedy(law):
-    """Whether a number says that the argmax is wanted, for all."""
+    """Whether the temperature is one number that means argmax."""
     return not isinstance(law.temperature, torch.Tensor) and not law.temperature >= 2.0**-126
 
 
 def is_own(law, other):
-    """Whether a law's temperature has to be looked at beside another's. That of probabilities is 0 or says nothing."""
+    """Whether a law's temperature matters and may differ from another's. Over probabilities only 0 or not 0 matters."""
     mine, others = law.temperature, other.temperature
     if isinstance(mine, torch.Tensor) or isinstance(others, torch.Tensor):
         same = mine is others or (
@@ -130,12 +130,12 @@ def is_own(law, other):
 
 
 def is_learned(law):
-    """Whether something has to be learned of a row before its probabilities are known: a sum, or an argmax."""
+    """Whether a row's probabilities need something of the whole row first: a sum, or an argmax."""
     return law.space == "logits" or isinstance(law.temperature, torch.Tensor) or is_greedy(law)
 
 
 def learns(call, draft, own_law):
-    """Whether probabilities need a launch of their own first: sums of logits, or the argmax of a draft at T = 0."""
+    """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax."""
     return call.target_law.space == "logits" or (draft is not None and (call.draft_law.space == "logits" or own_law))
 
 
@@ -147,7 +147,7 @@ def rows(name, tensor, ragged=False):
 
 
 def nodes(name, tensor):
-    """Arguments for a number a node: [B, N], or [N] for all requests."""
+    """Arguments for a tensor with a number for each node: [B, N], or [N] for all requests."""
     return {
         name: tensor,
         f"{name}_request": tensor.stride(0) if tensor.ndim == 2 else 0,
@@ -182,7 +182,7 @@ def workspace(tensor, counters, scratch):
 
 @contextlib.contextmanager
 def whole_calls():
-    """After a call that broke off between two launches, counters may not be zero: such workspaces are dropped."""
+    """If a call fails between two launches, counters may not be zero. Then all workspaces are dropped."""
     try:
         yield
     except BaseException:

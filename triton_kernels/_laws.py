@@ -1,7 +1,7 @@
-"""Laws: from a raw logit or probability to a weight. Only here is a value scaled, and asked which of the two it is.
+"""Laws: from a raw logit or probability to a weight. Only this module scales values, and asks which of both they are.
 
-A law stands beside its rows and what is known of them, not inside: before Triton 3.7 a tuple with a None in it can be
-neither part of another nor returned, nor compared with None.
+A law, its row and what is known of the row are separate arguments. Before Triton 3.7 a tuple that holds a None cannot
+be part of another tuple, cannot be returned and cannot be compared with None.
 """
 
 from typing import NamedTuple
@@ -22,9 +22,10 @@ from specdec_kernels.triton_kernels._math import (
 
 
 class Law(NamedTuple):
-    """1/T, None where rows hold probabilities; whether T = 0, so that the argmax has all weight, None where it cannot.
+    """How values become weights.
 
-    Weights that are clean already may go as probabilities.
+    ``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
+    weight; None if T cannot be 0. Weights that are already clean count as probabilities.
     """
 
     inverse: tl.tensor
@@ -32,7 +33,10 @@ class Law(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What was learned of a row: the largest logit over T and the log of the sum; at T = 0 the bits of the argmax."""
+    """What is known of a whole row: its largest logit over T and the log of the sum. At T = 0 ``top`` holds the argmax.
+
+    The argmax is stored as the bits of a float.
+    """
 
     top: tl.tensor
     log_sum: tl.tensor
@@ -40,7 +44,7 @@ class Known(NamedTuple):
 
 @triton.jit
 def nothing(law):
-    """The raw value that has no weight."""
+    """A raw value without weight."""
     return 0.0 if law.inverse is None else -INFINITY
 
 
@@ -52,19 +56,19 @@ def clean(x, law):
 
 @triton.jit
 def log_weights(x, law):
-    """Of what ``clean`` returned."""
+    """The log weights of values that ``clean`` returned."""
     return log_weight(x) if law.inverse is None else x
 
 
 @triton.jit
 def greedy_scores(x, law):
-    """What the argmax of clean values is taken of, at temperature 0: the values themselves."""
+    """Scores at temperature 0, whose largest is the argmax: the clean values themselves."""
     return x if law.inverse is not None else tl.where(x >= SMALLEST, x, -INFINITY)
 
 
 @triton.jit
 def unclean_groups(x, tops, law):
-    """Which groups, whose largest values are ``tops``, hold a value that no law can have."""
+    """Which groups hold a value that is impossible in a law; ``tops`` are their largest values."""
     unclean = (tops < INFINITY) == 0
     if law.inverse is None:
         unclean = unclean | (tl.min(x, axis=1) < 0.0)
@@ -73,7 +77,7 @@ def unclean_groups(x, tops, law):
 
 @triton.jit
 def known_at(own, law, there):
-    """What was learned of a row, stored at ``own``."""
+    """What is known of a row, from memory at ``own``."""
     if law.inverse is not None:
         return Known(tl.load(own, mask=there, other=0.0), tl.load(own + 1, mask=there, other=0.0))
     elif law.greedy is not None:
@@ -84,7 +88,7 @@ def known_at(own, law, there):
 
 @triton.jit
 def argmax_known(key, draft_map):
-    """``Known`` of a row at T = 0 whose best column is in ``key``: token -1 if there is none."""
+    """The ``Known`` of a row at T = 0, from the key of its best column; token -1 if no column has weight."""
     token = key_token(key)
     if draft_map is not None:
         token = tl.load(draft_map + token)
@@ -94,7 +98,7 @@ def argmax_known(key, draft_map):
 
 @triton.jit
 def probabilities(x, tokens, law, known):
-    """Of raw values, and the tokens that they are of."""
+    """The probabilities of raw values; ``tokens`` are the tokens that have them."""
     if law.inverse is None:
         p = clean_probability(x)
     else:
@@ -107,7 +111,7 @@ def probabilities(x, tokens, law, known):
 
 @triton.jit
 def log_bound(x, law, known):
-    """At least the logarithms of the probabilities of raw values."""
+    """Upper bounds of the logarithms of the probabilities of raw values."""
     if law.inverse is None:
         return log_weight(clean_probability(x))
     else:
@@ -116,7 +120,7 @@ def log_bound(x, law, known):
 
 @triton.jit
 def unlike(x, law):
-    """Whether a value is no probability; logits were looked at in the launch that learned their sum."""
+    """Whether a value cannot be a probability. Never for logits: the launch that took their sum checked them."""
     if law.inverse is None:
         return ((x >= 0.0) & (x < INFINITY)) == 0
     else:

@@ -1,7 +1,7 @@
-"""Pairs of rows as laws, for residual and overlap: the launch that learns what probabilities need of each row.
+"""Pairs of rows, for residual and overlap: the launch that finds what the probabilities of each row need.
 
-int32 counters, zero before and after a call, 8 a pair: the key of the draft's argmax (two words), programs done,
-status, the key of the target's argmax, which rows of probabilities have weight.
+int32 counters, zero before and after a call, 8 for each pair: the key of the draft's argmax (two words), programs done,
+status, the key of the target's argmax (two words), which rows of probabilities have weight, one unused.
 """
 
 import triton
@@ -29,13 +29,13 @@ from specdec_kernels.triton_kernels._rows import (
     row_at,
 )
 
-WEIGHS = tl.constexpr(6)  # of a pair's record
+WEIGHS = tl.constexpr(6)  # where a pair's record says which rows have weight: 1 the target's, 2 the draft's
 BOTH_WEIGH = tl.constexpr(3)
 
 
 @triton.jit
 def place_of(row, inner, request_index, entries):
-    """(request, row in it, whose numbers and draft row it uses, whether it has such an entry, whether it is idle)."""
+    """(request, row in it, entry whose numbers and draft row it uses, whether that exists, whether it is idle)."""
     i, j = row // inner, row % inner
     entry, live, idle = entry_of(i, request_index, entries)
     return i, j, entry, live, idle
@@ -52,7 +52,7 @@ def laws_kernel(
     counters, figures, partials,
     TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Four figures a pair, ``Known`` of the target's and of the draft's row."""
+    """Stores four numbers for each pair: the ``Known`` of the target's row and that of the draft's row."""
     row = tl.program_id(0).to(tl.int64)
     i, j, entry, live, _ = place_of(row, inner, request_index, entries)
     if request_index is not None:
@@ -84,7 +84,10 @@ def laws_kernel(
 
 @triton.jit
 def look(x, law, met, BIT: tl.constexpr):
-    """``met`` after a tile of a row: NON_FINITE, or BIT << 8 if something weighs. Logits were looked at before."""
+    """``met`` with what a tile of a row of probabilities adds: NON_FINITE, and BIT << 8 if a token has weight.
+
+    Logits add nothing: ``laws_kernel`` has looked at them.
+    """
     if law.inverse is None:
         tops = group_tops(x)
         met |= any_of(unclean_groups(x, tops, law)) * NON_FINITE | any_of((tops < SMALLEST) == 0) * (BIT << 8)
@@ -93,7 +96,7 @@ def look(x, law, met, BIT: tl.constexpr):
 
 @triton.jit
 def tell(record, met):
-    """Tells the other programs of a pair what this one met."""
+    """Writes what this program met into the pair's record."""
     if met & NON_FINITE != 0:
         tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
     if met > NON_FINITE:
@@ -102,7 +105,7 @@ def tell(record, met):
 
 @triton.jit
 def status_of_pair(record, target_law, draft_law, flags, live, idle):
-    """The status of a pair, of which all programs have told what they met, and its record back to zero."""
+    """The status of a pair, once all its programs have called ``tell``. Sets their part of the record back to zero."""
     flags |= tl.load(record + FLAGS, cache_modifier=".cg")
     weigh = tl.load(record + WEIGHS, cache_modifier=".cg")
     if target_law.inverse is not None:
@@ -116,7 +119,7 @@ def status_of_pair(record, target_law, draft_law, flags, live, idle):
 
 
 def launch_laws(call, counters, figures, partials, rows, tile, tiles, warps):
-    """The launch of ``laws_kernel`` where it is needed; returns the arguments that the next kernel shares with it."""
+    """Launches ``laws_kernel`` if it is needed. Returns the arguments that the next kernel shares with it."""
     target, draft = call.target, call.draft
     arguments = dict(
         target=target, target_outer=target.stride(0), target_inner=target.stride(1),

@@ -48,7 +48,8 @@ from specdec_kernels.triton_kernels._rows import (
 )
 from specdec_kernels.triton_kernels._trees import NODES, children_at
 
-# Tokens at once, so that what is rare does not set the registers: of one row, and of two.
+# How many tokens of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it must not
+# decide how many registers a kernel takes.
 MOST_SCORED, MOST_WEIGHED = tl.constexpr(512), tl.constexpr(256)
 DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
@@ -57,7 +58,8 @@ DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the dra
 def can_win(bound, a, to_beat):
     """Whether a group with first word ``a`` and log weights up to ``bound`` can win: it arrives at a * 2**-38 or later.
 
-    The approximate exponential and the rounded ``a`` are far inside the slack. Without any weight the exponent is NaN.
+    The errors of the approximate exponential and of the rounded ``a`` are far smaller than the slack. For a group
+    without weight the exponent is NaN, and the answer is no.
     """
     return a.to(tl.float32) <= tl.exp(bound - to_beat + slack(bound, to_beat)) * 2.0**38 + 1.0
 
@@ -66,8 +68,8 @@ def can_win(bound, a, to_beat):
 def exchange(key, best):
     """The best key of all programs of a row so far, after telling them ours.
 
-    Memory that other programs write meanwhile is read by atomics alone. A scalar load is done by each warp on its own:
-    they could see different values, and part ways at the next branch.
+    Memory that other programs may write is read by atomics only. Each warp makes a scalar load on its own: two warps
+    could see different values and take different branches.
     """
     return tl.maximum(best, tl.atomic_max(key, best, sem="relaxed"))
 
@@ -87,7 +89,7 @@ def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
 
 @triton.jit
 def without_children(x, start, nothing, children, TILE: tl.constexpr):
-    """A tile with ``nothing`` in place of the tokens of ``children``: those of a node of a tree before an index."""
+    """A tile with ``nothing`` at the tokens of ``children``: those of a node of a tree, before index ``end``."""
     tree, node, end = children
     tokens = tile_tokens(start, TILE)
     for base in range(node + 1, end, NODES):
@@ -102,7 +104,7 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 
 @triton.jit
 def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
-    """The best key after a part of a tile, clean values: every token is scored if one of its groups can win."""
+    """The best key after a part of a tile of clean values. All its tokens are scored if one of its groups can win."""
     a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
     tops, to_beat = tl.max(x, axis=1), key_score(best)
     wins = can_win(log_weights(tops, law), a, to_beat)
@@ -126,9 +128,9 @@ def race_tiles(
 ):  # fmt: skip
     """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
 
-    ``key`` points to the best key of all programs of the row. Most tiles cost a maximum of each group, half a Philox
-    call a group and one compare. One that may hold the winner is read again, from cache, in parts; tokens without
-    weight are taken out there, since a bound may be too high.
+    ``key`` points to the best key of all programs of the row. For each group, most tiles cost a maximum, half a Philox
+    call and one comparison. A tile that may hold the winner is read again, from cache, in parts. ``excluded`` and
+    ``children`` are taken out only there: before, a bound may be too high, which does no harm.
     """
     PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
@@ -174,7 +176,7 @@ def race_row(row, law, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def mapped_scores(x, tokens, noise, law, STREAM: tl.constexpr):
-    """The score of every one of a tile of clean values, whatever tokens they are of."""
+    """The score of each value of a tile of clean values; ``tokens`` are the tokens that have them."""
     w0, w1, w2, w3 = words(noise, (tokens // (2 * GROUP)).to(tl.uint32), STREAM)
     odd = tokens // GROUP % 2 == 1
     first, winner = first_arrival(tl.where(odd, w1, w0), tl.where(odd, w3, w2)), first_winner(tl.where(odd, w3, w2))
@@ -191,7 +193,7 @@ def map_tokens(draft_map, columns, start, TILE: tl.constexpr):
 
 @triton.jit
 def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
-    """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own, every token scored."""
+    """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own. Every token is scored."""
     PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
@@ -215,7 +217,8 @@ def residual_tiles(
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
 
-    p bounds it, so few tiles of logits pay for q. Whether q has weight is only looked at in probabilities.
+    p is an upper bound of the weights, so q of logits is computed for few tiles only. Whether q has weight is looked at
+    only if the draft row holds probabilities.
     """
     PART: tl.constexpr = min(MOST_WEIGHED, TILE)
     best = tl.full([], 0, tl.uint64)
@@ -254,7 +257,7 @@ def draw_part(
 ):  # fmt: skip
     """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
 
-    ``own`` has what was learned of the two rows. Without a draft row, tokens that were tried have no weight. Returns
+    What is known of the two rows is at ``own``. Without a draft row, tokens that were tried have no weight. Returns
     whether it was the last part.
     """
     first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
@@ -277,7 +280,7 @@ def draw_part(
 
 @triton.jit
 def drawn(target, target_law, draft, draft_law, from_residual, readable, request, noise, TILE: tl.constexpr):
-    """(the token that all parts drew, status); from p where nothing is left of a residual. For the last part."""
+    """(the token that all parts together drew, status), from p if the residual is empty. The last part calls this."""
     best = tl.atomic_xchg(key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
     met = tl.load(request + FLAGS, cache_modifier=".cg")
     flags = met & NON_FINITE

@@ -1,4 +1,4 @@
-"""Rows in tiles of [groups, 64] tokens: loading them, what several programs learn of one, where they meet."""
+"""Rows in tiles of [groups, 64] tokens: how they are loaded, and how the programs that share a row work together."""
 
 from typing import NamedTuple
 
@@ -30,12 +30,12 @@ from specdec_kernels.triton_kernels._math import (
     unit_weight,
 )
 
-# Records of rows and requests begin alike: the best key (two words), programs done, status.
+# The counters of a row or a request begin with the best key (two words), programs done, status.
 DONE, FLAGS = tl.constexpr(2), tl.constexpr(3)
 
 
 class Row(NamedTuple):
-    """Where a row is, or each row of a block, and how many columns it has."""
+    """Pointer to a row, or to each row of a block, and the number of columns."""
 
     at: tl.tensor
     columns: tl.tensor
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 @triton.jit
 def entry_of(b, request_index, entries):
-    """(whose numbers and draft rows request ``b`` uses, whether it has such an entry, whether it is idle)."""
+    """(the entry whose numbers and draft rows request ``b`` uses, whether there is that entry, whether it is idle)."""
     if request_index is None:
         return b, b >= 0, b < 0
     else:
@@ -54,7 +54,7 @@ def entry_of(b, request_index, entries):
 
 @triton.jit
 def number(pointer, value, offset, live):
-    """A number of an entry: from memory, 0 if the request has none, or the same for all."""
+    """A number of an entry: from memory (0 if the request has no entry), or the one for all."""
     if pointer is None:
         return value
     else:
@@ -86,14 +86,17 @@ def tile_tokens(start, TILE: tl.constexpr):
 
 @triton.jit
 def row_at(rows, offset, ALIGNED: tl.constexpr):
-    """Pointer to the row at an offset in elements; rounding to 16 tells the compiler that the offset already is."""
+    """Pointer to the row at an offset in elements.
+
+    ALIGNED offsets are multiples of 16. Rounding them changes nothing, but tells the compiler so.
+    """
     if ALIGNED:
         offset = offset // 16 * 16
     return rows + offset
 
 
 class Rows(NamedTuple):
-    """Where row 0 of a request is, the stride of rows and how many columns they have."""
+    """Pointer to row 0 of a request, the stride between rows and the number of columns."""
 
     at: tl.tensor
     step: tl.tensor
@@ -108,20 +111,20 @@ def row_of(rows, n, ALIGNED: tl.constexpr):
 
 @triton.jit
 def share_of(tiles, split, splits):
-    """The tiles [first, last) of a row that are a program's."""
+    """The tiles [first, last) of a row that this program takes."""
     return split * tiles // splits, (split + 1) * tiles // splits
 
 
 @triton.jit
 def load_tile(row, law, start, TILE: tl.constexpr):
-    """A tile of a row; nothing beyond its columns."""
+    """A tile of a row; columns beyond its end have no weight."""
     tokens = tile_tokens(start, TILE)
     return tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
 
 
 @triton.jit
 def first_not_below(draft_map, low, count, token):
-    """The first of ``count`` entries from ``low`` on, or the one behind, that is not below ``token``; they rise."""
+    """The index of the first of ``count`` rising entries from ``low`` on that is at least ``token``; else the next."""
     while count > 1:
         half = count // 2
         low = tl.where(tl.load(draft_map + low + (half - 1)) < token, low + half, low)
@@ -146,7 +149,7 @@ def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
     if draft_map is None:
         return load_tile(row, law, start, TILE)
     else:
-        # Rising entries: a token of the tile stands less than a tile behind the first that is not below ``start``.
+        # Entries rise, so the tokens of this tile are among the TILE entries from the first that is at least ``start``.
         low = first_not_below(draft_map, start * 0, row.columns, start)
         low = tl.maximum(tl.minimum(low, row.columns - 1), 0)
         tokens = tile_tokens(start, TILE)
@@ -158,7 +161,7 @@ def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
 
 @triton.jit
 def probability_at(row, token, there, law, known, draft_map):
-    """(the probability of a token of a row, 0 where it is not ``there``; whether the row's value is no probability)."""
+    """(the probability of a token in a row, 0 if not ``there``; whether its value cannot be a probability)."""
     column, there = column_of(draft_map, row.columns, token, there)
     x = tl.load(row.at + column, mask=there, other=0.0).to(tl.float32)
     return tl.where(there, probabilities(x, token, law, known), 0.0), there & unlike(x, law)
@@ -188,13 +191,13 @@ def best_of_tile(scores, tokens, best):
 
 @triton.jit
 def barrier():
-    """All threads of this program have come here, and each sees what the others wrote."""
+    """Waits for all threads of this program; then each sees what the others wrote."""
     tl.debug_barrier()
 
 
 @triton.jit
 def is_last(ticket, programs):
-    """Whether this program is the last of ``programs`` to come here; what the others wrote before is then visible."""
+    """Whether this program is the last of ``programs`` to call this. Then it sees what the others wrote before."""
     barrier()  # all threads of this program have written
     return tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1
 
@@ -356,7 +359,7 @@ def learn_pair(
     target, target_law, target_key, draft, draft_law, draft_map, record, items, own, split, splits,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program's part of a row, or a pair of rows, whose probabilities are wanted.
+    """A program's part of what the probabilities of a row, or of a pair of rows, need.
 
     (whether it was the last part; then what was learned of the target's and of the draft's row: it is stored at
     ``own``, four floats). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer;

@@ -1,6 +1,6 @@
-"""Trees in Triton: csrc/include/specdec/tree.h's way around them, a block of nodes at a time.
+"""Trees in Triton: what csrc/include/specdec/tree.h asks of a tree, for a block of nodes at a time.
 
-A tree is handed on as the tuple (parents, their stride, draft tokens, their stride) of one request.
+A tree is the tuple (parents, their stride, draft tokens, their stride) of one request.
 """
 
 import triton
@@ -12,7 +12,7 @@ NODES = tl.constexpr(32)  # looked at together
 
 @triton.jit
 def parents_of(parents, parents_node, node, there):
-    """(parent, -1 where ``node`` is the root or absent; whether an entry is no parent at all) for a block of nodes."""
+    """For a block of nodes (parent, -1 for the root and absent nodes; whether the entry is no node before it)."""
     parent = tl.load(parents + node * parents_node, mask=there, other=-1)
     good = (parent >= 0) & (parent < node)
     return tl.where(good, parent, -1).to(tl.int32), there & (good == 0) & (parent != -1)
@@ -20,7 +20,7 @@ def parents_of(parents, parents_node, node, there):
 
 @triton.jit
 def status_of(parents, parents_node, nodes):
-    """What the entries of a tree say of themselves."""
+    """PARAMETER if an entry of a tree is bad, else 0."""
     status = 0
     for base in range(0, nodes, NODES):
         node = base + tl.arange(0, NODES)
@@ -37,9 +37,9 @@ def prefix_of(prefix, most):
 
 @triton.jit
 def next_node(tree, node, step, by, nodes):
-    """(the first of ``node``, ``node + step``, … whose way to the root leads by the node ``by``, its depth).
+    """(the first of ``node``, ``node + step``, … that is ``by`` or below it, its depth); ``nodes`` if there is none.
 
-    ``nodes`` if there is none. A node that is absent, or hangs on one that is, has no way to the root.
+    An absent node, and all nodes below it, are not connected to the root, and are passed over.
     """
     parents, parents_node, tokens, tokens_node = tree
     found, depth = nodes + 0, nodes * 0
@@ -72,7 +72,7 @@ def children_at(tree, base, node, end):
 
 @triton.jit
 def next_child(tree, node, after, nodes):
-    """The first child of ``node`` after index ``after``, ``nodes`` if there is none. Absent ones are passed over."""
+    """The first child of ``node`` with an index above ``after`` that is not absent; ``nodes`` if there is none."""
     child = nodes + 0
     base = after + 1
     while base < child:

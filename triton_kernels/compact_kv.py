@@ -14,7 +14,7 @@ MOST_LAYERS = 256  # whose addresses a launch takes: kernel arguments have 4 KiB
 
 @triton.jit
 def moves_of(path, length, prefix, slots):
-    """(how many entries of a path can be moved together, status): as far as it rises and stays inside the cache."""
+    """(how many entries of a path can be moved, status): as long as they rise and lie inside of the cache."""
     moves = length + 0
     status = 0
     base = length * 0
@@ -47,10 +47,10 @@ def compact_kv_kernel(
     for i in tl.static_range(len(caches)):
         address = tl.where(layer == i, caches[i], address)
     cache = address.to(tl.pointer_type(WORD))
-    if PAIRS:  # what is divisible tells the compiler that 16 bytes move at once
+    if PAIRS:  # tells the compiler what is divisible, so that it moves 16 bytes at once
         cache, words = tl.multiple_of(cache, 16), words // 2 * 2
     root = b * cache_request + head * cache_head + prefix * cache_slot
-    # In order: path[d] >= d, so what is written was read before or never is.
+    # In order. path[d] >= d, so a slot is written only after its last read.
     for base in range(0, moves, DEPTHS):
         d = base + tl.arange(0, DEPTHS)
         node = tl.load(path + d, mask=d < moves, other=0)
@@ -86,7 +86,7 @@ def compact_kv(call):
         if cache.numel():
             layers_of.setdefault(shape_of(cache), []).append(cache.data_ptr())
     if not layers_of:
-        layers_of[1, 1, 0, 0, 0, 0] = [0]  # the paths are looked at nevertheless
+        layers_of[1, 1, 0, 0, 0, 0] = [0]  # nothing to move, but the paths are checked
     with _launch.on_device(path):
         for (unit, heads, request, head, slot, words), layers in layers_of.items():
             block = min(256, triton.next_power_of_2(max(1, words)))

@@ -33,7 +33,7 @@ def overlap_kernel(
     split, splits = tl.program_id(1), tl.num_programs(1)
     i, j, entry, live, idle = place_of(row, inner, request_index, entries)
     columns = vocab
-    if request_index is not None:  # what is not live has no columns, so probabilities of 0
+    if request_index is not None:  # a row that is not live gets no columns, so its probabilities are 0
         columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
     inverse, greedy, flags = inverse_temperature(
         number(

@@ -1,4 +1,4 @@
-"""The first k arrivals of a race: one launch. A program finds those of one tile, the last of a row merges them."""
+"""The first k arrivals of a race: one launch. Each program finds those of one tile; the last of a row merges them."""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch

@@ -1,7 +1,7 @@
-"""The law a rejected token is replaced from: one launch weighs its tokens, the next knows the sum, and normalises.
+"""The law that replaces a rejected token: one launch computes the weights, the next knows their sum and normalises.
 
-Nothing of a row that several threads wrote is read before the launch that wrote it has ended: on gfx942 the barrier
-before a ticket does not wait for the stores of other waves.
+What several threads wrote of a row is read only after their launch has ended. On gfx942 the barrier before a ticket
+does not wait for the stores of other waves.
 """
 
 import triton.language as tl
@@ -47,7 +47,7 @@ def residual_kernel(
     split, splits = tl.program_id(1), tl.num_programs(1)
     i, j, entry, live, idle = place_of(row, inner, request_index, entries)
     columns = vocab
-    if request_index is not None:  # what is not live has no columns, so probabilities of 0
+    if request_index is not None:  # a row that is not live gets no columns, so its probabilities are 0
         columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
     inverse, greedy, flags = inverse_temperature(
         number(

@@ -1,4 +1,4 @@
-"""Attention masks of trees: one launch; a program writes a stretch of a node's row, and goes up to the root for it."""
+"""Attention masks of trees: one launch. A program writes a part of a node's row; to do so it goes up to the root."""
 
 import torch
 import triton
@@ -37,7 +37,7 @@ def tree_mask_kernel(
         else:
             seen |= at == slot
         node = parents_of(parents, parents_node, node, node >= 0)[0]
-    if ALIGNED:  # says that whole vectors are within or without
+    if ALIGNED:  # tells the compiler that whole vectors are inside or outside
         width = width // 16 * 16
     to = row_at(mask, row * width, ALIGNED) + at
     tl.store(to, tl.where(seen, 0.0, -INFINITY) if LAYOUT == "additive" else seen, mask=at < width)

@@ -8,7 +8,7 @@ once, where rows are many few off the path are read. The last program of a reque
 ``emit``, draws a token from the row at the path's end, where rejection needs one; rows of leaves are left to it.
 
 int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
-child walked to plus 2 (1: none, 0: not yet known), T_m of tree.h as the bits of a float. Of request b, from 6 rows +
+child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Of request b, from 6 rows +
 8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front.
 """
 
