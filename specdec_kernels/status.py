@@ -6,7 +6,9 @@ __all__ = ["Status"]
 
 
 class Status(enum.IntFlag):
-    """Bits of a ``status``: one number a request, or a row in ops on rows; 0 is well. Of what decided the output only.
+    """Bits of a ``status``, one for each request, or for each row in ops on rows. 0: all is well.
+
+    Bits tell only of what decided the output.
 
     Examples
     --------
@@ -23,5 +25,5 @@ class Status(enum.IntFlag):
     """A draft token outside of the vocabulary: rejected. In ``logprobs`` any token outside but -1."""
     PARAMETER = 8
     """A temperature, ``top_p``, ``min_p``, ``draft_prob`` or ``epsilon`` out of range (taken as argmax, off, off,
-    clamped, 0), a ``request_index`` or ``cu_drafts`` that points outside (token 0), an entry of ``parents`` or a
-    ``prefix_len`` that is none."""
+    clamped, 0), a ``request_index`` or ``cu_drafts`` that points outside (token 0), or an entry of ``parents``,
+    ``path`` or ``prefix_len`` out of range."""

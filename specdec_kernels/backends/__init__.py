@@ -1,10 +1,10 @@
 """The backends: which there are, which one a call uses, and how a call reaches it.
 
-A backend is a module with one function per op (``specdec_kernels.ops.OPS``). It takes one argument, an ``Op.Call`` that
-``specdec_kernels.ops`` has checked, writes its results into the tensors in it and returns nothing. Numbers come as a
-float or a float32 tensor, counters as an int or an int64 or int32 tensor, what was not given as None. Beside rows
-[A, R, V] (of chains [B, K+1, V] or ragged [D+B, V]) they are [A, R] (of chains [B]; ``draft_prob`` [B, K], or ragged
-[B, D]), of any strides; outputs are [rows] or [rows, columns].
+A backend is a module with one function per op (``specdec_kernels.ops.OPS``). The function takes one argument, an
+``Op.Call`` that ``specdec_kernels.ops`` has checked. It writes its results into the call's output tensors and returns
+nothing. Numbers are a float or a float32 tensor, counters an int or an int64 or int32 tensor; what was not given is
+None. Beside rows [A, R, V], tensors of numbers are [A, R]. For chains (rows [B, K+1, V], ragged [D+B, V]) they are [B],
+and ``draft_prob`` is [B, K], ragged [B, D]. They have any strides. Outputs are [rows] or [rows, columns].
 
 A backend that cannot run everywhere has ``unavailable()``, one that cannot do every call has ``unsupported(op, call)``.
 Both give the reason, or None.
@@ -121,7 +121,7 @@ def run(op, call, device_type):
 
 
 def remember(op, device_type, *call):
-    """Have the backend that did a call remember it, if it can, to be recalled by ``op.recalls``."""
+    """Have the backend that ran a call remember it, if it can; ``op.recalls`` then finds calls like it."""
     name = chosen()
     module = _loaded[name or _default(device_type)]
     if not hasattr(module, "remember"):

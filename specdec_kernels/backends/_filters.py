@@ -1,9 +1,9 @@
-"""What backends that know no sampling filters yet say of them."""
+"""Refusals of the backends that do not know sampling filters."""
 
 from specdec_kernels.ops import Law
 from specdec_kernels.ops._laws import filters_of
 
-LACKING = ("cutoff", "logprobs")  # ops
+LACKING = ("cutoff", "logprobs")  # the ops that these backends lack
 NAMES = {"law": "sampling", "target_law": "sampling", "draft_law": "draft_sampling"}
 
 

@@ -1,4 +1,4 @@
-"""What C++ is told of torch, once a native module."""
+"""What a native module has to know of torch; it is told once."""
 
 import torch
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
@@ -6,14 +6,14 @@ from torch.autograd import _profiler_enabled
 
 
 def use_torch(native):
-    """What a tensor is, how torch gives its address and shape without Python, and how to make one.
+    """Tell it what a tensor is, how torch gives its address and shape without Python, and how to make one.
 
-    Where the last three say that modes or a profiler watch torch, calls are not recalled.
+    If one of the last three functions says that a mode or a profiler watches torch, calls are not recalled.
     """
     native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     native.use_functions(torch.empty_like, [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled])
 
 
 def likes(results):
-    """Outputs as a caller got them, and what to make others like: tensors that hold next to no memory."""
+    """Outputs as a caller got them, and templates for new ones: tensors of their shapes that hold almost no memory."""
     return tuple(results), tuple(x.new_empty(()).expand(x.shape) for x in results)

@@ -1,4 +1,4 @@
-"""The C++ backend for CPU tensors: ``_C`` reads the call as it is."""
+"""The C++ backend for CPU tensors: the functions of ``_C`` take the call as it is."""
 
 import torch
 
@@ -12,7 +12,7 @@ __all__ = [*_HAS, "recalls", "remember"]
 
 
 def remember(op, raw, call, results):
-    """To do the call again when ``recalls[op.name]`` meets its like."""
+    """From now on ``recalls[op.name]`` runs calls like this one."""
     getattr(_C, f"remember_{op.name}")(raw, call, *likes(results))
 
 

@@ -108,7 +108,7 @@ class Kernels:
         return getattr(self._native, f"recall_{op.name}")(raw, stream, workspace.data_ptr(), workspace.numel())
 
     def remember(self, op, raw, call, results):
-        """To do the call again when ``recalls[op.name]`` meets its like."""
+        """From now on ``recalls[op.name]`` runs calls like this one."""
         getattr(self._native, f"remember_{op.name}")(raw, call, *likes(results))
 
 

@@ -1,6 +1,6 @@
 """The public ops: one file each, with its declaration, docstring, checks and one call. ``OPS`` has them by name.
 
-The names here are the package's. They are written out because type checkers and the documents read them from the text.
+The names are written out because type checkers and the documents read them from the text.
 """
 
 from specdec_kernels.ops._declaration import OPS as OPS

@@ -1,7 +1,7 @@
 """An op is declared once, as an ``Op``: named arguments, each of a kind.
 
-From that come the tuple that backends get (``Op.Call``), the schema under which torch knows the op with its CPU, CUDA
-and meta implementations, the making and checking of outputs, and, by ``OPS``, every table of ops there is.
+From that come the tuple that backends get (``Op.Call``), the op's schema in torch with its CPU, CUDA and meta
+implementations, and the making and checking of outputs. Every table of ops comes from ``OPS``.
 """
 
 import collections
@@ -24,8 +24,8 @@ _library = torch.library.Library("specdec", "DEF")  # kept for as long as the mo
 class Law(NamedTuple):
     """From a raw value of a row to a weight.
 
-    ``rules``: 1 top_p after top_k, 2 top_p after min_p, 4 ties stay together, 8 filters before the temperature, 16
-    filters may be on; 0 where every filter is a plain number that is off, 0, 1.0 and 0.0.
+    ``rules`` is a sum of bits: 1 top_p after top_k, 2 top_p after min_p, 4 ties stay together, 8 filters before the
+    temperature, 16 filters may be on. It is 0 if every filter is a plain number that means off: 0, 1.0 and 0.0.
     """
 
     space: str
@@ -37,7 +37,7 @@ class Law(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Whose random numbers, and which of them."""
+    """Which random numbers a call uses."""
 
     seed: "int | torch.Tensor"
     position: "int | torch.Tensor"
@@ -45,9 +45,9 @@ class Noise(NamedTuple):
 
 
 class Kind:
-    """How an argument is written in a schema, and the way of a value to the schema's arguments and back.
+    """How an argument is written in a schema, and how a value becomes the schema's arguments and comes back.
 
-    ``shown`` is its public name, where that is another one; ``(!)`` in a schema marks what the op writes.
+    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes.
     """
 
     def __init__(self, schema, shown=None):
@@ -106,7 +106,7 @@ class Group(Kind):
 
 
 class Output(Kind):
-    """A tensor that the op writes. Contiguous; one ``by_rows`` may have rows apart from each other."""
+    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, and may lie apart."""
 
     def __init__(self, dtype, shown=None, optional=False, by_rows=False):
         super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown)
@@ -132,9 +132,8 @@ WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache")
 class Op:
     """An op: called with its arguments in order, it has the active backend run it.
 
-    ``Library.define`` and ``impl`` cost a call about 2 µs and 0.1 µs for each argument (``torch.library.custom_op``
-    14 µs). Where nobody watches, neither compiler nor mode, subclass or profiler, a call spares itself even those and
-    goes to the backend directly.
+    The dispatcher costs a call about 2 µs, and 0.1 µs more for each argument (``torch.library.custom_op``: 14 µs). If
+    no compiler, mode, tensor subclass or profiler has to see the call, it goes to the backend directly.
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ class Op:
         _library.impl(name, lambda *flat: backends.run(self, self.whole(flat), "cuda"), "CUDA")
         _library.impl(name, lambda *flat: None, "Meta")
         self._watched_call = getattr(torch.ops.specdec, name).default
-        self.recalls = {}  # of the backends that may be meant, by the name that was chosen: backends.remember
+        self.recalls = {}  # chosen name -> the recall functions of the backends it may mean (backends.remember)
 
     def schema(self):
         """The schema's arguments, as torch writes them."""
@@ -203,9 +202,9 @@ class Op:
         return group(*made)
 
     def recall(self, raw):
-        """Run a call that looks like one that was checked and run before; its outputs, or None where there is none.
+        """Run a call that looks like one that was checked and run before. Its outputs, or None if it looks like none.
 
-        ``raw`` has all that the caller gave, seed, position and nonce first (csrc/recall.h).
+        ``raw`` has all that the caller gave; seed, position and nonce come first (csrc/recall.h).
         """
         if is_compiling():
             return None
@@ -215,10 +214,10 @@ class Op:
         return None
 
     def __call__(self, *values, given=False, raw=None, results=()):
-        """Run it; ``given`` says that some output came from the caller, so that its memory is to be looked at.
+        """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked.
 
-        Where the checks hang on nothing but what ``raw`` says, the call is remembered: ``results`` are the outputs as
-        the caller gets them.
+        With ``raw`` the call is remembered: its checks then depend on nothing but what ``raw`` holds. ``results`` are
+        the outputs as the caller gets them.
         """
         call = self.Call(*values)
         place = values[self._place]

@@ -1,6 +1,6 @@
-"""The gradient of ``overlap``, in plain torch and float32: what a draft is trained by.
+"""The gradient of ``overlap``, in plain torch and float32. Drafts are trained with it.
 
-It is taken from the rows once more, so nothing of their size is kept from the forward but the rows themselves.
+The backward pass computes the laws from the rows again. So the forward pass keeps nothing of their size but the rows.
 """
 
 import torch
@@ -11,7 +11,7 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 
 class LawOf:
-    """The law of rows [A, R, V], and what a gradient of the law is of the rows; an argmax (temperature 0) has none."""
+    """The law of rows [A, R, V], and how its gradients become those of the rows; an argmax (temperature 0) has none."""
 
     def __init__(self, rows, space, temperature):
         if isinstance(temperature, torch.Tensor):
@@ -116,7 +116,7 @@ def kl_of_target(p, log_q):
 
 
 def kl_of_draft(p, q):
-    """The same in the draft's rows, p at the tokens that it knows. From logits no probability is divided by."""
+    """The same in the draft's rows; p has the tokens that the draft knows. For logits nothing is divided by q."""
     if q.logits:
         return q.of_scaled(q.probs * p.sum(-1, keepdim=True) - p)
     return torch.where((p > 0) & q.sampled, -p / q.probs, 0.0)

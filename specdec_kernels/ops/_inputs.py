@@ -72,12 +72,12 @@ def check_final(name, temperature, space_name, space):
 
 
 def wants_gradient(*values):
-    """Whether autograd waits for what comes of these."""
+    """Whether autograd records what is computed from these."""
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
 
 
 def refuse_gradient(op, **values):
-    """Say of which argument autograd would silently get no gradient."""
+    """Raise if autograd wants a gradient for an argument that has none; it would silently get nothing."""
     for name, x in values.items():
         if wants_gradient(x.temperature if isinstance(x, Sampling) else x):
             raise ValueError(
@@ -87,7 +87,7 @@ def refuse_gradient(op, **values):
 
 
 def host_sees(tensor):
-    """Whether looking at the values costs no wait and breaks no graph."""
+    """Whether the values can be read without waiting for a device or breaking a graph."""
     return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not torch.compiler.is_compiling()
 
 
@@ -96,7 +96,7 @@ def is_int(x):
 
 
 def int64(name, x):
-    """An int as the signed 64-bit number of the same bits; seeds may be unsigned."""
+    """An int as a signed 64-bit number with the same bits; seeds may be unsigned."""
     if isinstance(x, torch.SymInt):
         return x
     if -(2**63) <= x < 2**63:
@@ -147,7 +147,7 @@ def _broadcast(name, x, dtypes, shape, device, seen):
 
 
 def check_noise(requests, seed, position, nonce):
-    """More than one request under one seed, position and nonce would share its noise."""
+    """Several requests must not have the same seed, position and nonce: they would share their noise."""
     if requests > 1 and is_int(seed) and is_int(position) and is_int(nonce):
         raise ValueError(
             f"seed: expected one seed per request (int64 [{requests}]), or positions or nonces that differ, "
@@ -156,7 +156,7 @@ def check_noise(requests, seed, position, nonce):
 
 
 def output(name, x, dtype, shape, device, by_rows=False):
-    """A preallocated output, contiguous; ``by_rows`` only along its last dimension, with rows apart from each other."""
+    """Check a preallocated output. It must be contiguous; with ``by_rows`` only its rows, which must not overlap."""
     if isinstance(x, torch.Tensor) and x.dtype == dtype and x.shape == shape and x.device == device:
         if x.is_contiguous():
             return

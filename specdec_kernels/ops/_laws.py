@@ -1,4 +1,4 @@
-"""Checks of what makes rows laws, and of whose they are: sampling, draft vocabulary, noise, requests by index."""
+"""Checks of arguments that say how rows become laws, and for whom: sampling, draft vocabulary, noise, request index."""
 
 import torch
 
@@ -11,7 +11,7 @@ TOGETHER, BEFORE_TEMPERATURE, FILTERED = 4, 8, 16
 
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
-    """``space`` and one of ``temperature=`` and ``sampling=`` as a Law; what is no number has this shape."""
+    """``space`` and either ``temperature=`` or ``sampling=`` as a Law; tensors in it get this shape."""
     inputs.check_choice("space", space, inputs.SPACES)
     if sampling is not None:
         if temperature is not None:
@@ -25,18 +25,18 @@ def target_law(space, temperature, sampling, shape, device, seen=None):
 
 
 def draft_law(law, space, sampling, shape, device, seen=None):
-    """The draft's Law: the space and temperature of the target, but for what was said of the draft."""
+    """The draft's Law: what was said of the draft, and for the rest the target's space and temperature."""
     if space is None:
         space = law.space
     else:
         inputs.check_choice("draft_space", space, inputs.SPACES)
-    if sampling is None:  # a temperature of the target's says of final laws only whether they are argmax
+    if sampling is None:  # of draft rows that are probabilities, the target's temperature only says whether it is 0
         return Law(space, law.temperature)
     return _law("draft_sampling", sampling, "draft_space", space, shape, device, seen)
 
 
 def _law(name, sampling, space_name, space, shape, device, seen):
-    """The Law of a Sampling, the argument of that name."""
+    """The Law of a Sampling that was given as the argument ``name``."""
     if not isinstance(sampling, Sampling):
         raise TypeError(f"{name}: expected a Sampling; got {inputs.shown(sampling)}")
     temperature, top_k, top_p, min_p, top_p_after, ties, at_temperature = sampling
@@ -72,7 +72,7 @@ def _rules(name, top_p_after, ties, at_temperature):
 
 
 def filters_of(law):
-    """The names of a Law's filters that may be on: tensors, and numbers that say so."""
+    """The names of a Law's filters that may be on: those that are tensors, or numbers that do not mean off."""
     return [
         name
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
@@ -81,14 +81,14 @@ def filters_of(law):
 
 
 def check_no_draft(**arguments):
-    """What is said of a draft needs one."""
+    """Refuse arguments about a draft if there is no draft."""
     for name, value in arguments.items():
         if value is not None:
             raise ValueError(f"{name}: expected None without draft laws; got {inputs.shown(value)}")
 
 
 def noise_of(requests, seed, position, nonce, shape, device, seen=None):
-    """The Noise of so many requests."""
+    """seed, position and nonce as the Noise of this many requests."""
     inputs.check_noise(requests, seed, position, nonce)
     return Noise(
         inputs.counter("seed", seed, shape, device, seen),
@@ -127,8 +127,8 @@ def check_index(request_index, requests, device):
 
 
 def entries(draft, leading, *numbers):
-    """S, of how many requests there are numbers and draft rows: the draft's, or those of the first tensor of numbers
-    with as many dimensions as ``leading``. 1 without any, where all requests have the same numbers.
+    """S, how many entries numbers and draft rows have: from the draft, or else from the first tensor of numbers with
+    ``leading`` dimensions or more. 1 if there are no such tensors: then all requests have the same numbers.
     """
     if draft is not None:
         return draft.shape[0]

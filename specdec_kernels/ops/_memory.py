@@ -1,4 +1,4 @@
-"""Outputs have memory of their own: what a caller gives is compared, byte for byte, with all else of the call."""
+"""Checks that an output shares no byte with another output or an input of its call."""
 
 from itertools import pairwise, repeat
 
@@ -11,7 +11,7 @@ _NO_TENSORS = (float, int, str, bool, type(None))
 def check_apart(arguments, call):
     """Raise ValueError if an output of ``call`` shares memory with another one, or with an input.
 
-    Nearly always a look at where tensors begin and end is enough; only those that meet there are taken apart.
+    Mostly it is enough to compare where tensors begin and end. Only if these spans meet are bytes compared.
     """
     read, written = [], []
     for (name, kind), value in zip(arguments.items(), call, strict=True):
@@ -39,7 +39,7 @@ def _first(span):
 
 
 def _span(x, name):
-    """(first byte, byte after the last, name, tensor) of all that it could touch; empty tensors touch nothing."""
+    """(first byte, byte after the last, name, tensor) of the memory that a tensor spans; nothing if it is empty."""
     first = x.data_ptr()
     if x.is_contiguous():
         return first, first + x.nbytes, name, x
@@ -52,7 +52,7 @@ def _shared(output, other):
 
 
 def _check_written(spans):
-    """None of these outputs meets another; sorted by start, intervals that meet have neighbours that do."""
+    """Raise if two outputs meet. If any intervals meet, then two that are neighbours when sorted by start do."""
     runs = [_runs(x) for _, _, _, x in spans]
     starts = np.concatenate([start for start, _ in runs])
     ends = np.concatenate([start + length for start, length in runs])
@@ -66,7 +66,7 @@ def _check_written(spans):
 
 
 def _meet(output, x):
-    """Whether an output and an input share a byte. The output's runs do not meet each other."""
+    """Whether an output and an input share a byte. The runs of an output do not overlap each other."""
     (starts, length), (others, other_length) = _runs(output), _runs(x)
     if not len(starts):
         return False

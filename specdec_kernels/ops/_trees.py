@@ -10,7 +10,7 @@ PARENT_DTYPES = (torch.int32, torch.int64)
 
 
 def check_parents(parents):
-    """Shape, type and, where that costs no wait for a device, entries. Gives the greatest depth, None where unseen."""
+    """Check shape and type, and the entries if the host can read them. Returns the greatest depth, else None."""
     inputs.check_tensor("parents", parents, PARENT_DTYPES, None)
     if parents.ndim not in (1, 2) or parents.shape[-1] == 0:
         raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")
@@ -29,7 +29,7 @@ def check_parents(parents):
 
 
 def prefix_lens(prefix_len, batch, device, nodes):
-    """``prefix_len`` as an int, or a tensor of one for each request; behind it there is room for so many nodes."""
+    """``prefix_len`` as an int, or a tensor with one for each request; int64 must hold ``nodes`` more slots."""
     lengths = inputs.counter("prefix_len", prefix_len, (batch,), device)
     if not isinstance(lengths, torch.Tensor) and not 0 <= prefix_len <= 2**63 - 1 - nodes:
         raise ValueError(f"prefix_len: expected 0 to 2**63 - 1 - {nodes}, the number of nodes; got {prefix_len}")

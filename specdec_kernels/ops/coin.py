@@ -1,4 +1,4 @@
-"""coin: the noise contract's coins, for whoever decides by chance beside a verification."""
+"""coin: the coins of the noise contract, for random decisions beside a verification."""
 
 import torch
 
@@ -26,19 +26,20 @@ def coin(
     Parameters
     ----------
     seed, position, nonce : int or Tensor
-        int64 or int32: whose coins, and which. Positions and nonces count modulo 2³².
+        int64 or int32: the request's seed, the place in its text, and 0 unless a place is decided again. Positions and
+        nonces count modulo 2³².
     stream : int
-        In [0, 2³²): what the coins are for. 6: a policy, as whether or how far to draft. 4 is what verifications accept
-        by, 0 to 3 the races'.
+        In [0, 2³²): what the coins are for. 6: a policy, for instance whether to draft, or how far. Verifications use 4
+        for their accept tests, and 0 to 3 for races.
     index : int or Tensor
-        int64 or int32: which coin of its place, as the draft slot; modulo 2³².
+        int64 or int32: which coin of that place, for instance the number of the draft slot; modulo 2³².
     out : Tensor, optional
         float32 of the broadcast shape, preallocated, contiguous.
 
     Returns
     -------
     Tensor
-        float32, exact, of the broadcast shape; on the tensors' device, a CPU where all are numbers.
+        float32, exact, of the broadcast shape; on the tensors' device, or on the CPU if all are numbers.
 
     Raises
     ------

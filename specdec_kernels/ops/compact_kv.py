@@ -26,8 +26,8 @@ def compact_kv(
     """Make the accepted path of a tree the continuation of the prefix, in place, in all layers at once.
 
     After a tree forward the entry of node j lies in slot ``prefix_len + j`` (as ``tree_mask`` has it). The entry of
-    ``path[d]`` moves to slot ``prefix_len + d``, d = 0, 1, … in order. A path rises from 0, so ``path[d] >= d``: every
-    slot written lies at or before the slot just read, and before all slots read later. Overlap does no harm.
+    ``path[d]`` moves to slot ``prefix_len + d``, for d = 0, 1, … in order. A path rises from 0, so ``path[d] >= d``: a
+    slot is written only after its last read. Overlap does no harm.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def compact_kv(
             raise ValueError(f"cache: expected entries with memory of their own; got strides {tuple(x.stride())}")
     prefix_len = trees.prefix_lens(prefix_len, batch, device, path.shape[1])
     status = COMPACT_KV.output("status", status, (batch,), device)
-    # Caches that are given as a sequence are known by their addresses: these were compared.
+    # Caches in a sequence are recognised by their addresses, so it is known that they share no memory.
     results = (cache, status) if isinstance(cache, torch.Tensor) else (status,)
     COMPACT_KV(caches, path, prefix_len, status, given=True, raw=raw, results=results)
 

@@ -18,7 +18,7 @@ class Logprobs(NamedTuple):
     Attributes
     ----------
     logprob : Tensor
-        float32: the token's log-probability in nats; -inf for one that filters drop, that has no weight, or none.
+        float32: the token's log-probability in nats. -inf if filters drop it, if it has no weight, or for -1.
     rank : Tensor
         int32: how many of the tokens kept have at least its logit; 1 is the largest. 0 where the token is not kept.
     top_tokens : Tensor
@@ -61,8 +61,9 @@ def logprobs(
 ) -> Logprobs:
     """``log softmax`` of each row at its token, the token's rank, and the ``top`` likeliest tokens.
 
-    Raw, of the logits as they came, without ``temperature`` and ``sampling``; else of the law that they make, over the
-    tokens that the filters keep. The rows and tokens of a verdict need no other shape: its padding, -1, costs nothing.
+    Without ``temperature`` and ``sampling`` these are of the logits as they came. Otherwise they are of the law that
+    these make, over the tokens that the filters keep. Rows and tokens of a verdict can be given as they are: its
+    padding, -1, costs nothing.
 
     Parameters
     ----------
@@ -79,8 +80,8 @@ def logprobs(
         How many of the likeliest tokens to name, in [0, V].
     request_index : Tensor, optional
         int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the place of B.
-        -1 is an idle request: as a row without a token and without weight. So is that of any other index outside
-        [0, S), with status 8.
+        -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any other index
+        outside [0, S), with status 8.
     out : Logprobs, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional

@@ -55,8 +55,8 @@ def race_sample(
         How a row becomes a law, in place of ``temperature``. With filters the law is that over the tokens they keep;
         the noise stays the whole row's.
     draft_map : Tensor, optional
-        int32 [V], rising: the target's token of each of the row's, for a draft with a vocabulary of its own. The tokens
-        drawn, and the noise, are then the target's.
+        int32 [V], rising: the target's token for each column of a row, for a draft with a vocabulary of its own. The
+        tokens drawn, and the noise, are then the target's.
     request_index : Tensor, optional
         int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses. ``temperature``, ``seed``, ``position`` and
         ``nonce`` then have S entries in the place of B. -1 is an idle request: token -1. Any other index outside [0, S)
@@ -115,12 +115,12 @@ def race_sample(
 
 
 def flat(out, status):
-    """An op's outputs beside rows that are numbered through; the status may be None."""
+    """An op's outputs with one dimension for all rows; the status may be None."""
     return out, None if status is None else status.view(-1)
 
 
 def arguments(target, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index):
-    """What race_sample and race_topk share, as a call has it: draft_map, request_index, law, noise."""
+    """The arguments that race_sample and race_topk share, as a call has them: draft_map, request_index, law, noise."""
     device = target.device
     numbers = laws.numbers_in(temperature, sampling)
     shape, seen = laws.number_shapes(target, rows, request_index, None, *numbers, seed, position, nonce)

@@ -1,4 +1,4 @@
-"""residual: what is left of the target once the draft had its share."""
+"""residual: what is left of the target's law when the draft's share is subtracted."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from specdec_kernels.sampling import Sampling
 
 
 class Residual(NamedTuple):
-    """The law of what a rejected token is replaced by.
+    """The law of the token that replaces a rejected one.
 
     Attributes
     ----------
     probs : Tensor
-        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. Over-acceptance leaves it as it is.
+        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. ``epsilon`` does not change it.
     mass : Tensor
         float32 [...]: the probability that a token is drawn from it, ``1 - h + sum (h q - p - epsilon)^+``; TV(p, q)
         for h = 1, epsilon = 0.
@@ -79,9 +79,9 @@ def residual(
     draft_sampling : Sampling, optional
         How a draft row becomes a law. Default: at the target's temperature, without filters.
     draft_map : Tensor, optional
-        int32 [V'], rising: the target's token of each of the draft's. Tokens that are none of these have q = 0.
+        int32 [V'], rising: the target's token for each of the draft's. All other tokens have q = 0.
     draft_prob, epsilon : float or Tensor
-        float32, broadcast to the rows. Of tokens that the target's filters drop epsilon counts as 0.
+        float32, broadcast to the rows. For tokens that the target's filters drop, epsilon counts as 0.
     request_index : Tensor, optional
         int32 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then have S
         entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives 0,
@@ -103,7 +103,7 @@ def residual(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what was expected and what came; also an argument that requires grad: this op has none.
+        Naming the argument, what was expected and what came; also if an argument requires grad, for this op has none.
     RuntimeError
         With ``check=True``; or if the backend cannot run here.
 
@@ -152,7 +152,7 @@ def residual(
 
 
 def check_pair(target, draft, draft_map, request_index):
-    """Target and draft rows that lie side by side: both as [A, R, V], and the shapes of the numbers beside them."""
+    """Check pairs of target and draft rows. Returns both as [A, R, V], and the shapes of the numbers beside them."""
     inputs.check_rows("target", target)
     inputs.check_rows("draft", draft)
     inputs.check_device("draft", draft, target.device)

@@ -55,7 +55,7 @@ def tree_mask(
         Preallocated, contiguous, of the shape and type returned.
     status : Tensor, optional
         int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
-        absent, such a length as the nearest possible.
+        absent; such a length counts as the nearest possible one.
 
     Returns
     -------
@@ -92,7 +92,8 @@ def tree_mask(
     prefix_len = 0 if prefix_len is None else prefix_len
     nodes, batch, device = parents.shape[-1], trees.batch_of(parents, prefix_len), parents.device
     prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
-    sized = columns is not None or not isinstance(prefix_len, torch.Tensor)  # without a look at the prefixes
+    # Whether the output's shape is known without the values of a tensor.
+    sized = columns is not None or not isinstance(prefix_len, torch.Tensor)
     columns = _columns(columns, prefix_len, nodes)
     given = out is not None or status is not None
     if layout == "bits":

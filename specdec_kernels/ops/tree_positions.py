@@ -34,7 +34,7 @@ def tree_positions(
         int64 [B, N], preallocated, contiguous.
     status : Tensor, optional
         int32 [B], overwritten: 8 where an entry of ``parents`` or ``prefix_len`` is out of range. Such a node counts as
-        absent, such a length as the nearest possible.
+        absent; such a length counts as the nearest possible one.
 
     Returns
     -------

@@ -24,8 +24,8 @@ class Verdict(NamedTuple):
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
         empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p, min_p, draft_prob,
-        epsilon, cu_drafts or request_index out of range (argmax, off, clamped, or token 0). Of rows that decided the
-        output only.
+        epsilon, cu_drafts or request_index out of range (argmax, off, clamped, or token 0). Bits tell only of rows that
+        decided the output.
     """
 
     tokens: torch.Tensor
@@ -106,24 +106,24 @@ def verify_chain(
     draft_space : {"logits", "probs"}, optional
         What the draft rows hold. Default: ``space``.
     draft_sampling : Sampling, optional
-        How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters. Argmax
-        of the target (temperature 0) does not ask for draft laws.
+        How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters. At
+        target temperature 0 draft laws are not used.
     draft_map : Tensor, optional
-        int32 [V'], rising: the target's token of each of the draft's, where the draft has a vocabulary of its own.
-        Tokens that are none of these have q = 0. ``draft_tokens`` are the target's always.
+        int32 [V'], rising: the target's token for each of the draft's, if the draft has a vocabulary of its own. All
+        other tokens have q = 0. ``draft_tokens`` are always the target's.
     draft_prob : float or Tensor
-        float32 [B] or [B, K]; with ``cu_drafts`` [D], one a slot, or [B, 1], one a request: the probability h that a
-        slot is drafted at all. Acceptance is then ``u h q(x) < p(x)`` and the residual ``norm((p - h q)^+)``, which is
-        also the law of a slot that was not drafted: a -1 whose slot has h < 1.
+        float32 [B] or [B, K]; with ``cu_drafts`` [D], one for each slot, or [B, 1], one for each request: the
+        probability h that a slot is drafted at all. Acceptance is then ``u h q(x) < p(x)`` and the residual
+        ``norm((p - h q)^+)``. A slot that was not drafted (token -1, h < 1) is drawn from it too.
     epsilon : float or Tensor
-        float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q). A token that
-        the target's filters drop is not accepted by it.
+        float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q). It never accepts
+        a token that the target's filters drop.
     seed, position, nonce : int or Tensor
         int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
         that row 0 decides, and a counter for calls that may repeat a position.
     request_index : Tensor, optional
-        int32 [B]: whose state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise then have
-        S entries in the place of B, and request b uses number ``request_index[b]`` of them; ``draft_tokens`` and
+        int32 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise then have
+        S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
         ``target`` still have B. -1 is an idle request: nothing of it is read, its tokens and ``num_accepted`` are -1.
         Any other index outside [0, S) gives token 0 and status 8. Not with ``cu_drafts`` and a ``draft``.
     cu_drafts : Tensor, optional
@@ -210,7 +210,7 @@ def verify_chain(
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
     noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
-    sized = not ragged or max_drafts is not None or out is not None  # without a look at cu_drafts
+    sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
     verdict = VERIFY_CHAIN.outputs(Verdict, out, device, (batch, width + 1), (batch,), (batch,))
     VERIFY_CHAIN(
         draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, draft_prob,
@@ -257,7 +257,7 @@ def _check_draft(draft, draft_map, target, slots, method):
 
 
 def _slot_numbers(draft_prob, requests, slots, ragged, device):
-    """``draft_prob`` as a number, or [requests, slots] where slots may be those of all requests, numbered through."""
+    """``draft_prob`` as a number, or as [requests, slots]; ragged, the slots are those of all requests together."""
     if isinstance(draft_prob, torch.Tensor):
         if not ragged:
             draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob

@@ -28,8 +28,9 @@ class TreeVerdict(NamedTuple):
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
         empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature (argmax), top_p or min_p (off) out
-        of range, a parent that is none (the node counts as absent), a node deeper than ``max_depth`` (likewise), or a
-        request_index that points outside (token 0). Of what decided the output only.
+        of range, an entry of ``parents`` that is no node before its own (the node counts as absent), a node deeper than
+        ``max_depth`` (likewise), or a request_index that points outside (token 0). Bits tell only of what decided the
+        output.
     """
 
     tokens: torch.Tensor
@@ -95,7 +96,7 @@ def verify_tree(
     Parameters
     ----------
     draft_tokens : Tensor
-        int32 or int64 [B, N]: the nodes' tokens. The root's is ignored; a node of token -1 is absent, and so is all
+        int32 or int64 [B, N]: the nodes' tokens. The root's is ignored. A node of token -1 is absent, with all nodes
         below it.
     target : Tensor
         float32, bfloat16 or float16 [B, N, V]. Only the last dimension must be contiguous.
@@ -116,8 +117,8 @@ def verify_tree(
         float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id: the child that has it is accepted. Short for
         ``sampling=Sampling(temperature=...)``.
     sampling, draft_space, draft_sampling, draft_map : optional
-        As for ``verify_chain``: how rows become laws, the draft's apart from the target's, and the target's token of
-        each of the draft's.
+        As for ``verify_chain``: how the target's and the draft's rows become laws, and the target's token for each of
+        the draft's.
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at
         depth d decides ``position + d``; the coin of node i has index i - 1. So a chain gives what ``verify_chain``

@@ -7,7 +7,7 @@ import numpy as np
 from specdec_kernels.backends.reference import mass
 from specdec_kernels.ops._laws import AFTER, TOGETHER
 
-SMALLEST = 2.0**-126  # weights below it are none
+SMALLEST = 2.0**-126  # weights below it are 0
 
 
 class Cut(NamedTuple):
@@ -22,7 +22,10 @@ class Cut(NamedTuple):
 
 
 def cut(v, top_k, top_p, min_p, rules):
-    """The Cut of a row: v float32, -inf for no weight. Off are top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST."""
+    """The Cut of a row: v is float32, -inf for no weight.
+
+    A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST.
+    """
     largest, some = v.max(), v > -np.inf
     by_k, by_share, by_least = 0 < top_k < len(v), top_p < 1, min_p >= SMALLEST
     if largest == -np.inf:
@@ -33,7 +36,7 @@ def cut(v, top_k, top_p, min_p, rules):
     order = np.argsort(-v, kind="stable")[: some.sum()]  # the largest first, ties by the lower id
     ordered, weights = v[order], mass.weights(v, largest)[order]
     rank, before = np.arange(len(order)), np.cumsum(weights) - weights
-    if rules & TOGETHER:  # what counts is before all that are equal
+    if rules & TOGETHER:  # equal tokens all have the rank and the mass before them of the first of them
         rank = np.searchsorted(-ordered, -ordered)
         before = before[rank]
     first = rank < top_k if by_k else np.ones_like(order, dtype=bool)
@@ -52,7 +55,7 @@ def cut(v, top_k, top_p, min_p, rules):
 
 
 def argmax(v):
-    """The Cut of a row whose argmax alone is kept."""
+    """The Cut of a row that keeps its argmax alone."""
     last = int(v.argmax())
     if v[last] == -np.inf:
         return cut(v, 0, 1.0, 0.0, 0)

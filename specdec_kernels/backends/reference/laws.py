@@ -1,10 +1,10 @@
 """From rows of logits or probabilities to laws, and the race over a law.
 
-Values that no law can have are given one meaning: a NaN logit or probability and a negative probability have no weight,
-+inf counts as the largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
+Values that are impossible in a law have one meaning: NaN and negative probabilities have no weight, +inf counts as the
+largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
 
-A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]; so are its filters where one may be
-on. That is what ``decoded`` makes of a call's.
+A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be on.
+``decoded`` makes it from the law of a call.
 """
 
 import torch
@@ -57,13 +57,13 @@ def non_finite(values, space):
 
 
 def unfit(values, space):
-    """Rows that are no law: a non-finite value, or nothing with weight."""
+    """Which rows are no law: they hold a value that is not finite, or no weight."""
     weightless = weights(values) == 0 if space == "probs" else values.isnan() | (values == -torch.inf)
     return (non_finite(values, space) | weightless.all(dim=-1, keepdim=True)).any(dim=-1)
 
 
 def weights(values):
-    """Probabilities as weights, float64, without the values that no law can have."""
+    """Probabilities as weights, float64, without values that are impossible in a law."""
     values = values.double().nan_to_num(nan=0.0, posinf=LARGEST).clamp(min=0.0)
     return torch.where(values < SMALLEST, 0.0, values)
 
@@ -83,7 +83,7 @@ def scaled(values, temperature):
 
 
 def cuts(values, law):
-    """A ``filters.Cut`` of every row, in order; that of the argmax at temperature 0."""
+    """The ``filters.Cut`` of every row, in order; at temperature 0 it keeps the argmax."""
     seen = torch.ones_like(law.temperature) if law.rules & BEFORE_TEMPERATURE else law.temperature
     rows = scaled(values, seen).flatten(0, -2).cpu().numpy()
     numbers = [torch.as_tensor(x).expand(law.temperature.shape).flatten().cpu().numpy() for x in law[1:5]]
@@ -94,7 +94,7 @@ def cuts(values, law):
 
 
 def kept(values, law):
-    """Which tokens of each row have a weight left by the filters; at temperature 0 filters change nothing."""
+    """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing."""
     if not filters_of(law):
         return torch.ones_like(values, dtype=torch.bool)
     found = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]

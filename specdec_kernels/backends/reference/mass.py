@@ -1,7 +1,7 @@
 """Weights as integers, and the mass of a row: sums that do not depend on their order.
 
-NumPy on one row at a time. A fused multiply-add is the exact product in float64, added with rounding to odd, then
-rounded to float32: once in effect.
+NumPy on one row at a time. A fused multiply-add takes the exact product in float64, adds with rounding to odd, then
+rounds to float32. The result is that of a single rounding.
 """
 
 import numpy as np
@@ -21,14 +21,14 @@ def fma(a, b, c):
     total = product + c
     back = total - product
     lost = (product - (total - back)) + (c - back)
-    # What was lost decides a tie: it is kept in the last bit, which is odd unless the sum is exact.
+    # Rounding to odd: if the sum is not exact, its last bit is set to 1, so that the next rounding meets no false tie.
     even = (total.view(np.int64) & 1) == 0
     nudged = np.nextafter(total, np.where(lost > 0, np.inf, -np.inf))
     return np.where(even & np.isfinite(total) & (lost != 0), nudged, total).astype(np.float32)
 
 
 def exponential(v, largest):
-    """(q, n), uint64: exp(d) is q * 2^-31 * 2^-n for d = v - largest <= 0, float32. Of NaN and -inf n is huge."""
+    """(q, n), uint64: exp(d) is q * 2^-31 * 2^-n for d = v - largest <= 0, float32. For NaN and -inf n is huge."""
     with np.errstate(invalid="ignore", over="ignore"):
         d = v - largest
         t = fma(d, LOG2_E, MAGIC)
@@ -47,7 +47,7 @@ def shifted(value, n):
 
 
 def weights(v, largest):
-    """W of each token, uint64: in 2^-42 of the weight of the largest."""
+    """The weight of each token, uint64, in units of 2^-42 of the largest."""
     q, n = exponential(v, largest)
     return shifted(q << np.uint64(11), n)
 
@@ -59,7 +59,7 @@ def units(tile, top):
 
 
 def mass(v, largest):
-    """Z, the row's mass in the same unit: of tiles of 1,024 tokens, each first in 2^-30 of its own largest weight."""
+    """The row's mass in the same unit, by tiles of 1,024 tokens: each is first summed in 2^-30 of its own largest."""
     total = 0
     for first in range(0, len(v), TILE):
         tile = v[first : first + TILE]
@@ -72,7 +72,7 @@ def mass(v, largest):
 
 
 def share(p, whole):
-    """The least mass that is p of the whole: ceil(floor(p * 2^32) * whole / 2^32)."""
+    """The mass that is p of the whole: ceil(floor(p * 2^32) * whole / 2^32)."""
     return -(-int(float(p) * 2**32) * whole >> 32)
 
 

@@ -1,7 +1,7 @@
 """Counter-based noise: Philox4x32-10, accept coins, arrivals in groups of 64 tokens.
 
-Whose noise it is comes as a ``Noise`` of int64 tensors [...]. 32-bit words are held in int64 tensors, too; a product of
-two of them wraps to its low 64 bits, which are all of its bits.
+Seed, position and nonce come as a ``Noise`` of int64 tensors [...]. 32-bit words are held in int64 tensors, too: the 64
+bits of a product of two of them all fit.
 """
 
 import torch
@@ -43,7 +43,7 @@ def coin_of(word):
 
 
 def at(whose, requests, step):
-    """Noise of some requests, so many positions on."""
+    """The noise of some requests, ``step`` positions later."""
     seed, position, nonce = (value[requests] for value in whose)
     return Noise(seed, position + step, nonce)
 
@@ -55,7 +55,7 @@ def truncated(integer, bits):
 
 
 def arrivals(whose, stream, vocabulary):
-    """Exp(1) arrivals [..., vocabulary]: of every group of 64 the first's time and name, then the others' delays."""
+    """Exp(1) arrivals [..., vocabulary]: of every group of 64 the first one's time and token, then all delays."""
     token = torch.arange(vocabulary, device=whose.seed.device)
     group = token // GROUP
 

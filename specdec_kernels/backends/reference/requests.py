@@ -1,4 +1,4 @@
-"""Whose numbers and draft rows a batch row uses, and numbers as tensors with one for each row."""
+"""Which numbers and draft rows a batch row uses, and numbers as tensors with one for each row."""
 
 import torch
 
@@ -8,25 +8,25 @@ ANY = 2**31
 
 
 class Requests:
-    """The requests of a call that are worked on; the others are idle, or point outside of what there is.
+    """The requests of a call that are live; the others are idle, or their index points outside.
 
     Parameters
     ----------
     index : Tensor or None
-        ``request_index``; without one each batch row is an entry of its own.
+        ``request_index``; without it each batch row uses the entry of its own index.
     entries : int
-        How many there are.
+        How many entries there are.
     inner : tuple of int
-        Dimensions of numbers beside the request's: (R,) beside rows [A, R, V].
+        The dimensions of numbers after the first: (R,) beside rows [A, R, V].
     outside : Tensor, optional
         bool [B]: requests that point outside by other means.
 
     Attributes
     ----------
     live, entry : Tensor
-        int64 [n]: the batch rows of those worked on, and the entry of numbers and draft rows that each of them uses.
+        int64 [n]: the batch rows that are live, and the entry of numbers and draft rows that each of them uses.
     idle, outside : Tensor
-        bool [B]: the batch rows that are not worked on.
+        bool [B]: the batch rows that are not live.
     """
 
     def __init__(self, index, batch, entries, device, inner=(), outside=None):
@@ -39,7 +39,7 @@ class Requests:
         self.entry, self.inner = index[self.live], inner
 
     def numbers(self, value, dtype):
-        """A number, or a tensor of entries, as one for each request worked on: [n, *inner]."""
+        """A number, or a tensor with one for each entry, as a tensor with one for each live request: [n, *inner]."""
         if isinstance(value, torch.Tensor):
             return value[self.entry].to(dtype)
         return torch.tensor(value, dtype=dtype, device=self.live.device).expand(len(self.live), *self.inner)
@@ -48,7 +48,7 @@ class Requests:
         return Noise(*(self.numbers(value, torch.int64) for value in noise))
 
     def write(self, output, values, idle=0, outside=0):
-        """The results of the requests worked on, and what the others have."""
+        """Write the results of the live requests, and the values that the others get."""
         if self.inner:
             output = output.unflatten(0, (len(self.idle), *self.inner))
         output[self.idle], output[self.outside] = idle, outside
@@ -56,7 +56,7 @@ class Requests:
 
 
 def of(call, batch, device, inner=(), outside=None):
-    """The requests of a call. Without a draft and without any tensor of numbers every index will do: all are equal."""
+    """The requests of a call. Without a draft or a tensor of numbers all entries are equal, so any index is good."""
     if call.request_index is None:
         return Requests(None, batch, batch, device, inner, outside)
     numbers = [getattr(call, "draft", None), getattr(call, "draft_prob", None), getattr(call, "epsilon", None)]

@@ -1,4 +1,4 @@
-"""The law a rejected token is replaced from, and how often that happens."""
+"""The law of the token that replaces a rejected one, and how often that happens."""
 
 import torch
 
@@ -7,7 +7,7 @@ from specdec_kernels.status import Status
 
 
 def pair(call):
-    """(requests, p and q [n, R, V] of rows that lie side by side, the tokens that p's filters keep, status)."""
+    """(requests, p and q [n, R, V] of pairs of rows, the tokens that p's filters keep, status)."""
     batch, inner, vocabulary = call.target.shape
     who = requests.of(call, batch, call.target.device, inner=(inner,))
     target_law, bad_target = laws.decoded(call.target_law, who)
@@ -21,9 +21,9 @@ def pair(call):
 
 
 def residual(call):
-    """norm((p - a q)+), drawn from with probability (1 - a) + sum (a q - p - eps)+; where it is empty, p and 0.
+    """norm((p - a q)+), and the probability (1 - a) + sum (a q - p - eps)+ that a token is drawn from it.
 
-    eps is 0 for tokens that filters drop.
+    If nothing is left: p and 0. eps is 0 for tokens that filters drop.
     """
     who, p, q, kept, status = pair(call)
     draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))

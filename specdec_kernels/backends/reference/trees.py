@@ -2,7 +2,7 @@
 
 
 def parents_of(entries):
-    """(parents, bad): every node's parent, None for the root, an absent node (-1) and an entry that is none (bad)."""
+    """(parents, bad): every node's parent, None for the root, absent nodes (-1) and bad entries (no node before it)."""
     parents = [parent if 0 <= parent < node else None for node, parent in enumerate(entries)]
     return parents, any(parent is None and entry != -1 for parent, entry in zip(parents, entries, strict=True))
 

@@ -24,7 +24,7 @@ def verify_chain(call):
     start, count = bounds[:-1][who.live], bounds.diff()[who.live]
     draft_tokens = call.draft_tokens.reshape(-1).long()
     target = call.target.reshape(-1, vocabulary)
-    # Draft rows and draft_prob lie by entry where they are padded.
+    # Padded draft rows and draft_prob are ordered by entry, ragged ones by slot.
     draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
     drafts_from = start if call.cu_drafts is not None else who.entry * call.draft_tokens.shape[-1]
     shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
@@ -56,7 +56,7 @@ def verify_chain(call):
             else:
                 place = here[within], shares_from[here][within] + slot
                 h[within], bad[within] = draft_prob[place], bad_draft_prob[place]
-            # A slot without a token has its draft law all the same, unless drafting was certain: then the chain ends.
+            # A slot without a token still has a draft law if h < 1. If h = 1 the chain ends there.
             drafted = within & ((x != -1) | (h < 1))
             pair = Pair(rows, law)
             if draft is not None:
@@ -76,7 +76,7 @@ def verify_chain(call):
 
 
 class Pair(NamedTuple):
-    """Rows of the target and, where there is one, of the draft, and how they become laws."""
+    """Rows of the target and, if there is one, of the draft, and how they become laws."""
 
     target: torch.Tensor
     target_law: Law
@@ -96,9 +96,9 @@ class Pair(NamedTuple):
         return laws.kept(self.target, self.target_law).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
     def unfit(self, drafted, glance, x):
-        """Where rows that were read are no laws; those of the draft are read where ``drafted``.
+        """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``.
 
-        ``glance``: probabilities were looked at for token x alone. An argmax takes a whole row.
+        ``glance``: of rows of probabilities only token x was read. An argmax reads a whole row.
         """
         found = unfit_where_read(self.target, self.target_law, glance, x)
         if self.draft is None:
@@ -108,14 +108,14 @@ class Pair(NamedTuple):
 
 
 def unfit_where_read(rows, law, glance, column):
-    """Rows with a value no law has: in this column (-1: in none) at a glance at probabilities, anywhere otherwise."""
+    """Which rows hold an impossible value: looked for in this column (-1: none) at a ``glance``, else everywhere."""
     at = column.clamp(min=0).unsqueeze(-1)
     glanced = laws.non_finite(rows.gather(-1, at), law.space).squeeze(-1) & (column >= 0)
     return torch.where(glance & (law.space == "probs") & (law.temperature > 0), glanced, laws.unfit(rows, law.space))
 
 
 def slot_bounds(call, batch):
-    """Slots bounds[b] .. bounds[b + 1] are request b's, and which requests' bounds point outside.
+    """(bounds, outside): request b has the slots bounds[b] .. bounds[b + 1]; which requests' bounds point outside.
 
     Padded or ragged, target row i + b verifies slot i.
     """
@@ -143,7 +143,7 @@ def race_step(rows, law, now):
 def rejection_step(pair, drafted, x, h, epsilon, coin, now):
     """Accept x iff u h q(x) < p(x) + eps, else draw from norm((p - h q)+); at temperature 0 p is one-hot and q is 0.
 
-    Of a token that filters drop p is 0, and eps, too.
+    For a token that filters drop, p and eps are 0.
     """
     p, sampled = pair.p(), pair.target_law.temperature > 0
     vocabulary = p.shape[-1]

@@ -49,7 +49,7 @@ def verify_tree(call):
         path[some, depth[some]] = node[some]
         tries[some], tried[some] = 0, False
         if not rejection:
-            # The winner is all that the race leaves to accept or to emit.
+            # With p one-hot on the race's winner, the walk below accepts or emits just that token.
             winner, flags = race_step(pair.target, pair.target_law, now(some))
             p[some], q[some] = one_hot(winner, vocabulary), 0.0
             status[some] |= flags
@@ -59,7 +59,7 @@ def verify_tree(call):
             q[some] = torch.where(certain[some].unsqueeze(-1), 0.0, pair.q())
 
     def read(some, x, glance):
-        """Status of what a trial or a draw reads of the node's pair of rows: only at x where ``glance``."""
+        """Set the status of what a trial or a draw reads of the node's pair of rows: only token x where ``glance``."""
         drafted = (tries[some] > 0) & ~certain[some]
         status[some] |= pair_at(some).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
@@ -119,6 +119,6 @@ def one_hot(token, vocabulary):
 
 
 def normalised(weights):
-    """Weights that sum to one, or none at all."""
+    """Weights divided by their sum; all zero if they have none."""
     weights = torch.where(weights < laws.SMALLEST, 0.0, weights)
     return weights / weights.sum(dim=-1, keepdim=True).clamp(min=laws.SMALLEST)
