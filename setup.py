@@ -1,6 +1,6 @@
 """Builds ``libspecdec.so``, the ops for C, and ``specdec_kernels._C``, which hands them to Python, through ninja.
 
-C++ always, CUDA when nvcc is found.
+C++ always, CUDA when nvcc is found. What CMake and pkg-config read is written beside the library.
 
 Environment:
 
@@ -9,12 +9,13 @@ Environment:
                         default ``80;90+PTX;100;120`` as far as nvcc knows them.
 ``CXX``                 the C++ compiler (default ``g++``); ``MAX_JOBS`` compilations at once (default: all cores).
 
-Nothing of torch is needed. Metadata lives in pyproject.toml.
+Nothing of torch is needed. Metadata lives in pyproject.toml, but for what follows from the address below.
 """
 
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -27,6 +28,9 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
+# The project's public address, "https://HOST/OWNER/NAME"; empty while it has none. The links of a package's page and
+# its project URLs are made of it, and of nothing else.
+REPOSITORY = ""
 
 # -ffp-contract=off: every multiply and add rounds on its own, so that each instruction set gives the same bits.
 CXX_FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
@@ -40,6 +44,15 @@ ISA_FLAGS = {
 COMPILED_ONCE = {"dispatch.cpp"}
 CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
 LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
+# torch's wheels have their OpenMP runtime here, seen from an installed LIBRARY. One process wants one such runtime:
+# the loader takes the one that is loaded, else torch's, else the system's.
+TORCH_LIBRARIES = "$ORIGIN/../../torch/lib"
+# For other build systems, beside LIBRARY: template -> place. Both places are two folders below that of `lib`'s parent.
+TEMPLATES = {
+    "specdec.pc.in": Path("pkgconfig", "specdec.pc"),
+    "specdec-config.cmake.in": Path("cmake", "specdec", "specdec-config.cmake"),
+    "specdec-config-version.cmake.in": Path("cmake", "specdec", "specdec-config-version.cmake"),
+}
 # --fmad=false is nvcc's -ffp-contract=off.
 NVCC_FLAGS = "-O3 -std=c++17 --fmad=false".split()
 # csrc/cuda needs no instructions of one chip alone (90a, 100a): so these run on later ones of their kind, too.
@@ -140,6 +153,50 @@ def replace(path, source):
     fresh.replace(path)
 
 
+def write_configuration(library, include, metadata):
+    """What CMake and pkg-config read, in the folder of ``library``. They find ``include`` by the way from there."""
+    for template, place in TEMPLATES.items():
+        target = library.parent / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        values = {
+            "@VERSION@": metadata.get_version(),
+            "@DESCRIPTION@": metadata.get_description(),
+            "@INCLUDE@": Path(os.path.relpath(include, target.parent)).as_posix(),
+        }
+        text = (ROOT / "packaging" / template).read_text(encoding="utf-8")
+        for name, value in values.items():
+            text = text.replace(name, value)
+        target.write_text(text, encoding="utf-8")
+
+
+def description(readme, version, repository=REPOSITORY):
+    """The README as a package's page shows it: links into the repository are absolute.
+
+    Without an address they become their text, and pictures go, with their captions.
+    """
+    if not repository:
+        readme = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n\n(<sub>.*?</sub>\n\n)?", "", readme, flags=re.MULTILINE | re.DOTALL)
+
+    def link(match):
+        image, text, address = match.groups()
+        if "://" in address or address.startswith("#"):
+            return match[0]
+        page = f"{repository}/{'raw' if image else 'blob'}/v{version}/{address}"
+        return f"{image}[{text}]({page})" if repository else text
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, readme)
+
+
+def project_urls(repository=REPOSITORY):
+    pages = {
+        "Source": "",
+        "Issues": "/issues",
+        "Changelog": "/blob/main/CHANGELOG.md",
+        "Documentation": "/tree/main/docs",
+    }
+    return {name: repository + page for name, page in pages.items()} if repository else {}
+
+
 class NinjaBuild(build_ext):
     """Builds in ``build/ninja-<platform>-<python>``, whatever command asked, so that every build is incremental."""
 
@@ -153,13 +210,16 @@ class NinjaBuild(build_ext):
         target = Path(self.get_ext_fullpath(ext.name))
         replace(target.parent / LIBRARY, folder / LIBRARY)
         replace(target, folder / module)
+        write_configuration(target.parent / LIBRARY, target.parent / "include", self.distribution.metadata)
 
     def copy_extensions_to_source(self):
         """For ``--inplace`` and editable installs: setuptools knows of the module alone."""
         super().copy_extensions_to_source()
         (module,) = self.extensions
         built = Path(self.build_lib, self.get_ext_filename(module.name)).parent
-        replace(ROOT / "specdec_kernels" / LIBRARY, built / LIBRARY)
+        library = ROOT / "specdec_kernels" / LIBRARY
+        replace(library, built / LIBRARY)
+        write_configuration(library, CSRC / "include", self.distribution.metadata)
 
     def write_ninja(self, folder):
         import pybind11
@@ -207,8 +267,9 @@ class NinjaBuild(build_ext):
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
         through = ["-Xcompiler"] if nvcc else []
         ninja.rule("library", f"{linker} -shared $flags $in -o $out")
-        soname = ["-Xlinker", "--no-undefined", "-Xlinker", f"-soname={LIBRARY.name}"]
-        ninja.build(LIBRARY, "library", objects, [*through, "-fopenmp", *soname])
+        asked = ["--no-undefined", f"-soname={LIBRARY.name}", f"-rpath={TORCH_LIBRARIES}", "--enable-new-dtags"]
+        linked = [part for flag in asked for part in ("-Xlinker", flag)]
+        ninja.build(LIBRARY, "library", objects, [*through, "-fopenmp", *linked])
 
         bindings = [CSRC / "bindings.cpp", *([CSRC / "cuda" / "bindings.cpp"] if nvcc else [])]
         flags = [*CXX_FLAGS, *define, *include, *python]
@@ -246,7 +307,11 @@ EXTENSION = Extension(
     sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *sorted((CSRC / "cpu").glob("*.cpp")))],
 )
 if __name__ == "__main__":
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
     setup(
+        long_description=description((ROOT / "README.md").read_text(encoding="utf-8"), version),
+        long_description_content_type="text/markdown",
+        project_urls=project_urls(),
         packages=[*find_packages(ROOT, include=["specdec_kernels*"]), *MAPPED],
         package_dir=MAPPED,
         include_package_data=False,

@@ -1,7 +1,7 @@
 /* Drafts tokens by a race and verifies them, through the C functions of libspecdec: no Python, no torch.
  *
- *   include=$(python -c 'import specdec_kernels; print(specdec_kernels.get_include())')
- *   library=$(python -c 'import specdec_kernels; print(specdec_kernels.get_library_dir())')
+ *   include=$(python -m specdec_kernels.headers --include)
+ *   library=$(python -m specdec_kernels.headers --lib)
  *   cc -std=c11 -I "$include" c_api.c -L "$library" -Wl,-rpath,"$library" -lspecdec -o c_api && ./c_api
  *
  * The same on a GPU: with -DON_GPU, the include and library folders of CUDA, and -lcudart. */

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.headers import get_include, get_library_dir
+    from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
     from specdec_kernels.ops.cutoff import Cut, cutoff
@@ -38,8 +38,10 @@ __all__ = [
     "coin",
     "compact_kv",
     "cutoff",
+    "get_cmake_dir",
     "get_include",
     "get_library_dir",
+    "get_pkgconfig_dir",
     "logprobs",
     "overlap",
     "race_sample",
@@ -59,8 +61,8 @@ if not TYPE_CHECKING:
     _MODULES = ("backends", "headers", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
         "DraftTree": "trees", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
-        "backend": "backends", "build_info": "backends", "get_include": "headers",
-        "get_library_dir": "headers",
+        "backend": "backends", "build_info": "backends", "get_cmake_dir": "headers",
+        "get_include": "headers", "get_library_dir": "headers", "get_pkgconfig_dir": "headers",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

@@ -1,8 +1,12 @@
-"""Where the headers and the library for engines in C and C++ are: the same ops, without torch or Python."""
+"""Where the headers and the library for engines in C and C++ are: the same ops, without torch or Python.
 
+For scripts: ``python -m specdec_kernels.headers --include``, and likewise ``--lib``, ``--cmake``, ``--pkgconfig``.
+"""
+
+import argparse
 from pathlib import Path
 
-__all__ = ["get_include", "get_library_dir"]
+__all__ = ["get_cmake_dir", "get_include", "get_library_dir", "get_pkgconfig_dir"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -49,3 +53,68 @@ def get_library_dir() -> str:
     True
     """
     return str(_PACKAGE / "lib")
+
+
+def get_cmake_dir() -> str:
+    """The directory of ``specdec-config.cmake``, for ``cmake -Dspecdec_DIR=...`` and ``find_package(specdec)``.
+
+    The target ``specdec::specdec`` has the ops as C functions, ``specdec::headers`` the maths alone.
+
+    Returns
+    -------
+    str
+        An existing directory.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from specdec_kernels.headers import get_cmake_dir
+    >>> (Path(get_cmake_dir()) / "specdec-config.cmake").is_file()
+    True
+    """
+    return str(_PACKAGE / "lib" / "cmake" / "specdec")
+
+
+def get_pkgconfig_dir() -> str:
+    """The directory of ``specdec.pc``, for ``PKG_CONFIG_PATH=... pkg-config --cflags --libs specdec``.
+
+    Returns
+    -------
+    str
+        An existing directory.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from specdec_kernels.headers import get_pkgconfig_dir
+    >>> (Path(get_pkgconfig_dir()) / "specdec.pc").is_file()
+    True
+    """
+    return str(_PACKAGE / "lib" / "pkgconfig")
+
+
+_DIRECTORIES = {
+    "include": get_include,
+    "lib": get_library_dir,
+    "cmake": get_cmake_dir,
+    "pkgconfig": get_pkgconfig_dir,
+}
+
+
+def main() -> None:
+    """Prints the directory that an option names; several, one a line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m specdec_kernels.headers", description="Print directories for compilers, CMake and pkg-config."
+    )
+    for name, directory in _DIRECTORIES.items():
+        what = f"print {directory.__name__}()"
+        parser.add_argument(f"--{name}", dest="wanted", action="append_const", const=directory, help=what)
+    wanted = parser.parse_args().wanted
+    if not wanted:
+        parser.error(f"expected one or more of --{', --'.join(_DIRECTORIES)}; got none")
+    for directory in wanted:
+        print(directory())
+
+
+if __name__ == "__main__":
+    main()

@@ -12,30 +12,10 @@ import pytest
 import specdec_kernels
 from specdec_kernels import get_include
 from tests.backends.host_cuda.build import include_flags
+from tests.package.conftest import ROOT, run
 
-ROOT = Path(__file__).resolve().parents[2]
+CMAKE = ("config", "config-version")
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
-
-
-def run(command, **kwargs):
-    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, **kwargs)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    return finished.stdout
-
-
-@pytest.fixture(scope="session")
-def distribution(tmp_path_factory):
-    """A wheel from the incremental build and an sdist, made without touching the source tree; their paths."""
-    scratch = tmp_path_factory.mktemp("distribution")
-    egg_info = ["egg_info", "--egg-base", scratch]
-    folders = ["build", "--build-base", scratch / "build", "bdist_wheel", "--bdist-dir", scratch / "bdist"]
-    built = specdec_kernels.build_info()  # the same choices, so that nothing is compiled again
-    choices = {"SPECDEC_CUDA": str(int(bool(built["cuda"]))), "SPECDEC_CUDA_ARCHS": ";".join(built["cuda_archs"])}
-    environment = {**os.environ, **choices, "PYTHONWARNINGS": "ignore", "MAX_JOBS": "1"}
-    for commands in ([*folders, "--dist-dir", scratch], ["sdist", "--dist-dir", scratch]):
-        run([sys.executable, "setup.py", "-q", *egg_info, *commands], cwd=ROOT, env=environment)
-    (wheel,), (sdist,) = scratch.glob("*.whl"), scratch.glob("*.tar.gz")
-    return wheel, sdist
 
 
 def sources(folder, *patterns):
@@ -64,7 +44,8 @@ def test_wheel_holds_the_whole_package_and_nothing_else(distribution):
     expected |= {f"specdec_kernels/{name}" for name in sources("triton_kernels", "*.py")}
     headers = sources("csrc/include", "*.h", "*.cuh") | sources("csrc/cuda", "*.h", "*.cuh")
     expected |= {name.replace("csrc", "specdec_kernels", 1) for name in headers}
-    expected.add("specdec_kernels/lib/libspecdec.so")
+    libraries = ["libspecdec.so", "pkgconfig/specdec.pc", *(f"cmake/specdec/specdec-{n}.cmake" for n in CMAKE)]
+    expected |= {f"specdec_kernels/lib/{name}" for name in libraries}
     assert not expected - names
     assert any(name.startswith("specdec_kernels/_C.") and name.endswith(".so") for name in names)
 
@@ -100,7 +81,9 @@ def test_sdist_holds_every_source(distribution):
     expected |= sources("triton_kernels", "*.py") | sources("examples", "*.py", "*.c", "*.cpp")
     expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu")
     expected |= sources("tests", "*.py", "*.c", "*.cpp", "*.h", "*.cu")
-    expected |= {"LICENSE", "README.md", "Makefile", "pyproject.toml", "requirements-dev.txt", "setup.py"}
+    expected |= sources("packaging", "*.in", "*.yaml") | sources("docs", "*.md", "*.svg", "*.png")
+    expected |= {"CITATION.cff", "LICENSE", "README.md", "SECURITY.md", "Makefile"}
+    expected |= {"pyproject.toml", "requirements-dev.txt", "setup.py"}
     assert not expected - names
 
 
