@@ -1,4 +1,4 @@
-# demo, test, bench, lint and docs set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
+# demo, test, bench, lint, docs and dist set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,19 +6,22 @@ PY := $(BIN)/python
 READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
 DOCS := $(VENV)/.docs
-# A build for use on this machine and for the tests needs one architecture; a wheel takes setup.py's own list.
+# What `make dist` and its tests use has an environment of its own.
+DIST := $(VENV)/dist
+# A build for use on this machine and for the tests needs one architecture; a package takes setup.py's own list.
+DIST_CUDA_ARCHS := $(SPECDEC_CUDA_ARCHS)
 export SPECDEC_CUDA_ARCHS ?= 90a
 # Two test workers, one thread each: more only gets in each other's way on a small machine.
 TEST_JOBS ?= 2
 
-.PHONY: demo test bench lint docs build clean
+.PHONY: demo test bench lint docs dist build clean
 
 demo: build
 	$(BIN)/specdec-kernels info
 	$(BIN)/specdec-kernels generate --show --method rejection
 	$(BIN)/specdec-kernels generate --show --method race
 
-test: build
+test: build $(DIST)/.ready
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --benchmark-disable
 
 bench: build
@@ -33,6 +36,15 @@ lint: $(READY)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+# Packages, in dist/: the sdist, and the wheel that is built from it. auditwheel finds the oldest glibc that the wheel
+# runs with, and writes it into the name. libgomp stays outside: torch brings it (docs/architecture.md, 6).
+dist: $(DIST)/.ready
+	rm -rf dist build/dist
+	SPECDEC_CUDA_ARCHS="$(DIST_CUDA_ARCHS)" $(DIST)/bin/python -m build --outdir build/dist .
+	PATH="$(abspath $(DIST))/bin:$$PATH" $(DIST)/bin/auditwheel repair --exclude libgomp.so.1 --wheel-dir dist build/dist/*.whl
+	mv build/dist/*.tar.gz dist
+	$(DIST)/bin/twine check --strict dist/*
+
 build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
 
@@ -42,7 +54,12 @@ clean:
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
-	grep -v '# docs$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -Ev '# (docs|dist)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	touch $@
+
+$(DIST)/.ready: requirements-dev.txt
+	test -x $(DIST)/bin/python || $(PYTHON) -m venv $(DIST)
+	grep '# dist$$' requirements-dev.txt | $(DIST)/bin/pip install -q -r /dev/stdin
 	touch $@
 
 $(DOCS): requirements-dev.txt
