@@ -1,5 +1,6 @@
 """A wheel and an sdist, made once for all tests that look into them."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -27,7 +28,11 @@ def distribution(tmp_path_factory):
     built = specdec_kernels.build_info()  # the same choices, so that nothing is compiled again
     choices = {"SPECDEC_CUDA": str(int(bool(built["cuda"]))), "SPECDEC_CUDA_ARCHS": ";".join(built["cuda_archs"])}
     environment = {**os.environ, **choices, "PYTHONWARNINGS": "ignore", "MAX_JOBS": "1"}
-    for commands in ([*folders, "--dist-dir", scratch], ["sdist", "--dist-dir", scratch]):
-        run([sys.executable, "setup.py", "-q", *egg_info, *commands], cwd=ROOT, env=environment)
+    # Test workers take turns: an sdist is laid out in the source tree, and every build is in one folder.
+    (ROOT / "build").mkdir(exist_ok=True)
+    with open(ROOT / "build" / "distribution.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for commands in ([*folders, "--dist-dir", scratch], ["sdist", "--dist-dir", scratch]):
+            run([sys.executable, "setup.py", "-q", *egg_info, *commands], cwd=ROOT, env=environment)
     (wheel,), (sdist,) = scratch.glob("*.whl"), scratch.glob("*.tar.gz")
     return wheel, sdist
