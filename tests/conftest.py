@@ -14,7 +14,7 @@ from specdec_kernels.backends import cuda
 if not torch.cuda.is_available():  # Triton looks when it is first imported, which other packages do
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# The oracle, the backend that is fast on this machine, and those played on it, which take a thousand times longer.
+# The oracle, the backend that is fast here, and those that are played on the CPU, which take a thousand times longer.
 ORACLE, NATIVE, PLAYED = "reference", "cpu", ("cuda-host",)
 # The GPU backends, where there is a device for them. Without one Triton interprets, 0.1 s a tile: tests of a few calls,
 # which say so by the marker `interpreted`.

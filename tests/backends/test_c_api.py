@@ -1,6 +1,6 @@
 """specdec.h and libspecdec.so: an engine in C gets the ops without Python, and its mistakes are errors, not crashes.
 
-Python calls the same functions, so all other tests check the bits that they give.
+Python calls the same functions, so all other tests check their results.
 """
 
 import os

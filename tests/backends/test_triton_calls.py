@@ -1,4 +1,4 @@
-"""What calls of the Triton backend may say beyond rows and numbers: laws of two, requests by index, mapped drafts."""
+"""Calls of the Triton backend with optional arguments: a law for each side, requests by index, mapped drafts."""
 
 import pytest
 import torch

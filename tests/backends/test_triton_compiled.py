@@ -16,10 +16,10 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "compiled" / "triton.json"
 FIGURES = ("registers", "spill_bytes", "shared_bytes")
-# Stored and loaded. ptxas gives up this much of its own accord where that lets one more program of 128 threads on a
-# multiprocessor.
+# Bytes stored and loaded. ptxas may spill this much by itself if that makes room for one more program of 128 threads on
+# a multiprocessor.
 MOST_SPILLED = 160
-# Of races over rows and of draws: six programs of 128 threads on a multiprocessor. What is rare must not set it.
+# For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
 MOST_REGISTERS = 80
 NO_ROWS = {name for name in OPS if not reads_rows(name)}
 

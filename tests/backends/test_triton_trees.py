@@ -211,7 +211,7 @@ def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
 @pytest.mark.skipif(not INTERPRETED, reason="counts what the interpreter calls")
 @pytest.mark.parametrize("method", ["race", "rejection"])
 def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
-    """Two branches of three nodes below the root: those of the one not taken are passed over, and so is the third."""
+    """Two branches of three nodes below the root: the nodes of the one not taken are not read, nor is the third."""
     module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
     name, read = ("race_node", []) if method == "race" else ("learn_pair", [])
     function = getattr(module, name)
@@ -227,7 +227,7 @@ def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
 
 
 class Paused(BaseException):
-    """A program's turn is over."""
+    """The turn of a program is over."""
 
 
 class Interleaved:

@@ -273,7 +273,7 @@ class TestMass:
         assert cut_of(row, Sampling())[2:] == cut_of(mixed, Sampling())[2:]
 
     def test_a_cut_that_is_off_is_not_named(self):
-        """top_p is then of the row's mass by tiles, which does without what is tiny in them: here all but one token."""
+        """Then top_p is a share of the row's mass, whose tiles round tiny weights to 0: here all but one token's."""
         row = torch.full((1024,), -22.0)
         row[0] = 0.0
         nearly = Sampling(top_p=1 - 2.0**-24)

@@ -35,7 +35,7 @@ def draft_rows(draft_map, *shape, space="logits", seed=3):
 
 
 def some_of_them_known(tokens, draft_map, vocabulary=V):
-    """Most draft tokens are of the draft's own, as it would draw them."""
+    """Most draft tokens are of the draft's own vocabulary, as if it had drawn them."""
     mapped = draft_map.long()[tokens.clamp(min=0) % len(draft_map)]
     most = torch.arange(tokens.numel()).view_as(tokens) % 5 > 0
     return torch.where((tokens >= 0) & (tokens < vocabulary) & most, mapped, tokens)
@@ -98,7 +98,7 @@ class TestEqualsAFullRow:
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 class TestTogether:
-    """With the other things that are said of a draft."""
+    """Together with the other arguments about a draft."""
 
     draft_map = MAPS["some"]
 

@@ -291,7 +291,7 @@ class TestRows:
         assert found[3] == -1
 
     def test_entries_are_those_of_a_filter(self):
-        """Where nothing else has any: three numbers, so index 3 points outside."""
+        """If only a filter has entries, their number counts: there are three, so index 3 points outside."""
         bits = torch.empty(1, dtype=torch.int32)
         for name, numbers in (("top_k", torch.ones(3).int()), ("top_p", torch.ones(3)), ("min_p", torch.ones(3))):
             for entry, status in ((2, 0), (3, 8)):
@@ -461,7 +461,7 @@ class TestEpsilon:
         assert verify_chain(draft_tokens, **call).num_accepted.all()
 
     def test_what_residual_says_of_it(self):
-        """Its mass is the probability that verify_chain rejects."""
+        """The mass that residual gives is the probability that verify_chain rejects."""
         p, q = rows_of(seed=4)[None], rows_of(seed=5)[None]
         sampling = Sampling(top_k=5)
         keep = filters.kept(p[0], sampling)

@@ -307,7 +307,7 @@ def test_refused(name, changes, error, message):
 
 
 class TestMemory:
-    """Outputs that share some with each other or with an input; what only lies between them is theirs to have."""
+    """Outputs that share memory with each other or an input are refused; those that lie between them are not."""
 
     def of_chain(self, **changes):
         return verify_chain(**chain_call(1, requests=3, slots=2, vocabulary=33) | changes)
@@ -421,7 +421,7 @@ def views(size=24):
 
 
 def touched(shape, strides, offset):
-    """The elements of a view, each as often as it is in it."""
+    """The elements of a view, each as often as the view holds it."""
     at = [offset + sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(*shape)]
     return at
 
@@ -444,7 +444,7 @@ def test_sharing_is_found_exactly(parents, prefix_len, positions, status):
 
 
 class TestRaggedDraftProb:
-    """[D] is one a slot, [B, 1] one a request, whatever the numbers of slots and requests are."""
+    """[D] is one for each slot, [B, 1] one for each request, also if there are as many slots as requests."""
 
     def call(self, counts, **changes):
         call = chain_call(1, requests=len(counts), slots=4, vocabulary=33)

@@ -177,7 +177,7 @@ def test_gradients_of_a_smaller_vocabulary(backend, draft_map):
 
 
 def test_gradients_of_requests_by_index(backend):
-    """Two rows share a draft row, one row is idle, one draft row is nobody's, and one index points outside."""
+    """Two rows share a draft row, one row is idle, no row uses one of the draft rows, and one index points outside."""
     generator = torch.Generator().manual_seed(6)
     target, draft = torch.randn(5, 70, generator=generator), torch.randn(4, 70, generator=generator)
     index, temperature = torch.tensor([2, -1, 0, 2, 9], dtype=torch.int32), torch.tensor([0.5, 1.0, 2.0, 0.7])

@@ -143,7 +143,7 @@ def test_rows_beyond_two_billion_elements(monkeypatch):
 
 
 def test_an_empty_residual_still_names_a_token():
-    """p and q equal, x outside both: no weight is left, and none may be made up."""
+    """p and q are equal, and x is outside of both: no weight is left, and the op must not invent any."""
     law = torch.full((100, 1, 8), 1 / 7)
     law[..., 3] = 0.0
     verdict = verify_chain(

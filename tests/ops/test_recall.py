@@ -39,7 +39,7 @@ def running(request):
 
 @pytest.fixture
 def checked(monkeypatch):
-    """The names of ops as calls of them come out of the checks; one that is recalled does not."""
+    """A list that gets the name of an op when a call of it passes the checks; recalled calls do not appear."""
     names, call = [], Op.__call__
 
     def counted(op, *values, **options):
@@ -87,7 +87,7 @@ def same(found, expected):
 
 
 def assert_as_checked(function, arguments):
-    """Of a call of which nothing is known yet, and of the same call again and again."""
+    """Assert the outcome of the checks, for a call that is not known yet and for the same call again and again."""
     expected = by_checks(function, arguments)
     for _ in range(3):
         assert same(outcome(function, arguments), expected)
@@ -225,7 +225,7 @@ class TestTensors:
             verify_chain(**call, out=group((made.tokens, made.status, made.status)))
 
     def test_one_tensor_for_two_arguments(self):
-        """The first call has two tensors, the next one twice the same, and the other way round."""
+        """First a call with two tensors, then one with the same tensor twice; and the other way round."""
         one, other = seeds(3), seeds(3, first=50)
         orders = [[(one, other), (one, one), (other, other), (other, one)], [(one, one), (one, other), (other, one)]]
         for vocabulary, order in zip((46, 47), orders, strict=True):

@@ -202,7 +202,7 @@ class TestWithoutStates:
         assert bits.tolist() == [status]
 
     def test_one_entry_is_one_entry(self):
-        """A tensor of one entry has one, though it would do for all where nobody points at it."""
+        """A tensor with one entry has one entry, even where it could be broadcast to all."""
         call = {"target": logits(1, seed=6), "seed": torch.tensor([5]), "position": 2}
         tokens, status = run(race_sample, call, request_index=torch.tensor([1]).int())
         assert (tokens.tolist(), status.tolist()) == ([0], [8])
@@ -210,7 +210,7 @@ class TestWithoutStates:
 
 @pytest.mark.usefixtures("backend")
 class TestNoEntries:
-    """Draft rows of nobody: every index points outside."""
+    """There are no draft rows: every index points outside."""
 
     @pytest.mark.parametrize("index, status", [(0, 8), (-1, 0)])
     def test_of_a_draft(self, index, status):

@@ -116,7 +116,7 @@ class TestBiasIsCaughtExactly:
         assert not is_lossless(contexts, output_law(contexts, self.STAR, shared_coins=True), 2)
 
     def test_duplicate_siblings_subtracted_twice(self):
-        """The elder sibling's token again is no draw from what is left of q: had it counted as one, p would suffer."""
+        """The elder's token again cannot come from what is left of q. To subtract it again would bias the output."""
         p, q = P.double(), Q.double()
         emitted = torch.zeros(4, dtype=torch.float64)
         for x in range(4):

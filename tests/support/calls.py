@@ -1,7 +1,7 @@
-"""Each op as its own tests call it, for what is asked of every op; and what such calls are made of.
+"""Calls of every op, for tests that concern all ops; and what such calls are made of.
 
-``tests/ops/test_<op>.py`` has ``CALLS``: names of calls to (public function, arguments). An op's first one has tensors
-wherever it may have them.
+``tests/ops/test_<op>.py`` has ``CALLS``: names of calls to (public function, arguments). The first call of an op has
+tensors wherever it may have them.
 """
 
 import importlib
@@ -55,7 +55,7 @@ def every_call():
 
 
 def reads_rows(op):
-    """Whether an op has rows of the vocabulary: what has a law does."""
+    """Whether an op has rows of the vocabulary: ops with a law have."""
     return LAW in OPS[op].arguments.values()
 
 

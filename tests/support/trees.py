@@ -17,7 +17,7 @@ def children(parents):
 
 
 def depths(parents):
-    """Depth of every node; -1 where it does not hang on the root."""
+    """Depth of every node; -1 if it is not connected to the root."""
     found = []
     for node, parent in enumerate(parents):
         found.append(0 if node == 0 else -1 if parent < 0 or found[parent] < 0 else found[parent] + 1)
