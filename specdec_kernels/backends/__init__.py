@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["available_backends", "backend", "build_info", "register", "run"]
+__all__ = ["BackendError", "available_backends", "backend", "build_info", "register", "run"]
 
 # name -> (module, device types it takes)
 _BACKENDS = {
@@ -33,6 +33,10 @@ _loaded: dict[str, Any] = {}
 # Inside backend(...) its name, outside what $SPECDEC_BACKEND said when the package was imported.
 _chosen = contextvars.ContextVar("specdec_backend", default=os.environ.get("SPECDEC_BACKEND") or None)
 chosen = _chosen.get  # the name, None where the device decides
+
+
+class BackendError(RuntimeError):
+    """A backend cannot run here, or cannot do a call: the message names it and says why."""
 
 
 def register(name: str, module: Any, devices: Sequence[str]) -> None:
@@ -54,7 +58,7 @@ def _load(name):
             module = importlib.import_module(module)
         reason = module.unavailable() if hasattr(module, "unavailable") else None
         if reason:
-            raise RuntimeError(f"backend {name!r} is not available: {reason}")
+            raise BackendError(f"backend {name!r} is not available: {reason}")
         _loaded[name] = module
     return module
 
@@ -100,7 +104,7 @@ def _default(device_type):
         return "cpu"
     if device_type == "cuda":
         return "cuda" if _reason("cuda") is None else "triton"
-    raise RuntimeError(f"device: expected cpu or cuda; got {device_type}")
+    raise BackendError(f"device: expected cpu or cuda; got {device_type}")
 
 
 def run(op, call, device_type):
@@ -111,12 +115,12 @@ def run(op, call, device_type):
         _check_name(name)
         module = _load(name)
     if device_type not in _BACKENDS[name][1]:
-        raise RuntimeError(
+        raise BackendError(
             f"backend {name!r} takes tensors on {' or '.join(_BACKENDS[name][1])}; these are on {device_type}"
         )
     unsupported = getattr(module, "unsupported", None)
     if unsupported is not None and (reason := unsupported(op, call)):
-        raise RuntimeError(f"backend {name!r} cannot do this {op.name}: {reason}")
+        raise BackendError(f"backend {name!r} cannot do this {op.name}: {reason}")
     getattr(module, op.name)(call)
 
 

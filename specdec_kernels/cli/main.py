@@ -10,6 +10,7 @@ import sys
 from typing import NoReturn
 
 import specdec_kernels
+from specdec_kernels.backends import BackendError
 
 COMMANDS = {
     "generate": "write text by speculative decoding",
@@ -49,8 +50,8 @@ EXTRAS = {"matplotlib": "bench"}  # what brings a module; the others come with [
 def main(arguments: list[str] | None = None) -> int:
     """Run a command: its exit status.
 
-    0 is success; 1 a model that gives no law, or nobody who reads; 2 a bad argument or file; 130 an interrupt. What is
-    wrong is said in one line on stderr.
+    0 is success; 1 a model that gives no law, or nobody who reads; 2 a bad argument or file, or a backend that cannot
+    do it; 130 an interrupt. What is wrong is said in one line on stderr.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     name = "specdec-kernels"
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         status, wrong = 1, str(error)
     except ModuleNotFoundError as error:
         status, wrong = 2, f"{error}; pip install specdec-kernels[{EXTRAS.get(error.name, 'generate')}]"
-    except (OSError, ValueError) as error:
+    except (BackendError, OSError, ValueError) as error:
         status, wrong = 2, str(error).replace("\n", " ")
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             write_no_more()
