@@ -6,7 +6,7 @@ from specdec_kernels.generate.loop import generate, stream
 from specdec_kernels.generate.models import LanguageModel, check_vocabularies, early_exit, load_model
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, DraftPlan, Drafts, TreeDrafter, TreePolicy
-from specdec_kernels.generate.results import Generation, Round, VerifiedTree
+from specdec_kernels.generate.results import Generation, Round, TokenLogprobs, VerifiedTree
 
 __all__ = [
     "CachedNgramDrafter",
@@ -24,6 +24,7 @@ __all__ = [
     "NgramDrafter",
     "RandomLength",
     "Round",
+    "TokenLogprobs",
     "TreeController",
     "TreeDrafter",
     "TreePolicy",

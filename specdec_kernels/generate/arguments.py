@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import torch
 
+import specdec_kernels as specdec
 from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
 from specdec_kernels.generate.models import LanguageModel
+from specdec_kernels.generate.noise import Sampling
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
 from specdec_kernels.trees import DraftTree
 
 METHODS = ("plain", "rejection", "race")
+Number = TypeVar("Number", int, float)
 
 
 def token_lists(prompts: Sequence[str | Sequence[int]], target: LanguageModel) -> list[list[int]]:
@@ -133,14 +137,74 @@ def spread_seed(seed: int | Sequence[int], batch: int) -> torch.Tensor:
     return torch.tensor([(value + 2**63) % 2**64 - 2**63 for value in seeds])
 
 
-def spread_temperature(temperature: float | Sequence[float], batch: int) -> torch.Tensor:
+def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling | None, batch: int) -> Sampling:
+    """How logits become laws, with a temperature per request: float32 [batch]. Filters are numbers or one per request.
+
+    A filter that is off stays a number, or backends without filters would take it for one that may be on.
+    """
+    if sampling is None:
+        return Sampling(spread_temperature("temperature", 1.0 if temperature is None else temperature, batch))
+    if temperature is not None:
+        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {temperature!r}")
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling: expected a Sampling; got {sampling!r}")
+    top_k = one_or_each("sampling.top_k", sampling.top_k, batch, "whole number", kept_count)
+    return sampling._replace(
+        temperature=spread_temperature("sampling.temperature", sampling.temperature, batch),
+        top_k=torch.tensor(top_k, dtype=torch.int64) if isinstance(top_k, list) else top_k,
+        top_p=share("sampling.top_p", sampling.top_p, batch),
+        min_p=share("sampling.min_p", sampling.min_p, batch),
+    )
+
+
+def spread_temperature(name: str, temperature: float | Sequence[float], batch: int) -> torch.Tensor:
     """One temperature per request, float32 [batch]."""
-    try:
-        values = [real_number("", value) for value in (temperature if several(temperature) else [temperature] * batch)]
-    except TypeError:
-        raise TypeError(f"temperature: expected a number or one per prompt; got {temperature!r}") from None
-    if len(values) != batch:
-        raise ValueError(f"temperature: expected a number or one per prompt ({batch}); got {len(values)}")
+    value = one_or_each(name, temperature, batch)
+    values = value if isinstance(value, list) else [value] * batch
     if not all(0 <= value < float("inf") for value in values):
-        raise ValueError(f"temperature: expected finite numbers >= 0; got {temperature}")
+        raise ValueError(f"{name}: expected finite numbers >= 0; got {temperature}")
     return torch.tensor(values, dtype=torch.float32)
+
+
+def kept_count(name: str, value: object) -> int:
+    """A top_k; what is below 1, or more than any vocabulary has, means all."""
+    return min(max(whole_number(name, value, None), 0), 2**31 - 1)
+
+
+def share(name: str, value: float | Sequence[float], batch: int) -> float | torch.Tensor:
+    """A number from 0 to 1, or float32 [batch] of them."""
+    found = one_or_each(name, value, batch)
+    if not all(0 <= number <= 1 for number in (found if isinstance(found, list) else [found])):
+        raise ValueError(f"{name}: expected numbers from 0 to 1; got {value}")
+    return torch.tensor(found, dtype=torch.float32) if isinstance(found, list) else found
+
+
+def one_or_each(
+    name: str, value: object, batch: int, kind: str = "number", read: Callable[[str, object], Number] = real_number
+) -> Number | list[Number]:
+    """A number, or a list of one per request."""
+    try:
+        found = [read("", entry) for entry in value] if several(value) else read("", value)
+    except TypeError:
+        raise TypeError(f"{name}: expected a {kind} or one per prompt; got {value!r}") from None
+    if isinstance(found, list) and len(found) != batch:
+        raise ValueError(f"{name}: expected a {kind} or one per prompt ({batch}); got {len(found)}")
+    return found
+
+
+def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None) -> None:
+    """Raise what the ops say of this sampling, and of their backend, before the first token."""
+    rows = torch.zeros(len(seeds), 1, device=seeds.device)
+    tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling)
+    if logprobs is not None:
+        specdec.logprobs(rows, tokens, sampling=sampling)
+
+
+def count_of_likeliest(logprobs: int | None, target: LanguageModel) -> int | None:
+    """How many tokens to name beside each that is written, or None."""
+    if logprobs is None:
+        return None
+    count, most = whole_number("logprobs", logprobs), target.config.vocab_size
+    if count > most:
+        raise ValueError(f"logprobs: expected at most {most}, the vocabulary of {target.name}; got {count}")
+    return count

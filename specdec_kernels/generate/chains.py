@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Outcome, Watch
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Emitted, Law, Outcome, Watch
 from specdec_kernels.generate.results import Round
 
 
@@ -39,12 +38,12 @@ class ChainRounds:
         slots = drafts.shape[1]
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
-        tokens, accepted, status = self.verify(drafts, logits, laws, draft_prob, keywords(noise, sampling))
+        tokens, accepted, status = self.verify(drafts, logits, laws, draft_prob, noise, sampling)
         drafted, written = (drafts >= 0).sum(1).tolist(), tokens.tolist()
         watch.lap("verify")
         # The last token emitted is not cached yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
-        self.length, self.seen = length, (drafts, logits, laws, sampling)
+        self.length, self.seen, self.tokens = length, (drafts, logits, laws, sampling), tokens
         pairs = list(zip(accepted, drafted, strict=True))
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
         return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length))
@@ -55,6 +54,9 @@ class ChainRounds:
             yield Law(self.target, self.length[row] + slot, law)
         for slot, law in enumerate([] if laws is None else laws[row]):
             yield Law(self.drafter.language_model, self.length[row] + slot, law)
+
+    def emitted(self) -> Emitted:
+        return Emitted(self.tokens, self.seen[1])
 
     def settle(self, rounds: Sequence[Round]) -> None:
         self.policy.look(*self.seen)
@@ -91,9 +93,11 @@ class ChainRounds:
 
     def verify(
         self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,
-        drawn_with: dict[str, Any],
+        noise: Noise, sampling: Sampling,
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
-        verdict = specdec.verify_chain(drafts, logits, laws, method=method, draft_prob=draft_prob, **drawn_with)
+        verdict = specdec.verify_chain(
+            drafts, logits, laws, method=method, draft_prob=draft_prob, **keywords(noise, sampling, laws)
+        )
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

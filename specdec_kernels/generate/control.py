@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, Times
-from specdec_kernels.generate.noise import Noise, Sampling, policy_coin
+from specdec_kernels.generate.noise import Noise, Sampling, filtered, kept, policy_coin
 from specdec_kernels.generate.protocols import DraftPlan
 from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.schemes import coin_per_chain
@@ -158,11 +159,9 @@ class Controller(Learner):
         if not self.randomised or draft_logits is None or not drafts.shape[1]:
             return
         rows = ((drafts[:, 0] >= 0) & (sampling.temperature > 0)).nonzero()[:, 0]
-        logs = [
-            (logits[rows, 0].float() / sampling.temperature[rows, None]).log_softmax(-1).gather(-1, drafts[rows, :1])
-            for logits in (target_logits, draft_logits)
-        ]
-        self.ratios.extend((logs[0] - logs[1]).exp()[:, 0].tolist())
+        first, shared = drafts[rows, 0], kept(sampling, rows)
+        logs = [log_probability(logits[rows, 0], first, shared) for logits in (target_logits, draft_logits)]
+        self.ratios.extend((logs[0] - logs[1]).exp().tolist())
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn acceptance by slot, and the time."""
@@ -170,6 +169,13 @@ class Controller(Learner):
         for planned, entry in zip(self.planned, rounds, strict=True):
             self.acceptance.add(max(planned, 0), entry.accepted)
         self.count_round(max(self.planned), sum(rounds[0].seconds.values()))
+
+
+def log_probability(logits: torch.Tensor, tokens: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Of tokens [B] by the laws that logits [B, V] make; every backend can do it for laws without filters."""
+    if filtered(sampling):
+        return specdec.logprobs(logits, tokens, sampling=sampling).logprob
+    return (logits.float() / sampling.temperature[:, None]).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 class TreeController(Learner):

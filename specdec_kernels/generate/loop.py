@@ -12,10 +12,11 @@ from specdec_kernels import Status
 from specdec_kernels.generate import arguments
 from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
+from specdec_kernels.generate.logprobs import logprobs_of
 from specdec_kernels.generate.models import LanguageModel
-from specdec_kernels.generate.noise import Noise, Sampling, kept
+from specdec_kernels.generate.noise import Noise, Sampling, kept, on_device
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
-from specdec_kernels.generate.results import Generation, Round
+from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
 from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
 from specdec_kernels.trees import DraftTree
@@ -44,7 +45,10 @@ class Request:
         self.index, self.stream, self.eos = index, stream, eos
         self.length, self.left = len(prompt), max_new_tokens
 
-    def commit(self, tokens: list[int], drafted: int, accepted: int, complete: bool, **figures: Any) -> Round:
+    def commit(
+        self, tokens: list[int], drafted: int, accepted: int, complete: bool, logprobs: list[TokenLogprobs] | None,
+        **figures: Any,
+    ) -> Round:  # fmt: skip
         """Append a round's tokens, up to where the text ends; `complete`: no draft was left after the accepted ones."""
         pieces, finish, taken = [], None, 0
         last = "bonus" if complete else "replaced"
@@ -57,7 +61,8 @@ class Request:
             if finish:
                 break
         self.length += taken
-        return Round(self.index, tokens[:taken], pieces, drafted, accepted, finish, **figures)
+        logprobs = None if logprobs is None else logprobs[:taken]
+        return Round(self.index, tokens[:taken], pieces, drafted, accepted, finish, logprobs=logprobs, **figures)
 
     def _finish(self, token: int) -> str | None:
         if token in self.eos:
@@ -78,7 +83,9 @@ def stream(
     policy: ChainPolicy | TreePolicy | None = None,
     tree: DraftTree | Sequence[int] | None = None,
     replacement: bool = False,
-    temperature: float | Sequence[float] = 1.0,
+    temperature: float | Sequence[float] | None = None,
+    sampling: Sampling | None = None,
+    logprobs: int | None = None,
     seed: int | Sequence[int] = 0,
     max_new_tokens: int = 128,
     stop: Sequence[str] = (),
@@ -91,9 +98,9 @@ def stream(
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
-    seeds, temperatures = (
-        arguments.spread_seed(seed, len(texts)), arguments.spread_temperature(temperature, len(texts)),
-    )  # fmt: skip
+    seeds = arguments.spread_seed(seed, len(texts)).to(target.device)
+    sampling = on_device(arguments.sampling_of(temperature, sampling, len(texts)), target.device)
+    logprobs = arguments.count_of_likeliest(logprobs, target)
     if not texts:
         return iter(())
     draft = None if drafter is None else drafter.language_model
@@ -101,13 +108,13 @@ def stream(
     arguments.check_lengths(texts, max_new_tokens, models)
     for model in models:
         model.check_readable()
+    arguments.check_ops(sampling, seeds, logprobs)
     requests = [
         Request(index, text, TextStream(target.tokenizer, text, stop), eos, max_new_tokens)
         for index, text in enumerate(texts)
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
-    sampling = Sampling(temperatures.to(target.device))
-    return run(requests, texts, rounds, seeds.to(target.device), sampling, timer, progress)
+    return run(requests, texts, rounds, seeds, sampling, logprobs, timer, progress)
 
 
 def rounds_of(
@@ -121,7 +128,7 @@ def rounds_of(
 
 def run(
     requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
-    timer: Callable[[], float], progress: Callable[[int, int], None] | None,
+    logprobs: int | None, timer: Callable[[], float], progress: Callable[[int, int], None] | None,
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
@@ -143,11 +150,16 @@ def run(
             if outcome.status[row] & Status.NON_FINITE:
                 raise FloatingPointError(no_law(rounds.laws_of(row), request.index))
 
+        found: list[list[TokenLogprobs] | None] = [None] * len(requests)
+        if logprobs is not None:
+            found = logprobs_of(rounds.emitted(), sampling, logprobs)
+            watch.lap("logprobs")
+
         ended = []
         for row, (request, emitted) in enumerate(zip(requests, outcome.tokens, strict=True)):
             figures = dict(seconds=watch.seconds, status=outcome.status[row], tree=outcome.trees[row])
             drafted, accepted, complete = outcome.drafted[row], outcome.accepted[row], outcome.complete[row]
-            ended.append(request.commit(emitted, drafted, accepted, complete, **figures))
+            ended.append(request.commit(emitted, drafted, accepted, complete, found[row], **figures))
             text[row, length[row] : length[row] + len(emitted)] = torch.tensor(emitted, device=device)
         yield from ended
 
@@ -203,7 +215,12 @@ def generate(
     replacement : bool
         With a tree and "rejection", draw siblings independently of each other.
     temperature : float or list of float
-        Number, or one per prompt; 0 is greedy.
+        Number, or one per prompt; 0 is greedy. Default 1. Short for ``sampling=Sampling(temperature=...)``.
+    sampling : Sampling, optional
+        Temperature and filters, of the target and of its drafts alike; each number one for all, or one per prompt.
+    logprobs : int, optional
+        Give with every token its log-probability and rank by the law it was drawn from, and this many of the most
+        probable tokens beside it. Not given: nothing of it.
     seed : int or list of int
         One per prompt, or a number s: prompt b then has the seed s + b.
     max_new_tokens : int
@@ -227,6 +244,8 @@ def generate(
     TypeError, ValueError
         An argument of another type or out of range; methods, drafters, models that do not go together; a model that
         cannot be read in pieces.
+    RuntimeError
+        The ops' backend knows no filters, or no log-probabilities.
     FloatingPointError
         Logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where.
 

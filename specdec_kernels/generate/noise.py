@@ -32,12 +32,12 @@ class Noise(NamedTuple):
 Value = TypeVar("Value", Noise, Sampling)
 
 
-def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
-    """Both as the ops take them."""
-    return {**noise._asdict(), "sampling": sampling}
+def keywords(noise: Noise, sampling: Sampling, draft: torch.Tensor | None = None) -> dict[str, Any]:
+    """Both as the ops take them; with `draft`, laws of drafts that were drawn with the same sampling."""
+    return {**noise._asdict(), "sampling": sampling} | ({} if draft is None else {"draft_sampling": sampling})
 
 
-def kept(value: Value, rows: list[int]) -> Value:
+def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:
     """The same for the requests of index `rows` alone."""
     return type(value)(*(field[rows] if isinstance(field, torch.Tensor) else field for field in value))
 
@@ -45,6 +45,19 @@ def kept(value: Value, rows: list[int]) -> Value:
 def per_row(value: Value) -> Value:
     """The same for ops on rows [B, R, V], every row of a request alike."""
     return type(value)(*(field[:, None] if isinstance(field, torch.Tensor) else field for field in value))
+
+
+def on_device(sampling: Sampling, device: torch.device) -> Sampling:
+    """The same with its tensors on a device."""
+    return Sampling(*(field.to(device) if isinstance(field, torch.Tensor) else field for field in sampling))
+
+
+def filtered(sampling: Sampling) -> bool:
+    """Whether a filter may be on."""
+    return any(
+        isinstance(field, torch.Tensor) or field != off
+        for field, off in ((sampling.top_k, 0), (sampling.top_p, 1), (sampling.min_p, 0))
+    )
 
 
 def policy_coin(where: Noise, index: int) -> list[float]:

@@ -83,6 +83,13 @@ class Outcome(NamedTuple):
     trees: Sequence[VerifiedTree | None]
 
 
+class Emitted(NamedTuple):
+    """Tokens int64 [B, L], -1 after the last, and the target's logits [B, L, V] that they were drawn from."""
+
+    tokens: torch.Tensor
+    logits: torch.Tensor
+
+
 @runtime_checkable
 class Drafter(Protocol):
     """Where the tokens of a chain come from."""
@@ -103,6 +110,7 @@ class Drafter(Protocol):
     ) -> Drafts:
         """Write counts[b] drafts, at most, to text[b, length[b]:]; give them and their logits for all `slots`.
 
+        Tokens with logits are drawn with `sampling`, filters included: so the verifier reads them.
         A request that drafts less than `slots` still needs the law of its first undrafted slot.
         """
 
@@ -196,6 +204,9 @@ class Rounds(Protocol):
 
     def laws_of(self, row: int) -> Iterator[Law]:
         """The logits that the last round's verification had of a text."""
+
+    def emitted(self) -> Emitted:
+        """What the last round emitted."""
 
     def settle(self, rounds: Sequence[Round]) -> None:
         """Learn from the round that has ended, and forget its rejected drafts."""

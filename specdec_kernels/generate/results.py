@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from specdec_kernels.trees import DraftTree
 
@@ -44,6 +45,27 @@ class VerifiedTree:
         return sum(count if taken is None else taken + 1 for count, taken in self.offers())
 
 
+class TokenLogprobs(NamedTuple):
+    """How probable a token was by the target's law that it was drawn from: at its temperature, after its filters.
+
+    Attributes
+    ----------
+    logprob : float
+        Its log-probability in nats; 0 at temperature 0.
+    rank : int
+        How many tokens that the filters keep are at least as probable; 1 is the most probable.
+    top_tokens : list of int
+        The most probable tokens, in order; fewer than asked for where filters keep fewer.
+    top_logprobs : list of float
+        Their log-probabilities.
+    """
+
+    logprob: float
+    rank: int
+    top_tokens: list[int]
+    top_logprobs: list[float]
+
+
 @dataclass(frozen=True)
 class Round:
     """What one verification gave one request.
@@ -61,11 +83,13 @@ class Round:
     finish : str or None
         None, or why the text ends here: "length", "eos" or "stop".
     seconds : dict of str to float
-        Seconds of the round, whole batch: "draft", "target", "verify".
+        Seconds of the round, whole batch: "draft", "target", "verify", and "logprobs" where they were asked for.
     status : int
         Bits set by the verifier (see `verify_chain`).
     tree : VerifiedTree or None
         The tree that was drafted, None with chains.
+    logprobs : list of TokenLogprobs or None
+        One for each of `tokens`, if they were asked for.
     """
 
     request: int
@@ -77,6 +101,7 @@ class Round:
     seconds: dict[str, float]
     status: int = 0
     tree: VerifiedTree | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
     @property
     def tested(self) -> int:
@@ -96,6 +121,11 @@ class Generation:
     def tokens(self) -> list[int]:
         """All tokens that were written."""
         return [token for entry in self.rounds for token in entry.tokens]
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """How probable each of them was; empty if that was not asked for."""
+        return [found for entry in self.rounds for found in entry.logprobs or ()]
 
     @property
     def text(self) -> str:
@@ -140,6 +170,6 @@ class Generation:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of all rounds by part: "draft", "target" and "verify"."""
-        parts = ("draft", "target", "verify")
+        """Seconds of all rounds by part: "draft", "target", "verify", and "logprobs" where they were asked for."""
+        parts = self.rounds[0].seconds if self.rounds else ("draft", "target", "verify")
         return {part: sum(entry.seconds[part] for entry in self.rounds) for part in parts}

@@ -9,7 +9,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
-from specdec_kernels.generate.protocols import Law, Outcome, TreeDrafter, TreePolicy, Watch
+from specdec_kernels.generate.protocols import Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
 
@@ -46,13 +46,14 @@ class TreeRounds:
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
+        drawn_from = laws if self.method == "rejection" else None
         verdict = specdec.verify_tree(
-            drafts, logits, laws if self.method == "rejection" else None, parents=parents, method=self.method,
-            replacement=self.replacement, max_depth=tree.depth, **keywords(noise, sampling),
+            drafts, logits, drawn_from, parents=parents, method=self.method, replacement=self.replacement,
+            max_depth=tree.depth, **keywords(noise, sampling, drawn_from),
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")
-        self.length, self.path, self.seen = length, verdict.path, (logits, laws)
+        self.length, self.path, self.tokens, self.seen = length, verdict.path, verdict.tokens, (logits, laws)
         self.whole = [most >= planned.depth for most in limit]
         rows = zip(drafts.tolist(), paths, accepted, strict=True)
         self.trees = [VerifiedTree(tree, drawn, path[: count + 1]) for drawn, path, count in rows]
@@ -67,6 +68,10 @@ class TreeRounds:
         for model, laws in zip((self.target, self.drafter.language_model), self.seen, strict=True):
             for depth, law in zip(shape.depths, [] if laws is None else laws[row], strict=False):
                 yield Law(model, self.length[row] + depth, law)
+
+    def emitted(self) -> Emitted:
+        rows = torch.arange(len(self.path), device=self.path.device)[:, None]
+        return Emitted(self.tokens, self.seen[0][rows, self.path.long().clamp(min=0)])
 
     def settle(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds whose whole tree was drafted, and keep the accepted path alone in both caches."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from specdec_kernels import Sampling
 from specdec_kernels.generate import (
     Controller,
     FixedLength,
@@ -48,6 +49,17 @@ def test_numbers_of_numpy_and_torch_are_numbers(target):
     assert Controller(np.int64(3)).max_k == TreeController(np.int64(3)).max_k == 3
 
 
+def test_a_sampling_takes_numbers_of_one_prompt_and_of_each(target):
+    prompts, drafter = [PROMPT, PROMPT[:1]], ModelDrafter(target)
+    one = Sampling(0.5, top_k=3, top_p=0.9, min_p=0.1)
+    expected = written(target, prompts, drafter=drafter, sampling=one)
+    each = Sampling(np.float32(0.5), torch.tensor([3, 3]), [0.9, 0.9], np.array([0.1, 0.1]))
+    assert written(target, prompts, drafter=drafter, sampling=each) == expected
+    assert expected != written(target, prompts, drafter=drafter, temperature=0.5)
+    off = Sampling(0.5, top_k=[-1, 2**70], top_p=1, min_p=[0, 0.0])
+    assert written(target, prompts, drafter=drafter, sampling=off) == written(target, prompts, temperature=0.5)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -60,7 +72,12 @@ def test_numbers_of_numpy_and_torch_are_numbers(target):
         (dict(max_new_tokens=8.0), "max_new_tokens: expected a whole number; got 8.0"),
         (dict(temperature="hot"), "temperature: expected a number or one per prompt; got 'hot'"),
         (dict(temperature=["hot"]), "temperature: expected a number or one per prompt; got ['hot']"),
-        (dict(temperature=None), "temperature: expected a number or one per prompt; got None"),
+        (dict(sampling=0.5), "sampling: expected a Sampling; got 0.5"),
+        (dict(sampling=Sampling("hot")), "sampling.temperature: expected a number or one per prompt; got 'hot'"),
+        (dict(sampling=Sampling(top_k=2.5)), "sampling.top_k: expected a whole number or one per prompt; got 2.5"),
+        (dict(sampling=Sampling(top_p="0.9")), "sampling.top_p: expected a number or one per prompt; got '0.9'"),
+        (dict(sampling=Sampling(at_temperature=1)), "sampling.at_temperature: expected a bool; got 1"),
+        (dict(logprobs="2"), "logprobs: expected a whole number; got '2'"),
         (dict(draft_prob="0.5"), "draft_prob: expected a number; got '0.5'"),
         (dict(eos_token_ids=5), "eos_token_ids: expected a list of token ids; got 5"),
         (dict(eos_token_ids="5"), "eos_token_ids: expected a list of token ids; got '5'"),
@@ -93,6 +110,20 @@ def test_other_types_are_named(target, options, message):
         (dict(prompts=["ab"]), "prompts[0]: expected token ids for llama-1, which has no tokenizer; got a text"),
         (dict(prompts=[PROMPT, [1] * 160]), "prompts[1]: expected at most 159 tokens (llama-1 ends at 160); got 160"),
         (dict(prompts=[[1] * 300]), "prompts[0]: expected at most 159 tokens (llama-1 ends at 160); got 300"),
+        (
+            dict(temperature=0.5, sampling=Sampling()),
+            "temperature: expected None beside sampling=, which has one; got 0.5",
+        ),
+        (dict(sampling=Sampling(-1.0)), "sampling.temperature: expected finite numbers >= 0; got -1.0"),
+        (dict(sampling=Sampling(top_p=1.5)), "sampling.top_p: expected numbers from 0 to 1; got 1.5"),
+        (dict(sampling=Sampling(min_p=[float("nan")])), "sampling.min_p: expected numbers from 0 to 1; got [nan]"),
+        (
+            dict(sampling=Sampling(top_k=[1, 2])),
+            "sampling.top_k: expected a whole number or one per prompt (1); got 2",
+        ),
+        (dict(sampling=Sampling(ties="none")), "sampling.ties: expected one of 'first', 'all'; got 'none'"),
+        (dict(logprobs=-1), "logprobs: expected at least 0; got -1"),
+        (dict(logprobs=6), "logprobs: expected at most 5, the vocabulary of llama-1; got 6"),
         (dict(stop=["a"]), "stop: expected none with llama-1, which has no tokenizer; got ['a']"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
