@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from specdec_kernels import Sampling
 from specdec_kernels.cli import options
 from specdec_kernels.cli.chat import Messages, conversations_of, tokens_of, turns
 from specdec_kernels.cli.printing import cleared, reading, report, show, summary
@@ -103,6 +104,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="draw the children of a node independently, with --method rejection")  # fmt: skip
     parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
                         type=options.finite)  # fmt: skip
+    parser.add_argument("--top-k", type=options.whole(0), default=0, metavar="K",
+                        help="keep the K most probable tokens, of target and draft (default: 0, all)")  # fmt: skip
+    parser.add_argument("--top-p", type=options.probability, default=1.0, metavar="P",
+                        help="keep a token while less than P of the mass is before it (default: 1, all)")  # fmt: skip
+    parser.add_argument("--min-p", type=options.probability, default=0.0, metavar="P",
+                        help="keep tokens of at least P of the largest probability (default: 0, all)")  # fmt: skip
+    parser.add_argument("--preset", choices=options.PRESETS,
+                        help="filter by the rules of this engine")  # fmt: skip
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
@@ -119,6 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="write a picture of the rounds and their trees")  # fmt: skip
     parser.add_argument("--json", action="store_true",
                         help="print one JSON object per prompt; finish is null where a text was cut off")  # fmt: skip
+    parser.add_argument("--logprobs", type=options.whole(0), metavar="N",
+                        help="with --json: log-probability and rank of every token, and the N most probable "
+                        "beside it")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,11 +139,12 @@ def run(args: argparse.Namespace) -> int:
     conversations = conversations_of(args) if args.chat else []
     prompts = [] if args.chat else prompts_of(args)
     target, drafter = models_of(args)
-    how = dict(method=args.method, replacement=args.replacement, temperature=args.temperature,
+    how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
                max_new_tokens=args.max_new_tokens)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
-    how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop)
+    how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop,
+               logprobs=args.logprobs)  # fmt: skip
     writer = Writer(target, drafter, args, how)
     try:
         if args.chat:
@@ -207,6 +220,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     """Name what does not go together; and give --k its default."""
     if args.system is not None and not args.chat:
         raise ValueError("argument --system: expected --chat with it; got none")
+    if args.logprobs is not None and not args.json:
+        raise ValueError("argument --logprobs: expected --json with it; got none")
     if args.tree is None:
         for option in ("calibrate", "replacement"):
             if getattr(args, option):
@@ -217,6 +232,12 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise ValueError("argument --tree: expected no --k, --draft-prob or --draft-policy with it; got one")
     if args.calibrate and args.tree.kind != "optimal":
         raise ValueError(f"argument --calibrate: expected --tree optimal:K; got {args.tree.word}")
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """Temperature and filters, by the rules of the engine that the arguments name."""
+    make = Sampling if args.preset is None else getattr(Sampling, args.preset)
+    return make(args.temperature, args.top_k, args.top_p, args.min_p)
 
 
 def acceptance_of(

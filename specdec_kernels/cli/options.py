@@ -9,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specdec_kernels import Sampling
+
+# Its own constructors, by the engines whose rules they have.
+PRESETS = tuple(name for name, made in vars(Sampling).items() if isinstance(made, classmethod) and name[0] != "_")
+
 
 def checked(kind: Callable[[str], Any], expected: str, allowed: Callable[[Any], bool]) -> Callable[[str], Any]:
     """A type of argparse's: `kind` of the word, if `allowed`."""

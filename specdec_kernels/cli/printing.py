@@ -94,13 +94,19 @@ def drawing(entry: Round, tokenizer: PreTrainedTokenizerBase | None, coloured: b
 
 def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> dict[str, Any]:
     """What `--json` prints of one prompt."""
-    return tree_report(generation, args) | {
+    return tree_report(generation, args) | logprobs_report(generation, args) | {
         "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
+        "top_k": args.top_k, "top_p": args.top_p, "min_p": args.min_p, "preset": args.preset,
         "tokens": generation.tokens, "text": generation.text, "finish": generation.finish,
         "target_calls": generation.target_calls, "drafted": generation.drafted, "accepted": generation.accepted,
         "acceptance": generation.acceptance, "tokens_per_call": generation.tokens_per_call, "status": generation.status,
         "timings": generation.seconds | {"total": elapsed, "tokens_per_second": len(generation.tokens) / elapsed},
     }  # fmt: skip
+
+
+def logprobs_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:
+    """What `--json` adds with `--logprobs`: an entry for each token."""
+    return {} if args.logprobs is None else {"logprobs": [found._asdict() for found in generation.logprobs]}
 
 
 def tree_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:

@@ -2,16 +2,22 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import specdec_kernels
-from specdec_kernels import DraftTree
+from specdec_kernels import DraftTree, Sampling, backends
+from specdec_kernels.backends import _filters, cpu
 from specdec_kernels.cli.main import COMMANDS
+from specdec_kernels.cli.options import PRESETS
 from specdec_kernels.generate import ModelDrafter, generate, load_model
 from specdec_kernels.generate.train import byte_tokenizer, new_model, save
+from specdec_kernels.studies.measure import calibrate
 
 
 def test_generate_prints_the_text_and_a_line_of_statistics(run):
@@ -102,6 +108,14 @@ def test_calibration_shapes_the_tree(run):
     assert ", by child 0." in run(*options)[2]
 
 
+def test_calibration_is_filtered_as_the_text_is(run):
+    options = ["--max-new-tokens", 24, "--tree", "optimal:4", "--calibrate", "--json", "--prompt", "A"]
+    report = json.loads(run("generate", *options, "--top-k", 2)[1])
+    pair = load_model("embedded:target"), ModelDrafter(load_model("embedded:draft"))
+    expected = calibrate(*pair, ["A"], method="race", sampling=Sampling(top_k=2), max_new_tokens=24)
+    assert report["assumed_acceptance"] == pytest.approx(expected)
+
+
 def test_show_draws_trees(run):
     options = ["generate", "--max-new-tokens", 20, "--tree", "specinfer:3,2"]
     rounds = json.loads(run(*options, "--json")[1])["rounds"]
@@ -142,6 +156,86 @@ def test_options(run, options):
     status, out, err = run("generate", "--max-new-tokens", 16, "--json", *options)
     assert (status, err) == (0, "")
     assert len(json.loads(out)["tokens"]) == 16
+
+
+FILTERS = ["--temperature", 1.3, "--top-k", 20, "--top-p", 0.8, "--min-p", 0.02]
+
+
+@pytest.mark.parametrize("preset", [None, *PRESETS])
+def test_filters(run, preset):
+    """`top_p` of 0.8 lies elsewhere by several of these rules, so texts tell them apart."""
+    rule = [] if preset is None else ["--preset", preset]
+    status, out, err = run("generate", "--max-new-tokens", 40, "--json", "--method", "plain", *FILTERS, *rule)
+    report = json.loads(out)
+    make = Sampling if preset is None else getattr(Sampling, preset)
+    (text,) = generate(
+        ["ROMEO:\n"], load_model("embedded:target"), method="plain", sampling=make(1.3, 20, 0.8, 0.02),
+        max_new_tokens=40,
+    )  # fmt: skip
+    assert (status, err, report["tokens"]) == (0, "", text.tokens)
+    assert [report[name] for name in ("temperature", "top_k", "top_p", "min_p", "preset")] == [
+        1.3,
+        20,
+        0.8,
+        0.02,
+        preset,
+    ]
+
+
+def test_presets_are_those_of_the_documents():
+    page = (Path(__file__).parents[2] / "docs" / "filters.md").read_text()
+    table = page.partition("## Presets")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(PRESETS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--k", 3],
+        ["--draft", "ngram"],
+        ["--draft", "none"],
+        ["--tree", "optimal:6"],
+        ["--tree", "optimal:6", "--calibrate"],
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_a_filtered_race_writes_the_text_of_plain(run, options):
+    common = ["generate", "--max-new-tokens", 24, "--json", "--dtype", "float64", "--logprobs", 2, *FILTERS]
+    common += ["--prompt", "JULIET:\n", "--prompt", "A", "--prompt", "The "]
+    race, plain = (
+        [json.loads(line) for line in run(*common, *more)[1].splitlines()] for more in (options, ["--method", "plain"])
+    )
+    assert [report["tokens"] for report in race] == [report["tokens"] for report in plain]
+    for ours, theirs in zip(race, plain, strict=True):
+        assert len(ours["logprobs"]) == 24
+        for entry, other in zip(ours["logprobs"], theirs["logprobs"], strict=True):
+            assert entry["logprob"] == pytest.approx(other["logprob"], abs=1e-5)
+            assert (entry["rank"], entry["top_tokens"]) == (other["rank"], other["top_tokens"])
+
+
+def test_logprobs_of_tokens_alone(run):
+    options = ["generate", "--max-new-tokens", 12, "--json", "--method", "rejection"]
+    report = json.loads(run(*options, "--logprobs", 0)[1])
+    assert set(report["logprobs"][0]) == {"logprob", "rank", "top_tokens", "top_logprobs"}
+    assert all(entry["logprob"] <= 0 < entry["rank"] for entry in report["logprobs"])
+    assert all(entry["top_tokens"] == entry["top_logprobs"] == [] for entry in report["logprobs"])
+    assert "logprobs" in report["timings"]
+    assert "logprobs" not in json.loads(run(*options)[1])
+
+
+@pytest.mark.parametrize("options", [["--top-k", 5], ["--min-p", 0.1], ["--json", "--logprobs", 1]], ids=str)
+@pytest.mark.parametrize("more", [[], ["--tree", "optimal:4", "--calibrate"]], ids=["chain", "tree"])
+def test_a_backend_without_filters_says_so_in_one_line(run, monkeypatch, options, more):
+    module = SimpleNamespace(unsupported=_filters.unsupported, **vars(cpu))
+    monkeypatch.setitem(backends._BACKENDS, "bare", (module, ("cpu",)))
+    monkeypatch.delitem(backends._loaded, "bare", raising=False)
+    with specdec_kernels.backend("bare"):
+        status, out, err = run("generate", "--max-new-tokens", 4, *options, *more)
+    assert (status, out) == (2, "")
+    err = err.splitlines()
+    assert err[-1].startswith("specdec-kernels generate: error: backend 'bare' cannot do this ")
+    assert "'cpu' and 'reference'" in err[-1]
+    assert all(line.startswith("acceptance by child") for line in err[:-1])
 
 
 def test_stop_strings(run):
@@ -203,6 +297,17 @@ def test_info(run):
         (["generate", "--k", "many"], "argument --k: expected a whole number from 0 to 1023 or 'auto'; got 'many'"),
         (["generate", "--k", "1000000000"], "argument --k: expected a whole number from 0 to 1023 or 'auto'; got"),
         (["generate", "--temperature", "nan"], "argument --temperature: expected a finite number >= 0; got 'nan'"),
+        (["generate", "--top-k", "-1"], "argument --top-k: expected a whole number >= 0; got '-1'"),
+        (["generate", "--top-k", "2.5"], "argument --top-k: expected a whole number >= 0; got '2.5'"),
+        (["generate", "--top-p", "1.5"], "argument --top-p: expected a number in [0, 1]; got '1.5'"),
+        (["generate", "--min-p", "nan"], "argument --min-p: expected a number in [0, 1]; got 'nan'"),
+        (["generate", "--preset", "gpt"], "argument --preset: invalid choice: 'gpt' (choose from"),
+        (["generate", "--logprobs", "many"], "argument --logprobs: expected a whole number >= 0; got 'many'"),
+        (["generate", "--logprobs", "2"], "argument --logprobs: expected --json with it; got none"),
+        (
+            ["generate", "--json", "--logprobs", "999"],
+            "logprobs: expected at most 258, the vocabulary of embedded:targ",
+        ),
         (["generate", "--draft-prob", "1.5"], "argument --draft-prob: expected a number in [0, 1]; got '1.5'"),
         (["generate", "--max-new-tokens", "0"], "argument --max-new-tokens: expected a whole number >= 1; got '0'"),
         (["generate", "--max-new-tokens", "600"], "max_new_tokens: expected at most 504 after a prompt of 8 tokens"),
