@@ -207,6 +207,8 @@ void check_race(RaceParams& p, int64_t most) {
   if (p.status.data) contiguous(FIELD(status), p.count());
   entries(p, p.rows.requests);
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.rows.vocab);
+  // What a filter keeps is a question to the whole vocabulary.
+  if (p.law.rules & kFiltered) equal(FIELD(rows.first_token), 0);
 }
 
 // What residual and overlap have in common: each row of the target beside one of the draft.
@@ -284,8 +286,16 @@ void check_compact_kv(CompactParams p) {
   }
 }
 
+// Rows of logits, of a whole vocabulary.
+template <class Params>
+void check_logits(const Params& p) {
+  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  equal(FIELD(rows.first_token), 0);
+}
+
 void check_cutoff(CutoffParams p) {
   check_fields(p);
+  check_logits(p);
   entries(p, p.rows.requests);
   contiguous(FIELD(value), p.count());
   contiguous(FIELD(last), p.count());
@@ -297,6 +307,7 @@ void check_cutoff(CutoffParams p) {
 
 void check_logprobs(LogprobsParams p) {
   check_fields(p);
+  check_logits(p);
   entries(p, p.rows.requests);
   holds(FIELD(tokens), p.rows.requests, static_cast<int64_t>(p.rows.rows));
   contiguous(FIELD(logprob), p.count());

@@ -26,15 +26,15 @@ int32_t rank_of(const LawRow& r, const Logits& space, float x) {
   return rank;
 }
 
-// The place of a token in the order of all, from 1 on; 0 of one without weight.
+// How many tokens are at least as large; 1 for the argmax, 0 for a token without weight.
 int32_t greedy_rank(const LawRow& r, int32_t column) {
-  const Law& law = r.known.law;
-  const float mine = law.rank(element(r.row, column));
+  const float mine = r.known.law.rank(element(r.row, column));
+  if (column == r.known.argmax || mine == -kInfinity) return column == r.known.argmax ? 1 : 0;
   int32_t rank = 0;
-  for (int32_t other = 0; mine > -kInfinity && other < r.row.vocab; ++other) {
-    const float rival = law.rank(element(r.row, other));
-    rank += rival > mine || (rival == mine && other <= column);
-  }
+  const F16 least(mine), largest_finite(kLargest);
+  for (int32_t at = 0; at < r.row.vocab; at += kLanes)
+    rank += __builtin_popcount(
+        at_least(min(largest_finite, elements(r.row, at, r.row.vocab - at, __builtin_nanf(""))), least));
   return rank;
 }
 

@@ -62,7 +62,7 @@ class Overlap(torch.autograd.Function):
             live, entry = (index >= 0) & (index < len(draft)), index.long().clamp(0, len(draft) - 1)
             rows = draft[entry]
             laws = [law._replace(temperature=by_entry(law.temperature, entry)) for law in laws]
-        p, q = LawOf(target, *laws[0]), LawOf(rows, *laws[1])
+        p, q = (LawOf(x, law.space, law.temperature) for x, law in ((target, laws[0]), (rows, laws[1])))
         vocabulary, known = target.shape[-1], slice(draft.shape[-1]) if draft_map is None else draft_map.long()
         wide, log_wide = widened(q.probs, vocabulary, known, 0.0), widened(q.log, vocabulary, known, -torch.inf)
 

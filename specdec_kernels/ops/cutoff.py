@@ -119,6 +119,7 @@ def cutoff(
     (1.0, 1, 3)
     """
     raw = (rows, space, temperature, sampling, request_index, out, status, check)
+    inputs.refuse_gradient("cutoff", rows=rows, temperature=temperature, sampling=sampling)
     if found := CUTOFF.recall(raw):
         if check:
             inputs.raise_for_status("cutoff", found[-1])

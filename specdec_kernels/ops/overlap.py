@@ -124,6 +124,8 @@ def overlap(
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    if differentiable and (target_law.rules or draft_law.rules):
+        raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
     if differentiable and out is not None:
         raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
     given = out is not None or status is not None
