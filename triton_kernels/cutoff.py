@@ -34,7 +34,6 @@ from specdec_kernels.triton_kernels._rows import (
     share_of,
 )
 
-
 LOOKED_AT = tl.constexpr(1024)  # tokens at once where a cut is looked for
 
 

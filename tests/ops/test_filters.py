@@ -552,7 +552,7 @@ def test_backends_that_know_no_filters_say_so(refusing, fields):
 
 
 class TestBoundsOfTheMass:
-    """A race's winner is asked whether it is kept, mostly by bounds on the row's mass. At their edge they must not tell."""
+    """A winner is asked whether it is kept, mostly by bounds on the row's mass. At their edge they must not tell."""
 
     def test_a_tile_loses_what_is_far_below_its_peak(self):
         """Four peaks of equal weight: the third begins where p = 0.5 ends. Beside its peak a tile's tail has no mass;
