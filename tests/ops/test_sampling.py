@@ -271,12 +271,12 @@ class TestOfTheDraft:
     @pytest.mark.parametrize("temperature, status", [(1.0, 0), (0.0, 1)])
     def test_an_argmax_reads_the_whole_row(self, temperature, status):
         """From probabilities an accepted token reads p(x) and q(x) alone, unless q is an argmax."""
-        target = torch.tensor([[[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]])
+        target = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]])
         draft = torch.tensor([[[0.25, 0.0, torch.nan]]])
         verdict = verify_chain(
-            torch.tensor([[1]]), target, draft, space="probs", draft_sampling=Sampling(temperature), seed=1, position=0
+            torch.tensor([[0]]), target, draft, space="probs", draft_sampling=Sampling(temperature), seed=1, position=0
         )
-        assert verdict.num_accepted.tolist() == [1]  # q(1) = 0
+        assert verdict.num_accepted.tolist() == [1]  # p(0) = 1
         assert verdict.status.tolist() == [status]
 
     @pytest.mark.parametrize("name", WITH_DRAFT)
