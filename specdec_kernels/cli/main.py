@@ -10,7 +10,6 @@ import sys
 from typing import NoReturn
 
 import specdec_kernels
-from specdec_kernels.backends import BackendError
 
 COMMANDS = {
     "generate": "write text by speculative decoding",
@@ -70,12 +69,20 @@ def main(arguments: list[str] | None = None) -> int:
         status, wrong = 1, str(error)
     except ModuleNotFoundError as error:
         status, wrong = 2, f"{error}; pip install specdec-kernels[{EXTRAS.get(error.name, 'generate')}]"
-    except (BackendError, OSError, ValueError) as error:
+    except (RuntimeError, OSError, ValueError) as error:
+        if isinstance(error, RuntimeError) and not is_of_backend(error):
+            raise
         status, wrong = 2, str(error).replace("\n", " ")
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             write_no_more()
     print(f"{name}: error: {wrong}", file=sys.stderr)
     return status
+
+
+def is_of_backend(error: RuntimeError) -> bool:
+    """Whether a backend cannot run or cannot do a call. Its module needs torch: without it none was asked."""
+    backends = sys.modules.get("specdec_kernels.backends")
+    return backends is not None and isinstance(error, backends.BackendError)
 
 
 def write_no_more() -> None:

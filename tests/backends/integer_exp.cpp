@@ -11,6 +11,6 @@ void integer_exp(const float* d, int64_t count, uint32_t* q, uint32_t* n, uint32
 }
 
 void tile_mass(const float* d, int64_t count, const uint64_t* units, uint64_t* mass) {
-  for (int64_t i = 0; i < count; ++i) mass[i] = specdec::tile_mass(units[i], d[i]);
+  for (int64_t i = 0; i < count; ++i) mass[i] = specdec::tile_mass({units[i], d[i]}, 0.0f);
 }
 }

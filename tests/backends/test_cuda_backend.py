@@ -70,7 +70,7 @@ def test_a_call_names_the_reason():
     call = "import torch, specdec_kernels; specdec_kernels.race_sample(torch.zeros(3), seed=1, position=0)"
     environment = {**os.environ, "SPECDEC_BACKEND": "cuda"}
     done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, env=environment)
-    assert "RuntimeError: backend 'cuda' is not available: " in done.stderr
+    assert "BackendError: backend 'cuda' is not available: " in done.stderr
 
 
 @pytest.mark.parametrize(
