@@ -1,4 +1,4 @@
-"""Laws: from a raw logit or probability to a weight. Only this module scales values, and asks which of both they are.
+"""Laws: from a raw logit or probability to a weight. Only this module scales values.
 
 A law, its row and what is known of the row are separate arguments. Before Triton 3.7 a tuple that holds a None cannot
 be part of another tuple, cannot be returned and cannot be compared with None.
@@ -46,6 +46,12 @@ class Known(NamedTuple):
 def nothing(law):
     """A raw value without weight."""
     return 0.0 if law.inverse is None else -INFINITY
+
+
+@triton.jit
+def keys(x, law):
+    """Logits over T as they are: a NaN stays one."""
+    return x * law.inverse
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from specdec_kernels.triton_kernels._laws import (
     argmax_known,
     clean,
     greedy_scores,
+    keys,
     nothing,
     probabilities,
     unclean_groups,
@@ -265,9 +266,9 @@ def mass_tiles(row, law, first, last, items, TILE: tl.constexpr):
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         raw = load_masses(row, law, start, TILE)
-        x, tops = raw * law.inverse, group_tops(raw)
+        x, tops = keys(raw, law), group_tops(raw)
         bad = bad | (any_of(unclean_groups(raw, tops, law)) > 0)
-        tops = tops * law.inverse
+        tops = keys(tops, law)
         if any_of((tops < INFINITY) == 0) > 0:  # a NaN, or infinity, may be by the temperature
             x = clean(raw, law)
             tops = group_tops(x)
