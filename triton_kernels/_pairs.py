@@ -41,6 +41,14 @@ def place_of(row, inner, request_index, entries):
     return i, j, entry, live, idle
 
 
+@triton.jit
+def temperatures_of(target, target_value, target_at, draft, draft_value, draft_at, live):
+    """(1/T, argmax wanted) of the target and of the draft, and the status of both temperatures."""
+    inverse, greedy, bad = inverse_temperature(number(target, target_value, target_at, live))
+    draft_inverse, draft_greedy, bad_draft = inverse_temperature(number(draft, draft_value, draft_at, live))
+    return inverse, greedy, draft_inverse, draft_greedy, bad | bad_draft
+
+
 @_launch.kernel
 def laws_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
@@ -57,17 +65,9 @@ def laws_kernel(
     i, j, entry, live, _ = place_of(row, inner, request_index, entries)
     if request_index is not None:
         vocab, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
-    inverse, greedy, _ = inverse_temperature(
-        number(
-            target_temperature, target_temperature_value,
-            entry * target_temperature_outer + j * target_temperature_inner, live,
-        )
-    )  # fmt: skip
-    draft_inverse, draft_greedy, _ = inverse_temperature(
-        number(
-            draft_temperature, draft_temperature_value,
-            entry * draft_temperature_outer + j * draft_temperature_inner, live,
-        )
+    inverse, greedy, draft_inverse, draft_greedy, _ = temperatures_of(
+        target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
+        draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
     record = counters + 8 * row
     last, _, _ = learn_pair(

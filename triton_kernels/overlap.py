@@ -3,8 +3,8 @@
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
-from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term, inverse_temperature
-from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell
+from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term
+from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell, temperatures_of
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
@@ -12,7 +12,6 @@ from specdec_kernels.triton_kernels._rows import (
     is_last,
     load_tile,
     load_tokens,
-    number,
     row_at,
     tile_tokens,
 )
@@ -35,19 +34,10 @@ def overlap_kernel(
     columns = vocab
     if request_index is not None:  # a row that is not live gets no columns, so its probabilities are 0
         columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
-    inverse, greedy, flags = inverse_temperature(
-        number(
-            target_temperature, target_temperature_value,
-            entry * target_temperature_outer + j * target_temperature_inner, live,
-        )
+    inverse, greedy, draft_inverse, draft_greedy, flags = temperatures_of(
+        target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
+        draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
-    draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
-        number(
-            draft_temperature, draft_temperature_value,
-            entry * draft_temperature_outer + j * draft_temperature_inner, live,
-        )
-    )  # fmt: skip
-    flags |= bad_temperature
     target_law = Law(inverse if TARGET == "logits" else None, greedy)
     draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)

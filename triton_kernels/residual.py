@@ -12,11 +12,10 @@ from specdec_kernels.triton_kernels._math import (
     draft_prob_of,
     drawn_mass,
     epsilon_of,
-    inverse_temperature,
     rejected_weight,
     residual_weight,
 )
-from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell
+from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell, temperatures_of
 from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
@@ -49,23 +48,15 @@ def residual_kernel(
     columns = vocab
     if request_index is not None:  # a row that is not live gets no columns, so its probabilities are 0
         columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
-    inverse, greedy, flags = inverse_temperature(
-        number(
-            target_temperature, target_temperature_value,
-            entry * target_temperature_outer + j * target_temperature_inner, live,
-        )
-    )  # fmt: skip
-    draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
-        number(
-            draft_temperature, draft_temperature_value,
-            entry * draft_temperature_outer + j * draft_temperature_inner, live,
-        )
+    inverse, greedy, draft_inverse, draft_greedy, flags = temperatures_of(
+        target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
+        draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
     h, bad_h = draft_prob_of(
         number(draft_prob, draft_prob_value, entry * draft_prob_outer + j * draft_prob_inner, live)
     )  # fmt: skip
     share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
-    flags |= bad_temperature | bad_h | bad_share
+    flags |= bad_h | bad_share
     target_law = Law(inverse if TARGET == "logits" else None, greedy)
     draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
