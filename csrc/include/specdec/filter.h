@@ -47,7 +47,7 @@ SPECDEC_HD Filter filter_at(const LawParams& p, const Law& law, int32_t vocab, i
   const int64_t k = p.top_k.at(outer, inner);
   const float top_p = p.top_p.at(outer, inner), min_p = p.min_p.at(outer, inner);
   if (!(top_p >= 0.0f) || !(min_p >= 0.0f)) *status |= kStatusParameter;
-  if (law.greedy || law.space != Space::kLogits) return f;
+  if (!law.needs_sum()) return f;
   if (k > 0 && k < vocab) f.top_k = static_cast<int32_t>(k);
   if (min_p >= kSmallest) f.log_min_p = log(min(min_p, 1.0f));
   if (top_p >= 0.0f && top_p < 1.0f) f.share = static_cast<uint64_t>(mul(top_p, 0x1p32f));
