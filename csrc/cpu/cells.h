@@ -55,27 +55,19 @@ SPECDEC_HD Mask sixteen_cells(const T* p, float* maxima) {
 // Fills the raw maxima of all cells of a row of logits, and of its tiles. Returns the status of the row's elements.
 SPECDEC_HD int32_t row_cells(const Row& row, const Crew& crew, float* cells, float* tile_maxima) {
   constexpr int32_t kBlock = kLanes * kCell;
-  int32_t status[kMaxParts];
-  const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
-    int32_t met = kStatusOk;
-    for (int32_t tile = from; tile < to; ++tile) {
-      float* mine = cells + tile * kCellsATile;
-      const int32_t size = row.tile_size(tile);
-      const Mask bad = with_elements(row, tile * kTile, [&](auto p) {
-        Mask any = 0;
-        for (int32_t at = 0; at < kTile; at += kBlock, mine += kLanes)
-          any |= at + kBlock <= size ? sixteen_cells(p + at, mine) : sixteen_cells(p + at, size - at, mine);
-        return any;
-      });
-      const float* first = cells + tile * kCellsATile;
-      tile_maxima[tile] = largest(max(load(first), load(first + kLanes)));
-      if (bad || tile_maxima[tile] == kInfinity) met |= kStatusNonFinite;
-    }
-    status[part] = met;
+  return over_tiles(row.tiles(), crew, [&](int32_t tile, int32_t* status) {
+    float* const first = cells + tile * kCellsATile;
+    const int32_t size = row.tile_size(tile);
+    const Mask bad = with_elements(row, tile * kTile, [&](auto p) {
+      Mask any = 0;
+      float* mine = first;
+      for (int32_t at = 0; at < kTile; at += kBlock, mine += kLanes)
+        any |= at + kBlock <= size ? sixteen_cells(p + at, mine) : sixteen_cells(p + at, size - at, mine);
+      return any;
+    });
+    tile_maxima[tile] = largest(max(load(first), load(first + kLanes)));
+    if (bad || tile_maxima[tile] == kInfinity) *status |= kStatusNonFinite;
   });
-  int32_t all = kStatusOk;
-  for (int part = 0; part < parts; ++part) all |= status[part];
-  return all;
 }
 
 SPECDEC_END

@@ -45,29 +45,21 @@ SPECDEC_HD int32_t mass_tiles_of(int32_t vocab) { return tiles_of(vocab) * kMass
 // cache. Returns the status of the row's elements.
 SPECDEC_HD int32_t row_masses(const Row& row, const Logits& space, const Crew& crew, float* tile_maxima,
                               MassTile* tiles) {
-  int32_t status[kMaxParts];
-  const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
-    int32_t met = kStatusOk;
-    for (int32_t tile = from; tile < to; ++tile) {
-      tile_maxima[tile] = -kInfinity;
-      for (int32_t t = tile * kMassTilesATile; t < (tile + 1) * kMassTilesATile; ++t) {
-        const int32_t begin = t * kMassTile, left = row.vocab - begin;
-        if (left <= 0) {
-          tiles[t] = kNoTile;
-          continue;
-        }
-        const float top = with_elements(row, begin, [&](auto p) {
-          return tile_max_of(space, p, left < kMassTile ? left : kMassTile, &met);
-        });
-        tile_maxima[tile] = max(top, tile_maxima[tile]);
-        tiles[t] = mass_tile(row, space, t, top);
+  return over_tiles(row.tiles(), crew, [&](int32_t tile, int32_t* status) {
+    tile_maxima[tile] = -kInfinity;
+    for (int32_t t = tile * kMassTilesATile; t < (tile + 1) * kMassTilesATile; ++t) {
+      const int32_t begin = t * kMassTile, left = row.vocab - begin;
+      if (left <= 0) {
+        tiles[t] = kNoTile;
+        continue;
       }
+      const float top = with_elements(row, begin, [&](auto p) {
+        return tile_max_of(space, p, left < kMassTile ? left : kMassTile, status);
+      });
+      tile_maxima[tile] = max(top, tile_maxima[tile]);
+      tiles[t] = mass_tile(row, space, t, top);
     }
-    status[part] = met;
   });
-  int32_t all = kStatusOk;
-  for (int part = 0; part < parts; ++part) all |= status[part];
-  return all;
 }
 
 SPECDEC_END

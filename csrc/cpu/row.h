@@ -76,18 +76,26 @@ SPECDEC_HD float tile_max(const Row& row, const Space& space, int32_t tile, int3
   return with_elements(row, tile * kTile, [&](auto p) { return tile_max_of(space, p, row.tile_size(tile), status); });
 }
 
+// Calls f(tile, &status) for every tile, in parts. Returns all the status bits that it set.
+template <class F>
+SPECDEC_HD int32_t over_tiles(int32_t tiles, const Crew& crew, F&& f) {
+  int32_t status[kMaxParts];
+  const int parts = over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
+    int32_t met = kStatusOk;
+    for (int32_t tile = from; tile < to; ++tile) f(tile, &met);
+    status[part] = met;
+  });
+  int32_t all = kStatusOk;
+  for (int part = 0; part < parts; ++part) all |= status[part];
+  return all;
+}
+
 // Fills tile_maxima[0 .. tiles) with raw maxima. The status tells of values that are impossible in a law.
 SPECDEC_HD int32_t row_maxima(const Row& row, const Law& law, const Crew& crew, float* tile_maxima) {
   return law.in_space([&](auto space) {
-    int32_t status[kMaxParts];
-    const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
-      int32_t met = kStatusOk;
-      for (int32_t tile = from; tile < to; ++tile) tile_maxima[tile] = tile_max(row, space, tile, &met);
-      status[part] = met;
+    return over_tiles(row.tiles(), crew, [&](int32_t tile, int32_t* status) {
+      tile_maxima[tile] = tile_max(row, space, tile, status);
     });
-    int32_t all = kStatusOk;
-    for (int part = 0; part < parts; ++part) all |= status[part];
-    return all;
   });
 }
 
