@@ -76,42 +76,32 @@ class CutRow {
   // The cut that keeps the tokens before this one in the order; with ties together, those of a larger value.
   Cut before_token(float v, int32_t column) const { return {v, f.ties_all() ? -1 : column - 1}; }
 
-  // Calls g(v, column) for every token of at least `low`, by rising column, until g returns false.
+  // Calls g(v, column) for every token of at least `low`, by rising column, until it returns false.
   template <class G>
   void each_from(float low, G&& g) const {
     const F16 least(low);
-    for (int32_t block = 0; block < count; block += kLanes) {
-      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
-        const int32_t begin = (block + __builtin_ctz(open)) * kCell;
-        for (int32_t at = begin; at < begin + kCell && at < row.vocab; at += kLanes) {
-          const F16 v = value(elements(row, at, row.vocab - at, __builtin_nanf("")));
-          Mask found = at_least(v, least);
-          if (!found) continue;
-          float lane[kLanes];
-          store(lane, v);
-          for (; found; found &= found - 1) {
-            const int i = __builtin_ctz(found);
-            if (!g(lane[i], at + i)) return;
-          }
-        }
+    each_sixteen(low, [&](F16 raw, int32_t at) {
+      const F16 v = value(raw);
+      Mask found = at_least(v, least);
+      if (!found) return true;
+      float lane[kLanes];
+      store(lane, v);
+      for (; found; found &= found - 1) {
+        const int i = __builtin_ctz(found);
+        if (!g(lane[i], at + i)) return false;
       }
-    }
+      return true;
+    });
   }
 
-  // Goes over the row by sixteen elements. Calls g(raw, lanes) if the cut keeps some of them: `lanes` says which.
+  // Calls g(raw, lanes) for sixteen elements at a time if the cut keeps some of them: `lanes` says which.
   template <class G>
   SPECDEC_HD void each_kept(const Cut& cut, G&& g) const {
-    const F16 least(cut.value);
-    for (int32_t block = 0; block < count; block += kLanes) {
-      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
-        const int32_t begin = (block + __builtin_ctz(open)) * kCell;
-        for (int32_t at = begin; at < begin + kCell && at < row.vocab; at += kLanes) {
-          const F16 raw = elements(row, at, row.vocab - at, __builtin_nanf(""));
-          const Mask found = lanes_kept(cut, value(raw), at);
-          if (found) g(raw, found);
-        }
-      }
-    }
+    each_sixteen(cut.value, [&](F16 raw, int32_t at) {
+      const Mask found = lanes_kept(cut, value(raw), at);
+      if (found) g(raw, found);
+      return true;
+    });
   }
 
   // How many tokens a cut keeps, and their mass.
@@ -134,6 +124,20 @@ class CutRow {
   }
 
  private:
+  // Calls g(raw, column of the first) for sixteen elements at a time of the cells that reach `low`, until it returns
+  // false. Past the row's end there are NaNs.
+  template <class G>
+  SPECDEC_HD void each_sixteen(float low, G&& g) const {
+    const F16 least(low);
+    for (int32_t block = 0; block < count; block += kLanes) {
+      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
+        const int32_t begin = (block + __builtin_ctz(open)) * kCell;
+        for (int32_t at = begin; at < begin + kCell && at < row.vocab; at += kLanes)
+          if (!g(elements(row, at, row.vocab - at, __builtin_nanf("")), at)) return;
+      }
+    }
+  }
+
   SPECDEC_HD F16 value(F16 raw) const { return value_of(f, raw); }
   SPECDEC_HD uint64_t weight(float v) const { return row_weight(sub(v, top)); }
 
