@@ -8,6 +8,7 @@ committed; nothing is learned from drafts behind a rejection.)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -40,15 +41,15 @@ class Choice(NamedTuple):
     rate: float
 
 
-class Learner:
+class Learner(ABC):
     """Chooses the number of draft tokens with the most tokens per second, estimated from the rounds seen so far."""
 
     def __init__(self, max_k: int) -> None:
         self.max_k, self.times, self.rounds = whole_number("max_k", max_k), Times(), 0
 
+    @abstractmethod
     def tokens(self) -> np.ndarray:
         """Expected tokens of a round by number of drafted tokens, float64 [max_k + 1]."""
-        raise NotImplementedError
 
     @property
     def informed(self) -> bool:
