@@ -108,7 +108,7 @@ def measured(seen, level, TILE: tl.constexpr):
         count, mass = tl.sum(here, axis=0), tl.sum(weights, axis=0)
     else:
         for tile in range(0, tl.cdiv(row.columns, TILE)):
-            tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS))
+            tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS), cache_modifier=".cg")
             if tl.max(order_key(tops), axis=0) >= level:
                 v = clean(load_tile(row, law, tile * TILE, TILE), law)
                 here, weights = sums_of(v, level, top)
@@ -132,7 +132,7 @@ def reaching(seen, goal, BY_MASS: tl.constexpr, TILE: tl.constexpr):
 def bracket_of(cells, number, top, goal, BY_MASS: tl.constexpr, CELLS: tl.constexpr):
     """The same of the maxima of cells: no more than of the tokens themselves."""
     at = tl.arange(0, CELLS)
-    tops = tl.load(cells + at, mask=at < number, other=-INFINITY)
+    tops = tl.load(cells + at, mask=at < number, other=-INFINITY, cache_modifier=".cg")
     keys = order_key(tops)
     weights = tl.where(tops > -INFINITY, 1, 0).to(tl.int64)
     if BY_MASS:
@@ -151,7 +151,7 @@ def list_tokens(row, law, cells, level, values, ids, TILE: tl.constexpr):
     level = tl.maximum(level, LOWEST)
     length = tl.full([], 0, tl.int32)
     for tile in range(0, tl.cdiv(row.columns, TILE)):
-        tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS))
+        tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS), cache_modifier=".cg")
         if (length <= LISTED) & (tl.max(order_key(tops), axis=0) >= level):
             start = tl.cast(tile, tl.int32) * TILE
             v = tl.reshape(clean(load_tile(row, law, start, TILE), law), [TILE])
@@ -179,7 +179,7 @@ def id_of(seen, ids, level, rank, TILE: tl.constexpr):
         found = tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0)
     else:
         for tile in range(0, tl.cdiv(row.columns, TILE)):
-            tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS))
+            tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS), cache_modifier=".cg")
             if (before < rank) & (tl.max(order_key(tops), axis=0) >= level):
                 start = tl.cast(tile, tl.int32) * TILE
                 v = tl.reshape(clean(load_tile(row, law, start, TILE), law), [TILE])

@@ -116,6 +116,16 @@ def is_greedy(law):
     return not isinstance(law.temperature, torch.Tensor) and not law.temperature >= 2.0**-126
 
 
+def numbers_of(law):
+    """The numbers of a law that may be tensors."""
+    return law.temperature, law.top_k, law.top_p, law.min_p
+
+
+def is_filtered(law):
+    """Whether sampling filters may be on."""
+    return law.rules & 16 != 0
+
+
 def is_own(law, other):
     """Whether a law's temperature matters and may differ from another's. Over probabilities only 0 or not 0 matters."""
     mine, others = law.temperature, other.temperature
@@ -135,8 +145,14 @@ def is_learned(law):
 
 
 def learns(call, draft, own_law):
-    """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax."""
-    return call.target_law.space == "logits" or (draft is not None and (call.draft_law.space == "logits" or own_law))
+    """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax.
+
+    Where filters may be on, the launch that finds cuts has done so.
+    """
+    p_law, q_law = call.target_law, call.draft_law
+    return (p_law.space == "logits" and not is_filtered(p_law)) or (
+        draft is not None and (q_law.space == "logits" or own_law) and not is_filtered(q_law)
+    )
 
 
 def rows(name, tensor, ragged=False):

@@ -6,8 +6,9 @@ status, the key of the target's argmax (two words), which rows of probabilities 
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, unclean_groups
+from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels._cuts import DRAFT_MET
+from specdec_kernels.triton_kernels._laws import CUT, Law, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     NON_FINITE,
     PARAMETER,
@@ -57,7 +58,7 @@ def laws_kernel(
     target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
     draft_temperature_value: tl.float32,
-    counters, figures, partials,
+    counters, figures, partials, target_cuts, draft_cuts,
     TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Stores four numbers for each pair: the ``Known`` of the target's row and that of the draft's row."""
@@ -70,11 +71,13 @@ def laws_kernel(
         draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
     record = counters + 8 * row
+    target_cut = None if target_cuts is None else target_cuts + CUT * row
+    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
     last, _, _ = learn_pair(
         Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab),
-        Law(inverse if TARGET == "logits" else None, greedy), key_at(record + 4),
+        Law(inverse if TARGET == "logits" else None, greedy, target_cut), key_at(record + 4),
         Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab),
-        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy), draft_map,
+        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut), draft_map,
         record, partials + 2 * mass_items_of(vocab) * row, figures + 4 * row, tl.program_id(1), tl.num_programs(1),
         TILE, TILES,
     )  # fmt: skip
@@ -106,7 +109,8 @@ def tell(record, met):
 @triton.jit
 def status_of_pair(record, target_law, draft_law, flags, live, idle):
     """The status of a pair, once all its programs have called ``tell``. Sets their part of the record back to zero."""
-    flags |= tl.load(record + FLAGS, cache_modifier=".cg")
+    met = tl.load(record + FLAGS, cache_modifier=".cg")
+    flags |= met & (DRAFT_MET - 1) | met // DRAFT_MET
     weigh = tl.load(record + WEIGHS, cache_modifier=".cg")
     if target_law.inverse is not None:
         weigh |= 1
@@ -118,20 +122,33 @@ def status_of_pair(record, target_law, draft_law, flags, live, idle):
     return tl.where(live, flags, tl.where(idle, 0, PARAMETER))
 
 
-def launch_laws(call, counters, figures, partials, rows, tile, tiles, warps):
-    """Launches ``laws_kernel`` if it is needed. Returns the arguments that the next kernel shares with it."""
+def words_of(call):
+    """float32 words of scratch memory that ``launch_laws`` needs for a pair of rows."""
+    vocab = call.target.shape[-1]
+    return 4 + _launch.mass_items_of(vocab) + _cuts.words_of(vocab, call.target_law, call.draft_law)
+
+
+def launch_laws(call, counters, scratch, rows, tile, tiles, warps):
+    """Launches what finds the laws of rows, if it is needed. Returns the arguments that the next kernel shares."""
     target, draft = call.target, call.draft
+    outer, inner, vocab = target.shape
+    index = _launch.index(call.request_index, draft)
+    items = scratch[4 * rows :]
+    cuts = _cuts.launch_pair(
+        call, draft, index, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
+        items[_launch.mass_items_of(vocab) * rows :], outer, inner,
+    )  # fmt: skip
     arguments = dict(
         target=target, target_outer=target.stride(0), target_inner=target.stride(1),
         draft=draft, draft_outer=draft.stride(0), draft_inner=draft.stride(1),
-        inner=target.shape[1], vocab=target.shape[-1], draft_vocab=draft.shape[-1], draft_map=call.draft_map,
-        **_launch.index(call.request_index, draft),
+        inner=inner, vocab=vocab, draft_vocab=draft.shape[-1], draft_map=call.draft_map, **index,
         **_launch.number("target_temperature", call.target_law.temperature, "outer", "inner"),
         **_launch.number("draft_temperature", call.draft_law.temperature, "outer", "inner"),
-        counters=counters, figures=figures, partials=partials, TARGET=call.target_law.space,
-        DRAFT=call.draft_law.space, TILE=tile, TILES=triton.next_power_of_2(tiles),
+        counters=counters, figures=scratch, partials=items, **cuts,
+        TARGET=call.target_law.space, DRAFT=call.draft_law.space, TILE=tile, TILES=triton.next_power_of_2(tiles),
         ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip
-    if _launch.is_learned(call.target_law) or _launch.is_learned(call.draft_law):
+    laws = (call.target_law, cuts["target_cuts"]), (call.draft_law, cuts["draft_cuts"])
+    if any(cut is None and _launch.is_learned(law) for law, cut in laws):
         _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **arguments)
     return arguments

@@ -9,6 +9,7 @@ from specdec_kernels.triton_kernels._laws import (
     argmax_known,
     clean,
     greedy_scores,
+    kept,
     keys,
     nothing,
     probabilities,
@@ -23,6 +24,7 @@ from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
+    PARAMETER,
     Noise,
     any_of,
     key_of,
@@ -51,6 +53,22 @@ def entry_of(b, request_index, entries):
         index = tl.load(request_index + b).to(tl.int64)
         live = (index >= 0) & (index < entries)
         return tl.where(live, index, 0), live, index == -1
+
+
+@triton.jit
+def bounds_of(b, cu_drafts, total_drafts, max_drafts):
+    """(readable, slots, first draft token, first row, status) of a request."""
+    if cu_drafts is None:
+        return b >= 0, max_drafts + 0, b * max_drafts, b * (max_drafts + 1), 0
+    else:
+        begin, end = tl.load(cu_drafts + b).to(tl.int64), tl.load(cu_drafts + b + 1).to(tl.int64)
+        readable = (begin >= 0) & (end >= begin) & (end <= total_drafts)
+        begin = tl.where(readable, begin, 0)
+        drafts = tl.where(readable, end - begin, 0)
+        return (
+            readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin, begin + b,
+            tl.where(readable & (drafts <= max_drafts), 0, PARAMETER),
+        )  # fmt: skip
 
 
 @triton.jit
@@ -120,7 +138,8 @@ def share_of(tiles, split, splits):
 def load_tile(row, law, start, TILE: tl.constexpr):
     """A tile of a row; columns beyond its end have no weight."""
     tokens = tile_tokens(start, TILE)
-    return tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
+    x = tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
+    return kept(x, tokens, start >= 0, law)
 
 
 @triton.jit
@@ -157,14 +176,15 @@ def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
         column = first_not_below(draft_map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
         there = column < row.columns
         there = there & (tl.load(draft_map + column, mask=there, other=-1) == tokens)
-        return tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
+        x = tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
+        return kept(x, column, start >= 0, law)
 
 
 @triton.jit
 def probability_at(row, token, there, law, known, draft_map):
     """(the probability of a token in a row, 0 if not ``there``; whether its value cannot be a probability)."""
     column, there = column_of(draft_map, row.columns, token, there)
-    x = tl.load(row.at + column, mask=there, other=0.0).to(tl.float32)
+    x = kept(tl.load(row.at + column, mask=there, other=0.0).to(tl.float32), column, there, law)
     return tl.where(there, probabilities(x, token, law, known), 0.0), there & unlike(x, law)
 
 
@@ -318,11 +338,13 @@ def argmax_tiles(row, law, first, last, TILE: tl.constexpr):
 def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
     """A program's part of what probabilities of a row need: its mass, in ``items``, or at T = 0 its argmax, in ``key``.
 
-    Returns whether a value was bad.
+    Nothing if its cut is known: what is kept of it was looked at then. Returns whether a value was bad.
     """
     first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
     bad = first < 0
-    if law.greedy is not None:
+    if law.cut is not None:
+        pass
+    elif law.greedy is not None:
         if law.greedy:
             best, bad = argmax_tiles(row, law, first, last, TILE)
             tl.atomic_max(key, best, sem="relaxed")
@@ -337,7 +359,9 @@ def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
 def finish_row(row, law, draft_map, key, items, own, ITEMS: tl.constexpr):
     """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
-    if law.greedy is not None:
+    if law.cut is not None:
+        top, log_sum = tl.load(own), tl.load(own + 1)
+    elif law.greedy is not None:
         if law.greedy:
             best = tl.load(key, cache_modifier=".cg")
             top, log_sum = argmax_known(best, draft_map)

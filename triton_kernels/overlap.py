@@ -2,9 +2,17 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
+from specdec_kernels.triton_kernels._laws import CUT, Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term
-from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell, temperatures_of
+from specdec_kernels.triton_kernels._pairs import (
+    launch_laws,
+    look,
+    place_of,
+    status_of_pair,
+    tell,
+    temperatures_of,
+    words_of,
+)
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
@@ -25,7 +33,7 @@ def overlap_kernel(
     target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
     draft_temperature_value: tl.float32,
-    accept, tv, kl, harmonic, status, counters, figures, partials,
+    accept, tv, kl, harmonic, status, counters, figures, partials, target_cuts, draft_cuts,
     TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -38,8 +46,10 @@ def overlap_kernel(
         target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
         draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
-    target_law = Law(inverse if TARGET == "logits" else None, greedy)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+    target_cut = None if target_cuts is None else target_cuts + CUT * row
+    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
+    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cut)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
     draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     own, record = figures + 4 * row, counters + 8 * row
@@ -87,8 +97,8 @@ def overlap(call):
         return
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 8 * rows, (4 + _launch.mass_items_of(vocab)) * rows)
-        shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
+        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
+        shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
         _launch.launch(
             overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
             accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status,

@@ -1,8 +1,8 @@
 """Sampling by a race: one launch, rows split over programs, the last program of a row writes its token."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law
+from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels._laws import CUT, Law
 from specdec_kernels.triton_kernels._math import (
     NOBODY,
     NON_FINITE,
@@ -35,7 +35,7 @@ def race_sample_kernel(
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, counters,
+    tokens, status, counters, cuts,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -48,7 +48,7 @@ def race_sample_kernel(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
-    law = Law(inverse if SPACE == "logits" else None, greedy)
+    law = Law(inverse if SPACE == "logits" else None, greedy, None if cuts is None else cuts + CUT * row)
     record = counters + 4 * row
     first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)
@@ -80,14 +80,16 @@ def race_sample(call):
     if count == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
-    with _launch.on_device(rows):
-        counters, _ = _launch.workspace(rows, 4 * count, 0)
+    words = _cuts.words_of(vocab, call.law)
+    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise)
+    with _launch.on_device(rows), _launch.whole_calls():
+        counters, scratch = _launch.workspace(rows, 4 * count, words * count)
+        cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch)
         _launch.launch(
             race_sample_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps,
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
-            inner=inner, vocab=vocab, draft_map=call.draft_map,
-            **_launch.index(call.request_index, call.law.temperature, *call.noise),
+            inner=inner, vocab=vocab, draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
-            SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
+            cuts=cuts,            SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip

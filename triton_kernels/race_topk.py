@@ -1,8 +1,8 @@
 """The first k arrivals of a race: one launch. Each program finds those of one tile; the last of a row merges them."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, clean, greedy_scores, unclean_groups
+from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels._laws import CUT, Law, clean, greedy_scores, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NOBODY,
@@ -43,7 +43,7 @@ def race_topk_kernel(
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, counters, scratch,
+    tokens, status, counters, cuts, scratch,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -57,7 +57,7 @@ def race_topk_kernel(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
-    law = Law(inverse if SPACE == "logits" else None, greedy)
+    law = Law(inverse if SPACE == "logits" else None, greedy, None if cuts is None else cuts + CUT * row)
     record = counters + 4 * row
 
     start = tile * TILE
@@ -112,13 +112,17 @@ def race_topk(call):
     if count * k == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
-    with _launch.on_device(rows):
-        counters, scratch = _launch.workspace(rows, 4 * count, 2 * count * tiles * k)
+    words = _cuts.words_of(vocab, call.law)
+    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise)
+    with _launch.on_device(rows), _launch.whole_calls():
+        keys = 2 * count * tiles * k
+        counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
+        cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:])
         _launch.launch(
             race_topk_kernel, (count, tiles), warps,
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
-            draft_map=call.draft_map, **_launch.index(call.request_index, call.law.temperature, *call.noise),
+            draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
-            scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
+            cuts=cuts, scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip

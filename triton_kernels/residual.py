@@ -6,7 +6,7 @@ does not wait for the stores of other waves.
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
+from specdec_kernels.triton_kernels._laws import CUT, Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     draft_prob_of,
@@ -15,7 +15,15 @@ from specdec_kernels.triton_kernels._math import (
     rejected_weight,
     residual_weight,
 )
-from specdec_kernels.triton_kernels._pairs import launch_laws, look, place_of, status_of_pair, tell, temperatures_of
+from specdec_kernels.triton_kernels._pairs import (
+    launch_laws,
+    look,
+    place_of,
+    status_of_pair,
+    tell,
+    temperatures_of,
+    words_of,
+)
 from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
@@ -38,7 +46,7 @@ def residual_kernel(
     draft_temperature_value: tl.float32,
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
-    probs, mass, status, counters, figures, partials,
+    probs, mass, status, counters, figures, partials, target_cuts, draft_cuts,
     STAGE: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
@@ -57,8 +65,10 @@ def residual_kernel(
     )  # fmt: skip
     share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
     flags |= bad_h | bad_share
-    target_law = Law(inverse if TARGET == "logits" else None, greedy)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+    target_cut = None if target_cuts is None else target_cuts + CUT * row
+    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
+    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cut)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
     draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     probs = row_at(probs, row * vocab, ALIGNED)
@@ -114,8 +124,8 @@ def residual(call):
         return
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(target, 8 * rows, (4 + _launch.mass_items_of(vocab)) * rows)
-        shared = launch_laws(call, counters, scratch, scratch[4 * rows :], rows, tile, tiles, warps)
+        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
+        shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
         shared["ALIGNED"] = _launch.aligned(target, call.draft, call.probs)
         shared |= {
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),

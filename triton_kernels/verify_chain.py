@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Law, known_at
+from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels._laws import CUT, Law, keeps, known_at
 from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
@@ -38,6 +38,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Rows,
     barrier,
+    bounds_of,
     entry_of,
     is_last,
     key_at,
@@ -73,22 +74,6 @@ def from_end(slot):
 
 
 @triton.jit
-def bounds_of(b, cu_drafts, total_drafts, max_drafts):
-    """(readable, slots, first draft token, first row, status) of a request."""
-    if cu_drafts is None:
-        return b >= 0, max_drafts + 0, b * max_drafts, b * (max_drafts + 1), 0
-    else:
-        begin, end = tl.load(cu_drafts + b).to(tl.int64), tl.load(cu_drafts + b + 1).to(tl.int64)
-        readable = (begin >= 0) & (end >= begin) & (end <= total_drafts)
-        begin = tl.where(readable, begin, 0)
-        drafts = tl.where(readable, end - begin, 0)
-        return (
-            readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin, begin + b,
-            tl.where(readable & (drafts <= max_drafts), 0, PARAMETER),
-        )  # fmt: skip
-
-
-@triton.jit
 def token_at(chain, slot):
     """The draft token of a slot or a block of slots; -1 behind the last."""
     return tl.load(chain.tokens + slot * chain.tokens_slot, mask=slot < chain.slots, other=-1).to(tl.int64)
@@ -110,6 +95,9 @@ def slot_accepts(
 ):  # fmt: skip
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` are."""
     p, bad = probability_at(target, token, in_range, target_law, p_known, None)
+    if target_law.cut is not None:  # over-acceptance does not bring back what filters drop
+        x = tl.load(target.at + token, mask=in_range, other=0.0).to(tl.float32)
+        in_range = in_range & keeps(x, token, in_range, target_law)
     q = 1.0
     if draft is not None:
         q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
@@ -163,7 +151,8 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         held = slot <= tl.where(readable, chain.slots, -1)
         record = records + 4 * slot
         keys = tl.load(key_at(record), mask=held, other=NOBODY, cache_modifier=".cg")
-        bad = (tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg") != 0) | (keys == NOBODY)
+        met = tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg")
+        bad = (met & NON_FINITE != 0) | (keys == NOBODY)
         token = token_at(chain, slot)
         winner = key_token(keys)
         n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, NO_TOKEN), axis=0))
@@ -177,14 +166,14 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         tl.store(record + FLAGS, tl.zeros_like(slot), mask=held)
     tl.store(num_accepted, n)
     tl.store(status, flags)
-    tl.store(request + DONE, 0)
-    tl.store(request + END, 0)
+    for word in tl.static_range(2, 5):
+        tl.store(request + word, 0)
 
 
 @triton.jit
 def walk(
     chain, target, target_law, draft, draft_law, draft_map, draft_prob, draft_prob_value, epsilon, noise, records,
-    figures, LEARNS: tl.constexpr, ALIGNED: tl.constexpr,
+    figures, MET: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots."""
     n = chain.slots
@@ -200,16 +189,21 @@ def walk(
         h = tl.full([CHUNK], 1.0, tl.float32)
         bad_h = tl.zeros([CHUNK], tl.int32)
         drafted, q_known = None, None
+        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * slot)
+        q_law = draft_law
         if draft is not None:
             h, bad_h = share_at(chain, draft_prob, draft_prob_value, slot)
             drafted, q_known = row_of(draft, slot, ALIGNED), known_at(own + 2, draft_law, here)
+            q_law = Law(
+                draft_law.inverse, draft_law.greedy, None if draft_law.cut is None else draft_law.cut + CUT * slot
+            )
         accepted, bad = slot_accepts(
-            slot, token, in_range, row_of(target, slot, ALIGNED), target_law, drafted, draft_law, draft_map,
+            slot, token, in_range, row_of(target, slot, ALIGNED), p_law, drafted, q_law, draft_map,
             known_at(own, target_law, here), q_known, h, epsilon, noise,
         )  # fmt: skip
         n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
         reached = here & (slot <= n)
-        if LEARNS:  # what the other launch met, where a draft or its law was used
+        if MET:  # what an earlier launch met, where a draft or its law was used
             met = tl.load(records + 4 * slot + FLAGS, mask=here, other=0) != 0
             bad |= met & ((token != -1) | (h < 1.0))
         flags |= any_of(reached & bad) * NON_FINITE
@@ -249,7 +243,7 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items,
+    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items, target_cuts, draft_cuts,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -282,18 +276,26 @@ def verify_chain_kernel(
         slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
         entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, row,
     )  # fmt: skip
-    target_law = Law(inverse if TARGET == "logits" else None, None)
+    target_law = Law(
+        inverse if TARGET == "logits" else None, None, None if target_cuts is None else target_cuts + CUT * row
+    )  # fmt: skip
     target_rows = Rows(
         row_at(target, row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
     )  # fmt: skip
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+        draft_law = Law(
+            draft_inverse if DRAFT == "logits" else None, draft_greedy,
+            None if draft_cuts is None else draft_cuts + CUT * row,
+        )  # fmt: skip
         draft_rows = Rows(
             row_at(draft, draft_at * draft_row if RAGGED else entry * draft_request, ALIGNED), draft_row, draft_vocab
         )  # fmt: skip
     records, request = counters + 4 * row, counters + 4 * rows + 8 * b
     figures += 4 * row
+    FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
+    if FILTERED:
+        flags |= tl.load(request + FLAGS) & PARAMETER
 
     if STAGE == "scan":
         chunk, chunks = tl.program_id(1), tl.num_programs(1)
@@ -309,22 +311,25 @@ def verify_chain_kernel(
             record = records + 4 * slot
             token = token_at(chain, slot)
             target_slot = row_of(target_rows, slot, ALIGNED)
+            cut = None if target_law.cut is None else target_law.cut + CUT * slot
             if racing:
                 race_slot(
-                    target_slot, Law(target_law.inverse, greedy), noise, slot, token, chunks > max_drafts, record,
+                    target_slot, Law(target_law.inverse, greedy, cut), noise, slot, token, chunks > max_drafts, record,
                     request, split, splits, TILE,
                 )  # fmt: skip
             elif LEARNS:
-                h, draft_slot = 1.0, None
+                h, draft_slot, q_law = 1.0, None, None
                 if draft is not None:
                     h, _ = share_at(chain, draft_prob, draft_prob_value, slot)
                     draft_slot = row_of(draft_rows, slot, ALIGNED)
+                    draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * slot
+                    q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
                 walking = (token != -1) | (h < 1.0)
                 if walking:
                     learn_slot(
-                        target_slot, target_law, draft_slot, draft_law, draft_map, h, share, noise, slot, token,
-                        record, request, figures + 4 * slot, items + 2 * mass_items_of(vocab) * (row + slot), split,
-                        splits, TILE, TILES,
+                        target_slot, Law(target_law.inverse, None, cut), draft_slot, q_law, draft_map, h, share, noise,
+                        slot, token, record, request, figures + 4 * slot,
+                        items + 2 * mass_items_of(vocab) * (row + slot), split, splits, TILE, TILES,
                     )  # fmt: skip
                 walking = walking & (token != -1)
             slot += chunks
@@ -343,23 +348,26 @@ def verify_chain_kernel(
         split, splits = tl.program_id(1), tl.num_programs(1)
         n, refused, h, met = walk(
             chain, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value, share,
-            noise, records, figures, LEARNS, ALIGNED,
+            noise, records, figures, LEARNS or FILTERED, ALIGNED,
         )  # fmt: skip
-        draft_n, excluded = None, None
+        draft_n, q_law, excluded = None, None, None
         if draft is None:
             excluded = tl.where(refused < vocab, refused, -1)
         else:
             draft_n = row_of(draft_rows, n, ALIGNED)
+            draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * n
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
+        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * n)
+        if FILTERED:
+            met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
         target_n = row_of(target_rows, n, ALIGNED)
         from_residual = (refused != -1) | (h < 1.0)
         noise = later(noise, n)
         if draw_part(
-            target_n, target_law, draft_n, draft_law, draft_map, h, from_residual, readable, excluded, None,
+            target_n, p_law, draft_n, q_law, draft_map, h, from_residual, readable, excluded, None,
             figures + 4 * n, request, noise, split, splits, TILE,
         ):  # fmt: skip
-            token, drawn_flags = drawn(
-                target_n, target_law, draft_n, draft_law, from_residual, readable, request, noise, TILE
-            )
+            token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE)
             finish_draw(
                 chain, readable, n, token, flags | met | drawn_flags, records, request, tokens + b * tokens_request,
                 num_accepted + b, status + b, max_drafts + 1,
@@ -380,27 +388,31 @@ def verify_chain(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
+    words = _cuts.words_of(vocab, call.target_law, call.draft_law if draft is not None else None)
+    index = _launch.index(
+        call.request_index, None if ragged else call.draft, *_launch.numbers_of(call.target_law),
+        *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise,
+    )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(
-            target, 4 * rows + 8 * requests, (4 + _launch.mass_items_of(vocab)) * rows if learns else 0
-        )
+        figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
+        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, figures + words * rows)
+        cuts = _cuts.launch_pair(
+            call, draft, index, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0), scratch[figures:],
+            requests, width,
+        )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
             draft_tokens_slot=call.draft_tokens.stride(-1),
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
             cu_drafts=call.cu_drafts, draft_map=None if race else call.draft_map,
-            **_launch.index(
-                call.request_index, None if ragged else call.draft, call.target_law.temperature,
-                call.draft_law.temperature, call.draft_prob, call.epsilon, *call.noise,
-            ),
-            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            **index, total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
             **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
             tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
-            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :],
+            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :], **cuts,
             METHOD="race" if race else "rejection", TARGET=call.target_law.space,
             DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
             ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),

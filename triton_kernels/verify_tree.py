@@ -15,8 +15,9 @@ child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Known, Law, probabilities, unclean_groups
+from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels._cuts import DRAFT_MET
+from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at, probabilities, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     GROUP,
     LARGEST,
@@ -198,9 +199,13 @@ def race_node(
 @triton.jit
 def try_node(
     tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own, items,
-    split, splits, REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    split, splits, REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, LEARNED: tl.constexpr, TILE: tl.constexpr,
+    TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program's part of what is to be learned of a node's rows; the last one tries the children."""
+    """A program's part of what is to be learned of a node's rows; the last one tries the children.
+
+    LEARNED: an earlier launch has learned something.
+    """
     record = records + node * ROW
     p_known, q_known = Known(0.0, 0.0), Known(0.0, 0.0)
     decides = node >= 0
@@ -211,6 +216,10 @@ def try_node(
         if decides:  # the walk may have gone elsewhere since
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             decides = next_node(tree, node, nodes, front, nodes)[0] == node
+    elif LEARNED:
+        p_known = known_at(own, target_law, node >= 0)
+        if draft is not None:
+            q_known = known_at(own + 2, draft_law, node >= 0)
     if decides:
         child, taken, met = try_children(
             tree, node, below, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise, REPLACEMENT,
@@ -236,7 +245,10 @@ def finish_walk(
         node = child
         record = records + node * ROW
         child = tl.load(record + NEXT, cache_modifier=".cg") - 2
-        flags |= tl.load(record + FLAGS, cache_modifier=".cg")
+        met = tl.load(record + FLAGS, cache_modifier=".cg")
+        flags |= met & (DRAFT_MET - 1)
+        drafted = (depth < max_depth) & (next_child(tree, node, node, nodes) < nodes)
+        flags |= tl.where(drafted & (met & DRAFT_MET != 0) & (racing == 0), NON_FINITE, 0)
         tl.store(path + depth, node)
         if racing:
             key = tl.load(key_at(record), cache_modifier=".cg")
@@ -265,6 +277,7 @@ def finish_walk(
         word = base + tl.arange(0, 128)
         tl.store(records + word, tl.zeros([128], tl.int32), mask=word < nodes * ROW)
     tl.store(request + DONE, 0)
+    tl.store(request + FLAGS, 0)
     tl.store(request + FRONT, 0)
 
 
@@ -280,6 +293,7 @@ def verify_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, items,
+    target_cuts, draft_cuts,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -301,15 +315,24 @@ def verify_tree_kernel(
     tree = (
         parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
     )  # fmt: skip
-    target_law = Law(inverse if TARGET == "logits" else None, None)
+    row = nodes * b
+    target_law = Law(
+        inverse if TARGET == "logits" else None, None, None if target_cuts is None else target_cuts + CUT * row
+    )  # fmt: skip
     target_rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy)
+        draft_law = Law(
+            draft_inverse if DRAFT == "logits" else None, draft_greedy,
+            None if draft_cuts is None else draft_cuts + CUT * row,
+        )  # fmt: skip
         draft_rows = Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab)
     records = counters + nodes * ROW * b
     request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
     figures += 4 * nodes * b
+    FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
+    if FILTERED:
+        flags |= tl.load(request + FLAGS) & PARAMETER
 
     if STAGE == "scan":
         chunk, chunks = tl.program_id(1), tl.num_programs(1)
@@ -325,21 +348,24 @@ def verify_tree_kernel(
         while node < end:
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
             target_node = row_of(target_rows, node, ALIGNED)
+            cut = None if target_law.cut is None else target_law.cut + CUT * node
             if racing:
                 race_node(
-                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy), later(noise, depth),
+                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy, cut), later(noise, depth),
                     records, request, split, splits, TILE,
                 )  # fmt: skip
             elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
                 if next_child(tree, node, node, below) < below:
-                    draft_node = None
+                    draft_node, q_law = None, None
                     if draft is not None:
                         draft_node = row_of(draft_rows, node, ALIGNED)
+                        draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * node
+                        q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
                     try_node(
-                        tree, node, below, nodes, target_node, target_law, draft_node, draft_law, draft_map,
-                        later(noise, depth), records, request, figures + 4 * node,
+                        tree, node, below, nodes, target_node, Law(target_law.inverse, None, cut), draft_node, q_law,
+                        draft_map, later(noise, depth), records, request, figures + 4 * node,
                         items + 2 * mass_items_of(vocab) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
-                        TILE, TILES,
+                        FILTERED, TILE, TILES,
                     )  # fmt: skip
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             node, depth = next_node(tree, node + chunks, chunks, front, end)
@@ -355,18 +381,21 @@ def verify_tree_kernel(
         node, tried = tl.load(request + NODE), tl.load(request + TRIED) != 0
         depth = tl.load(num_accepted + b)
         target_node = row_of(target_rows, node, ALIGNED)
-        draft_node, children = None, None
+        draft_node, q_law, children = None, None, None
         if draft is None:
             children = (tree, node, tl.where(tried, nodes, 0))
         else:
             draft_node = row_of(draft_rows, node, ALIGNED)
+            draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * node
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
+        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * node)
         taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
         if draw_part(
-            target_node, target_law, draft_node, draft_law, draft_map, taken, tried, live, None, children,
+            target_node, p_law, draft_node, q_law, draft_map, taken, tried, live, None, children,
             figures + 4 * node, request, noise, split, splits, TILE,
         ):  # fmt: skip
-            token, met = drawn(target_node, target_law, draft_node, draft_law, tried, live, request, noise, TILE)
+            token, met = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
             flags = tl.load(status + b) | met
             barrier()  # all warps have read
             tl.store(tokens + b * tokens_request + depth, token, mask=live)
@@ -388,25 +417,30 @@ def verify_tree(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
+    words = _cuts.words_of(vocab, call.target_law, call.draft_law if draft is not None else None)
+    index = _launch.index(
+        call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
+        *call.noise,
+    )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls():
-        counters, scratch = _launch.workspace(
-            target, 6 * rows + 8 * requests, (4 + _launch.mass_items_of(vocab)) * rows if learns else 0
-        )
+        figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
+        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, figures + words * rows)
+        cuts = _cuts.launch_pair(
+            call, draft, index, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0), scratch[figures:],
+            requests, nodes,
+        )  # fmt: skip
         arguments = dict(
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
             draft_map=None if race else call.draft_map,
-            **_launch.index(
-                call.request_index, call.draft, call.target_law.temperature, call.draft_law.temperature, *call.noise
-            ),
-            nodes=nodes, max_depth=call.tokens.shape[1] - 1,
+            **index, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.noise(call.noise, "request"),
             tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
             path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
-            figures=scratch, items=scratch[4 * rows :], METHOD="race" if race else "rejection",
+            figures=scratch, items=scratch[4 * rows :], **cuts, METHOD="race" if race else "rejection",
             REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
             DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
             ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),

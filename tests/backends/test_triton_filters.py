@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 pytest.importorskip("triton")
 
 from specdec_kernels.triton_kernels import _filters, _launch
 
 import specdec_kernels
-from specdec_kernels import Sampling, cutoff, race_sample
+from specdec_kernels import Sampling, cutoff, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
 from tests.backends.test_triton_ops import both, on_device
-from tests.support.cases import DTYPES
+from tests.support.cases import DTYPES, chain_call, ragged, seeds
+from tests.support.trees import tree_call
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LISTED = _filters.LISTED.value
@@ -79,6 +81,126 @@ def test_cuts_do_not_depend_on_the_number_of_programs(monkeypatch):
         assert_same_cut(rows, sampling)
 
 
-def test_what_knows_no_filters_says_so():
-    with specdec_kernels.backend("triton"), pytest.raises(RuntimeError, match=r"sampling\.top_k: expected none"):
-        race_sample(on_device(rows_of(1, 9)), sampling=Sampling(top_k=2), seed=1, position=0)
+RULES = [
+    {"top_p_after": after, "ties": ties, "at_temperature": at_temperature}
+    for after, ties, at_temperature in (
+        ((), "first", False),
+        (("top_k", "min_p"), "all", True),
+        (("top_k",), "all", False),
+    )
+]
+
+
+def mixed(requests, shift=0, **rules):
+    """A Sampling of tensors: all kinds of filters, none, temperature 0, numbers out of range."""
+    of = torch.arange(requests) + shift
+    return Sampling(
+        torch.tensor([0.8, 1.3, 0.0, 1.0, 2.5])[of % 5],
+        torch.tensor([0, 4, 0, 0, 9, 1, 12])[of % 7],
+        torch.tensor([1.0, 1.0, 0.8, 0.9, torch.nan, 0.4])[of % 6],
+        torch.tensor([0.0, 0.02, 0.0, 0.1])[of % 4],
+        **rules,
+    )
+
+
+def on_grid(call):
+    """The call with logits that tie, a NaN, and a row of a target without weight."""
+    call = {name: value for name, value in call.items() if name != "temperature"}
+    for name in ("target", "draft"):
+        if call[name] is not None:
+            call[name] = (4 * call[name]).round() / 4
+            call[name][3, 1, 7] = torch.nan
+    call["target"][5, 0] = -torch.inf
+    return call
+
+
+def assert_same_verdict(op, call, **options):
+    call = call | options
+    with specdec_kernels.backend("cpu"):
+        expected = op(**call)
+    with specdec_kernels.backend("triton"):
+        found = op(**tree_map(on_device, call))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other.cpu())
+    for counters, _ in _launch._workspaces.__dict__.values():
+        assert not counters.any()
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_races(rules):
+    rows = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": None})["target"].view(20, 70)
+    options = {"seed": seeds(20), "position": 3, "sampling": mixed(20, **rules)}
+    map_ = torch.arange(70, dtype=torch.int32) * 3 + 1
+    for op, arguments in ((race_sample, ()), (race_topk, (14,))):
+        for draft_map in (None, map_):
+
+            def run(rows, op=op, arguments=arguments, draft_map=draft_map):
+                status = torch.full((20,), -77, dtype=torch.int32, device=rows.device)
+                where = tree_map(on_device, options) if rows.device.type != "cpu" else options
+                return op(rows, *arguments, **where, draft_map=draft_map, status=status), status
+
+            for one, other in zip(*both(run, rows), strict=True):
+                assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind, rules", zip(("race", "rejection", "one-hot", "ragged", "mapped"), RULES + RULES))
+def test_chains(kind, rules):
+    call = on_grid(
+        chain_call(3, requests=12, slots=2, vocabulary=70, draft_vocabulary=50 if kind == "mapped" else None)
+    )
+    options = {"sampling": mixed(12, **rules), "epsilon": 0.2 * (torch.arange(12) % 3 == 0)}
+    if kind == "race":
+        call, options = call | {"draft": None, "method": "race"}, {"sampling": options["sampling"]}
+    elif kind == "one-hot":
+        call["draft"] = None
+    else:
+        options["draft_sampling"] = mixed(12, 1, **rules)
+    if kind == "mapped":
+        options["draft_map"] = torch.arange(50, dtype=torch.int32) + 5
+    if kind == "ragged":
+        call = ragged(call, torch.arange(12) % 3)
+    assert_same_verdict(verify_chain, call, **options)
+
+
+@pytest.mark.parametrize("kind, rules", zip(("race", "rejection", "replacement", "one-hot"), RULES + RULES))
+def test_trees(kind, rules):
+    call = on_grid(tree_call(3, requests=10, nodes=5, vocabulary=70, replacement=kind == "replacement"))
+    options = {"sampling": mixed(10, **rules), "max_depth": 3}
+    if kind == "race":
+        call |= {"draft": None, "method": "race"}
+    elif kind == "one-hot":
+        call["draft"] = None
+    else:
+        options["draft_sampling"] = mixed(10, 1, **rules)
+    assert_same_verdict(verify_tree, call, **options)
+
+
+def test_pairs():
+    rules = RULES[0]
+    call = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": rows_of(20, 70, 1).view(10, 2, 70)})
+    options = {"sampling": mixed(10, **rules), "draft_sampling": mixed(10, 1, **rules)}
+    for op in (overlap, residual):
+
+        def run(target, draft, op=op):
+            status = torch.full((10, 2), -77, dtype=torch.int32, device=target.device)
+            where = tree_map(on_device, options) if target.device.type != "cpu" else options
+            where = {
+                name: Sampling(*(x[:, None] if torch.is_tensor(x) else x for x in one)) for name, one in where.items()
+            }
+            return *op(target, draft, **where, status=status), status
+
+        for one, other in zip(*both(run, call["target"], call["draft"]), strict=True):
+            torch.testing.assert_close(other, one, rtol=4e-6, atol=1e-6)
+
+
+def test_requests_by_index():
+    rows, index = rows_of(5, 70), torch.tensor([1, 0, 2, -1, 7], dtype=torch.int32)
+    options = {"seed": seeds(3), "position": 0, "sampling": mixed(3, 1)}
+
+    def run(rows):
+        where = tree_map(on_device, options) if rows.device.type != "cpu" else options
+        status = torch.full((5,), -77, dtype=torch.int32, device=rows.device)
+        return race_sample(rows, **where, request_index=index.to(rows.device), status=status), status
+
+    for one, other in zip(*both(run, rows), strict=True):
+        assert torch.equal(one, other)
