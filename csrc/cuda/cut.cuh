@@ -7,6 +7,7 @@
 #pragma once
 
 #include "law_sums.cuh"
+#include "race_request.cuh"
 #include "specdec/filter.h"
 
 namespace specdec {
@@ -16,6 +17,7 @@ constexpr int kMostCells = 4096;  // of a row, unless it has more tiles
 constexpr int kListed = 2048;     // the most tokens that are listed and sorted
 constexpr int kLevels = 8;        // of one pass that narrows the range
 constexpr int kCutSums = 2 * (kLevels + 1);
+constexpr int kMemberWords = 32;  // that a member brings to a sum or a list, at most
 
 constexpr uint32_t kLeastKey = 0x00800000u;  // ordered(-kLargest): a smaller key has no weight
 constexpr uint64_t kNoLimit = ~uint64_t{0};
@@ -46,7 +48,7 @@ struct CutPlan {
 
 inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b) {
   constexpr int64_t kMostWords = 1 << 17;  // of all software clusters
-  const int warps = shape.threads / 32, sums = (kCutSums + warps - 1) / warps * warps * shape.size;
+  const int warps = shape.threads / 32, words = rounded_up(kMemberWords, warps) * shape.size;
   const int tiles = sum_tiles_of(a.vocab > b.vocab ? a.vocab : b.vocab);
   const auto items_of = [&](const Rows& rows, int lanes) {
     return places_of(shape, chunks_of(rows), mass_tiles_a_chunk(rows.dtype) * words_a_tile(lanes));
@@ -60,7 +62,7 @@ inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a,
     plan.items = items_a > items_b ? items_a : items_b;
     if (plan.room.cells <= kMostCells && (!shape.grid || requests * 2 * plan.items <= kMostWords)) break;
   }
-  if (plan.items < sums) plan.items = sums;
+  if (plan.items < words) plan.items = words;
   if (plan.items < tiles) plan.items = tiles;
   return plan;
 }
@@ -99,9 +101,9 @@ __device__ __forceinline__ uint32_t block_max(uint32_t key) {
   return key;
 }
 
-// The item that holds number j of a member: it belongs to one of the member's warps.
+// The item that holds word j of a member: it belongs to the member's warp j, modulo its warps.
 template <class Team>
-__device__ __forceinline__ int sum_slot(const Team& team, int rank, int j) {
+__device__ __forceinline__ int member_slot(const Team& team, int rank, int j) {
   const int warps = warps_in_block();
   return (j / warps * team.size() + rank) * warps + j % warps;
 }
@@ -109,17 +111,17 @@ __device__ __forceinline__ int sum_slot(const Team& team, int rank, int j) {
 // The same over the team: each member brings N numbers of its block.
 template <int N, class Team>
 __device__ __forceinline__ void team_sums(Team& team, uint64_t (&x)[N]) {
-  static_assert(N <= kCutSums, "room for so many items");
+  static_assert(N <= kMemberWords, "room for so many");
   SPECDEC_SHARED(uint64_t, total, N);
   block_sums(x);
   if (team.size() == 1) return;
 #pragma unroll
   for (int j = 0; j < N; ++j)
-    if (j % warps_in_block() == warp_id() && lane_id() == 0) team.put(sum_slot(team, team.rank(), j), x[j]);
+    if (j % warps_in_block() == warp_id() && lane_id() == 0) team.put(member_slot(team, team.rank(), j), x[j]);
   team.sync();
   for (int j = warp_id(); j < N; j += warps_in_block()) {
     uint64_t sum = 0;
-    for (int rank = lane_id(); rank < team.size(); rank += 32) sum += team.get(sum_slot(team, rank, j));
+    for (int rank = lane_id(); rank < team.size(); rank += 32) sum += team.get(member_slot(team, rank, j));
     sum = warp_sum(sum);
     if (lane_id() == 0) total[j] = sum;
   }
@@ -581,6 +583,93 @@ struct CutRow {
     return found;
   }
 };
+
+// ---- laws -----------------------------------------------------------------------------------------------------------
+
+// What is known of a row of logits, and what its filters keep.
+struct FilteredRow {
+  KnownRow known;
+  Filtered kept;
+};
+
+// For every thread of the team. The law needs a sum.
+template <class Team>
+__device__ __forceinline__ FilteredRow know_filtered(Team& team, const Row& row, const Law& law, Filter filter,
+                                                     const CutRoom& room) {
+  const Logits space = law.logits();
+  if (!filter.on()) filter.order = space;
+  CutRow<Team> finder(team, row, filter, room);
+  KeptRow kept = finder.look_through(!filter.on() || filter.of_row());
+  FilteredRow found = {kNothingKnown, {}};
+  found.known.status = kept.status;
+  if (kept.top == -kInfinity) return found;
+  if (filter.on()) {
+    kept = finder.kept(kept);
+    found.kept = {kept.cut, filter.order};
+  }
+  found.known.lse = log_sum_exp(kept.top, kept.mass);
+  if (filter.order.inverse != space.inverse) {
+    const float top_x = space.scaled(kept.infinite ? kInfinity : kept.top);
+    found.known.lse = log_sum_exp(top_x, finder.mass_in(space, top_x, kept.cut));
+  }
+  return found;
+}
+
+// What the filters of a live race keep, by columns.
+template <class Team>
+__device__ __forceinline__ Filtered kept_of_race(Team& team, const RaceParams& p, int64_t index, const CutRoom& room,
+                                                 RaceRequest* r) {
+  const Filter filter = filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
+  if (!filter.on()) return {};
+  return know_filtered(team, {r->row.data, r->row.vocab, r->row.dtype}, r->law, filter, room).kept;
+}
+
+// know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
+template <class Params, class Team>
+__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, int64_t n, int64_t j,
+                                                   const CutRoom& room, LawRowOf<Filtered> (&sides)[2],
+                                                   int32_t* status) {
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {
+    const LawRowOf<Filtered> row = side == 0 ? sides[0] : sides[1];
+    const Law& law = row.known.law;
+    const Filter filter = filter_at(side == 0 ? p.target_law : p.draft_law, law, row.row.vocab, n, j, status);
+    FilteredRow found = {kNothingKnown, {}};
+    if (law.needs_sum()) found = know_filtered(team, row.row, law, filter, room);
+    else if (law.greedy || p.status.data) found.known = look_through(team, {row.row, row.known});
+    const LawRowOf<Filtered> known = {row.row, known_law(law, found.known), row.map, found.kept};
+    if (side == 0) sides[0] = known;
+    else sides[1] = known;
+    *status |= found.known.status;
+  }
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+// Whether rows of either side may be filtered.
+template <class Params>
+bool has_filters(const Params& p) {
+  return ((p.target_law.rules | (p.draft.data ? p.draft_law.rules : 0)) & kFiltered) != 0;
+}
+
+template <class Params>
+cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, Device* device, TeamPlan* plan,
+                      PairArguments* pair, CutPlan* cut) {
+  *needed = 0;
+  const cudaError_t e = this_device(device);
+  if (e != cudaSuccess) return e;
+  pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
+  const TeamShape shape = team_shape(*device, p.count(), p.target, 2);
+  *cut = cut_plan(shape, p.count(), p.target, p.draft);
+  const int masses = has_filters(p) ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
+  const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
+  const Room room = room_in(workspace);
+  *plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
+  if (!plan->fits(room)) *needed = plan->bytes();
+  pair->team = plan->team(room);
+  cut->room.at = plan->shared_bytes();
+  return cudaSuccess;
+}
 
 }  // namespace cuda
 }  // namespace specdec

@@ -6,14 +6,12 @@ import json
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends import _filters
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
+__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable"]
 
-_FILTERS = ("cutoff",)  # the ops that know filters
-HAS = [name for name in OPS if name in _FILTERS or name not in _filters.LACKING]
+HAS = list(OPS)
 
 _WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
 _SPARES = 2
@@ -30,11 +28,6 @@ def runs_on(capability, archs):
         if later and not number.endswith("a"):
             return True
     return False
-
-
-def unsupported(op, call):
-    """The reason why this backend cannot do a call, or None."""
-    return None if op.name in _FILTERS else _filters.unsupported(op, call)
 
 
 def unavailable():
