@@ -15,7 +15,7 @@ namespace cuda {
 
 constexpr int kMostCells = 4096;  // of a row, unless it has more tiles
 constexpr int kListed = 2048;     // the most tokens that are listed and sorted
-constexpr int kLevels = 8;        // of one pass that narrows the range
+constexpr int kLevels = 6;        // of one pass that narrows the range
 constexpr int kCutSums = 2 * (kLevels + 1);
 constexpr int kMemberWords = 32;  // that a member brings to a sum or a list, at most
 
@@ -136,6 +136,7 @@ __device__ __forceinline__ void team_sums(Team& team, uint64_t (&x)[N]) {
 // What filters keep of a row, and what is known of the row besides. Every thread of the team has it.
 struct KeptRow {
   Cut cut;         // `last` is kNoToken if every token of that value is kept
+  int listed;      // so many tokens at the front of the list are those kept; -1: they are not listed
   uint64_t count;  // tokens kept
   uint64_t mass;   // the sum of their weights, as filters see them
   float top;       // the largest value; -inf if nothing has weight
@@ -249,7 +250,7 @@ struct CutRow {
     if (weigh) block_sums(sums);
     const bool empty = largest < kLeastKey;
     if (empty) top = -kInfinity;
-    return {kKeepsAll, 0, sums[0], top, infinite, odd || empty ? kStatusNonFinite : kStatusOk};
+    return {kKeepsAll, -1, 0, sums[0], top, infinite, odd || empty ? kStatusNonFinite : kStatusOk};
   }
 
   // What the filters keep. `whole`: what is known of the row; its mass must be known if top_p is a share of it.
@@ -273,9 +274,12 @@ struct CutRow {
         if (listed >= 0) sort(listed);
       }
       if (listed >= 0) cut_list(rule, range, listed, &found);
-      if (!first) return found;
-      first = false;
       if (range.rank > 0) listed = -1;  // the list does not begin with the first of the order
+      if (!first) {
+        found.listed = listed < 0 ? -1 : static_cast<int>(found.count);
+        return found;
+      }
+      first = false;
       rule = {k, mass_kept(f, found.mass), floor};
     }
   }
@@ -492,9 +496,9 @@ struct CutRow {
   __device__ uint32_t level_at(int j, int turn, const KeyRange& range) const {
     const uint64_t width = range.end - range.first;
     uint32_t level = range.first + static_cast<uint32_t>(width * static_cast<uint64_t>(j) / (kLevels + 1));
-    if (turn == 0) {  // up to 26 below it
+    if (turn == 0) {  // up to 25 below it
       const int n = kLevels + 1 - j;
-      level = ordered(sub(top, 0.4f * static_cast<float>(n * n)));
+      level = ordered(sub(top, 0.7f * static_cast<float>(n * n)));
     } else if (turn < 3) {
       const float from = from_ordered(range.first), to = from_ordered(range.end - 1);
       level = ordered(from + (to - from) * (static_cast<float>(j) / (kLevels + 1)));
@@ -590,6 +594,7 @@ struct CutRow {
 struct FilteredRow {
   KnownRow known;
   Filtered kept;
+  int listed;  // as in KeptRow, until the next row is looked through
 };
 
 // For every thread of the team. The law needs a sum.
@@ -600,12 +605,13 @@ __device__ __forceinline__ FilteredRow know_filtered(Team& team, const Row& row,
   if (!filter.on()) filter.order = space;
   CutRow<Team> finder(team, row, filter, room);
   KeptRow kept = finder.look_through(!filter.on() || filter.of_row());
-  FilteredRow found = {kNothingKnown, {}};
+  FilteredRow found = {kNothingKnown, {}, -1};
   found.known.status = kept.status;
   if (kept.top == -kInfinity) return found;
   if (filter.on()) {
     kept = finder.kept(kept);
     found.kept = {kept.cut, filter.order};
+    found.listed = kept.listed;
   }
   found.known.lse = log_sum_exp(kept.top, kept.mass);
   if (filter.order.inverse != space.inverse) {
@@ -615,13 +621,48 @@ __device__ __forceinline__ FilteredRow know_filtered(Team& team, const Row& row,
   return found;
 }
 
-// What the filters of a live race keep, by columns.
+// ---- races ----------------------------------------------------------------------------------------------------------
+
+// What the filter of a race keeps, by columns.
 template <class Team>
-__device__ __forceinline__ Filtered kept_of_race(Team& team, const RaceParams& p, int64_t index, const CutRoom& room,
-                                                 RaceRequest* r) {
-  const Filter filter = filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
-  if (!filter.on()) return {};
-  return know_filtered(team, {r->row.data, r->row.vocab, r->row.dtype}, r->law, filter, room).kept;
+__device__ __forceinline__ FilteredRow kept_of_race(Team& team, const RaceRequest& r, const Filter& filter,
+                                                    const CutRoom& room) {
+  if (!filter.on()) return {kNothingKnown, {}, -1};
+  return know_filtered(team, {r.row.data, r.row.vocab, r.row.dtype}, r.law, filter, room);
+}
+
+// The winner among the tokens that are listed, as a column. Every block of a team finds it, without the row's others.
+template <class Kept>
+__device__ __forceinline__ RowPartial race_listed(const RaceRequest& r, const WeightsOf<Kept>& weights, int listed,
+                                                  const CutRoom& room, int32_t status) {
+  const Shared<WideKey> list = dynamic_shared<WideKey>(room.at, kListed);
+  Candidate mine = kNobody;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < listed; i += static_cast<int>(blockDim.x)) {
+    const int32_t column = static_cast<int32_t>(~static_cast<uint32_t>(list[i]));
+    if (r.map.tokens) {
+      mine = best_of(mapped_candidate(r, weights, column, mine.score), mine);
+      continue;
+    }
+    const uint32_t token = static_cast<uint32_t>(r.row.first_token + column);
+    const float log_weight = weights.log_weight(element(r.row, column), column, -kInfinity);
+    if (log_weight == -kInfinity) continue;
+    const Group group = group_at(opaque(r.noise), token / kGroup);
+    mine = best_of({race_score(log_weight, arrival(opaque(r.noise), group, token)), column}, mine);
+  }
+  RowPartial found = best_of_block(mine, false);
+  found.status |= status;
+  return found;
+}
+
+// The winner of a row under a filter, for every thread of the team.
+template <class Team>
+__device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequest& r, const Filter& filter,
+                                                      const CutRoom& room) {
+  const FilteredRow row = kept_of_race(team, r, filter, room);
+  if (row.listed >= 0)
+    return race_listed(r, weights_of_row(r.row, r.law, row.kept), row.listed, room, row.known.status);
+  return best_of_team(team, find_winner(r, {team.rank(), team.size()}, row.kept));
 }
 
 // know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
@@ -634,7 +675,7 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
     const LawRowOf<Filtered> row = side == 0 ? sides[0] : sides[1];
     const Law& law = row.known.law;
     const Filter filter = filter_at(side == 0 ? p.target_law : p.draft_law, law, row.row.vocab, n, j, status);
-    FilteredRow found = {kNothingKnown, {}};
+    FilteredRow found = {kNothingKnown, {}, -1};
     if (law.needs_sum()) found = know_filtered(team, row.row, law, filter, room);
     else if (law.greedy || p.status.data) found.known = look_through(team, {row.row, row.known});
     const LawRowOf<Filtered> known = {row.row, known_law(law, found.known), row.map, found.kept};

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
   Team team(a.team);
   const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
-  KeptRow kept = {kKeepsAll, 0, 0, -kInfinity, false, who.status()};
+  KeptRow kept = {kKeepsAll, -1, 0, 0, -kInfinity, false, who.status()};
   if (who.live()) {
     int32_t status = kStatusOk;
     const Row row = row_at(p.rows, p.rows.offset(i, j));
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
     if (law.greedy) {
       const Draw draw = draw_of(look_through(team, {row, nothing_known(law)}));
       const float v = Logits{1.0f}.scaled(element(row, draw.token));
-      if (v > -kInfinity) kept = {{v, draw.token}, 1, kOneToken, v, false, kStatusOk};
+      if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, kStatusOk};
       kept.status = draw.status;
     } else {
       if (!(p.law.rules & kFiltered)) filter.order = law.logits();

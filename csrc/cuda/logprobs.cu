@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_ker
     const Law law = law_at(p.law, who.index, j, &status);
     const Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
     LawRowOf<Filtered> side = {row_at(p.rows, p.rows.offset(i, j)), nothing_known(law)};
-    FilteredRow found = {kNothingKnown, {}};
+    FilteredRow found = {kNothingKnown, {}, -1};
     if (law.greedy) found.known = look_through(team, {side.row, side.known});
     else found = know_filtered(team, side.row, law, filter, a.cut);
     status |= found.known.status;

@@ -22,6 +22,15 @@ struct RaceRequest {
   }
 };
 
+// The race over a target row.
+__device__ __forceinline__ RaceRequest race_of(const Row& row, const Law& law, const Noise& noise) {
+  RaceRequest r = {};
+  r.row = row;
+  r.law = law;
+  r.noise = noise;
+  return r;
+}
+
 __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t index) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   RaceRequest r = {};
@@ -33,6 +42,11 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   r.noise = noise_at(p.noise, r.who.index, j, kStreamRace);
   r.map = draft_map_of(p.draft_map, p.rows);
   return r;
+}
+
+// The filters of a live request.
+__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequest* r) {
+  return filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
 }
 
 // ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token -----------------

@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   RaceRequest row = race_request(a.p, index);
   RowPartial found = kNoPart;
   if (row.who.live()) {
-    const Filtered kept = kept_of_race(team, a.p, index, a.cut, &row);
-    found = best_of_team(team, find_winner(row, {team.rank(), team.size()}, kept));
+    const Filter filter = race_filter(a.p, index, &row);
+    found = filtered_winner(team, row, filter, a.cut);
   }
   if (team.rank() == 0 && threadIdx.x == 0) store(a.p, index, row, found);
   team.leave();

@@ -193,7 +193,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   const int64_t index = team.index();
   RaceRequest r = race_request(a.race.p, index);
   Filtered kept;
-  if (r.who.live()) kept = kept_of_race(team, a.race.p, index, a.cut, &r);
+  if (r.who.live()) {
+    const Filter filter = race_filter(a.race.p, index, &r);
+    kept = kept_of_race(team, r, filter, a.cut).kept;
+  }
   team.leave();
   if (r.who.live()) take_arrivals(a.race, r, index, team.rank(), kept);
   else store_no_arrivals(a.race, r, index, team.rank());

@@ -97,13 +97,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   const int32_t rows = p.max_drafts() + 1, node = static_cast<int32_t>(row % rows);
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
-  const RowFilters filters(r, {});
+  const RowFilters filters(r, {}, {});
   if (reachable(r, node)) {
-    const Row target = row_at(p.target, r.target_row(node));
-    Filtered kept;
-    if (filters.target.on()) kept = know_filtered(team, target, r.target_law, filters.target, a.cut).kept;
-    const RowPartial found = best_of_team(
-        team, find_winner(target, r.target_law, r.noise_at_depth(node, kStreamRace), {team.rank(), team.size()}, kept));
+    const RaceRequest race = race_of(row_at(p.target, r.target_row(node)), r.target_law,
+                                     r.noise_at_depth(node, kStreamRace));
+    const RowPartial found = filtered_winner(team, race, filters.target, a.cut);
     if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);
   }
   team.leave();

@@ -54,6 +54,7 @@ struct NoFilters {
   using Kept = Unfiltered;
   static constexpr bool kFiltered = false;
   __device__ int32_t status() const { return kStatusOk; }
+  __device__ int count() const { return -1; }
   __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
 };
 
@@ -61,17 +62,20 @@ struct NoFilters {
 struct RowFilters {
   using Kept = Filtered;
   static constexpr bool kFiltered = true;
-  Shared<Cut> cuts;  // by place, as `looked_through`
+  Shared<Cut> cuts;    // by place, as `looked_through`
+  Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow
   Filter target, draft;
   int32_t bits = kStatusOk;
 
   template <class Topology>
-  __device__ RowFilters(const Topology& t, const Shared<Cut>& known) : cuts(known) {
+  __device__ RowFilters(const Topology& t, const Shared<Cut>& known, const Shared<int>& count)
+      : cuts(known), listed(count) {
     if (!t.readable) return;
     target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &bits);
     if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &bits);
   }
   __device__ int32_t status() const { return bits; }
+  __device__ int count() const { return listed[0]; }
   __device__ Filtered kept(unsigned side, int32_t place) const {
     const bool on = side == kTarget ? target.on() : draft.on();
     if (!on) return {};
@@ -81,8 +85,8 @@ struct RowFilters {
 
 template <class Filters, class Topology>
 __device__ __forceinline__ Filters filters_of(const typename Topology::Params& p, int64_t request,
-                                              const Shared<Cut>& cuts) {
-  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), cuts);
+                                              const Shared<Cut>& cuts, const Shared<int>& listed) {
+  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), cuts, listed);
   else return {};
 }
 
@@ -237,9 +241,9 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 template <class Topology, class Filters>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
                         const Shared<KnownRow>& looked_through, const Shared<Cut>& cuts,
-                        const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
+                        const Shared<int>& listed, const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
   const Topology t(p, request);
-  const Filters filters = filters_of<Filters, Topology>(p, request, cuts);
+  const Filters filters = filters_of<Filters, Topology>(p, request, cuts, listed);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};

@@ -68,18 +68,22 @@ __device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_draft(const 
           filters.kept(kDraft, order.draft_place)};
 }
 
-// What is known of the rows that were ordered, and what their filters keep, into shared memory. One node at a time.
+// What is known of the rows that were ordered, and what their filters keep, into shared memory. One node at a time; the
+// target's row comes last, so that its list stays.
 template <class Params, class Team>
 __device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<Params>& a, Team& team,
                                                    const Order& order, const RowFilters& filters,
                                                    const Shared<KnownRow>& looked_through) {
 #pragma unroll 1
-  for (int side = 0; side < 2; ++side) {
+  for (int side = 1; side >= 0; --side) {
     if (!(order.sides >> side & 1u)) continue;
     const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
     const FilteredRow found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
                                             side == 0 ? filters.target : filters.draft, a.cut);
-    if (threadIdx.x == 0) looked_through[side] = found.known, filters.cuts[side] = found.kept.cut;
+    if (threadIdx.x != 0) continue;
+    looked_through[side] = found.known;
+    filters.cuts[side] = found.kept.cut;
+    filters.listed[0] = side == 0 ? found.listed : -1;
   }
 }
 
@@ -111,8 +115,8 @@ __device__ __forceinline__ WeightsOf<typename Filters::Kept> ordered_weights(
 
 // Looks through rows, then draws, as ordered. Afterwards every member knows the draw, unless the walk ends with it.
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
-template <class Topology, class Team, class Filters>
-__device__ __forceinline__ void take_draw(const WalkArguments<typename Topology::Params>& a, Team& team,
+template <class Topology, class Team, class Filters, class Arguments>
+__device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
                                           const Order& order, const Shared<KnownRow>& looked_through,
                                           const Filters& filters, const Shared<unsigned>& tried,
                                           const Shared<Memory>& memory) {
@@ -130,14 +134,19 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
   if (order.kind == Order::kLook) return;
 
   auto weights = ordered_weights<Topology>(a, team.index(), order, looked_through, filters, tried);
+  const int listed = filters.count();
   bool writes = team.rank() == 0;
   int32_t status = looked.status;
   if (looked.best.token != kNoToken) status |= kDraftWeighs;
   for (;;) {
-    found = race_part(weights, order.noise, part);
+    if (listed < 0)
+      found = race_part(weights, order.noise, part);
+    else if constexpr (Filters::kFiltered)
+      found = race_listed(race_of(weights.target.row, order.target_law, order.noise), weights, listed, a.cut,
+                          static_cast<KnownRow>(looked_through[order.target_place]).status);
     found.status |= status;
     if (a.p.method == Method::kRace) {  // the walk may go on
-      found = best_of_team(team, found);
+      if (listed < 0) found = best_of_team(team, found);
     } else if (part.size > 1) {
       const int64_t first = static_cast<int64_t>(team.index()) * part.size;
       if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, found);
@@ -236,20 +245,23 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
   Shared<Cut> cuts = {};
+  Shared<int> listed = {};
   if constexpr (Filters::kFiltered) {
     SPECDEC_SHARED(Cut, room, 2);
-    cuts = room;
+    SPECDEC_SHARED(int, count, 1);
+    cuts = room, listed = count;
+    if (threadIdx.x == 0) count[0] = -1;
   }
   Team team(a.team);
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, cuts, memory, ordered);
+      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, cuts, listed, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
-    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), cuts);
+    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), cuts, listed);
     if (order.kind == Order::kSums) {
       if constexpr (Filters::kFiltered) take_filtered_sums(a, team, order, filters, looked_through);
       else take_sums(a, team, order, looked_through);

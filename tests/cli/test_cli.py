@@ -234,7 +234,7 @@ def test_a_backend_without_filters_says_so_in_one_line(run, monkeypatch, options
     assert (status, out) == (2, "")
     err = err.splitlines()
     assert err[-1].startswith("specdec-kernels generate: error: backend 'bare' cannot do this ")
-    assert "'cpu' and 'reference'" in err[-1]
+    assert "'cpu', 'cuda' and 'reference'" in err[-1]
     assert all(line.startswith("acceptance by child") for line in err[:-1])
 
 

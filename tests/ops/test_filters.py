@@ -21,7 +21,7 @@ from specdec_kernels import (
 )
 from specdec_kernels.ops import Law
 from specdec_kernels.ops._laws import target_law
-from tests.conftest import FILTERING, INTERPRETED, PLAYED, running
+from tests.conftest import FILTERING, INTERPRETED, running
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import Contexts, Given, completed, output_law
@@ -32,7 +32,7 @@ from tests.support.tree_enumeration import output_law as tree_law
 from tests.support.trees import depths, tree_call
 
 backend = pytest.fixture(running, name="backend", params=FILTERING)
-refusing = pytest.fixture(running, params=(*PLAYED, *INTERPRETED))
+refusing = pytest.fixture(running, params=INTERPRETED)
 
 SAMPLINGS = {
     "top_k": Sampling(0.8, top_k=3),
@@ -545,9 +545,6 @@ def test_backends_that_know_no_filters_say_so(refusing, fields):
             op(**call, sampling=Sampling(**fields))
     with pytest.raises(RuntimeError, match=rf"cannot do this residual: draft_sampling\.{name}: "):
         residual(**CALLS["residual"][1], draft_sampling=Sampling(**fields))
-    if refusing != "triton":
-        with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this cutoff: "):
-            cutoff(rows_of(2))
     with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this logprobs: "):
         logprobs(rows_of(2), torch.zeros(2).long())
 
