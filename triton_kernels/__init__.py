@@ -16,8 +16,7 @@ from specdec_kernels.triton_kernels import _versions  # noqa: F401  first: an ol
 
 from specdec_kernels.ops import OPS
 
-LACKING = ("logprobs",)  # ops
-__all__ = [name for name in OPS if name not in LACKING]
+__all__ = list(OPS)
 
 for _name in __all__:
     globals()[_name] = getattr(importlib.import_module(f"{__name__}.{_name}"), _name)

@@ -134,6 +134,7 @@ def kept_mass(row, law, cells, value, TILE: tl.constexpr):
 def cuts_kernel(
     target, target_request: tl.int64, target_row: tl.int64, rows: tl.int32, step: tl.int64, vocab: tl.int32,
     cu_drafts, total_drafts: tl.int64, draft_map, request_index, entries: tl.int64,
+    tokens, tokens_request: tl.int64, tokens_row: tl.int64,
     temperature, temperature_request: tl.int64, temperature_row: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_row: tl.int64, top_k_value: tl.int64,
     top_p, top_p_request: tl.int64, top_p_row: tl.int64, top_p_value: tl.float32,
@@ -144,7 +145,8 @@ def cuts_kernel(
 ):  # fmt: skip
     """``rows`` rows of a request; what is stored lies ``step`` rows further for the next, or is packed like a chain's.
 
-    Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain.
+    Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain. Where ``tokens`` has a
+    -1 for a row, nobody asks for it.
     """
     program = tl.program_id(0).to(tl.int64)
     i, j = program // rows, program % rows
@@ -156,6 +158,8 @@ def cuts_kernel(
         readable, drafts, begin, first, _ = bounds_of(i, cu_drafts, total_drafts, step.to(tl.int32) - 1)
         n = first + j
         offset = (begin + j if DRAFT else n) * target_row
+    if tokens is not None:
+        live = live & (tl.load(tokens + i * tokens_request + j * tokens_row) != -1)
     inverse, greedy, _ = inverse_temperature(
         number(temperature, temperature_value, entry * temperature_request + j * temperature_row, live)
     )
@@ -226,7 +230,7 @@ def words_of(vocab, *laws):
 
 
 def launch_cuts(
-    rows, law, index, places, scratch, requests, count, width, draft=False, draft_map=None, cu_drafts=None
+    rows, law, index, places, scratch, requests, count, width, draft=False, draft_map=None, cu_drafts=None, tokens=None
 ):  # fmt: skip
     """Launches the kernel for ``count`` rows of each request, and returns their cuts, CUT words each.
 
@@ -246,7 +250,8 @@ def launch_cuts(
             cuts_kernel, (requests * count, _launch.splits_of(requests * count, tiles, rows.device)), warps,
             target=rows, target_request=0 if ragged else rows.stride(0), target_row=rows.stride(-2), rows=count,
             step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests, draft_map=draft_map, **index,
-            **numbers, rules=law.rules, cuts=scratch, **places._asdict(), scratch=scratch[CUT.value * stored :],
+            tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
+            tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=scratch, **places._asdict(), scratch=scratch[CUT.value * stored :],
             scratch_row=search_words_of(vocab), DRAFT=draft, ALIGNED=_launch.aligned(rows), TILE=tile,
             TILES=triton.next_power_of_2(tiles),
         )  # fmt: skip

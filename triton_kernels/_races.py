@@ -16,6 +16,7 @@ from specdec_kernels.triton_kernels._laws import (
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     GROUP,
+    INFINITY,
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
@@ -51,6 +52,7 @@ from specdec_kernels.triton_kernels._trees import NODES, children_at
 # How many tokens of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it must not
 # decide how many registers a kernel takes.
 MOST_SCORED, MOST_WEIGHED = tl.constexpr(512), tl.constexpr(256)
+MERGED = tl.constexpr(1024)  # keys looked at together
 DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
 
@@ -292,3 +294,23 @@ def drawn(target, target_law, draft, draft_law, from_residual, readable, request
         flags |= tl.where(bad, NON_FINITE, 0)
     flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
     return key_token(best).to(tl.int64), flags
+
+
+@triton.jit
+def store_best(keys, scores, tokens, k):
+    """Stores the k best keys of a tile of scores, in order."""
+    for n in range(0, k):
+        best = best_of_tile(scores, tokens, tl.full([], 0, tl.uint64))
+        tl.store(keys + n, best)
+        scores = tl.where(tokens == key_token(best), -INFINITY, scores)
+
+
+@triton.jit
+def next_best(keys, count, before):
+    """The best of ``count`` keys that programs of a row stored, below ``before``: keys differ, so it is the next one."""
+    best = tl.full([], 0, tl.uint64)
+    for base in range(0, count, MERGED):
+        index = base + tl.arange(0, MERGED)
+        found = tl.load(keys + index, mask=index < count, other=NOBODY, cache_modifier=".cg")
+        best = tl.maximum(best, tl.max(tl.where(found < before, found, NOBODY), axis=0))
+    return best

@@ -4,7 +4,6 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._laws import CUT, Law, clean, greedy_scores, unclean_groups
 from specdec_kernels.triton_kernels._math import (
-    INFINITY,
     NOBODY,
     NON_FINITE,
     PARAMETER,
@@ -14,13 +13,12 @@ from specdec_kernels.triton_kernels._math import (
     inverse_temperature,
     key_token,
 )
-from specdec_kernels.triton_kernels._races import map_tokens, mapped_scores, tile_scores
+from specdec_kernels.triton_kernels._races import map_tokens, mapped_scores, next_best, store_best, tile_scores
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Row,
     barrier,
-    best_of_tile,
     entry_of,
     group_tops,
     is_last,
@@ -31,8 +29,6 @@ from specdec_kernels.triton_kernels._rows import (
     row_at,
     tile_tokens,
 )
-
-CHUNK = tl.constexpr(1024)  # keys merged at once
 
 
 @_launch.kernel
@@ -74,23 +70,16 @@ def race_topk_kernel(
         if greedy == 0:
             scores = mapped_scores(x, ids, noise, law, STREAM_RACE)
     keys = key_at(scratch) + row * tiles * k
-    for n in range(0, k):
-        best = best_of_tile(scores, ids, tl.full([], 0, tl.uint64))
-        tl.store(keys + tile * k + n, best)
-        scores = tl.where(ids == key_token(best), -INFINITY, scores)
+    store_best(keys + tile * k, scores, ids, k)
     if status is not None:  # noqa: SIM102  one is known when it is compiled
         if any_of(unclean_groups(raw, group_tops(raw), law)) > 0:
             tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
 
     if is_last(record + DONE, tiles):
-        before = tl.full([], -1, tl.int64).to(tl.uint64, bitcast=True)  # keys differ, so the next is the largest below
+        before = tl.full([], -1, tl.int64).to(tl.uint64, bitcast=True)
         weighs = live
         for n in range(0, k):
-            best = tl.full([], 0, tl.uint64)
-            for base in range(0, tiles * k, CHUNK):
-                index = base + tl.arange(0, CHUNK)
-                found = tl.load(keys + index, mask=index < tiles * k, other=NOBODY, cache_modifier=".cg")
-                best = tl.maximum(best, tl.max(tl.where(found < before, found, NOBODY), axis=0))
+            best = next_best(keys, tiles * k, before)
             token = tl.where((best == NOBODY) | (live == 0), -1, key_token(best))
             outside = (n == 0) & ((live | idle) == 0)
             tl.store(tokens + row * k + n, tl.where(outside, 0, token).to(tl.int64))

@@ -1,6 +1,5 @@
 // The CUDA ops for C. In a build without CUDA each returns an error that says so.
 #include "call.h"
-#include "specdec/filter.h"
 
 using namespace specdec;
 
@@ -19,21 +18,12 @@ void check_workspace(const void* data, size_t bytes) {
     throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "workspace: expected memory aligned to 16 bytes"};
 }
 
-// The kernels do not know filters.
-void check_law(const LawParams& law) {
-  if (law.rules & kFiltered)
-    throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "law.rules: expected no SPECDEC_FILTERED, which only the CPU knows"};
-}
-template <class T>
-void check_law(const T&) {}
-
 template <class Params, class C>
 int run(const char* op, void (*check)(Params), Launcher<Params> launch, const C* c, void* workspace, size_t bytes,
         size_t* needed, void* stream) {
   int64_t wanted = 0;
   const int error = c_api::call(op, check, c, [&](const Params& params) {
     check_workspace(workspace, bytes);
-    std::apply([](const auto&... field) { (check_law(field), ...); }, Params(params).fields());
     const cudaError_t e =
         launch(params, {workspace, static_cast<int64_t>(bytes)}, static_cast<cudaStream_t>(stream), &wanted);
     if (e != cudaSuccess)

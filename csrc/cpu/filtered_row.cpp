@@ -38,8 +38,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     return;
   }
   // If top_p is a share of the row's mass, a race may go before it: still_kept then tests the winner alone.
-  const bool of_whole = r.filter.has_top_p() && !r.filter.after_top_k() && !r.filter.after_min_p();
-  if (look == Look::kForWinner && of_whole) {
+  if (look == Look::kForWinner && r.filter.of_row()) {
     const Filter others = without_top_p(r.filter);
     r.undecided = true;
     if (others.on()) r.kept = cut_row(r, others, memory).kept(false, [] { return uint64_t{0}; });

@@ -39,35 +39,37 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
 
 // p of tokens token .. token + 3, of a row in a draft's own vocabulary. 0 from `end` on, even if the map has such
 // tokens.
-__device__ __forceinline__ Four mapped_probabilities(const LawRow& side, int32_t token, int32_t end) {
+template <class Kept>
+__device__ __forceinline__ Four mapped_probabilities(const LawRowOf<Kept>& side, int32_t token, int32_t end) {
   int32_t column = side.columns().first_at_least(token);
   Four four;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool known = token + i < end && column < side.row.vocab && side.map[column] == token + i;
-    four.value[i] = known ? side.known.probability(column, element(side.row, column)) : 0.0f;
+    four.value[i] = known ? side.probability(column, element(side.row, column)) : 0.0f;
     column += known;
   }
   return four;
 }
 
 // p of tokens token .. token + 3, of a vocabulary of `end`.
-__device__ __forceinline__ Four probabilities(const LawRow& side, int32_t token, int32_t end) {
+template <class Kept>
+__device__ __forceinline__ Four probabilities(const LawRowOf<Kept>& side, int32_t token, int32_t end) {
   if (side.map) return mapped_probabilities(side, token, end);
   Four four = {{}};
-  const KnownLaw& known = side.known;
-  if (!known.law.greedy) {
+  if (!side.known.law.greedy) {
     if (token >= side.row.vocab) return four;
     four = four_elements(side.row, token);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) four.value[i] = known.probability(token + i, four.value[i]);
+  for (int i = 0; i < 4; ++i) four.value[i] = side.probability(token + i, four.value[i]);
   return four;
 }
 
 // Row (i, j) of one side.
-__device__ __forceinline__ LawRow law_row(const Rows& rows, int64_t i, int64_t j, const Law& law,
-                                          const int32_t* map = nullptr) {
+template <class Kept = Unfiltered>
+__device__ __forceinline__ LawRowOf<Kept> law_row(const Rows& rows, int64_t i, int64_t j, const Law& law,
+                                                  const int32_t* map = nullptr) {
   return {row_at(rows, rows.offset(i, j)), nothing_known(law), map};
 }
 
@@ -104,7 +106,8 @@ __device__ __forceinline__ void know_rows(Team& team, int chunks, LawRow (&sides
 }
 
 // Brings a tile of a pair into the L2 cache.
-__device__ __forceinline__ void prefetch_tile(const LawRow (&sides)[2], int tile) {
+template <class Kept>
+__device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], int tile) {
   constexpr int kSector = 32;  // the least bytes that a read from memory brings
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
@@ -150,23 +153,6 @@ __device__ __forceinline__ TwoSums sum_items(const Team& team, int from, int til
     sums.b = add(sums.b, second_of(word));
   }
   return {warp_sum(sums.a), warp_sum(sums.b)};
-}
-
-template <class Params>
-cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, Device* device, TeamPlan* plan,
-                      PairArguments* pair) {
-  *needed = 0;
-  const cudaError_t e = this_device(device);
-  if (e != cudaSuccess) return e;
-  pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
-  const TeamShape shape = team_shape(*device, p.count(), p.target, 2);
-  const int masses = places_of(shape, 2 * pair->chunks, kWordsAChunk);
-  const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
-  const Room room = room_in(workspace);
-  *plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
-  if (!plan->fits(room)) *needed = plan->bytes();
-  pair->team = plan->team(room);
-  return cudaSuccess;
 }
 
 }  // namespace cuda

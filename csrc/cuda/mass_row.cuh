@@ -3,6 +3,8 @@
 // of 16-bit types. A tile's weights are complete before anybody else sees them.
 #pragma once
 
+#include <type_traits>
+
 #include "scan.cuh"
 #include "specdec/mass.h"
 
@@ -82,8 +84,32 @@ __device__ __forceinline__ MassTile weigh_odd_tile(const Row& row, const Logits&
   return {warp_sum(units), top};
 }
 
+// Of each tile of a chunk, weigh_chunk can also say the largest x of each lane's elements. Here nobody wants to know.
+struct NoTops {
+  static constexpr bool kWanted = false;
+};
+
+// The same of a tile with odd elements, from a cache. NaNs are left out. Says whether +inf was met.
 template <class T>
-__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space) {
+__device__ __forceinline__ float top_of_lane(const Row& row, const Logits& space, int32_t begin, bool* infinite) {
+  float top = -kInfinity;
+#pragma unroll 1
+  for (int u = 0; u < kVectors / kMassTilesAChunk<T>; ++u) {
+    const int32_t first = Batch<T>::token(begin, u);
+#pragma unroll 1
+    for (int32_t token = first; token < first + T::kPerVector && token < row.vocab; ++token) {
+      const float raw = element(row, token);
+      *infinite |= raw == kInfinity;
+      top = max(space.scaled(raw), top);
+    }
+  }
+  return top;
+}
+
+template <class T, class Tops = NoTops>
+__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space,
+                                                 Tops&& tops = {}) {
+  constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
   constexpr int kTiles = kMassTilesAChunk<T>, kSteps = kVectors / kTiles;
   const int32_t first = chunk * Batch<T>::kTokens;
   Batch<T> batch;
@@ -106,12 +132,17 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, 
       const MassTile tile = weigh_odd_tile(row, space, first + t * kMassTile, &bad);
       if (t == 0) mass.tile[0] = tile;
       else mass.tile[1] = tile;
+      if constexpr (kTops) tops.put(t, top_of_lane<T>(row, space, first + t * kMassTile, &tops.infinite));
     }
     mass.status = __any_sync(kWarp, bad) ? kStatusNonFinite : kStatusOk;
     return mass;
   }
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
+    if constexpr (kTops) {
+      tops.put(t, top[t]);
+      if (!tops.weigh) continue;
+    }
     const float tile_top = warp_max(top[t]);
     uint64_t units = 0;
 #pragma unroll

@@ -1,7 +1,7 @@
 // overlap: a team sums over a pair of rows tile by tile.
 #include "specdec/overlap.h"
 
-#include "law_sums.cuh"
+#include "cut.cuh"
 #include "specdec/request.h"
 
 namespace specdec {
@@ -14,6 +14,10 @@ struct OverlapArguments {
   PairArguments pair;
 };
 
+struct FilteredOverlapArguments : OverlapArguments {
+  CutRoom cut;
+};
+
 __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, const TwoSums& first,
                                       const TwoSums& second, int32_t status) {
   p.accept.data[index] = first.a;
@@ -23,8 +27,8 @@ __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, con
   if (p.status.data) p.status.data[index] = status;
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
+template <class Kept, class Team, class Arguments>
+__device__ __forceinline__ void find_overlap(const Arguments& a) {
   const OverlapParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
@@ -36,9 +40,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
   }
   const int64_t n = who.index;
   int32_t status = kStatusOk;
-  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, n, j, &status)),
-                     law_row(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
+  LawRowOf<Kept> sides[2] = {law_row<Kept>(p.target, i, j, law_at(p.target_law, n, j, &status)),
+                             law_row<Kept>(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, n, j, a.cut, sides, &status);
+  else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   const int32_t vocab = p.target.vocab;
   const int tiles = sum_tiles_of(vocab), stride = word_stride(team, tiles);
@@ -66,17 +71,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
   team.leave();
 }
 
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
+  find_overlap<Unfiltered, Team>(a);
+}
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_overlap_kernel(const FilteredOverlapArguments a) {
+  find_overlap<Filtered, Team>(a);
+}
+
 }  // namespace
 
 cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   if (p.count() == 0) return *needed = 0, cudaSuccess;
   Device device;
   TeamPlan plan;
-  OverlapArguments a = {p, {}};
-  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
+  CutPlan cut;
+  FilteredOverlapArguments a = {{p, {}}, {}};
+  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair, &cut);
   if (e != cudaSuccess || *needed) return e;
-  return launch_teams(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>, overlap_kernel<GridTeam>, plan, device, a,
-                      plan.shared_bytes(), stream);
+  a.cut = cut.room;
+  if (has_filters(p))
+    return launch_teams(filtered_overlap_kernel<LocalTeam>, filtered_overlap_kernel<ClusterTeam>,
+                        filtered_overlap_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+  return launch_teams<OverlapArguments>(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>,
+                                        overlap_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
 }
 
 }  // namespace cuda

@@ -22,6 +22,15 @@ struct RaceRequest {
   }
 };
 
+// The race over a target row.
+__device__ __forceinline__ RaceRequest race_of(const Row& row, const Law& law, const Noise& noise) {
+  RaceRequest r = {};
+  r.row = row;
+  r.law = law;
+  r.noise = noise;
+  return r;
+}
+
 __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t index) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   RaceRequest r = {};
@@ -35,12 +44,17 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   return r;
 }
 
+// The filters of a live request.
+__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequest* r) {
+  return filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
+}
+
 // ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token -----------------
 
 // The lane's vectors that hold weight, as bits.
-template <class T>
-__device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, const Weights& weights, int32_t first,
-                                                        int steps, bool* bad) {
+template <class T, class Kept>
+__device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, const WeightsOf<Kept>& weights,
+                                                        int32_t first, int steps, bool* bad) {
   unsigned open = 0;
   float top = -kInfinity;
 #pragma unroll
@@ -54,8 +68,9 @@ __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, c
 }
 
 // A column as a candidate; nobody if it cannot beat `to_beat`.
-__device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, const Weights& weights, int32_t column,
-                                                      float to_beat) {
+template <class Kept>
+__device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, const WeightsOf<Kept>& weights,
+                                                      int32_t column, float to_beat) {
   const int32_t token = r.map.tokens[column];
   if (token < 0) return kNobody;  // not a valid map
   const uint32_t index = static_cast<uint32_t>(token) / kGroup;
@@ -70,8 +85,9 @@ __device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, cons
 }
 
 // The best of this block's part of a row. Every thread gets it.
-__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Part part) {
-  const Weights weights = weights_of_row(r.row, r.law);
+template <class Kept>
+__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Part part, const Kept& kept) {
+  const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
   Candidate mine = kNobody;
   bool bad = false;
   with_type(r.row.dtype, [&](auto type) {
@@ -91,9 +107,11 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Par
   return best_of_block(mine, bad);
 }
 
-__device__ __forceinline__ RowPartial find_winner(const Row& row, const Law& law, const Noise& noise, Part part) {
+template <class Kept = Unfiltered>
+__device__ __forceinline__ RowPartial find_winner(const Row& row, const Law& law, const Noise& noise, Part part,
+                                                  const Kept& kept = {}) {
   if (law.greedy) return argmax_part(row, law, part);
-  return race_part(weights_of_row(row, law), noise, part);
+  return race_part(weights_of_row(row, law, kept), noise, part);
 }
 
 // The target's token for the column that was found.
@@ -101,8 +119,10 @@ __device__ __forceinline__ Draw draw_of(const RaceRequest& r, const RowPartial& 
   return draw_of(r.token_of(found.best), r.status | found.status);
 }
 
-__device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part) {
-  return r.map.tokens && !r.law.greedy ? mapped_race_part(r, part) : find_winner(r.row, r.law, r.noise, part);
+template <class Kept = Unfiltered>
+__device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part, const Kept& kept = {}) {
+  return r.map.tokens && !r.law.greedy ? mapped_race_part(r, part, kept)
+                                       : find_winner(r.row, r.law, r.noise, part, kept);
 }
 
 }  // namespace cuda

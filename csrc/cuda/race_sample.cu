@@ -1,5 +1,7 @@
 // race_sample: grid = rows x splits; the last block of a row compares what the others found.
-#include "launch.cuh"
+//
+// With filters a team has a row: it finds what they keep, then who of these arrives first.
+#include "cut.cuh"
 #include "race_request.cuh"
 
 namespace specdec {
@@ -10,6 +12,19 @@ struct RaceSampleArguments {
   Room room;
   int splits;
 };
+
+struct FilteredRaceArguments {
+  RaceParams p;
+  TeamRoom team;
+  CutRoom cut;
+};
+
+__device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequest& row,
+                                      const RowPartial& found) {
+  const Draw draw = row.who.live() ? draw_of(row, found) : Draw{row.who.token(), row.status};
+  p.tokens.data[index] = draw.token;
+  if (p.status.data) p.status.data[index] = draw.status;
+}
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
   const int64_t index = blockIdx.x / a.splits;
@@ -22,23 +37,53 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
     if (!last_to_come(a.room.tickets + index, a.splits)) return;
     found = gather_partials(a.room.words, index * a.splits, a.splits);
   }
-  if (threadIdx.x != 0) return;
-  const Draw draw = row.who.live() ? draw_of(row, found) : Draw{row.who.token(), row.status};
-  a.p.tokens.data[index] = draw.token;
-  if (a.p.status.data) a.p.status.data[index] = draw.status;
+  if (threadIdx.x == 0) store(a.p, index, row, found);
 }
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_race_kernel(const FilteredRaceArguments a) {
+  Team team(a.team);
+  const int64_t index = team.index();
+  RaceRequest row = race_request(a.p, index);
+  RowPartial found = kNoPart;
+  if (row.who.live()) {
+    const Filter filter = race_filter(a.p, index, &row);
+    found = filtered_winner(team, row, filter, a.cut);
+  }
+  if (team.rank() == 0 && threadIdx.x == 0) store(a.p, index, row, found);
+  team.leave();
+}
+
+namespace {
+
+cudaError_t filtered_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                          int64_t* needed) {
+  const TeamShape shape = team_shape(device, p.count(), p.rows, 1);
+  const CutPlan cut = cut_plan(shape, p.count(), p.rows, p.rows);
+  const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
+  const Room room = room_in(workspace);
+  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
+  FilteredRaceArguments a = {p, plan.team(room), cut.room};
+  a.cut.at = plan.shared_bytes();
+  return launch_teams(filtered_race_kernel<LocalTeam>, filtered_race_kernel<ClusterTeam>,
+                      filtered_race_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+}
+
+}  // namespace
 
 cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
   const int64_t rows = p.count();
-  if (rows == 0) return *needed = 0, cudaSuccess;
+  *needed = 0;
+  if (rows == 0) return cudaSuccess;
+  if (p.law.rules & kFiltered) return filtered_race(p, workspace, device, stream, needed);
   const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   const Room room = room_in(workspace);
   if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
     return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
-  *needed = 0;
   const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   return launch(race_sample_kernel, shape, {p, room, splits}, stream);
 }

@@ -1,44 +1,17 @@
 // race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
 // is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
-#include "launch.cuh"
-#include "race_request.cuh"
+#include "cut.cuh"
+#include "podium.cuh"
 
 namespace specdec {
 namespace cuda {
 
 namespace {
 
-constexpr WideKey kCeiling = ~WideKey{0};
-
-// The best keys of a warp in falling order. Lane i holds the i-th; 0 is nobody.
-struct Podium {
-  WideKey place = 0;
-  int size;            // places that count, at most 32
-  WideKey below;       // this key and larger ones were taken by an earlier podium
-
-  __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
-  __device__ float to_beat() const { return candidate_of_key(last()).score; }
-
-  // Every lane offers a key, or 0.
-  __device__ void offer(WideKey key) {
-    if (key >= below) key = 0;
-    for (;;) {
-      const unsigned better = __ballot_sync(kWarp, key > last());
-      if (!better) return;
-      const int from = __ffs(static_cast<int>(better)) - 1;
-      const WideKey enters = __shfl_sync(kWarp, key, from);
-      if (lane_id() == from) key = 0;
-      const int at = __popc(__ballot_sync(kWarp, place > enters));
-      const WideKey above = __shfl_up_sync(kWarp, place, 1u);
-      if (lane_id() == at) place = enters;
-      else if (lane_id() > at) place = above;
-    }
-  }
-};
-
 // The key of one column, exactly; 0 if it cannot beat `to_beat`.
-__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const Weights& weights, const Group& group, float raw,
-                                          int32_t column, float to_beat) {
+template <class Kept>
+__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const WeightsOf<Kept>& weights, const Group& group,
+                                          float raw, int32_t column, float to_beat) {
   if (r.law.greedy) {
     const float rank = r.law.rank(raw);
     return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
@@ -67,9 +40,10 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
 }
 
 // The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
-__device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, const Shared<unsigned>& best,
-                                            Podium* podium) {
-  const Weights weights = weights_of_row(r.row, r.law);
+template <class Kept>
+__device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, const Kept& kept,
+                                            const Shared<unsigned>& best, Podium* podium) {
+  const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
   bool bad = false;
   with_type(r.row.dtype, [&](auto type) {
     using T = decltype(type);
@@ -117,17 +91,6 @@ __device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, con
   return bad;
 }
 
-// The best of the block's warps, for warp 0. Returns to every thread whether any thread's `bad` is set.
-__device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
-  SPECDEC_SHARED(WideKey, places, kThreads);
-  places[threadIdx.x] = podium->place;
-  bad = __syncthreads_or(bad);
-  if (warp_id() == 0)
-    for (int w = 1; w < warps_in_block(); ++w) podium->offer(places[w * 32 + lane_id()]);
-  __syncthreads();
-  return bad;
-}
-
 struct RaceTopkArguments {
   RaceParams p;
   WideKey* lists;  // [rows, splits, k]
@@ -151,20 +114,23 @@ __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const R
   if (a.p.status.data) a.p.status.data[index] = draw_of(r, found).status;
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
+// A row that is not read.
+__device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, const RaceRequest& r, int64_t index,
+                                                  int rank) {
+  const int32_t k = a.p.k();
+  if (rank > 0) return;
+  for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
+    a.p.tokens.data[index * k + at] = at == 0 ? r.who.token() : -1;
+  if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
+}
+
+// By block `rank` of the row's: the arrivals of its part, and of the whole row if it comes last.
+template <class Kept>
+__device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a, const RaceRequest& r, int64_t index, int rank,
+                                              const Kept& kept) {
   SPECDEC_SHARED(unsigned, best, 1);
   SPECDEC_SHARED(WideKey, lowest, 1);
-  const int64_t index = blockIdx.x / a.splits;
-  const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int32_t k = a.p.k();
-  const RaceRequest r = race_request(a.p, index);
-  if (!r.who.live()) {
-    if (rank > 0) return;
-    for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
-      a.p.tokens.data[index * k + at] = at == 0 ? r.who.token() : -1;
-    if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
-    return;
-  }
   WideKey* lists = a.lists + index * a.splits * k;
   WideKey* flags = a.flags + index * a.splits;
 
@@ -174,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
     Podium podium = {0, k - from < 32 ? k - from : 32, below};
     if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
     __syncthreads();
-    const bool bad = below ? fill_podium(r, {rank, a.splits}, best, &podium) : false;
+    const bool bad = below ? fill_podium(r, {rank, a.splits}, kept, best, &podium) : false;
     const bool any_bad = merge_podiums(&podium, bad);
     if (threadIdx.x < podium.size) {
       if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), podium.place);
@@ -205,6 +171,59 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
   }
 }
 
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
+  const int64_t index = blockIdx.x / a.splits;
+  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const RaceRequest r = race_request(a.p, index);
+  if (r.who.live()) take_arrivals(a, r, index, rank, Unfiltered{});
+  else store_no_arrivals(a, r, index, rank);
+}
+
+// With filters a team finds what they keep. Then its blocks are those of a row as above.
+struct FilteredTopkArguments {
+  RaceTopkArguments race;
+  TeamRoom team;
+  CutRoom cut;
+};
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_topk_kernel(const FilteredTopkArguments a) {
+  Team team(a.team);
+  const int64_t index = team.index();
+  RaceRequest r = race_request(a.race.p, index);
+  Filtered kept;
+  if (r.who.live()) {
+    const Filter filter = race_filter(a.race.p, index, &r);
+    kept = kept_of_race(team, r, filter, a.cut).kept;
+  }
+  team.leave();
+  if (r.who.live()) take_arrivals(a.race, r, index, team.rank(), kept);
+  else store_no_arrivals(a.race, r, index, team.rank());
+}
+
+// Each block has a list of k, so the blocks of a row are limited to keep the lists short.
+int64_t most_lists(int64_t rows, int32_t k) {
+  constexpr int64_t kLists = 16 << 10;
+  return kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;
+}
+
+cudaError_t filtered_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                          int64_t* needed) {
+  const int64_t rows = p.count(), most = most_lists(rows, p.k());
+  TeamShape shape = team_shape(device, rows, p.rows, 1);
+  if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
+  const CutPlan cut = cut_plan(shape, rows, p.rows, p.rows);
+  const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
+  const TeamPlan plan = team_plan(shape, rows, cut.items, shape.size > 1 ? rows : 0, lists + flags);
+  const Room room = room_in(workspace);
+  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
+  FilteredTopkArguments a = {{p, room.words, room.words + lists, room.tickets, shape.size}, plan.team(room), cut.room};
+  a.cut.at = plan.shared_bytes();
+  return launch_teams(filtered_topk_kernel<LocalTeam>, filtered_topk_kernel<ClusterTeam>,
+                      filtered_topk_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+}
+
 }  // namespace
 
 cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
@@ -215,10 +234,10 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  // Each split has a list of k, so the number of splits is limited to keep the lists short.
-  constexpr int64_t kLists = 16 << 10;
+  if (p.law.rules & kFiltered) return filtered_topk(p, workspace, device, stream, needed);
+  const int64_t most = most_lists(rows, k);
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
-  if (splits > kLists / (rows * k)) splits = kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;
+  if (splits > most) splits = most;
   const Room room = room_in(workspace);
   const int64_t words = rows * splits * (k + 1);
   if (splits > 1 && (rows > room.ticket_count || words > room.word_count))

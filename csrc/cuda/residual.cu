@@ -1,5 +1,5 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
-#include "law_sums.cuh"
+#include "cut.cuh"
 #include "specdec/chain.h"
 #include "specdec/request.h"
 
@@ -11,6 +11,10 @@ namespace {
 struct ResidualArguments {
   ResidualParams p;
   PairArguments pair;
+};
+
+struct FilteredResidualArguments : ResidualArguments {
+  CutRoom cut;
 };
 
 // Are tokens token .. token + 3 one vector in memory?
@@ -41,8 +45,22 @@ __device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t i
   if (p.status.data) p.status.data[index] = status;
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
+// epsilon of tokens token .. token + 3: none accepts what the target's filters drop.
+template <class Kept>
+__device__ __forceinline__ Four spared(const LawRowOf<Kept>& target, int32_t token, float epsilon) {
+  Four four = {{epsilon, epsilon, epsilon, epsilon}};
+  if constexpr (Kept::kFiltered) {
+    if (epsilon == 0.0f) return four;
+    const Four raw = four_elements(target.row, token);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (!target.kept.keeps(raw.value[k], token + k)) four.value[k] = 0.0f;
+  }
+  return four;
+}
+
+template <class Kept, class Team, class Arguments>
+__device__ __forceinline__ void find_residual(const Arguments& a) {
   const ResidualParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
@@ -58,22 +76,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   const int64_t n = who.index;
   int32_t status = kStatusOk;
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
-  LawRow sides[2] = {law_row(p.target, i, j, law_at(p.target_law, n, j, &status)),
-                     law_row(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
+  LawRowOf<Kept> sides[2] = {law_row<Kept>(p.target, i, j, law_at(p.target_law, n, j, &status)),
+                             law_row<Kept>(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, n, j, a.cut, sides, &status);
+  else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   float weight = 0.0f, rejected = 0.0f;
   over_sum_tiles(
       team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
+        const Four over = spared(sides[0], token, epsilon);
         Four left;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const float drafted = mul(h, draft.value[k]);
           left.value[k] = residual_weight(target.value[k], drafted);
           weight = add(weight, left.value[k]);
-          rejected = add(rejected, rejected_weight(target.value[k], drafted, epsilon));
+          rejected = add(rejected, rejected_weight(target.value[k], drafted, over.value[k]));
         }
         store_four(probs, token, vocab, left);
       },
@@ -103,17 +123,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
   team.leave();
 }
 
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
+  find_residual<Unfiltered, Team>(a);
+}
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_residual_kernel(const FilteredResidualArguments a) {
+  find_residual<Filtered, Team>(a);
+}
+
 }  // namespace
 
 cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   if (p.count() == 0) return *needed = 0, cudaSuccess;
   Device device;
   TeamPlan plan;
-  ResidualArguments a = {p, {}};
-  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair);
+  CutPlan cut;
+  FilteredResidualArguments a = {{p, {}}, {}};
+  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair, &cut);
   if (e != cudaSuccess || *needed) return e;
-  return launch_teams(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan, device,
-                      a, plan.shared_bytes(), stream);
+  a.cut = cut.room;
+  if (has_filters(p))
+    return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
+                        filtered_residual_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+  return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
+                                         residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
 }
 
 }  // namespace cuda

@@ -79,7 +79,8 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const Row&
 }
 
 // A first guess at the best score: the token of the lane's group that arrives first.
-__device__ __forceinline__ void offer_first_arrival(const Weights& weights, int32_t first, int groups,
+template <class Kept>
+__device__ __forceinline__ void offer_first_arrival(const WeightsOf<Kept>& weights, int32_t first, int groups,
                                                     const LaneNoise& words, Candidate* mine) {
   const Row& row = weights.target.row;
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
@@ -89,8 +90,8 @@ __device__ __forceinline__ void offer_first_arrival(const Weights& weights, int3
 }
 
 // Evaluates those tokens of a lane's vector that could still win. The vector begins with `column`.
-template <class T>
-__device__ __forceinline__ void open_vector(const Weights& weights, const Noise& visible, const uint4& values,
+template <class T, class Kept>
+__device__ __forceinline__ void open_vector(const WeightsOf<Kept>& weights, const Noise& visible, const uint4& values,
                                             int32_t column, float to_beat, Candidate* mine) {
   const Row& row = weights.target.row;
   const Noise noise = opaque(visible);
@@ -116,9 +117,10 @@ __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) 
 }
 
 // Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
-template <class T>
-__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const Weights& weights, int32_t first,
-                                                    int steps, const LaneNoise& words, float to_beat, bool* bad) {
+template <class T, class Kept>
+__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const WeightsOf<Kept>& weights,
+                                                    int32_t first, int steps, const LaneNoise& words, float to_beat,
+                                                    bool* bad) {
   float largest[kVectors], top = -kInfinity;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
@@ -143,8 +145,8 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
 // The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` returns a vector
 // of the batch for the second time. race_part reads it from the cache, because eight vectors would take too many
 // registers until then. An epilogue has its logits in registers alone and returns batch.at(step).
-template <class T, class Again>
-__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights& weights, const Noise& noise,
+template <class T, class Kept, class Again>
+__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
                                            bool* bad, Again&& again) {
   const float to_beat = from_ordered(load_relaxed(best));
@@ -164,7 +166,8 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const Weights&
 }
 
 // The winner of this block's part of a row under `weights`, as a column. Every thread gets it.
-__device__ __forceinline__ RowPartial race_part(const Weights& weights, const Noise& noise, Part part) {
+template <class Kept>
+__device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();

@@ -5,6 +5,9 @@
 //   chain_kernel      a team of blocks walks each request in order and stops (walker.cuh). Rows past the last one
 //                     decided are not read. A team is one block in large batches, a cluster or a software cluster in
 //                     smaller ones. A software cluster takes the log-sum-exps of several rows between two barriers.
+//
+// With filters: the same, but every row has a team of its own in the first shape, and the second takes one row at a
+// time.
 #include "race_request.cuh"
 #include "specdec/chain.h"
 #include "team_rows.cuh"
@@ -50,6 +53,17 @@ __device__ __forceinline__ bool reachable(const ChainRequest& r, int32_t node) {
   return true;
 }
 
+// By the last block to come: a warp walks over the winners, which are in `splits` parts each.
+__device__ __forceinline__ void walk_winners(const ChainRequest& r, int64_t request, const WideKey* partials, int splits,
+                                             int32_t status) {
+  const Verdict verdict = verdict_at(r.p, request);
+  WinnerOps ops{verdict, partials, request * (r.p.max_drafts() + 1) * splits, splits};
+  Walk at = walk_from(0, 0);
+  if (r.readable) walk_race(r, ops, &at, &status);
+  else if (!r.idle) ops.emit(0, 0, 0);
+  finish(verdict, accepted_by(r, at), status);
+}
+
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_kernel(const RaceRowsArguments a) {
   const ChainParams& p = a.p;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
@@ -63,13 +77,36 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
-  const Verdict verdict = verdict_at(p, request);
-  WinnerOps ops{verdict, a.room.words, request * rows * a.splits, a.splits};
-  Walk at = walk_from(0, 0);
-  int32_t status = r.status;
-  if (r.readable) walk_race(r, ops, &at, &status);
-  else if (!r.idle) ops.emit(0, 0, 0);
-  finish(verdict, accepted_by(r, at), status);
+  walk_winners(r, request, a.room.words, a.splits, r.status);
+}
+
+struct FilteredRowsArguments {
+  ChainParams p;
+  TeamRoom team;
+  unsigned* tickets;  // one a request
+  WideKey* partials;  // one a row
+  CutRoom cut;
+};
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_rows_kernel(const FilteredRowsArguments a) {
+  const ChainParams& p = a.p;
+  Team team(a.team);
+  const int64_t row = team.index();
+  const int32_t rows = p.max_drafts() + 1, node = static_cast<int32_t>(row % rows);
+  const int64_t request = row / rows;
+  const ChainRequest r(p, request);
+  const RowFilters filters(r, {}, {});
+  if (reachable(r, node)) {
+    const RaceRequest race = race_of(row_at(p.target, r.target_row(node)), r.target_law,
+                                     r.noise_at_depth(node, kStreamRace));
+    const RowPartial found = filtered_winner(team, race, filters.target, a.cut);
+    if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);
+  }
+  team.leave();
+  if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows)) || threadIdx.x >= 32) return;
+  walk_winners(r, request, a.partials, 1, r.status | filters.status());
 }
 
 // ---- row by row -----------------------------------------------------------------------------------------------------
@@ -79,6 +116,14 @@ using ChainArguments = WalkArguments<ChainParams>;
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
   walk_request<ChainRequest, Team, kRowsAtOnce>(a);
+}
+
+using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_chain_kernel(const FilteredChainArguments a) {
+  walk_request<ChainRequest, Team, 1, RowFilters>(a);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -110,6 +155,32 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
                       plan.shared_bytes(), stream);
 }
 
+cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                                 int64_t* needed) {
+  const int64_t rows = p.batch() * (p.max_drafts() + 1);
+  const TeamShape shape = team_shape(device, rows, p.target, 1);
+  const CutPlan cut = cut_plan(shape, rows, p.target, p.target);
+  const TeamPlan plan = team_plan(shape, rows, cut.items, p.batch(), rows * kWordsAPartial);
+  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
+  FilteredRowsArguments a = {p, plan.team(room), room.tickets, room.words, cut.room};
+  a.cut.at = plan.shared_bytes();
+  return launch_teams(filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
+                      filtered_rows_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+}
+
+cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                                  int64_t* needed) {
+  const TeamShape shape = team_shape(device, p.batch(), p.target, 1);
+  const CutPlan cut = cut_plan(shape, p.batch(), p.target, p.draft.data ? p.draft : p.target);
+  const TeamPlan plan = walk_plan(shape, p.batch(), cut.items);
+  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
+  FilteredChainArguments a = {walk_arguments(p), cut.room};
+  use_room(a, plan, room);
+  a.cut.at = plan.shared_bytes();
+  return launch_teams(filtered_chain_kernel<LocalTeam>, filtered_chain_kernel<ClusterTeam>,
+                      filtered_chain_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+}
+
 }  // namespace
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
@@ -122,6 +193,9 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
   // Rows that fit the device at once take the time of one row. More rows would need a second wave, and half of them are
   // not needed.
   const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
+  if (has_filters(p))
+    return p.method == Method::kRace && few ? launch_filtered_rows(p, device, room, stream, needed)
+                                            : launch_filtered_chain(p, device, room, stream, needed);
   return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
                                           : launch_chain(p, device, room, stream, needed);
 }

@@ -6,6 +6,7 @@
 
 #include "mass_row.cuh"
 #include "specdec/walk.h"
+#include "weights.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -48,8 +49,49 @@ __device__ __forceinline__ Memory nothing_remembered(bool writes) {
   return memory;
 }
 
+// The filters of a request, in kernels that know none.
+struct NoFilters {
+  using Kept = Unfiltered;
+  static constexpr bool kFiltered = false;
+  __device__ int32_t status() const { return kStatusOk; }
+  __device__ int count() const { return -1; }
+  __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
+};
+
+// What they keep of a row is known once the row was looked through.
+struct RowFilters {
+  using Kept = Filtered;
+  static constexpr bool kFiltered = true;
+  Shared<Cut> cuts;    // by place, as `looked_through`
+  Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow
+  Filter target, draft;
+  int32_t bits = kStatusOk;
+
+  template <class Topology>
+  __device__ RowFilters(const Topology& t, const Shared<Cut>& known, const Shared<int>& count)
+      : cuts(known), listed(count) {
+    if (!t.readable) return;
+    target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &bits);
+    if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &bits);
+  }
+  __device__ int32_t status() const { return bits; }
+  __device__ int count() const { return listed[0]; }
+  __device__ Filtered kept(unsigned side, int32_t place) const {
+    const bool on = side == kTarget ? target.on() : draft.on();
+    if (!on) return {};
+    return {cuts[place], side == kTarget ? target.order : draft.order};
+  }
+};
+
+template <class Filters, class Topology>
+__device__ __forceinline__ Filters filters_of(const typename Topology::Params& p, int64_t request,
+                                              const Shared<Cut>& cuts, const Shared<int>& listed) {
+  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), cuts, listed);
+  else return {};
+}
+
 // The row operations, by the lanes of the walking warp together.
-template <class Topology>
+template <class Topology, class Filters>
 struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
@@ -57,6 +99,7 @@ struct AskingOps {
   const Shared<KnownRow>& looked_through;  // by place: see place_of
   Memory& memory;
   Order& order;
+  const Filters& filters;
 
   __device__ bool argmax(int32_t node, Draw* draw) {
     if (!know(node, kTarget)) return false;
@@ -65,6 +108,7 @@ struct AskingOps {
   }
 
   __device__ bool race(int32_t node, const Noise& noise, Draw* draw) {
+    if (!know(node, rows_cut())) return false;
     *draw = memory.drawn;
     return drawn(node, noise);
   }
@@ -73,12 +117,17 @@ struct AskingOps {
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know(node, rows_needed())) return false;
     *status |= row_status(node, rows_needed());
-    *p = law_of({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(node, kTarget))}, token, status);
+    const LawRowOf<Kept> target = {row_at(t.p.target, t.target_row(node)),
+                                   known_law(t.target_law, known(node, kTarget)), nullptr,
+                                   filters.kept(kTarget, place_of(node, kTarget))};
+    *p = law_of(target, token, status);
+    if constexpr (Filters::kFiltered)
+      if (filters.target.on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
     *q = 1.0f;
-    if (t.has_draft())
-      *q = law_of({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
-                   t.p.draft_map.data},
-                  token, status);
+    if (!t.has_draft()) return true;
+    const LawRowOf<Kept> draft = {row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
+                                  t.p.draft_map.data, filters.kept(kDraft, place_of(node, kDraft))};
+    *q = law_of(draft, token, status);
     return true;
   }
 
@@ -97,7 +146,7 @@ struct AskingOps {
   }
 
   __device__ bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
-    const unsigned sides = t.has_draft() ? rows_needed() : 0u;
+    const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
     if (!know(node, sides)) return false;
     *draw = memory.drawn;
     draw->status |= row_status(node, sides);
@@ -115,6 +164,13 @@ struct AskingOps {
   }
 
  private:
+  using Kept = typename Filters::Kept;
+
+  // The row that must be looked through before a race over it.
+  __device__ unsigned rows_cut() const {
+    if constexpr (Filters::kFiltered) return filters.target.on() ? kTarget : 0u;
+    return 0u;
+  }
   // The rows that must be looked through before their probabilities are known.
   __device__ unsigned rows_needed() const {
     return (t.target_law.needs_row() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_row() ? kDraft : 0u);
@@ -182,16 +238,17 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 }
 
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
-template <class Topology>
+template <class Topology, class Filters>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
-                        const Shared<KnownRow>& looked_through, const Shared<Memory>& shared_memory,
-                        const Shared<Order>& shared_order) {
+                        const Shared<KnownRow>& looked_through, const Shared<Cut>& cuts,
+                        const Shared<int>& listed, const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
   const Topology t(p, request);
+  const Filters filters = filters_of<Filters, Topology>(p, request, cuts, listed);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};
-  int32_t status = memory.status | t.status;  // each lane's own until the end
-  AskingOps<Topology> ops{t, verdict, rows_at_once, looked_through, memory, order};
+  int32_t status = memory.status | t.status | filters.status();  // each lane's own until the end
+  AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, looked_through, memory, order, filters};
   const bool through = walk(t, p.method, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), memory.status);

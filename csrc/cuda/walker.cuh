@@ -2,7 +2,7 @@
 // out.
 #pragma once
 
-#include "law_sums.cuh"
+#include "cut.cuh"
 #include "walk_orders.cuh"
 
 namespace specdec {
@@ -20,6 +20,11 @@ struct WalkArguments {
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
   int held_fours;   // vectors of each; 0 if they do not fit
+};
+
+template <class Params>
+struct FilteredWalkArguments : WalkArguments<Params> {
+  CutRoom cut;
 };
 
 // ---- what is known of rows ------------------------------------------------------------------------------------------
@@ -42,32 +47,58 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
 }
 
 // The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
-template <class Params>
-__device__ __forceinline__ LawRow ordered_target(const WalkArguments<Params>& a, const Order& order,
-                                                 const Shared<KnownRow>& looked_through) {
+template <class Params, class Filters>
+__device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_target(const WalkArguments<Params>& a,
+                                                                           const Order& order,
+                                                                           const Shared<KnownRow>& looked_through,
+                                                                           const Filters& filters) {
   KnownRow whole = kNothingKnown;
   if (order.target_law.needs_row()) whole = looked_through[order.target_place];
-  return {row_at(a.p.target, order.target), known_law(order.target_law, whole)};
+  return {row_at(a.p.target, order.target), known_law(order.target_law, whole), nullptr,
+          filters.kept(kTarget, order.target_place)};
 }
-template <class Params>
-__device__ __forceinline__ LawRow ordered_draft(const WalkArguments<Params>& a, const Order& order,
-                                                const Shared<KnownRow>& looked_through) {
+template <class Params, class Filters>
+__device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_draft(const WalkArguments<Params>& a,
+                                                                          const Order& order,
+                                                                          const Shared<KnownRow>& looked_through,
+                                                                          const Filters& filters) {
   KnownRow whole = kNothingKnown;
   if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
-  return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data};
+  return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data,
+          filters.kept(kDraft, order.draft_place)};
+}
+
+// What is known of the rows that were ordered, and what their filters keep, into shared memory. One node at a time; the
+// target's row comes last, so that its list stays.
+template <class Params, class Team>
+__device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<Params>& a, Team& team,
+                                                   const Order& order, const RowFilters& filters,
+                                                   const Shared<KnownRow>& looked_through) {
+#pragma unroll 1
+  for (int side = 1; side >= 0; --side) {
+    if (!(order.sides >> side & 1u)) continue;
+    const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
+    const FilteredRow found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
+                                            side == 0 ? filters.target : filters.draft, a.cut);
+    if (threadIdx.x != 0) continue;
+    looked_through[side] = found.known;
+    filters.cuts[side] = found.kept.cut;
+    filters.listed[0] = side == 0 ? found.listed : -1;
+  }
 }
 
 // ---- a draw ---------------------------------------------------------------------------------------------------------
 
 // The weights to draw by.
-template <class Topology>
-__device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename Topology::Params>& a, int request,
-                                                   const Order& order, const Shared<KnownRow>& looked_through,
-                                                   const Shared<unsigned>& tried) {
+template <class Topology, class Filters>
+__device__ __forceinline__ WeightsOf<typename Filters::Kept> ordered_weights(
+    const WalkArguments<typename Topology::Params>& a, int request, const Order& order,
+    const Shared<KnownRow>& looked_through, const Filters& filters, const Shared<unsigned>& tried) {
   if (order.residual && !order.end)
-    return weights_of_residual(ordered_target(a, order, looked_through), ordered_draft(a, order, looked_through),
-                               order.taken);
-  Weights weights = weights_of_row(row_at(a.p.target, order.target), order.target_law);
+    return weights_of_residual(ordered_target(a, order, looked_through, filters),
+                               ordered_draft(a, order, looked_through, filters), order.taken);
+  WeightsOf<typename Filters::Kept> weights = weights_of_row(row_at(a.p.target, order.target), order.target_law,
+                                                             filters.kept(kTarget, order.target_place));
   if (!order.end) return weights;
   if constexpr (Topology::kSiblings) {
     weights.tried = tried;
@@ -84,10 +115,11 @@ __device__ __forceinline__ Weights ordered_weights(const WalkArguments<typename 
 
 // Looks through rows, then draws, as ordered. Afterwards every member knows the draw, unless the walk ends with it.
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
-template <class Topology, class Team>
-__device__ __forceinline__ void take_draw(const WalkArguments<typename Topology::Params>& a, Team& team,
+template <class Topology, class Team, class Filters, class Arguments>
+__device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
                                           const Order& order, const Shared<KnownRow>& looked_through,
-                                          const Shared<unsigned>& tried, const Shared<Memory>& memory) {
+                                          const Filters& filters, const Shared<unsigned>& tried,
+                                          const Shared<Memory>& memory) {
   Part part = {team.rank(), team.size()};
   RowPartial found, looked = kNoPart;
 #pragma unroll 1
@@ -101,15 +133,20 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
   }
   if (order.kind == Order::kLook) return;
 
-  Weights weights = ordered_weights<Topology>(a, team.index(), order, looked_through, tried);
+  auto weights = ordered_weights<Topology>(a, team.index(), order, looked_through, filters, tried);
+  const int listed = filters.count();
   bool writes = team.rank() == 0;
   int32_t status = looked.status;
   if (looked.best.token != kNoToken) status |= kDraftWeighs;
   for (;;) {
-    found = race_part(weights, order.noise, part);
+    if (listed < 0)
+      found = race_part(weights, order.noise, part);
+    else if constexpr (Filters::kFiltered)
+      found = race_listed(race_of(weights.target.row, order.target_law, order.noise), weights, listed, a.cut,
+                          static_cast<KnownRow>(looked_through[order.target_place]).status);
     found.status |= status;
     if (a.p.method == Method::kRace) {  // the walk may go on
-      found = best_of_team(team, found);
+      if (listed < 0) found = best_of_team(team, found);
     } else if (part.size > 1) {
       const int64_t first = static_cast<int64_t>(team.index()) * part.size;
       if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, found);
@@ -120,7 +157,7 @@ __device__ __forceinline__ void take_draw(const WalkArguments<typename Topology:
     if (found.best.token != kNoToken || !order.residual || (status & kStatusEmptyResidual)) break;
     // p and q are equal up to rounding. The last member alone draws from p.
     status = found.status | kStatusEmptyResidual;
-    weights = weights_of_row(weights.target.row, order.target_law);
+    weights = weights_of_row(weights.target.row, order.target_law, weights.target.kept);
     part = {0, 1};
   }
   if (order.sides && !(found.status & kDraftWeighs)) found.status |= kStatusNonFinite;
@@ -156,12 +193,13 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 // A node's rows are read from memory once, for their log-sum-exps. From the second child on, sums over both rows are
 // needed. These are floats, so their last bits are this backend's own. They are taken from p and q in the team's shared memory or, if a member's part does not fit, read again from
 // the L2 cache.
-template <class Team, class Params>
+template <class Team, class Params, class Filters>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                            const Shared<KnownRow>& looked_through, const Shared<unsigned>& tried,
-                                            const Shared<Memory>& memory) {
+                                            const Shared<KnownRow>& looked_through, const Filters& filters,
+                                            const Shared<unsigned>& tried, const Shared<Memory>& memory) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  const LawRow target = ordered_target(a, order, looked_through), draft = ordered_draft(a, order, looked_through);
+  const auto target = ordered_target(a, order, looked_through, filters);
+  const auto draft = ordered_draft(a, order, looked_through, filters);
   const int32_t vocab = a.p.target.vocab;
   float left = 0.0f, untried = 0.0f;
   over_sum_tiles(
@@ -198,34 +236,45 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// A team walks one request. `rows_at_once` is at most `kRows`.
-template <class Topology, class Team, int kRows>
-__device__ __forceinline__ void walk_request(const WalkArguments<typename Topology::Params>& a) {
+// A team walks one request. `rows_at_once` is at most `kRows`, and 1 with filters.
+template <class Topology, class Team, int kRows, class Filters = NoFilters, class Arguments>
+__device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(KnownRow, looked_through, 2 * kRows);
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
+  Shared<Cut> cuts = {};
+  Shared<int> listed = {};
+  if constexpr (Filters::kFiltered) {
+    SPECDEC_SHARED(Cut, room, 2);
+    SPECDEC_SHARED(int, count, 1);
+    cuts = room, listed = count;
+    if (threadIdx.x == 0) count[0] = -1;
+  }
   Team team(a.team);
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
   for (;;) {
     __syncthreads();
-    if (warp_id() == 0) walk_on<Topology>(a.p, team.index(), a.rows_at_once, looked_through, memory, ordered);
+    if (warp_id() == 0)
+      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, cuts, listed, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
+    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), cuts, listed);
     if (order.kind == Order::kSums) {
-      take_sums(a, team, order, looked_through);
+      if constexpr (Filters::kFiltered) take_filtered_sums(a, team, order, filters, looked_through);
+      else take_sums(a, team, order, looked_through);
       continue;
     }
     if constexpr (Topology::kSiblings) {
       if (order.end) mark_tried(Topology(a.p, team.index()), order.node, order.end, tried);
       if (order.kind == Order::kMasses) {
-        take_masses(a, team, order, looked_through, tried, memory);
+        take_masses(a, team, order, looked_through, filters, tried, memory);
         continue;
       }
     }
-    take_draw<Topology>(a, team, order, looked_through, tried, memory);
+    take_draw<Topology>(a, team, order, looked_through, filters, tried, memory);
   }
   team.leave();
 }

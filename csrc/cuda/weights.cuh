@@ -4,6 +4,7 @@
 
 #include "rows.cuh"
 #include "specdec/draft_map.h"
+#include "specdec/filter.h"
 #include "specdec/residual.h"
 
 namespace specdec {
@@ -14,18 +15,43 @@ struct LogAbove {
   __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + 1e-5f; }
 };
 
-// A row and what is known of its law.
-struct LawRow {
+// What is kept of a row in kernels without filters, which do not pay for them: everything.
+struct Unfiltered {
+  static constexpr bool kFiltered = false;
+  __device__ bool keeps(float, int32_t) const { return true; }
+  __device__ bool reaches(float) const { return true; }
+};
+
+// What a row's filters keep; everything, tokens without weight too, if they are off.
+struct Filtered {
+  static constexpr bool kFiltered = true;
+  Cut cut = {-kInfinity, kNoToken};
+  Logits order = {1.0f};
+  __device__ bool keeps(float raw, int32_t column) const { return cut.keeps(order.scaled(raw), column); }
+  // Can an element up to this be kept?
+  __device__ bool reaches(float largest) const { return order.scaled(largest) >= cut.value; }
+};
+
+// A row and what is known of its law. `Kept` is Unfiltered or Filtered.
+template <class Kept>
+struct LawRowOf {
   Row row;
   KnownLaw known;
   const int32_t* map = nullptr;  // the target's tokens of its columns, if the draft has its own vocabulary
+  Kept kept = {};
   __device__ DraftMap columns() const { return {map, row.vocab}; }
+  __device__ float probability(int32_t column, float raw) const {
+    return kept.keeps(raw, column) ? known.probability(column, raw) : 0.0f;
+  }
 };
+
+using LawRow = LawRowOf<Unfiltered>;
 
 // The weights of a race: p, or (p - h q)^+. The kind and the spaces are the same for a whole block, and only rare code
 // looks at them. So one kernel holds all of them.
-struct Weights {
-  LawRow target, draft;
+template <class Kept>
+struct WeightsOf {
+  LawRowOf<Kept> target, draft;
   bool residual;
   float draft_prob;
   int32_t excluded;  // this token has no weight (a one-hot draft was rejected); kNoToken: none
@@ -34,6 +60,7 @@ struct Weights {
 
   // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
   __device__ float log_bound(float largest) const {
+    if (!target.kept.reaches(largest)) return -kInfinity;
     return target.known.law.in_space([&](auto space) {
       return residual ? space.log_bound(largest, target.known.lse, LogAbove{}) : space.log_bound(largest, LogAbove{});
     });
@@ -43,26 +70,32 @@ struct Weights {
   // may stop early. Only this function reads the draft row. It does not read the target row.
   __device__ float log_weight(float raw, int32_t token, float needed) const {
     if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
+    if (!target.kept.keeps(raw, token)) return -kInfinity;
     if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     return target.known.law.in_space([&](auto space) {
       if (!residual) return space.log_weight(raw);
       const float p = space.probability(raw, target.known.lse);
       const int32_t column = draft.columns().column(token);
-      const float q = column == kNoColumn ? 0.0f : draft.known.probability(column, element(draft.row, column));
+      const float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
       return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
     });
   }
 };
 
-__device__ __forceinline__ Weights weights_of_row(const Row& row, const Law& law) {
-  Weights weights = {};
-  weights.target = {row, nothing_known(law)};
+using Weights = WeightsOf<Unfiltered>;
+
+template <class Kept = Unfiltered>
+__device__ __forceinline__ WeightsOf<Kept> weights_of_row(const Row& row, const Law& law, const Kept& kept = {}) {
+  WeightsOf<Kept> weights = {};
+  weights.target = {row, nothing_known(law), nullptr, kept};
   weights.excluded = kNoToken;
   return weights;
 }
 
-__device__ __forceinline__ Weights weights_of_residual(const LawRow& target, const LawRow& draft, float h) {
-  Weights weights = {};
+template <class Kept>
+__device__ __forceinline__ WeightsOf<Kept> weights_of_residual(const LawRowOf<Kept>& target,
+                                                               const LawRowOf<Kept>& draft, float h) {
+  WeightsOf<Kept> weights = {};
   weights.target = target;
   weights.draft = draft;
   weights.residual = true;
@@ -72,12 +105,13 @@ __device__ __forceinline__ Weights weights_of_residual(const LawRow& target, con
 }
 
 // p(token). Adds the status of the one element, unless the law needs the whole row, which has its own status.
-__device__ __forceinline__ float law_of(const LawRow& side, int32_t token, int32_t* status) {
+template <class Kept>
+__device__ __forceinline__ float law_of(const LawRowOf<Kept>& side, int32_t token, int32_t* status) {
   const int32_t column = side.columns().column(token);
   if (column == kNoColumn) return 0.0f;
   const float raw = element(side.row, column);
   if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= kStatusNonFinite;
-  return side.known.probability(column, raw);
+  return side.probability(column, raw);
 }
 
 }  // namespace cuda

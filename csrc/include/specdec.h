@@ -122,7 +122,7 @@ typedef struct specdec_counter {
 /* From a row's values to its law. Temperature 0 is the argmax, so a law of zeros is greedy. At any other temperature
  * logits are divided by it, and probabilities are final.
  *
- * Filters (logits, on the CPU) are looked at where `rules` has SPECDEC_FILTERED. Then top_k <= 0, top_p >= 1 and
+ * Filters (of logits) are looked at where `rules` has SPECDEC_FILTERED. Then top_k <= 0, top_p >= 1 and
  * min_p <= 0 are off. What they keep is said with Python's Sampling; the other rules are its top_p_after, ties and
  * at_temperature. */
 typedef struct specdec_law {

@@ -6,13 +6,12 @@ import json
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._filters import LACKING, unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
+__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable"]
 
-HAS = [name for name in OPS if name not in LACKING]
+HAS = list(OPS)
 
 _WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
 _SPARES = 2

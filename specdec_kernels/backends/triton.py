@@ -3,17 +3,11 @@
 import torch
 
 from specdec_kernels import triton_kernels
-from specdec_kernels.backends import _filters
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
-__all__ = [*triton_kernels.__all__, "unavailable", "unsupported"]
+__all__ = [*triton_kernels.__all__, "unavailable"]
 
 globals().update({name: getattr(triton_kernels, name) for name in triton_kernels.__all__})
-
-
-def unsupported(op, call):
-    """The reason why a call cannot be done here, or None."""
-    return _filters.unsupported(op, call) if op.name == "logprobs" else None
 
 
 def unavailable():

@@ -9,7 +9,17 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _filters, _launch
 
 import specdec_kernels
-from specdec_kernels import Sampling, cutoff, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from specdec_kernels import (
+    Sampling,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+    verify_tree,
+)
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.trees import tree_call
@@ -204,3 +214,27 @@ def test_requests_by_index():
 
     for one, other in zip(*both(run, rows), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("top", [0, 5])
+def test_logprobs(top):
+    rows = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": None})["target"].view(20, 70)
+    rows[6, 3:] = -torch.inf
+    tokens = rows.nan_to_num(-9.0).argsort(-1, descending=True)[torch.arange(20), torch.arange(20) % 4]
+    tokens[[1, 4, 9]] = torch.tensor([-1, 70, -2])
+    for sampling in (Sampling(), *(mixed(20, **rules) for rules in RULES)):
+
+        def run(rows, sampling=sampling):
+            status = torch.full((20,), -77, dtype=torch.int32, device=rows.device)
+            where = Sampling(*map(on_device, sampling)) if rows.device.type != "cpu" else sampling
+            return *logprobs(rows, tokens.to(rows.device), sampling=where, top=top, status=status), status
+
+        for one, other in zip(*both(run, rows), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_logprobs_over_several_tiles():
+    rows = rows_of(2, 8300)
+    for sampling in (None, Sampling(top_k=50, top_p=0.9)):
+        for one, other in zip(*both(logprobs, rows, rows.argsort(-1)[:, -7], sampling=sampling, top=9), strict=True):
+            assert torch.equal(one, other)

@@ -8,7 +8,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling, backends
-from specdec_kernels.backends import _filters
+
 from specdec_kernels.generate import Controller, ModelDrafter, NgramDrafter, chains, generate, load_model, trees
 from specdec_kernels.generate.control import log_probability
 from specdec_kernels.generate.noise import keywords
@@ -267,14 +267,17 @@ def test_nothing_is_told_that_was_not_asked_for(pair):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(sampling=Sampling(top_p=0.9)), "cannot do this race_sample: sampling.top_p: expected none"),
-        (dict(sampling=Sampling(top_k=[0])), "cannot do this race_sample: sampling.top_k: expected none"),
-        (dict(logprobs=0), "cannot do this logprobs: it has no such op"),
+        (dict(sampling=Sampling(top_p=0.9)), "cannot do this race_sample: another has it"),
+        (dict(sampling=Sampling(top_k=[0])), "cannot do this race_sample: another has it"),
+        (dict(logprobs=0), "cannot do this logprobs: another has it"),
     ],
     ids=["number", "of each prompt", "logprobs"],
 )
-def test_a_backend_without_filters_says_so_before_the_first_token(small_pair, monkeypatch, options, message):
-    module = SimpleNamespace(unsupported=_filters.unsupported, race_sample=lambda call: None)
+def test_a_backend_that_lacks_something_says_so_before_the_first_token(small_pair, monkeypatch, options, message):
+    def unsupported(op, call):
+        return "another has it" if op.name == "logprobs" or call.law.rules else None
+
+    module = SimpleNamespace(unsupported=unsupported, race_sample=lambda call: None)
     monkeypatch.setitem(backends._BACKENDS, "bare", (module, ("cpu",)))
     monkeypatch.delitem(backends._loaded, "bare", raising=False)
     with specdec.backend("bare"), pytest.raises(RuntimeError, match=message):

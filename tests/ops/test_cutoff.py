@@ -7,11 +7,8 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff
 from specdec_kernels.backends.reference import mass
-from tests.conftest import FILTERING, running
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, poisoned
-
-backend = pytest.fixture(running, name="backend", params=FILTERING)
 
 
 def rows_of(count, vocabulary, seed=0, dtype=torch.float32):

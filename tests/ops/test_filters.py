@@ -11,7 +11,6 @@ import specdec_kernels
 from specdec_kernels import (
     Sampling,
     cutoff,
-    logprobs,
     overlap,
     race_sample,
     race_topk,
@@ -21,7 +20,6 @@ from specdec_kernels import (
 )
 from specdec_kernels.ops import Law
 from specdec_kernels.ops._laws import target_law
-from tests.conftest import FILTERING, PLAYED, running
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import Contexts, Given, completed, output_law
@@ -30,9 +28,6 @@ from tests.support.races import LARGEST
 from tests.support.tree_enumeration import emitted_law
 from tests.support.tree_enumeration import output_law as tree_law
 from tests.support.trees import depths, tree_call
-
-backend = pytest.fixture(running, name="backend", params=FILTERING)
-refusing = pytest.fixture(running, params=PLAYED)
 
 SAMPLINGS = {
     "top_k": Sampling(0.8, top_k=3),
@@ -534,22 +529,6 @@ def test_filters_that_are_off_make_a_call_as_before():
     off = Sampling(0.5, top_k=-3, top_p=1.0, min_p=0.0, ties="all", at_temperature=False)
     assert target_law("logits", None, off, (3,), torch.device("cpu")) == Law("logits", 0.5)
     assert target_law("probs", None, off._replace(temperature=1.0), (3,), torch.device("cpu")) == Law("probs", 1.0)
-
-
-@pytest.mark.interpreted
-@pytest.mark.parametrize("fields", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": torch.tensor([0.5])}], ids=str)
-def test_backends_that_know_no_filters_say_so(refusing, fields):
-    (name,) = fields
-    for op, call in (CALLS["race_sample"], CALLS["residual"]):
-        with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this \w+: sampling\.{name}: "):
-            op(**call, sampling=Sampling(**fields))
-    with pytest.raises(RuntimeError, match=rf"cannot do this residual: draft_sampling\.{name}: "):
-        residual(**CALLS["residual"][1], draft_sampling=Sampling(**fields))
-    if refusing != "triton":
-        with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this cutoff: "):
-            cutoff(rows_of(2))
-    with pytest.raises(RuntimeError, match=rf"backend '{refusing}' cannot do this logprobs: "):
-        logprobs(rows_of(2), torch.zeros(2).long())
 
 
 class TestBoundsOfTheMass:

@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from specdec_kernels import Sampling, logprobs, verify_chain
-from tests.conftest import LOGGING, running
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
-
-backend = pytest.fixture(running, name="backend", params=LOGGING)
 
 
 def rows_of(*lead, vocabulary=33, seed=0):

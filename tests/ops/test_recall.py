@@ -22,7 +22,6 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from specdec_kernels.backends._filters import LACKING
 from specdec_kernels.ops._declaration import Op
 from tests.ops.test_registration import Recorded
 from tests.support.calls import cache, chain, every_call, rows, tree
@@ -97,12 +96,6 @@ def cloned(arguments):
     return tree_map_only(torch.Tensor, torch.clone, arguments)
 
 
-def skip_what_is_refused(running, name):
-    """A call that is refused is not remembered either."""
-    if running != "cpu" and name in LACKING:
-        pytest.skip(f"{running} has no {name}")
-
-
 def variants():
     """Every op's calls: as they are, with outputs given, with a status, with check=True, with all of these."""
     for name, (function, arguments) in every_call().items():
@@ -130,7 +123,6 @@ def variants():
 @pytest.mark.parametrize("function, arguments", variants())
 def test_the_same_call_again(running, function, arguments, checked):
     """Recalled from the second time on, with the first one's outcome; by CUDA where a tensor says which device."""
-    skip_what_is_refused(running, function.__name__)
     arguments = cloned(arguments)
     assert_as_checked(function, arguments)
     checked.clear()
@@ -190,8 +182,7 @@ class TestTensors:
     )
     def test_at_other_addresses(self, running, name, checked):
         function, arguments = every_call()[name]
-        skip_what_is_refused(running, function.__name__)
-        assert_as_checked(function, cloned(arguments))
+            assert_as_checked(function, cloned(arguments))
         others = [cloned(arguments) for _ in range(3)]
         for other in others:
             for tensor in tensors(other):
@@ -263,8 +254,6 @@ def other_filters():
 
 def test_filters_tell_calls_apart(running, checked):
     """Each Sampling makes a call of its own, which is known again with rows and numbers at other addresses."""
-    if running != "cpu":
-        pytest.skip(f"{running} knows no filters")
     base = {"target": rows(57)["target"], "seed": seeds(3), "position": 4}
     calls = [base | options for options in (FILTERED, *other_filters())]
     for call in calls:

@@ -35,6 +35,8 @@ struct Filter {
   // Whether top_p is a share of what that cut keeps.
   SPECDEC_HD bool after_top_k() const { return has_top_k() && (rules & kTopPAfterTopK) != 0; }
   SPECDEC_HD bool after_min_p() const { return has_min_p() && (rules & kTopPAfterMinP) != 0; }
+  // Whether top_p is a share of the row's whole mass.
+  SPECDEC_HD bool of_row() const { return has_top_p() && !after_top_k() && !after_min_p(); }
   // The smallest value that min_p keeps, from the row's largest.
   SPECDEC_HD float floor_below(float largest) const { return has_min_p() ? add(largest, log_min_p) : -kInfinity; }
 };

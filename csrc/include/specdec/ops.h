@@ -10,13 +10,13 @@
   op(race_topk, RaceParams)           \
   op(residual, ResidualParams)        \
   op(overlap, OverlapParams)          \
+  op(cutoff, CutoffParams)            \
+  op(logprobs, LogprobsParams)        \
   op(tree_mask, MaskParams)           \
   op(tree_positions, PositionsParams) \
   op(compact_kv, CompactParams)       \
   op(coin, CoinParams)
 
-#define SPECDEC_CPU_ONLY_OPS(op) \
-  op(cutoff, CutoffParams)       \
-  op(logprobs, LogprobsParams)
+#define SPECDEC_CPU_ONLY_OPS(op)
 
 #define SPECDEC_OPS(op) SPECDEC_CUDA_OPS(op) SPECDEC_CPU_ONLY_OPS(op)

@@ -1,0 +1,101 @@
+// cutoff: a team finds where the filters of a row cut (cut.cuh).
+#include "cut.cuh"
+#include "specdec/request.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the weight of a row's largest
+
+struct CutoffArguments {
+  CutoffParams p;
+  TeamRoom team;
+  CutRoom room;
+};
+
+__device__ __forceinline__ void store(const CutoffParams& p, int64_t index, const KeptRow& kept) {
+  p.value.data[index] = kept.cut.value;
+  p.last.data[index] = kept.cut.last;
+  p.kept.data[index] = static_cast<int32_t>(kept.count);
+  p.mass.data[index] = static_cast<int64_t>(kept.mass);
+  p.max.data[index] = kept.top;
+  if (p.status.data) p.status.data[index] = kept.status;
+}
+
+// The cut at the last token that `cut` keeps, for every thread. The value of `cut` itself may lie between two tokens'.
+template <class Team>
+__device__ __forceinline__ Cut last_kept(Team& team, const Row& row, const Logits& order, const Cut& cut) {
+  RowPartial mine = kNoPart;  // the last of the order is the best of the order turned round
+  over_sum_tiles(
+      team, row.vocab, [](int) {},
+      [&](int32_t token) {
+        const Four four = four_elements(row, token);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float v = order.scaled(four.value[i]);
+          const Candidate c = {-v, row.vocab - 1 - (token + i)};
+          if (token + i < row.vocab && cut.keeps(v, token + i)) mine.best = best_of(c, mine.best);
+        }
+      },
+      [](int) {});
+  const Candidate last = best_of_team(team, best_of_block(mine.best, false)).best;
+  return {-last.score, row.vocab - 1 - last.token};
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
+  const CutoffParams& p = a.p;
+  Team team(a.team);
+  const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
+  const Entry who = entry_of(p.request_index, i);
+  KeptRow kept = {kKeepsAll, -1, 0, 0, -kInfinity, false, who.status()};
+  if (who.live()) {
+    int32_t status = kStatusOk;
+    const Row row = row_at(p.rows, p.rows.offset(i, j));
+    const Law law = law_at(p.law, who.index, j, &status);
+    Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
+    if (law.greedy) {
+      const Draw draw = draw_of(look_through(team, {row, nothing_known(law)}));
+      const float v = Logits{1.0f}.scaled(element(row, draw.token));
+      if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, kStatusOk};
+      kept.status = draw.status;
+    } else {
+      if (!(p.law.rules & kFiltered)) filter.order = law.logits();
+      CutRow<Team> finder(team, row, filter, a.room);
+      const KeptRow whole = finder.look_through(!filter.on() || filter.of_row());
+      kept = whole;
+      if (whole.top > -kInfinity) {
+        kept = finder.kept(whole);
+        if (!filter.on()) kept.cut = kKeepsAll, kept.mass = whole.mass;
+        else if (kept.cut.last == kNoToken) kept.cut = last_kept(team, row, filter.order, kept.cut);
+      }
+    }
+    kept.status |= status;
+  }
+  if (team.rank() == 0 && threadIdx.x == 0) store(p, index, kept);
+  team.leave();
+}
+
+}  // namespace
+
+cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  if (p.count() == 0) return cudaSuccess;
+  Device device;
+  const cudaError_t e = this_device(&device);
+  if (e != cudaSuccess) return e;
+  const TeamShape shape = team_shape(device, p.count(), p.rows, 1);
+  const CutPlan cut = cut_plan(shape, p.count(), p.rows, p.rows);
+  const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
+  const Room room = room_in(workspace);
+  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
+  CutoffArguments a = {p, plan.team(room), cut.room};
+  a.room.at = plan.shared_bytes();
+  return launch_teams(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>, plan, device, a,
+                      a.room.at + cut.shared_bytes(), stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec
