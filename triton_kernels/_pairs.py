@@ -129,9 +129,9 @@ def launch_laws(call, counters, figures, partials, rows, tile, tiles, warps):
         **_launch.number("target_temperature", call.target_law.temperature, "outer", "inner"),
         **_launch.number("draft_temperature", call.draft_law.temperature, "outer", "inner"),
         counters=counters, figures=figures, partials=partials, TARGET=call.target_law.space,
-        DRAFT=call.draft_law.space, TILE=tile, TILES=triton.next_power_of_2(tiles),
+        DRAFT=call.draft_law.space, TILE=tile, TILES=_launch.power_of_2(tiles),
         ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip
     if _launch.is_learned(call.target_law) or _launch.is_learned(call.draft_law):
-        _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **arguments)
+        _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, arguments)
     return arguments

@@ -35,8 +35,8 @@ def coin(call):
     if coins.numel() == 0:
         return
     with _launch.on_device(coins):
-        _launch.launch(
-            coin_kernel, (triton.cdiv(coins.numel(), BLOCK),), 4,
+        arguments = dict(
             **_launch.noise(noise, "outer", "inner"), **_launch.number("index", index, "outer", "inner"),
             stream=stream, count=coins.numel(), inner=coins.shape[1], coins=coins, BLOCK=BLOCK,
         )  # fmt: skip
+        _launch.launch(coin_kernel, (triton.cdiv(coins.numel(), BLOCK),), 4, arguments)

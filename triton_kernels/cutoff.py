@@ -4,7 +4,6 @@ In the second one program does all of a row. Where few cells are open it looks a
 it goes over the row once for each bit of a key. int32 counters, zero before and after a call: the status of each row.
 """
 
-import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._filters import (
@@ -118,7 +117,7 @@ def cutoff(call):
         return
     tile, tiles, warps = _launch.tile_of(vocab)
     words = tiles * tile // 64 + _launch.mass_items_of(vocab) // 2 + 2 * LISTED.value
-    with _launch.on_device(rows), _launch.whole_calls():
+    with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, count, count * words)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
@@ -129,8 +128,8 @@ def cutoff(call):
             **_launch.number("min_p", law.min_p, "outer", "inner"), rules=law.rules,
             value=call.value, last=call.last, count=call.count, mass=call.mass, max=call.max, status=call.status,
             counters=counters, scratch=scratch, ALIGNED=_launch.aligned(rows), TILE=tile,
-            TILES=triton.next_power_of_2(tiles),
+            TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(count, tiles, rows.device)
-        _launch.launch(cutoff_kernel, (count, splits), warps, **arguments, STAGE="scan")
-        _launch.launch(cutoff_kernel, (count,), warps, **arguments, STAGE="cut")
+        _launch.launch(cutoff_kernel, (count, splits), warps, arguments | {"STAGE": "scan"})
+        _launch.launch(cutoff_kernel, (count,), warps, arguments | {"STAGE": "cut"})

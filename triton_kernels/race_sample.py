@@ -82,8 +82,7 @@ def race_sample(call):
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(rows):
         counters, _ = _launch.workspace(rows, 4 * count, 0)
-        _launch.launch(
-            race_sample_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps,
+        arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
             inner=inner, vocab=vocab, draft_map=call.draft_map,
             **_launch.index(call.request_index, call.law.temperature, *call.noise),
@@ -91,3 +90,5 @@ def race_sample(call):
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
             SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
+        splits = _launch.splits_of(count, tiles, rows.device)
+        _launch.launch(race_sample_kernel, (count, splits), warps, arguments)

@@ -114,11 +114,11 @@ def race_topk(call):
     tile, tiles, warps = _launch.tile_of(vocab)
     with _launch.on_device(rows):
         counters, scratch = _launch.workspace(rows, 4 * count, 2 * count * tiles * k)
-        _launch.launch(
-            race_topk_kernel, (count, tiles), warps,
+        arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
             draft_map=call.draft_map, **_launch.index(call.request_index, call.law.temperature, *call.noise),
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
             scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
+        _launch.launch(race_topk_kernel, (count, tiles), warps, arguments)

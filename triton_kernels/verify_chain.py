@@ -380,34 +380,35 @@ def verify_chain(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
-    with _launch.on_device(target), _launch.whole_calls():
+    with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(
             target, 4 * rows + 8 * requests, (4 + _launch.mass_items_of(vocab)) * rows if learns else 0
         )
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1),
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
+            draft_map=None if race else call.draft_map,
+            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            draft_vocab=vocab if draft is None else draft.shape[-1],
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
+            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
+            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+        ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
-            cu_drafts=call.cu_drafts, draft_map=None if race else call.draft_map,
             **_launch.index(
                 call.request_index, None if ragged else call.draft, call.target_law.temperature,
                 call.draft_law.temperature, call.draft_prob, call.epsilon, *call.noise,
             ),
-            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
-            draft_vocab=vocab if draft is None else draft.shape[-1],
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
             **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
-            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
-            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :],
-            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
-            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
-        )  # fmt: skip
+        }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
         if race or learns or isinstance(call.target_law.temperature, torch.Tensor):
             chunks = _launch.chunks_of(requests, splits, width, target.device)
-            _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, **arguments, STAGE="scan")
+            _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, arguments | {"STAGE": "scan"})
         if not race:
-            _launch.launch(verify_chain_kernel, (requests, splits), warps, **arguments, STAGE="emit")
+            _launch.launch(verify_chain_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

@@ -388,33 +388,33 @@ def verify_tree(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
-    with _launch.on_device(target), _launch.whole_calls():
+    with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(
             target, 6 * rows + 8 * requests, (4 + _launch.mass_items_of(vocab)) * rows if learns else 0
         )
         arguments = dict(
-            **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
-            **_launch.rows("target", target), **_launch.rows("draft", draft),
-            draft_map=None if race else call.draft_map,
-            **_launch.index(
-                call.request_index, call.draft, call.target_law.temperature, call.draft_law.temperature, *call.noise
-            ),
-            nodes=nodes, max_depth=call.tokens.shape[1] - 1,
+            draft_map=None if race else call.draft_map, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
-            **_launch.number("target_temperature", call.target_law.temperature, "request"),
-            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
-            **_launch.noise(call.noise, "request"),
             tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
             path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
             figures=scratch, items=scratch[4 * rows :], METHOD="race" if race else "rejection",
             REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
             DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
-        )  # fmt: skip
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+        ) | {
+            **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
+            **_launch.rows("target", target), **_launch.rows("draft", draft),
+            **_launch.index(
+                call.request_index, call.draft, call.target_law.temperature, call.draft_law.temperature, *call.noise
+            ),
+            **_launch.number("target_temperature", call.target_law.temperature, "request"),
+            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
+            **_launch.noise(call.noise, "request"),
+        }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
         split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
         scan_splits = splits if split else 1
         chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
-        _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, **arguments, STAGE="scan")
+        _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, arguments | {"STAGE": "scan"})
         if not race:
-            _launch.launch(verify_tree_kernel, (requests, splits), warps, **arguments, STAGE="emit")
+            _launch.launch(verify_tree_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

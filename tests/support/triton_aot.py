@@ -44,7 +44,7 @@ def recorded(call):
     """The launches of a call: (kernel, warps, arguments)."""
     launches = []
 
-    def record(kernel, grid, num_warps, **arguments):
+    def record(kernel, grid, num_warps, arguments):
         launches.append((kernel, num_warps, arguments))
 
     launch, on_device = _launch.launch, _launch.on_device
