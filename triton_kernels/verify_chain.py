@@ -37,7 +37,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
-    barrier,
+    clear,
     entry_of,
     is_last,
     key_at,
@@ -171,10 +171,7 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
-        barrier()  # all warps have read
-        tl.store(key_at(record), tl.zeros_like(keys), mask=held)
-        tl.store(record + DONE, tl.zeros_like(slot), mask=held)
-        tl.store(record + FLAGS, tl.zeros_like(slot), mask=held)
+    clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     tl.store(num_accepted, n)
     tl.store(status, flags)
     tl.store(request + DONE, 0)
@@ -223,14 +220,11 @@ def walk(
 @triton.jit
 def finish_draw(chain, readable, n, last_token, flags, records, request, tokens, num_accepted, status, width):
     """The verdict of a request whose last token was drawn, and its counters back to zero."""
-    barrier()  # all warps have read
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         token = tl.where(slot < n, token_at(chain, slot), -1)
         tl.store(tokens + slot, tl.where(slot == n, last_token, token), mask=slot < width)
-        held = slot <= tl.where(readable, chain.slots, -1)
-        tl.store(records + 4 * slot + DONE, tl.zeros_like(slot), mask=held)
-        tl.store(records + 4 * slot + FLAGS, tl.zeros_like(slot), mask=held)
+    clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     tl.store(num_accepted, n)
     tl.store(status, flags)
     for word in tl.static_range(2, 5):

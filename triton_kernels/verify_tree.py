@@ -40,6 +40,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Rows,
     barrier,
+    clear,
     entry_of,
     group_tops,
     is_last,
@@ -260,10 +261,7 @@ def finish_walk(
         beyond = (at <= max_depth) & ((at > depth) | (live == 0))
         tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
         tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
-    barrier()  # all warps have read
-    for base in range(0, nodes * ROW, 128):
-        word = base + tl.arange(0, 128)
-        tl.store(records + word, tl.zeros([128], tl.int32), mask=word < nodes * ROW)
+    clear(records, nodes * ROW)
     tl.store(request + DONE, 0)
     tl.store(request + FRONT, 0)
 
