@@ -11,8 +11,8 @@ Programs are threads of which one runs. At every atomic a seeded choice says whi
 - Vector clocks say what happened before what. Accesses of a word by two programs, one of them a write and not both of
   them atomic, are a ``Race`` if neither came before the other. So are atomics of a scope that leaves programs out.
 - A block smaller than a program's threads is replicated: all threads load it, each at its own time, and one of them
-  stores it. In larger ones each place has its thread. Where one thread loads a word and another stores it, either way, a
-  barrier has to stand between.
+  stores it. In larger ones each place has its thread. Where one thread loads a word and another stores it, in either
+  order, a barrier has to stand between.
 
 Values of ``ROWS`` are only read: they are not watched.
 """
