@@ -32,6 +32,14 @@ def host_cost(book):
     return max(times) * 1e6 if times else None
 
 
+def triton_host_cost(method):
+    def value(book):
+        time = book.find("host_cost of Triton", OURS, method=method, part="backend")
+        return time * 1e6 if time else None
+
+    return value
+
+
 def of_unfiltered(filters, kinds, op="race_sample", **case):
     """The largest share of the unfiltered call's time."""
 
@@ -65,6 +73,8 @@ GOALS = [
     Goal("verify_chain(rejection), B = 8: two threads over one", 1.8, True, scaling("rejection")),
     Goal("verify_chain(race), B = 8: two threads over one", 1.8, True, scaling("race")),
     Goal("host cost of a call, µs", 10, False, host_cost),
+    Goal("host cost of Triton's race, nothing launched, µs", 25, False, triton_host_cost("race")),
+    Goal("host cost of Triton's rejection, nothing launched, µs", 35, False, triton_host_cost("rejection")),
     Goal(
         "top_k 50, with top_p or without, min_p: share of unfiltered, any row",
         1.1,

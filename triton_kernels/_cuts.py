@@ -246,15 +246,16 @@ def launch_cuts(
             for name in ("temperature", "top_k", "top_p", "min_p")
             for key, value in _launch.number(name, getattr(law, name), "request", "row").items()
         }
-        _launch.launch(
-            cuts_kernel, (requests * count, _launch.splits_of(requests * count, tiles, rows.device)), warps,
+        arguments = dict(
             target=rows, target_request=0 if ragged else rows.stride(0), target_row=rows.stride(-2), rows=count,
             step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests, draft_map=draft_map, **index,
             tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
-            tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=scratch, **places._asdict(), scratch=scratch[CUT.value * stored :],
-            scratch_row=search_words_of(vocab), DRAFT=draft, ALIGNED=_launch.aligned(rows), TILE=tile,
-            TILES=triton.next_power_of_2(tiles),
+            tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=scratch,
+            **places._asdict(), scratch=scratch[CUT.value * stored :], scratch_row=search_words_of(vocab), DRAFT=draft, ALIGNED=_launch.aligned(rows), TILE=tile,
+            TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
+        splits = _launch.splits_of(requests * count, tiles, rows.device)
+        _launch.launch(cuts_kernel, (requests * count, splits), warps, arguments)
     return scratch
 
 
@@ -269,13 +270,16 @@ def launch_rows(rows, law, index, draft_map, counters, scratch):
     )  # fmt: skip
 
 
+NO_CUTS = {"target_cuts": None, "draft_cuts": None}
+
+
 def launch_pair(call, draft, index, figures, records, records_row, flags, flags_steps, scratch, requests, width):
     """The arguments ``target_cuts`` and ``draft_cuts`` of an op on rows of a target and of a draft, or of no draft.
 
     None for a law without filters. ``figures`` has four words for each of the ``width`` rows of a request.
     """
     cu_drafts = getattr(call, "cu_drafts", None)
-    found = {"target_cuts": None, "draft_cuts": None}
+    found = dict(NO_CUTS)
     if _launch.is_filtered(call.target_law):
         places = Places(figures, 4, records, records_row, flags, *flags_steps)
         found["target_cuts"] = launch_cuts(

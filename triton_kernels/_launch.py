@@ -3,41 +3,121 @@
 import contextlib
 import functools
 import inspect
+import operator
 import threading
 
 import torch
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels import _versions
+from triton.compiler import CompiledKernel, make_backend
+from triton.runtime import driver
 
 INTERPRETED = triton.knobs.runtime.interpret
 
 ANY_NUMBER = 2**31
+POINTERS, SIZES = ("target", "draft", "probs", "mask"), ("vocab", "draft_vocab")  # all that code may depend on
+_here = contextlib.nullcontext()
 _workspaces = threading.local()
 
 
 def kernel(function):
     """``triton.jit`` for a kernel that compiles once for each vocabulary: no other number changes the code."""
     parameters = inspect.signature(function).parameters.values()
-    fixed = {"target", "draft", "probs", "mask", "vocab", "draft_vocab"}
-    varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in fixed]
-    return triton.jit(function, do_not_specialize=varying)
+    varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in (*POINTERS, *SIZES)]
+    found = triton.jit(function, do_not_specialize=varying)
+    found.programs = Programs(parameters)
+    return found
 
 
-def launch(kernel, grid, num_warps, **arguments):
-    """Every launch of this package. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
-    kernel[grid](**arguments, num_warps=num_warps, enable_fp_fusion=False)
+class Programs:
+    """What Triton has compiled of a kernel, by all that decides what is compiled.
+
+    Triton's own launch looks at each of some 70 arguments anew. But a program depends on these only: the device, the
+    warps, the constants, the vocabularies, which tensors there are and their types, and what Triton wants to know of
+    ``POINTERS`` (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types that they are
+    annotated with.
+    """
+
+    def __init__(self, parameters):
+        self.found = {}
+        self._all = tuple_of([p.name for p in parameters])
+        self._numbers = tuple_of([p.name for p in parameters if p.annotation is tl.constexpr or p.name in SIZES])
+        self._tensors = tuple_of([p.name for p in parameters if p.annotation is inspect.Parameter.empty])
+        self._pointers = tuple_of([p.name for p in parameters if p.name in POINTERS])
+
+    def key(self, device, num_warps, arguments):
+        """What decides which program a launch needs."""
+        seen = seen_of(device)
+        return (
+            device, num_warps, self._numbers(arguments),
+            *[None if x is None else x.dtype for x in self._tensors(arguments)],
+            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)],
+        )  # fmt: skip
+
+    def launch(self, kernel, grid, num_warps, arguments):
+        device = driver.active.get_current_device()
+        key = self.key(device, num_warps, arguments)
+        found = self.found.get(key)
+        if found is None:
+            found = jit_launch(kernel, grid, num_warps, arguments)
+            if isinstance(found, CompiledKernel):  # nothing that is still being compiled
+                self.found[key] = found
+        else:
+            x, y, z = (*grid, 1, 1)[:3]
+            stream = driver.active.get_current_stream(device)
+            found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *self._all(arguments))
+
+
+def tuple_of(names):
+    """A function that takes the values of these names from a dict, as a tuple."""
+    get = operator.itemgetter(*names) if names else lambda values: ()
+    return get if len(names) != 1 else lambda values: (get(values),)
+
+
+@functools.cache
+def seen_of(device):
+    """The function by which Triton's backend for a device tells tensors of one type apart."""
+    with torch.cuda.device(device):
+        return make_backend(driver.active.get_current_target()).get_tensor_specialization
+
+
+def is_watched(kernel):
+    """Whether somebody wants to see launches, or to have kernels compiled otherwise."""
+    knobs = triton.knobs.runtime
+    return (
+        has_hooks(knobs.launch_enter_hook) or has_hooks(knobs.launch_exit_hook) or kernel.pre_run_hooks
+        or knobs.add_stages_inspection_hook or knobs.debug or triton.knobs.compilation.instrumentation_mode
+    )  # fmt: skip
+
+
+def has_hooks(hook):
+    return hook is not None and getattr(hook, "calls", True)  # of a chain, or one function
+
+
+def jit_launch(kernel, grid, num_warps, arguments):
+    """Triton's own launch. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
+    return kernel[grid](**arguments, num_warps=num_warps, enable_fp_fusion=False)
+
+
+def launch(kernel, grid, num_warps, arguments):
+    """Every launch of this package."""
+    if INTERPRETED or not _versions.KNOWN_LAUNCH or kernel.programs is None or is_watched(kernel):
+        jit_launch(kernel, grid, num_warps, arguments)
+    else:
+        kernel.programs.launch(kernel, grid, num_warps, arguments)
 
 
 def on_device(tensor):
     """A context in which launches go to the tensor's device."""
     if tensor.is_cuda:
-        return torch.cuda.device(tensor.device)
+        return _here if tensor.device.index == torch.cuda.current_device() else torch.cuda.device(tensor.device)
     if not INTERPRETED:
         raise RuntimeError(
             f"backend 'triton': expected CUDA tensors, got {tensor.device}; for CPU tensors set TRITON_INTERPRET=1 "
             "before specdec_kernels.triton_kernels is first imported"
         )
-    return contextlib.nullcontext()
+    return _here
 
 
 @functools.cache
@@ -46,21 +126,26 @@ def multiprocessors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
+@functools.cache
 def tile_of(vocab):
     """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary only, so nothing else recompiles."""
     tile = min(4096, max(128, triton.next_power_of_2(vocab)))
-    return tile, triton.cdiv(vocab, tile), max(1, tile // 1024)
+    return tile, -(-vocab // tile), max(1, tile // 1024)
+
+
+# Triton's functions are made for kernels, too: on the host they take microseconds, and integers are remembered.
+power_of_2 = functools.cache(triton.next_power_of_2)
 
 
 def mass_items_of(vocab):
     """float32 words of scratch memory for a pair of rows whose masses are learned: ``_rows.mass_items_of`` twice."""
-    return 6 * triton.cdiv(vocab, 1024)
+    return 6 * -(-vocab // 1024)
 
 
 def splits_of(requests, tiles, device):
     """Programs for each row: eight on each multiprocessor, if there are tiles for them; at most eight tiles each."""
     wanted = 8 * multiprocessors(device) // max(1, requests)
-    return max(1, min(tiles, max(wanted, triton.cdiv(tiles, 8), 2)))
+    return max(1, min(tiles, max(wanted, -(-tiles // 8), 2)))
 
 
 def chunks_of(requests, splits, width, device):
@@ -68,27 +153,34 @@ def chunks_of(requests, splits, width, device):
     return max(1, min(width, 8 * multiprocessors(device) // (requests * splits)))
 
 
+@functools.lru_cache(1024)
+def starts_alike(shape, strides):
+    """Whether all rows start on a multiple of 16 elements if the first does."""
+    return all(stride % 16 == 0 for stride, size in zip(strides[:-1], shape[:-1], strict=True) if size > 1)
+
+
 def aligned(*tensors):
     """Whether every row starts on a multiple of 16 elements, so that tiles load in whole vectors."""
-    return all(
-        tensor.data_ptr() % (16 * tensor.element_size()) == 0
-        and all(
-            stride % 16 == 0 for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if size > 1
-        )
-        for tensor in tensors
-        if tensor is not None
-    )
+    for tensor in tensors:
+        if tensor is not None and (
+            tensor.data_ptr() % (16 * tensor.element_size()) != 0 or not starts_alike(tensor.shape, tensor.stride())
+        ):
+            return False
+    return True
+
+
+@functools.cache
+def names_of(name, strides):
+    return name, f"{name}_value", *(f"{name}_{stride}" for stride in strides)
 
 
 def number(name, value, *strides):
-    """Arguments for a number or a tensor of them: pointer or None, strides, value."""
-    tensor = isinstance(value, torch.Tensor)
-    found = value.stride() if tensor else ()
-    return {
-        name: value if tensor else None,
-        f"{name}_value": value if not tensor else 0.0 if value.is_floating_point() else 0,
-        **{f"{name}_{stride}": found[i] if i < len(found) else 0 for i, stride in enumerate(strides)},
-    }
+    """Arguments for a number or a tensor of them: pointer or None, value, strides."""
+    pointer, plain, *steps = names_of(name, strides)
+    if not isinstance(value, torch.Tensor):
+        return {pointer: None, plain: value, **dict.fromkeys(steps, 0)}
+    nothing = 0.0 if value.is_floating_point() else 0
+    return {pointer: value, plain: nothing, **dict.fromkeys(steps, 0), **dict(zip(steps, value.stride(), strict=False))}
 
 
 def noise(value, *strides):
@@ -196,11 +288,15 @@ def workspace(tensor, counters, scratch):
     return found
 
 
-@contextlib.contextmanager
-def whole_calls():
+class WholeCalls:
     """If a call fails between two launches, counters may not be zero. Then all workspaces are dropped."""
-    try:
-        yield
-    except BaseException:
-        _workspaces.__dict__.clear()
-        raise
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            _workspaces.__dict__.clear()
+
+
+whole_calls = WholeCalls()

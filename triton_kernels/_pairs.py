@@ -145,10 +145,10 @@ def launch_laws(call, counters, scratch, rows, tile, tiles, warps):
         **_launch.number("target_temperature", call.target_law.temperature, "outer", "inner"),
         **_launch.number("draft_temperature", call.draft_law.temperature, "outer", "inner"),
         counters=counters, figures=scratch, partials=items, **cuts,
-        TARGET=call.target_law.space, DRAFT=call.draft_law.space, TILE=tile, TILES=triton.next_power_of_2(tiles),
+        TARGET=call.target_law.space, DRAFT=call.draft_law.space, TILE=tile, TILES=_launch.power_of_2(tiles),
         ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip
     laws = (call.target_law, cuts["target_cuts"]), (call.draft_law, cuts["draft_cuts"])
     if any(cut is None and _launch.is_learned(law) for law, cut in laws):
-        _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **arguments)
+        _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, arguments)
     return arguments

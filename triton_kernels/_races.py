@@ -307,7 +307,7 @@ def store_best(keys, scores, tokens, k):
 
 @triton.jit
 def next_best(keys, count, before):
-    """The best of ``count`` keys that programs of a row stored, below ``before``: keys differ, so it is the next one."""
+    """The best of ``count`` keys that programs of a row stored, of those below ``before``. No two keys are equal."""
     best = tl.full([], 0, tl.uint64)
     for base in range(0, count, MERGED):
         index = base + tl.arange(0, MERGED)

@@ -224,6 +224,15 @@ def is_last(ticket, programs):
 
 
 @triton.jit
+def clear(words, count):
+    """Sets so many int32 words back to zero, once all warps have read them."""
+    barrier()
+    for base in range(0, count, 128):
+        at = base + tl.arange(0, 128)
+        tl.store(words + at, tl.zeros([128], tl.int32), mask=at < count)
+
+
+@triton.jit
 def mass_items_of(columns):
     """float32 words that the mass tiles of a row take in scratch memory: a maximum and two words of units each."""
     return 3 * tl.cdiv(columns, MASS_TILE)

@@ -15,7 +15,7 @@ def coin_kernel(
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
     index, index_outer: tl.int64, index_inner: tl.int64, index_value: tl.int64,
-    stream: tl.int64, count: tl.int64, inner: tl.int64, coins, BLOCK: tl.constexpr,
+    noise_stream: tl.int64, count: tl.int64, inner: tl.int64, coins, BLOCK: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = place < count
@@ -25,7 +25,7 @@ def coin_kernel(
         i * position_outer + j * position_inner, nonce, nonce_value, i * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
     at = number(index, index_value, i * index_outer + j * index_inner, live) + tl.zeros([BLOCK], tl.int64)
-    word, _, _, _ = words(noise, at.to(tl.uint32), stream.to(tl.uint32))
+    word, _, _, _ = words(noise, at.to(tl.uint32), noise_stream.to(tl.uint32))
     tl.store(coins + place, coin_of(word), mask=live)
 
 
@@ -35,8 +35,8 @@ def coin(call):
     if coins.numel() == 0:
         return
     with _launch.on_device(coins):
-        _launch.launch(
-            coin_kernel, (triton.cdiv(coins.numel(), BLOCK),), 4,
+        arguments = dict(
             **_launch.noise(noise, "outer", "inner"), **_launch.number("index", index, "outer", "inner"),
-            stream=stream, count=coins.numel(), inner=coins.shape[1], coins=coins, BLOCK=BLOCK,
+            noise_stream=stream, count=coins.numel(), inner=coins.shape[1], coins=coins, BLOCK=BLOCK,
         )  # fmt: skip
+        _launch.launch(coin_kernel, (triton.cdiv(coins.numel(), BLOCK),), 4, arguments)

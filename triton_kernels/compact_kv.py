@@ -66,6 +66,9 @@ def compact_kv_kernel(
             tl.store(cache + to[:, None] + word[None, :], entries, mask=here)
 
 
+compact_kv_kernel.programs = None  # Triton's own launch looks at the addresses: their types are their sizes
+
+
 def shape_of(cache):
     """(bytes that move at once, heads, strides of request, head and slot, size of an entry), the last four in words."""
     size = cache.element_size()
@@ -92,10 +95,10 @@ def compact_kv(call):
             block = min(256, triton.next_power_of_2(max(1, words)))
             for first in range(0, len(layers), MOST_LAYERS):
                 some = tuple(layers[first : first + MOST_LAYERS])
-                _launch.launch(
-                    compact_kv_kernel, (requests * len(some) * heads,), 4,
+                arguments = dict(
                     caches=some, heads=heads, cache_request=request, cache_head=head, cache_slot=slot, words=words,
                     slots=slots, path=path, path_request=path.stride(0), length=length,
                     **_launch.number("prefix_len", call.prefix_len, "request"), status=call.status,
                     WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
                 )  # fmt: skip
+                _launch.launch(compact_kv_kernel, (requests * len(some) * heads,), 4, arguments)

@@ -3,7 +3,6 @@
 Each program looks at a part of a row; the last program of a row finds its cut (``_cuts``).
 """
 
-import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import cut_row
@@ -68,8 +67,7 @@ def cutoff(call):
     words = _cuts.search_words_of(vocab)
     with _launch.on_device(rows):
         counters, scratch = _launch.workspace(rows, 4 * count, count * words)
-        _launch.launch(
-            cutoff_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps,
+        arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
             **_launch.index(call.request_index, *_launch.numbers_of(law)),
             **_launch.number("temperature", law.temperature, "outer", "inner"),
@@ -78,5 +76,6 @@ def cutoff(call):
             **_launch.number("min_p", law.min_p, "outer", "inner"), rules=law.rules,
             value=call.value, last_token=call.last, count=call.count, mass=call.mass, max=call.max, status=call.status,
             counters=counters, scratch=scratch, scratch_row=words, ALIGNED=_launch.aligned(rows), TILE=tile,
-            TILES=triton.next_power_of_2(tiles),
+            TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
+        _launch.launch(cutoff_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps, arguments)

@@ -100,7 +100,7 @@ def logprobs(call):
         return
     tile, tiles, warps = _launch.tile_of(vocab)
     index = _launch.index(call.request_index, *_launch.numbers_of(law))
-    with _launch.on_device(rows), _launch.whole_calls():
+    with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
         words = CUT.value + 2 + _cuts.search_words_of(vocab)
         counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
@@ -109,8 +109,7 @@ def logprobs(call):
         cuts = _cuts.launch_cuts(
             rows, law, index, places, known[2 * count :], outer, inner, inner, tokens=None if most else call.tokens
         )
-        _launch.launch(
-            logprobs_kernel, (count, tiles), warps,
+        arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
             tokens=call.tokens, tokens_outer=call.tokens.stride(0), tokens_inner=call.tokens.stride(1), **index,
             **_launch.number("temperature", law.temperature, "outer", "inner"),
@@ -118,3 +117,4 @@ def logprobs(call):
             most=most, status=call.status, counters=counters, cuts=cuts, known=known, scratch=scratch,
             ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
+        _launch.launch(logprobs_kernel, (count, tiles), warps, arguments)

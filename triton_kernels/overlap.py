@@ -96,10 +96,8 @@ def overlap(call):
     if rows == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
-    with _launch.on_device(target), _launch.whole_calls():
+    with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
         shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
-        _launch.launch(
-            overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, **shared,
-            accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status,
-        )  # fmt: skip
+        sums = dict(accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status)
+        _launch.launch(overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, shared | sums)

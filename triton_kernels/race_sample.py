@@ -82,14 +82,15 @@ def race_sample(call):
     tile, tiles, warps = _launch.tile_of(vocab)
     words = _cuts.words_of(vocab, call.law)
     index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise)
-    with _launch.on_device(rows), _launch.whole_calls():
+    with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, 4 * count, words * count)
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch)
-        _launch.launch(
-            race_sample_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps,
+        arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
             inner=inner, vocab=vocab, draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
-            cuts=cuts,            SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
+            cuts=cuts, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
+        splits = _launch.splits_of(count, tiles, rows.device)
+        _launch.launch(race_sample_kernel, (count, splits), warps, arguments)

@@ -103,15 +103,15 @@ def race_topk(call):
     tile, tiles, warps = _launch.tile_of(vocab)
     words = _cuts.words_of(vocab, call.law)
     index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise)
-    with _launch.on_device(rows), _launch.whole_calls():
+    with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * k
         counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:])
-        _launch.launch(
-            race_topk_kernel, (count, tiles), warps,
+        arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
             draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
             cuts=cuts, scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
+        _launch.launch(race_topk_kernel, (count, tiles), warps, arguments)

@@ -123,15 +123,15 @@ def residual(call):
     if rows == 0:
         return
     tile, tiles, warps = _launch.tile_of(vocab)
-    with _launch.on_device(target), _launch.whole_calls():
+    with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
         shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
-        shared["ALIGNED"] = _launch.aligned(target, call.draft, call.probs)
-        shared |= {
+        arguments = shared | {
+            "ALIGNED": _launch.aligned(target, call.draft, call.probs),
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
             **_launch.number("epsilon", call.epsilon, "outer", "inner"),
             "probs": call.probs, "mass": call.mass, "status": call.status,
         }  # fmt: skip
         for stage in ("weigh", "normalise"):
             splits = _launch.splits_of(rows, tiles, target.device)
-            _launch.launch(residual_kernel, (rows, splits), warps, **shared, STAGE=stage)
+            _launch.launch(residual_kernel, (rows, splits), warps, arguments | {"STAGE": stage})

@@ -52,9 +52,9 @@ def tree_mask(call):
         return
     layout = {torch.bool: "bool", torch.int32: "bits"}.get(call.mask.dtype, "additive")
     with _launch.on_device(call.parents):
-        _launch.launch(
-            tree_mask_kernel, (requests * nodes, triton.cdiv(width, BLOCK)), 4,
+        arguments = dict(
             **_launch.nodes("parents", call.parents), **_launch.number("prefix_len", call.prefix_len, "request"),
             nodes=nodes, columns=call.columns, width=width, mask=call.mask, status=call.status, LAYOUT=layout,
             ALIGNED=_launch.aligned(call.mask) and width % 16 == 0, BLOCK=BLOCK,
         )  # fmt: skip
+        _launch.launch(tree_mask_kernel, (requests * nodes, triton.cdiv(width, BLOCK)), 4, arguments)

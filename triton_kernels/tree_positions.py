@@ -39,8 +39,8 @@ def tree_positions(call):
     if requests == 0:
         return
     with _launch.on_device(call.parents):
-        _launch.launch(
-            tree_positions_kernel, (requests, triton.cdiv(nodes, BLOCK)), 4,
+        arguments = dict(
             **_launch.nodes("parents", call.parents), **_launch.number("prefix_len", call.prefix_len, "request"),
             nodes=nodes, positions=call.positions, status=call.status, BLOCK=BLOCK,
         )  # fmt: skip
+        _launch.launch(tree_positions_kernel, (requests, triton.cdiv(nodes, BLOCK)), 4, arguments)

@@ -37,8 +37,8 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
-    barrier,
     bounds_of,
+    clear,
     entry_of,
     is_last,
     key_at,
@@ -160,10 +160,7 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
-        barrier()  # all warps have read
-        tl.store(key_at(record), tl.zeros_like(keys), mask=held)
-        tl.store(record + DONE, tl.zeros_like(slot), mask=held)
-        tl.store(record + FLAGS, tl.zeros_like(slot), mask=held)
+    clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     tl.store(num_accepted, n)
     tl.store(status, flags)
     for word in tl.static_range(2, 5):
@@ -217,14 +214,11 @@ def walk(
 @triton.jit
 def finish_draw(chain, readable, n, last_token, flags, records, request, tokens, num_accepted, status, width):
     """The verdict of a request whose last token was drawn, and its counters back to zero."""
-    barrier()  # all warps have read
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         token = tl.where(slot < n, token_at(chain, slot), -1)
         tl.store(tokens + slot, tl.where(slot == n, last_token, token), mask=slot < width)
-        held = slot <= tl.where(readable, chain.slots, -1)
-        tl.store(records + 4 * slot + DONE, tl.zeros_like(slot), mask=held)
-        tl.store(records + 4 * slot + FLAGS, tl.zeros_like(slot), mask=held)
+    clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     tl.store(num_accepted, n)
     tl.store(status, flags)
     for word in tl.static_range(2, 5):
@@ -388,38 +382,40 @@ def verify_chain(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
-    words = _cuts.words_of(vocab, call.target_law, call.draft_law if draft is not None else None)
+    words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, None if ragged else call.draft, *_launch.numbers_of(call.target_law),
         *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise,
     )  # fmt: skip
-    with _launch.on_device(target), _launch.whole_calls():
+    with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, figures + words * rows)
-        cuts = _cuts.launch_pair(
+        cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0), scratch[figures:],
             requests, width,
         )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1),
-            **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
-            cu_drafts=call.cu_drafts, draft_map=None if race else call.draft_map,
-            **index, total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
+            draft_map=None if race else call.draft_map,
+            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
+            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
+            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+        ) | {
+            **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
+            **index, **cuts,
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
             **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
-            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
-            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :], **cuts,
-            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
-            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
-        )  # fmt: skip
+        }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
         if race or learns or isinstance(call.target_law.temperature, torch.Tensor):
             chunks = _launch.chunks_of(requests, splits, width, target.device)
-            _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, **arguments, STAGE="scan")
+            _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, arguments | {"STAGE": "scan"})
         if not race:
-            _launch.launch(verify_chain_kernel, (requests, splits), warps, **arguments, STAGE="emit")
+            _launch.launch(verify_chain_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

@@ -41,6 +41,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Rows,
     barrier,
+    clear,
     entry_of,
     group_tops,
     is_last,
@@ -272,10 +273,7 @@ def finish_walk(
         beyond = (at <= max_depth) & ((at > depth) | (live == 0))
         tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
         tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
-    barrier()  # all warps have read
-    for base in range(0, nodes * ROW, 128):
-        word = base + tl.arange(0, 128)
-        tl.store(records + word, tl.zeros([128], tl.int32), mask=word < nodes * ROW)
+    clear(records, nodes * ROW)
     tl.store(request + DONE, 0)
     tl.store(request + FLAGS, 0)
     tl.store(request + FRONT, 0)
@@ -417,38 +415,39 @@ def verify_tree(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
-    words = _cuts.words_of(vocab, call.target_law, call.draft_law if draft is not None else None)
+    words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
         *call.noise,
     )  # fmt: skip
-    with _launch.on_device(target), _launch.whole_calls():
+    with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, figures + words * rows)
-        cuts = _cuts.launch_pair(
+        cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0), scratch[figures:],
             requests, nodes,
         )  # fmt: skip
         arguments = dict(
+            draft_map=None if race else call.draft_map, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
+            vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
+            path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
+            figures=scratch, items=scratch[4 * rows :], METHOD="race" if race else "rejection",
+            REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
+            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
+            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+        ) | {
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
-            draft_map=None if race else call.draft_map,
-            **index, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
-            vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
+            **index, **cuts,
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.noise(call.noise, "request"),
-            tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
-            path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
-            figures=scratch, items=scratch[4 * rows :], **cuts, METHOD="race" if race else "rejection",
-            REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
-            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=triton.next_power_of_2(tiles),
-        )  # fmt: skip
+        }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
         split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
         scan_splits = splits if split else 1
         chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
-        _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, **arguments, STAGE="scan")
+        _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, arguments | {"STAGE": "scan"})
         if not race:
-            _launch.launch(verify_tree_kernel, (requests, splits), warps, **arguments, STAGE="emit")
+            _launch.launch(verify_tree_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

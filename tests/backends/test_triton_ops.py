@@ -267,10 +267,10 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
     call = {k: on_device(v) for k, v in chain_call(14, requests=3, slots=2, vocabulary=65).items()}
     launch = _launch.launch
 
-    def only_the_first(kernel, *arguments, **keywords):
-        if keywords["STAGE"] == "emit":
+    def only_the_first(kernel, grid, num_warps, arguments):
+        if arguments["STAGE"] == "emit":
             raise KeyboardInterrupt
-        launch(kernel, *arguments, **keywords)
+        launch(kernel, grid, num_warps, arguments)
 
     with specdec_kernels.backend("triton"):
         expected = verify_chain(**call, method="rejection")
@@ -287,9 +287,7 @@ def test_one_launch_for_the_race_and_two_at_most(monkeypatch):
     probs = {**call, "target": call["target"].softmax(-1), "draft": call["draft"].softmax(-1), "space": "probs"}
     row, other = call["target"][:, 0], call["draft"][:, 0]
     launch, names = _launch.launch, []
-    monkeypatch.setattr(
-        _launch, "launch", lambda kernel, *a, **k: (names.append(kernel.__name__), launch(kernel, *a, **k))
-    )
+    monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
 
     def launches(op, *arguments, **options):
         names.clear()

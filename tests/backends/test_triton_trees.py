@@ -283,10 +283,10 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
     call = {k: on_device(v) for k, v in made(43, requests=3, nodes=4, vocabulary=7).items()}
     launch = _launch.launch
 
-    def only_the_first(kernel, *arguments, **keywords):
-        if keywords["STAGE"] == "emit":
+    def only_the_first(kernel, grid, num_warps, arguments):
+        if arguments["STAGE"] == "emit":
             raise KeyboardInterrupt
-        launch(kernel, *arguments, **keywords)
+        launch(kernel, grid, num_warps, arguments)
 
     with specdec_kernels.backend("triton"):
         expected = verify_tree(**call)
@@ -302,9 +302,7 @@ def test_launches(monkeypatch):
     """One for the race, for masks, positions and a cache of any number of layers; two for rejection."""
     call = {k: on_device(v) for k, v in made(44, requests=2, nodes=3, vocabulary=7).items()}
     launch, names = _launch.launch, []
-    monkeypatch.setattr(
-        _launch, "launch", lambda kernel, *a, **k: (names.append(kernel.__name__), launch(kernel, *a, **k))
-    )
+    monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
 
     def launches(op, *arguments, **options):
         names.clear()

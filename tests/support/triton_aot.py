@@ -25,6 +25,7 @@ from triton.runtime.jit import create_function_from_signature
 from specdec_kernels import backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Law, Noise
 from specdec_kernels.ops._declaration import COUNTER, NOISE
+from tests.support import triton_order
 from tests.support.calls import every_call
 
 TABLE = Path(__file__).parents[2] / "bench" / "results" / "compiled" / "triton.json"
@@ -44,7 +45,7 @@ def recorded(call):
     """The launches of a call: (kernel, warps, arguments)."""
     launches = []
 
-    def record(kernel, grid, num_warps, **arguments):
+    def record(kernel, grid, num_warps, arguments):
         launches.append((kernel, num_warps, arguments))
 
     launch, on_device = _launch.launch, _launch.on_device
@@ -242,13 +243,16 @@ def row(name, launch, dtype, space, arch):
 
 
 def report(arch, vocabulary):
-    """A row for each kernel, with what the program is made of: fused multiply-adds, and loads of 16 bytes."""
+    """A row for each kernel, with what the program is made of: fused multiply-adds, loads of 16 bytes, and tickets."""
     dtype, space = torch.bfloat16, "logits"
     for name, launch in kernels(dtype, space, vocabulary).items():
         program, found = row(name, launch, dtype, space, arch)
         text = program.asm.get("ptx", "")
         found["fused"] = len(re.findall(r"\bfma\.\S*f32\b", text))
         found["fused_by_name"] = len(re.findall(r"math\.fma\b", program.asm["ttir"]))
+        found["faults"], found["tickets"] = triton_order.faults(program, ARCHS[arch])
+        if name == "verify_chain, rejection: scan":
+            found["unseen"] = triton_order.unseen(program, ARCHS[arch])
         found["vector_loads"] = len(re.findall(r"ld\.global\S*\.(?:v4\.b32|v2\.b64)", text))
         yield found
 

@@ -1,0 +1,62 @@
+"""What a call of the Triton backend costs on the host, with a driver that launches nothing, so without a GPU, too.
+
+Eight requests with tensors for all numbers. ``backend`` is the backend's function; ``whole`` is the public function
+around it, with its checks.
+"""
+
+import pytest
+import torch
+from harness import OURS, VOCABULARY
+
+import specdec_kernels as sd
+
+pytest.importorskip("triton")
+from specdec_kernels.triton_kernels import _launch
+
+from specdec_kernels import backends, triton_kernels
+from specdec_kernels.ops import OPS, Law, Noise
+from tests.support.triton_host import forget, mocked
+
+pytestmark = pytest.mark.skipif(_launch.INTERPRETED, reason="the interpreter launches otherwise")
+REQUESTS, DRAFTS = 8, 5
+TARGET, DRAFT = (
+    torch.zeros(REQUESTS, count, VOCABULARY, dtype=torch.bfloat16) for count in (DRAFTS + 1, DRAFTS)
+)  # fmt: skip
+TOKENS = torch.zeros(REQUESTS, DRAFTS, dtype=torch.int64)
+COUNTERS, TEMPERATURE = torch.arange(REQUESTS), torch.ones(REQUESTS)
+OUT = sd.Verdict(torch.empty(REQUESTS, DRAFTS + 1, dtype=torch.int64), *torch.empty(2, REQUESTS, dtype=torch.int32))
+LAUNCHES = {"race": 1, "rejection": 2}
+
+backends.register("triton-mocked", triton_kernels, ("cpu",))
+
+
+def by_backend(method):
+    law, noise = Law("logits", TEMPERATURE), Noise(COUNTERS, COUNTERS, 0)
+    draft = DRAFT if method == "rejection" else None
+    call = OPS["verify_chain"].Call(
+        TOKENS, TARGET, draft, None, None, None, method, law, law, 1.0, 0.0, noise, *OUT
+    )  # fmt: skip
+    return lambda: triton_kernels.verify_chain(call)
+
+
+def by_all(method):
+    draft = DRAFT if method == "rejection" else None
+    numbers = {"seed": COUNTERS, "position": COUNTERS, "temperature": TEMPERATURE}
+    return lambda: sd.verify_chain(TOKENS, TARGET, draft, method=method, **numbers, out=OUT)
+
+
+@pytest.mark.parametrize("part", ["backend", "whole"])
+@pytest.mark.parametrize("method", LAUNCHES)
+def bench_call(measure, method, part, threads):
+    run = by_backend(method) if part == "backend" else by_all(method)
+    with mocked() as machine, sd.backend("triton-mocked"):
+
+        def check(_):
+            run()
+            machine.launched.clear()
+            run()
+            assert len(machine.launched) == LAUNCHES[method]
+            assert all(arguments[7] is None for arguments in machine.launched), "not launched directly"
+
+        measure("host_cost of Triton", OURS, {"method": method, "part": part}, run, [()] * 3, check)
+    forget(triton_kernels.verify_chain.__globals__["verify_chain_kernel"])

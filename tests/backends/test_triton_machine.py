@@ -1,0 +1,152 @@
+"""Triton's kernels with programs that take turns at their atomics, over weak memory; and faults that must be seen."""
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from tests.support.triton_device import INTERPRETED
+
+if not INTERPRETED:
+    pytest.skip("runs what the interpreter runs", allow_module_level=True)
+
+from specdec_kernels.triton_kernels import _launch
+
+import specdec_kernels
+from specdec_kernels import (
+    Sampling,
+    compact_kv,
+    cutoff,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+    verify_tree,
+)
+from specdec_kernels.ops import OPS
+from tests.support.calls import every_call, reads_rows
+from tests.support.cases import chain_call, seeds
+from tests.support.trees import tree_call
+from tests.support.triton_machine import Race, interleaved, planted, small_tiles, sources
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+SEEDS = range(int(os.environ.get("SPECDEC_TRITON_SEEDS", "6")))
+VOCABULARY = 300  # three tiles
+
+
+def rows(seed, space="logits"):
+    found = 2 * torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+    return found if space == "logits" else found.softmax(-1)
+
+
+CHAIN = chain_call(3, requests=2, slots=2, vocabulary=VOCABULARY) | {"temperature": torch.tensor([0.8, 0.0])}
+TREE = tree_call(4, requests=2, nodes=5, vocabulary=VOCABULARY) | {"temperature": torch.tensor([0.7, 0.0])}
+NOISE = {"seed": seeds(2, 9), "position": torch.arange(2), "temperature": torch.tensor([1.0, 0.0])}
+RACE = {"draft": None, "method": "race"}
+PAIR = {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0.0])}
+PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs"}
+MOVED = {"cache": [torch.arange(3 * 64.0 * 40).reshape(1, 3, 64, 40)], "path": torch.tensor([[0, *range(2, 60)]]).int()}
+CALLS = {
+    "chain": (verify_chain, CHAIN),
+    "chain, drafts at temperature 0": (verify_chain, CHAIN | {"draft_sampling": Sampling(0.0)}),
+    "chain, race": (verify_chain, CHAIN | RACE),
+    "chain, one-hot": (verify_chain, CHAIN | {"draft": None}),
+    "tree": (verify_tree, TREE),
+    "tree, race": (verify_tree, TREE | RACE),
+    "tree, one-hot": (verify_tree, TREE | {"draft": None}),
+    "race_sample": (race_sample, {"target": rows(2)} | NOISE),
+    "race_topk": (race_topk, {"draft": rows(2), "k": 3} | NOISE),
+    "residual": (residual, PAIR),
+    "residual of probabilities": (residual, PROBS),
+    "overlap": (overlap, PAIR),
+    "overlap of probabilities": (overlap, PROBS),
+    "cutoff": (cutoff, {"rows": rows(3), "sampling": Sampling(0.9, top_k=40, top_p=0.8)}),
+    "compact_kv, a path over itself": (compact_kv, MOVED | {"prefix_len": 3}),
+}
+# What reads no rows, as the ops' own tests call it.
+CALLS |= {name: call for name, call in every_call().items() if not reads_rows(call[0].__name__)}
+WITH_STATUS = (race_sample, race_topk, residual, overlap, cutoff)
+
+
+def results(name):
+    """All that a call of the Triton backend writes; its counters must end at zero."""
+    op, call = CALLS[name]
+    if op in WITH_STATUS:
+        call = call | {"status": torch.full((2,), -77, dtype=torch.int32)}
+    if op is compact_kv:
+        call = call | {"cache": [layer.clone() for layer in call["cache"]]}
+    with specdec_kernels.backend("triton"):
+        found = op(**call)
+    for counters, _ in _launch._workspaces.__dict__.values():
+        assert not counters.any()
+    found = (found,) if isinstance(found, torch.Tensor) else tuple(found or ())
+    return [*found, *call.get("cache", ()), *([call["status"]] if "status" in call else [])]
+
+
+def test_every_op_is_called():
+    assert {op.__name__ for op, _ in CALLS.values()} == set(OPS) - {"logprobs"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_do_not_depend_on_the_order_of_programs(name, monkeypatch):
+    with small_tiles():
+        expected = results(name)
+        for seed in SEEDS:
+            # Programs that take rows in order, or one for each row.
+            monkeypatch.setattr(_launch, "multiprocessors", lambda device, most=(1, 100)[seed % 2]: most)
+            with interleaved(seed):
+                for one, other in zip(results(name), expected, strict=True):
+                    assert torch.equal(one, other), seed
+
+
+TICKET = 'tl.atomic_add(ticket, 1, sem="acq_rel")'
+FRONT = 'tl.atomic_max(request + FRONT, 0, sem="relaxed")'
+WITHOUT_BARRIER = [  # (module, function, call)
+    ("_rows", "is_last", "overlap"),
+    ("_rows", "finish_row", "chain, drafts at temperature 0"),
+    ("_pairs", "status_of_pair", "overlap"),
+    ("_filters", "list_tokens", "cutoff"),
+    ("cutoff", "cutoff_kernel", "cutoff"),
+    ("compact_kv", "compact_kv_kernel", "compact_kv, a path over itself"),
+    ("race_sample", "race_sample_kernel", "race_sample"),
+    ("race_topk", "race_topk_kernel", "race_topk"),
+    ("_rows", "clear", "chain, race"),
+    ("verify_tree", "verify_tree_kernel", "tree"),
+]
+FAULTS = [(module, name, " barrier()", " pass", call) for module, name, call in WITHOUT_BARRIER] + [
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="relaxed")', "race_sample"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acq_rel", scope="cta")', "race_sample"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="release")', "overlap"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acquire")', "overlap"),
+    ("_races", "exchange", 'tl.atomic_max(key, best, sem="relaxed")', "tl.load(key)", "chain, race"),
+    ("verify_tree", "verify_tree_kernel", FRONT, "tl.load(request + FRONT)", "tree, race"),
+]
+
+
+@pytest.mark.parametrize("module, name, text, other, call", FAULTS)
+def test_faults_are_seen(module, name, text, other, call):
+    """Whatever the order of programs: clocks see what might have happened."""
+    with small_tiles(), planted(module, name, text, other):
+        for seed in range(2):
+            with interleaved(seed), pytest.raises(Race):
+                results(call)
+            _launch._workspaces.__dict__.clear()
+
+
+def test_every_barrier_is_needed():
+    assert sorted(sources("    barrier()")) == sorted((module, name) for module, name, _ in WITHOUT_BARRIER)
+
+
+@pytest.mark.parametrize("text, other", [(" barrier()", " pass"), ('sem="acq_rel"', 'sem="relaxed"')])
+def test_memory_is_weak(text, other):
+    """Without the clocks, too, such faults show: what other programs stored is not there yet."""
+    with small_tiles():
+        expected = results("overlap")
+        with planted("_rows", "is_last", text, other):
+            wrong = 0
+            for seed in SEEDS:
+                with interleaved(seed, clocks=False):
+                    wrong += not all(map(torch.equal, results("overlap"), expected))
+    assert wrong

@@ -1,0 +1,87 @@
+"""Reads in compiled kernels whether programs tell each other what they mean to: barriers, tickets and scopes."""
+
+import re
+
+# What the last program of a row reads of the others; ``figures``, ``items`` and the like are parts of the workspace.
+WORKSPACE = ("counters", "figures", "items", "partials", "scratch")
+TICKET, BARRIER = "tt.atomic_rmw add, acq_rel", re.compile(r"\b(ttg|gpu)\.barrier\b")
+MOVES = re.compile(r"%([\w#]+) = (?:tt\.(?:addptr|bitcast|splat|broadcast|expand_dims)|ttg\.convert_layout) %([\w#]+)")
+SPEAKS = re.compile(r"\b(tt\.(load|store|atomic_\w+)|scf\.\w+|cf\.\w+)\b")  # touches memory, or goes elsewhere
+
+
+def faults(program, target):
+    """What is wrong in a compiled kernel, in words; and how many tickets it has."""
+    found, count = of_ttgir(program.asm["ttgir"])
+    text = program.asm["amdgcn" if target.backend == "hip" else "ptx"]
+    return found + (of_amdgcn(text) if target.backend == "hip" else of_ptx(text, count)), count
+
+
+def of_ttgir(text):
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    tickets = [i for i, line in enumerate(lines) if TICKET in line]
+    found = [f"scope: {line.strip()}" for line in lines if "tt.atomic_" in line and ", gpu, " not in line]
+    for i in tickets:
+        before = next(line for line in reversed(lines[:i]) if SPEAKS.search(line) or BARRIER.search(line))
+        if not BARRIER.search(before):
+            found.append(f"no barrier before a ticket, but {before.strip()}")
+    if tickets:
+        roots = roots_of(lines)
+        for line in lines[tickets[0] :]:
+            load = re.search(r"= tt\.load %([\w#]+)", line)
+            if load and roots.get(load[1]) in WORKSPACE and "cacheModifier = cg" not in line:
+                found.append(f"a load that a cache may answer: {line.strip()}")
+        # On gfx942 a barrier waits for no stores. One thread's are safe: it takes the ticket.
+        for line in lines[: tickets[-1]]:
+            if re.search(r"\btt\.store\b.*tensor<", line):
+                found.append(f"stores of many threads before a ticket: {line.strip()}")
+    return found, len(tickets)
+
+
+def roots_of(lines):
+    """value -> the argument of the kernel that it points into."""
+    start = next(line for line in lines if "tt.func public" in line)
+    roots = {name: name for name in re.findall(r"%(\w+): !tt\.ptr", start)}
+    for line in lines:
+        move = MOVES.search(line)
+        if move and move[2] in roots:
+            roots[move[1]] = roots[move[2]]
+    return roots
+
+
+def of_ptx(text, count):
+    tickets = re.findall(r"atom\.\S*acq_rel\S*\.add\S*", text)
+    found = [f"scope: {ticket}" for ticket in tickets if ".gpu." not in ticket]
+    if len(tickets) < count:
+        found.append(f"{count} tickets became {len(tickets)}")
+    return found
+
+
+def unseen(program, target):
+    """Faults that are put into the text of a compiled kernel with tickets, and are not found there."""
+    ttgir = program.asm["ttgir"]
+    planted = {
+        "no barrier": re.sub(r".*\b(ttg|gpu)\.barrier\b.*\n", "", ttgir),
+        "relaxed ticket": ttgir.replace("acq_rel, gpu", "relaxed, gpu", 1),
+        "ticket of a block": ttgir.replace("acq_rel, gpu", "acq_rel, cta", 1),
+        "cached loads": ttgir.replace(" cacheModifier = cg", ""),
+        "stores of all threads": re.sub(r"(tt\.store .*: )(!tt\.ptr<f32>)", r"\1tensor<128x\2>", ttgir),
+    }
+    _, count = of_ttgir(ttgir)
+    missed = [name for name, text in planted.items() if of_ttgir(text) == ([], count)]
+    if target.backend == "hip" and not of_amdgcn(program.asm["amdgcn"].replace("buffer_wbl2 sc1", "s_nop 0")):
+        missed.append("no write-back")
+    if target.backend == "cuda" and not of_ptx(program.asm["ptx"].replace("acq_rel", "relaxed"), count):
+        missed.append("relaxed ticket in PTX")
+    return missed
+
+
+def of_amdgcn(text):
+    """Before a ticket its wave writes back and waits for its stores; afterwards it forgets what it had read."""
+    found = []
+    lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]", line) and "s_nop" not in line]
+    for i, line in enumerate(lines):
+        if re.match(r"global_atomic_add ", line):
+            ahead, after = lines[i - 2 : i], lines[i + 1 : i + 3]
+            if ahead != ["buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"] or after != ["s_waitcnt vmcnt(0)", "buffer_inv sc1"]:
+                found.append(f"a ticket between {ahead} and {after}")
+    return found
