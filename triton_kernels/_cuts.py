@@ -251,8 +251,8 @@ def launch_cuts(
             step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests, draft_map=draft_map, **index,
             tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
             tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=scratch,
-            **places._asdict(), scratch=scratch[CUT.value * stored :], scratch_row=search_words_of(vocab), DRAFT=draft, ALIGNED=_launch.aligned(rows), TILE=tile,
-            TILES=_launch.power_of_2(tiles),
+            **places._asdict(), scratch=scratch[CUT.value * stored :], scratch_row=search_words_of(vocab), DRAFT=draft,
+            ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(requests * count, tiles, rows.device)
         _launch.launch(cuts_kernel, (requests * count, splits), warps, arguments)
