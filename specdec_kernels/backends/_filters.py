@@ -13,5 +13,7 @@ def unsupported(op, call):
         return "it has no such op; backends 'cpu', 'cuda' and 'reference' have"
     for name, value in zip(op.arguments, call, strict=True):
         if type(value) is Law and (filters := filters_of(value)):
-            return f"{NAMES[name]}.{filters[0]}: expected none, for it knows no filters; 'cpu', 'cuda' and 'reference' do"
+            return (
+                f"{NAMES[name]}.{filters[0]}: expected none, for it knows no filters; 'cpu', 'cuda' and 'reference' do"
+            )
     return None
