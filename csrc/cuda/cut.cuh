@@ -197,7 +197,8 @@ struct CutRow {
   float top;
 
   __device__ CutRow(Team& with, const Row& of, const Filter& filter, const CutRoom& r)
-      : team(with), row(of), f(filter), room(r), cells(dynamic_shared<uint32_t>(r.at + sizeof(WideKey) * kListed, r.cells)),
+      : team(with), row(of), f(filter), room(r),
+        cells(dynamic_shared<uint32_t>(r.at + sizeof(WideKey) * kListed, r.cells)),
         list(dynamic_shared<WideKey>(r.at, kListed)),
         count(chunks_of(of) * mass_tiles_a_chunk(of.dtype) * cells_a_tile(r.lanes)) {}
 

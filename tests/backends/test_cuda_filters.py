@@ -15,7 +15,7 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from tests.backends import test_cuda_ops, test_cuda_trees
+from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import MACHINES, assert_same, called, on_cpu, rows_of
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, ragged, seeds
 from tests.support.trees import tree_call
@@ -36,7 +36,6 @@ RULES = {
     "after top_k": {"top_p_after": ("top_k",)},
     "before the temperature": {"at_temperature": False},
 }
-BY_RULE = pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 LISTED = 2048  # cut.cuh
 
 
@@ -68,8 +67,7 @@ def assert_same_rows(rows, sampling, k=40):
 
 
 class TestTheSameBits:
-    @BY_RULE
-    @pytest.mark.parametrize("size", [1, 65, 2049, 6000])
+    @pytest.mark.parametrize("size, rules", zip((6000, 2049, 65, 4100, 1, 1025), RULES.values(), strict=True))
     def test_of_odd_rows(self, machine, size, rules):
         rows = rows_of(size, DTYPES[size % 3])
         assert_same_rows(rows, sampling_of(len(rows), rules, first=size))
@@ -100,7 +98,7 @@ class TestTheSameBits:
         for ties in ("first", "all"):
             assert_same_rows(rows, numbers._replace(ties=ties))
 
-    def test_of_parts_of_a_vocabulary_of_the_drafts_own(self, machine):
+    def test_of_rows_of_a_vocabulary_of_the_drafts_own(self, machine):
         rows, draft_map = rows_of(1250, torch.bfloat16), torch.arange(0, 2500, 2, dtype=torch.int32)
         index = torch.tensor([3, -1, 0, 99, *range(len(rows) - 4)], dtype=torch.int32)
         sampling = sampling_of(len(rows), {})
@@ -145,8 +143,7 @@ def pairs(call, rules):
 
 
 class TestTheSameVerdict:
-    @BY_RULE
-    @pytest.mark.parametrize("options", CHAINS.values(), ids=CHAINS)
+    @pytest.mark.parametrize("options, rules", zip(CHAINS.values(), RULES.values(), strict=False), ids=CHAINS)
     def test_of_chains(self, machine, options, rules):
         dtype = DTYPES[len(rules)]
         for call in pairs(chain_call(1, requests=9, slots=3, vocabulary=2500, dtype=dtype) | options, rules):
@@ -158,15 +155,14 @@ class TestTheSameVerdict:
         call = without(call, "temperature") | {"sampling": sampling_of(4, {}, first=6)}
         assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
 
-    @BY_RULE
-    @pytest.mark.parametrize("options", TREES.values(), ids=TREES)
+    @pytest.mark.parametrize("options, rules", zip(TREES.values(), [*RULES.values()][2:], strict=True), ids=TREES)
     def test_of_trees(self, machine, options, rules):
         made = tree_call(1, replacement=options.get("replacement", False), requests=5, nodes=9, vocabulary=700)
         for call in pairs(made | options, rules):
             assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
 
 
-@BY_RULE
+@pytest.mark.parametrize("rules", [RULES["joint ties"], RULES["before the temperature"]], ids=str)
 def test_figures_of_pairs(machine, rules):
     """Near, because tiles are summed in another order."""
     rows = 2 * torch.randn(2, 13, 2500, generator=torch.Generator().manual_seed(0))

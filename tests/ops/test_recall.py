@@ -182,7 +182,7 @@ class TestTensors:
     )
     def test_at_other_addresses(self, running, name, checked):
         function, arguments = every_call()[name]
-            assert_as_checked(function, cloned(arguments))
+        assert_as_checked(function, cloned(arguments))
         others = [cloned(arguments) for _ in range(3)]
         for other in others:
             for tensor in tensors(other):
