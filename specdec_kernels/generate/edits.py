@@ -54,7 +54,7 @@ class Record:
     ----------
     numbers : Numbers
         The penalties.
-    bias, allowed
+    bias, allowed : optional
         As in `TextEdits`, checked.
     prompts : list of list of int
         Their tokens.

@@ -69,10 +69,10 @@ def count_tokens(
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, 2)
     (batch, slots), device = tokens.shape, tokens.device
     name = "edits.prompt_mask" if prompt else "edits.output_mask"
-    mask, counts = (edits.prompt_mask, None) if prompt else (edits.output_mask, edits.output_counts)
-    _check_rows(name, mask, batch, device)
+    mask = _rows(name, edits.prompt_mask if prompt else edits.output_mask, batch, device)
+    counts = None if prompt else edits.output_counts
     if counts is not None:
-        _check_rows("edits.output_counts", counts, batch, device)
+        _rows("edits.output_counts", counts, batch, device)
         if 32 * mask.shape[1] < counts.shape[1]:
             raise ValueError(f"{name}: expected a bit for each of {counts.shape[1]} counts; got {inputs.shown(mask)}")
     num = inputs.counter("num", slots if num is None else num, (batch,), device)
@@ -83,7 +83,8 @@ def count_tokens(
     COUNT_TOKENS(tokens, num, mask, counts, status, given=True, raw=raw, results=written)
 
 
-def _check_rows(name, x, batch, device):
-    """int32 [B, any], of which each row has memory of its own."""
+def _rows(name, x, batch, device):
+    """``x`` once it is found to be int32 [B, any], of which each row has memory of its own."""
     inputs.check_tensor(name, x, (torch.int32,), 2)
     inputs.output(name, x, torch.int32, (batch, x.shape[1]), device, by_rows=True)
+    return x
