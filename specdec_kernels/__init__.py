@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
+    from specdec_kernels.ops.count_tokens import count_tokens
     from specdec_kernels.ops.cutoff import Cut, cutoff
     from specdec_kernels.ops.logprobs import Logprobs, logprobs
     from specdec_kernels.ops.overlap import Overlap, overlap
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.tree_positions import tree_positions
     from specdec_kernels.ops.verify_chain import Verdict, verify_chain
     from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
-    from specdec_kernels.sampling import Sampling
+    from specdec_kernels.sampling import Edits, Sampling
     from specdec_kernels.status import Status
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
     "Cut",
     "DraftTree",
+    "Edits",
     "Logprobs",
     "Overlap",
     "Residual",
@@ -37,6 +39,7 @@ __all__ = [
     "build_info",
     "coin",
     "compact_kv",
+    "count_tokens",
     "cutoff",
     "get_cmake_dir",
     "get_include",
@@ -60,8 +63,8 @@ if not TYPE_CHECKING:
 
     _MODULES = ("backends", "headers", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
-        "DraftTree": "trees", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
-        "backend": "backends", "build_info": "backends", "get_cmake_dir": "headers",
+        "DraftTree": "trees", "Edits": "sampling", "Sampling": "sampling", "Status": "status",
+        "available_backends": "backends", "backend": "backends", "build_info": "backends", "get_cmake_dir": "headers",
         "get_include": "headers", "get_library_dir": "headers", "get_pkgconfig_dir": "headers",
     }  # fmt: skip
 

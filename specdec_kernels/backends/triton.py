@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels import triton_kernels
+from specdec_kernels.backends._edits import unsupported
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
 __all__ = [*triton_kernels.__all__, "unavailable"]

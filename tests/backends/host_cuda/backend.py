@@ -7,8 +7,8 @@ import shutil
 import torch
 
 from specdec_kernels.backends._native import use_torch
-from specdec_kernels.backends.cuda import HAS, Kernels
-from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels.backends.cuda import HAS, Kernels, unsupported
+from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
@@ -75,7 +75,7 @@ class HostCuda(Kernels):
         """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
         requests, rows, _ = target.shape
         head = target[:, :1]
-        law, cut = Law("logits", 1.0), Law("logits", 1.0, 50, 0.9, 0.0, FILTERED)
+        law, cut, off = Law("logits", 1.0), Law("logits", 1.0, 50, 0.9, 0.0, FILTERED), Edit()
         noise = Noise(torch.zeros(requests).long(), 0, 0)
         verdict = torch.empty(requests, rows).long(), *torch.empty(2, requests).int()
         tree_verdict = verdict[0], verdict[0].int(), *verdict[1:]
@@ -83,19 +83,19 @@ class HostCuda(Kernels):
         drafts = verdict[0][:, 1:]
 
         def chain(draft, method, law=law):
-            return drafts, target, draft, None, None, None, method, law, law, 1.0, 0.0, noise, *verdict
+            return drafts, target, draft, None, None, None, method, law, law, off, 1.0, 0.0, noise, *verdict
 
         def tree(law=law):
             parents = torch.arange(-1, rows - 1)
             return (
-                verdict[0], parents, target, target, None, None, "rejection", False, law, law, noise, *tree_verdict,
+                verdict[0], parents, target, target, None, None, "rejection", False, law, law, off, noise, *tree_verdict,
             )  # fmt: skip
 
         def sample(law=law):
-            return head, None, None, law, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None
+            return head, None, None, law, off, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None
 
         def pair(law=law):
-            return head, head, None, None, law, law
+            return head, head, None, None, law, law, off
 
         top, ids = torch.empty(requests, 1, 5), torch.empty(2, requests).long()
         calls = {
@@ -108,12 +108,12 @@ class HostCuda(Kernels):
             "race, filtered": ("verify_chain", *chain(None, "race", cut)),
             "rejection, filtered": ("verify_chain", *chain(target[:, 1:], "rejection", cut)),
             "race_sample, filtered": ("race_sample", *sample(cut)),
-            "race_topk, filtered": ("race_topk", *sample(cut)[:5], torch.empty(requests, 1, 5).long(), None),
+            "race_topk, filtered": ("race_topk", *sample(cut)[:6], torch.empty(requests, 1, 5).long(), None),
             "tree, filtered": ("verify_tree", *tree(cut)),
             "overlap, filtered": ("overlap", *pair(cut), *figures, None),
-            "cutoff": ("cutoff", head, None, cut, figures[0], ids[0], figures[0].int(), ids[1], figures[1], None),
+            "cutoff": ("cutoff", head, None, cut, off, figures[0], ids[0], figures[0].int(), ids[1], figures[1], None),
             "logprobs": (
-                "logprobs", head, drafts[:, :1], None, cut, figures[0], figures[0].int(), top.long(), top, None,
+                "logprobs", head, drafts[:, :1], None, cut, off, figures[0], figures[0].int(), top.long(), top, None,
             ),
         }  # fmt: skip
         return {
