@@ -81,6 +81,30 @@ class Call {
     out = {static_cast<const int32_t*>(t.data), t.shape[0]};
   }
 
+  void read(PyObject* object, Vector<const float>& out) {
+    if (object == Py_None) return;
+    const Tensor t = tensor(object, {Element::kFloat32}, 1, 1);
+    out = {static_cast<const float*>(t.data), t.shape[0]};
+  }
+
+  void read(PyObject* object, Lists& out) {
+    if (object == Py_None) return;
+    const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 3, 3);
+    const auto stride = [&](int32_t i) { return t.shape[i] != 1 ? t.strides[i] : 0; };
+    out = {t.data, stride(0), stride(1), t.shape[0], t.shape[1], t.shape[2], t.element == Element::kInt64};
+  }
+
+  void read(PyObject* object, EditParams& out) {
+    read<EditParams>(object, out);
+    if (!(out.by_row & kAllowedByRow)) count_lists(out.allowed);
+    if (!(out.by_row & kBiasByRow)) count_lists(out.bias_spans);
+    for (const Lists* lists : {&out.prompt_mask, &out.output_mask, &out.output_counts, &out.pending})
+      count_lists(*lists);
+  }
+  void count_lists(const Lists& lists) {
+    if (lists.data) numbers_ = lists.requests;
+  }
+
   void read(PyObject* object, RequestIndex& out) {
     Vector<const int32_t> index = {};
     read(object, index);

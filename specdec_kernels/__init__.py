@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.tree_positions import tree_positions
     from specdec_kernels.ops.verify_chain import Verdict, verify_chain
     from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
-    from specdec_kernels.sampling import Sampling
+    from specdec_kernels.sampling import Edits, Sampling
     from specdec_kernels.status import Status
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
     "Cut",
     "DraftTree",
+    "Edits",
     "Logprobs",
     "Overlap",
     "Residual",
@@ -60,8 +61,8 @@ if not TYPE_CHECKING:
 
     _MODULES = ("backends", "headers", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
-        "DraftTree": "trees", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
-        "backend": "backends", "build_info": "backends", "get_cmake_dir": "headers",
+        "DraftTree": "trees", "Edits": "sampling", "Sampling": "sampling", "Status": "status",
+        "available_backends": "backends", "backend": "backends", "build_info": "backends", "get_cmake_dir": "headers",
         "get_include": "headers", "get_library_dir": "headers", "get_pkgconfig_dir": "headers",
     }  # fmt: skip
 

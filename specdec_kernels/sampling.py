@@ -1,4 +1,4 @@
-"""How logits become the law that tokens are drawn from."""
+"""How logits are edited, and how they become the law that tokens are drawn from."""
 
 from __future__ import annotations
 
@@ -6,10 +6,75 @@ from typing import Literal, NamedTuple
 
 import torch
 
-__all__ = ["Sampling"]
+__all__ = ["Edits", "Sampling"]
 
 Number = float | torch.Tensor  # float32
 Count = int | torch.Tensor  # int32 or int64
+
+
+class Edits(NamedTuple):
+    """What is done to a target's logits before ``Sampling``: what every op that reads target rows takes as ``edits=``.
+
+    In this order, each operation in float32 and rounded once; z is the logit as it came:
+
+    1. ``bias``: ``z + b``.
+    2. ``repetition`` r, for tokens seen in the prompt or the output: ``z * (1 / r)`` if z > 0, else ``z * r``.
+    3. ``frequency`` f: ``z - f * c``, c how often the token stands in the output.
+    4. ``presence`` g: ``z - g`` for tokens with c > 0.
+    5. ``allowed``: -inf for tokens whose bit is 0.
+
+    Along a draft, its tokens are output too: a row counts those before it, in a tree those on the path to its node
+    (the root's own token is in the output already). So penalties are the same as without speculation.
+
+    A request is one of the batch, or of the entries that ``request_index`` points to; in ops on rows each row is one.
+    Rows of masks may lie apart; bits and numbers past V are not looked at. A number is one for all or float32, one for
+    each request; one that is not finite, and a ``repetition`` of 0 or less, is off and sets status 8.
+
+    Attributes
+    ----------
+    allowed : Tensor, optional
+        int32, bit ``i % 32`` of word ``i // 32`` is 1 where token i may come. [..., ceil(V / 32)], one mask for each
+        target row, or [B, ceil(V / 32)], one for each request; with ``cu_drafts`` that is [B, 1, ceil(V / 32)].
+    bias : tuple, optional
+        ``(tokens, values, cu)``: int32 [n], float32 [n], int32 [B+1]. Request b has the entries ``cu[b] .. cu[b+1]``,
+        whose tokens rise. Or a begin and an end for each target row: ``cu`` is then [..., 2]. -inf forbids a token, and
+        so does NaN; +inf counts as the largest float32. An entry whose token is out of range or does not rise is not
+        used, nor are all entries of a span that is no part of [0, n]: status 8.
+    repetition : float or Tensor
+        More than 0; 1 is off.
+    frequency, presence : float or Tensor
+        0 is off.
+    prompt_mask, output_mask : Tensor, optional
+        int32 [B, ceil(V / 32)], bits as in ``allowed``: tokens seen in the prompt, and in the output.
+    output_counts : Tensor, optional
+        int32 [B, V]: how often. Looked at where ``output_mask`` has a bit, which counts as 1 at least. ``count_tokens``
+        keeps both. Counts end at 2**31 - 1.
+    pending : Tensor, optional
+        int32 or int64 [B, J]: tokens that count as output already, for instance those that a draft model proposed so
+        far. -1 is none; others out of range are not used, and set status 8.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> from specdec_kernels import Edits
+    >>> with specdec_kernels.backend("reference"):
+    ...     token = specdec_kernels.race_sample(
+    ...         torch.tensor([0.0, 9.0, 5.0]), seed=1, position=0, temperature=0.0,
+    ...         edits=Edits(allowed=torch.tensor([0b101], dtype=torch.int32)),
+    ...     )
+    >>> token.item()
+    2
+    """
+
+    allowed: torch.Tensor | None = None
+    bias: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    repetition: Number = 1.0
+    frequency: Number = 0.0
+    presence: Number = 0.0
+    prompt_mask: torch.Tensor | None = None
+    output_mask: torch.Tensor | None = None
+    output_counts: torch.Tensor | None = None
+    pending: torch.Tensor | None = None
 
 
 class Sampling(NamedTuple):

@@ -103,6 +103,44 @@ void check(const LawParams& x) {
 }
 void check(const Method& x) { choice("", x, Method::kRace); }
 
+void check(const Lists& x) {
+  size(".requests", x.requests);
+  at_least(".rows", x.rows, 0);
+  size(".size", x.size);
+}
+// The lists of an edit, by name.
+template <class F>
+void over_lists(const EditParams& x, F&& f) {
+  f(".allowed", x.allowed);
+  f(".bias_spans", x.bias_spans);
+  f(".prompt_mask", x.prompt_mask);
+  f(".output_mask", x.output_mask);
+  f(".output_counts", x.output_counts);
+  f(".pending", x.pending);
+}
+void check(const EditParams& x) {
+  over_lists(x, [&](const char* name, const Lists& lists) {
+    try {
+      check(lists);
+    } catch (Refusal& refusal) {
+      refusal.message.insert(0, name);
+      throw;
+    }
+    if (lists.wide && &lists != &x.pending) refuse({name, ".wide"}, "false", "true");
+  });
+  size(".bias_tokens.size", x.bias_tokens.size);
+  equal(".bias_values.size", x.bias_values.size, x.bias_tokens.size);
+  if (x.bias_tokens.size > 0) {
+    memory(".bias_tokens", x.bias_tokens.data);
+    memory(".bias_values", x.bias_values.data);
+    memory(".bias_spans", x.bias_spans.data);
+    equal(".bias_spans.size", x.bias_spans.size, 2);
+  }
+  at_least(".by_row", x.by_row, 0);
+  at_most(".by_row", x.by_row, kAllowedByRow | kBiasByRow);
+  if (x.output_counts.data) memory(".output_mask", x.output_mask.data);
+}
+
 // Any value will do.
 template <class T>
 void check(const Per<T>&) {}
@@ -167,6 +205,36 @@ int64_t entries(const Params& p, int64_t batch) {
   return p.request_index.entries;
 }
 
+void holds(const char* name, const char* part, const Lists& x, int64_t requests, int64_t rows) {
+  if (!x.data) return;
+  at_least({name, (std::string(part) + ".requests").c_str()}, x.requests,
+           x.request_stride == 0 ? std::min<int64_t>(requests, 1) : requests);
+  at_least({name, (std::string(part) + ".rows").c_str()}, x.rows, x.row_stride == 0 ? std::min<int64_t>(rows, 1) : rows);
+}
+
+// Edits of rows of logits like `rows`, whose entries have `entry_rows` rows each. The target's rows that are read are
+// [requests, target_rows].
+void check_edits(const EditParams& x, const LawParams& law, const Rows& rows, int64_t entries, int64_t entry_rows,
+                 int64_t requests, int64_t target_rows) {
+  if (!x.on()) return;
+  if (law.space != Space::kLogits) refuse("edits", "none with probabilities, which are final", "some");
+  equal("rows.first_token", rows.first_token, 0);
+  const int64_t words = (rows.vocab + int64_t{31}) / 32;
+  over_lists(x, [&](const char* name, const Lists& lists) {
+    const bool by_row = (&lists == &x.allowed && x.by_row & kAllowedByRow) ||
+                        (&lists == &x.bias_spans && x.by_row & kBiasByRow);
+    holds("edits", name, lists, by_row ? requests : entries, by_row ? target_rows : entry_rows);
+    if (!lists.data || &lists == &x.bias_spans || &lists == &x.pending) return;
+    at_least({"edits", (std::string(name) + ".size").c_str()}, lists.size, &lists == &x.output_counts ? rows.vocab : words);
+  });
+}
+
+// The same where each row has an entry's numbers of its own.
+template <class Params>
+void check_edits(const Params& p) {
+  check_edits(p.edits, p.law, p.rows, entries(p, p.rows.requests), p.rows.rows, p.rows.requests, p.rows.rows);
+}
+
 // Only races take rows that are a part of a vocabulary.
 template <class Params>
 void check_draft(const Params& p, int64_t requests, int64_t rows) {
@@ -197,6 +265,7 @@ void check_ragged(const ChainParams& p) {
   entries(p, p.batch());
   if (p.request_index.data && p.draft.data) refuse("draft", "none with cu_drafts and request_index", "one");
   check_draft(p, 1, drafts);
+  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, drafts + p.batch());
 }
 
 void check_race(RaceParams& p, int64_t most) {
@@ -205,8 +274,9 @@ void check_race(RaceParams& p, int64_t most) {
   if (p.count() > 0) at_most(FIELD(tokens.columns), most);
   contiguous(FIELD(tokens), p.count(), p.tokens.columns);
   if (p.status.data) contiguous(FIELD(status), p.count());
-  entries(p, p.rows.requests);
+  check_edits(p);
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.rows.vocab);
+  if (p.draft_map.data && p.edits.on()) refuse("edits", "none with draft_map", "some");
   // What a filter keeps is a question to the whole vocabulary.
   if (p.law.rules & kFiltered) equal(FIELD(rows.first_token), 0);
 }
@@ -219,6 +289,7 @@ void check_pairs(Params& p) {
   const int64_t requests = entries(p, p.target.requests);
   if (p.count() > 0 && requests > 0) memory("draft", p.draft.data);
   check_draft(p, requests, p.target.rows);
+  check_edits(p.edits, p.target_law, p.target, requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
 }  // namespace
@@ -232,6 +303,7 @@ void check_verify_chain(ChainParams p) {
   holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
   holds(FIELD(draft_tokens), p.batch(), p.max_drafts());
   check_draft(p, entries(p, p.batch()), p.max_drafts());
+  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.max_drafts() + int64_t{1});
 }
 
 void check_verify_tree(TreeParams p) {
@@ -242,6 +314,7 @@ void check_verify_tree(TreeParams p) {
   holds(FIELD(draft_tokens), p.batch(), p.nodes());
   holds(FIELD(parents), p.batch(), p.nodes());
   check_draft(p, entries(p, p.batch()), p.nodes());
+  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.nodes());
 }
 
 void check_race_sample(RaceParams p) { check_race(p, 1); }
@@ -296,7 +369,7 @@ void check_logits(const Params& p) {
 void check_cutoff(CutoffParams p) {
   check_fields(p);
   check_logits(p);
-  entries(p, p.rows.requests);
+  check_edits(p);
   contiguous(FIELD(value), p.count());
   contiguous(FIELD(last), p.count());
   contiguous(FIELD(kept), p.count());
@@ -308,7 +381,7 @@ void check_cutoff(CutoffParams p) {
 void check_logprobs(LogprobsParams p) {
   check_fields(p);
   check_logits(p);
-  entries(p, p.rows.requests);
+  check_edits(p);
   holds(FIELD(tokens), p.rows.requests, static_cast<int64_t>(p.rows.rows));
   contiguous(FIELD(logprob), p.count());
   contiguous(FIELD(rank), p.count());

@@ -19,10 +19,13 @@ void check_workspace(const void* data, size_t bytes) {
     throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "workspace: expected memory aligned to 16 bytes"};
 }
 
-// The kernels do not know filters.
+// The kernels do not know filters and edits.
 void check_law(const LawParams& law) {
   if (law.rules & kFiltered)
     throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "law.rules: expected no SPECDEC_FILTERED, which only the CPU knows"};
+}
+void check_law(const EditParams& edits) {
+  if (edits.on()) throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "edits: expected none, for CUDA knows no edits"};
 }
 template <class T>
 void check_law(const T&) {}

@@ -55,6 +55,10 @@ SPECDEC_SAME(specdec_counter, Per<int64_t>, data, outer_stride, inner_stride, va
 SPECDEC_SAME(specdec_law, LawParams, space, temperature, top_k, top_p, min_p, rules)
 SPECDEC_SAME(specdec_noise, NoiseParams, seed, position, nonce)
 SPECDEC_SAME(specdec_indices, Vector<const int32_t>, data, size)
+SPECDEC_SAME(specdec_values, Vector<const float>, data, size)
+SPECDEC_SAME(specdec_lists, Lists, data, request_stride, row_stride, requests, rows, size, wide)
+SPECDEC_SAME(specdec_edits, EditParams, allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence,
+             prompt_mask, output_mask, output_counts, pending, by_row)
 SPECDEC_SAME(specdec_request_index, RequestIndex, data, size, entries)
 SPECDEC_SAME(specdec_output_i64, Output<int64_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_i32, Output<int32_t>, data, row_stride, rows, columns)
@@ -65,21 +69,22 @@ SPECDEC_SAME(specdec_cache_layer, CacheLayer, data, batch_stride, head_stride, s
 SPECDEC_SAME(specdec_cache_layers, Vector<const CacheLayer>, data, size)
 
 SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, draft, cu_drafts, draft_map,
-             request_index, method, target_law, draft_law, draft_prob, epsilon, noise, tokens, num_accepted, status)
+             request_index, method, target_law, draft_law, edits, draft_prob, epsilon, noise, tokens, num_accepted,
+             status)
 SPECDEC_SAME(specdec_verify_tree_params, TreeParams, draft_tokens, parents, target, draft, draft_map, request_index,
-             method, replacement, target_law, draft_law, noise, tokens, path, num_accepted, status)
-SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, noise, tokens, status)
+             method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status)
+SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status)
 SPECDEC_SAME(specdec_residual_params, ResidualParams, target, draft, draft_map, request_index, target_law, draft_law,
-             draft_prob, epsilon, probs, mass, status)
+             edits, draft_prob, epsilon, probs, mass, status)
 SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, request_index, target_law, draft_law,
-             accept, tv, kl, harmonic, status)
+             edits, accept, tv, kl, harmonic, status)
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
-SPECDEC_SAME(specdec_cutoff_params, CutoffParams, rows, request_index, law, value, last, kept, mass, max, status)
-SPECDEC_SAME(specdec_logprobs_params, LogprobsParams, rows, tokens, request_index, law, logprob, rank, top_tokens,
-             top_logprobs, status)
+SPECDEC_SAME(specdec_cutoff_params, CutoffParams, rows, request_index, law, edits, value, last, kept, mass, max, status)
+SPECDEC_SAME(specdec_logprobs_params, LogprobsParams, rows, tokens, request_index, law, edits, logprob, rank,
+             top_tokens, top_logprobs, status)
 
 // Each op of the list has a struct in specdec.h, and it mirrors the one in the list.
 #define SPECDEC_LISTED(op, Params) static_assert(Same<specdec_##op##_params, Params>::value, #op);
@@ -95,6 +100,7 @@ static_assert(same(Space::kLogits, SPECDEC_LOGITS) && same(Space::kProbs, SPECDE
 static_assert(same(Method::kRejection, SPECDEC_REJECTION) && same(Method::kRace, SPECDEC_RACE));
 static_assert(same(MaskLayout::kBool, SPECDEC_MASK_BOOL) && same(MaskLayout::kAdditive32, SPECDEC_MASK_ADDITIVE32) &&
               same(MaskLayout::kAdditive16, SPECDEC_MASK_ADDITIVE16) && same(MaskLayout::kBits, SPECDEC_MASK_BITS));
+static_assert(same(kAllowedByRow, SPECDEC_ALLOWED_BY_ROW) && same(kBiasByRow, SPECDEC_BIAS_BY_ROW));
 static_assert(same(kStatusNonFinite, SPECDEC_STATUS_NON_FINITE) && same(kStatusParameter, SPECDEC_STATUS_PARAMETER) &&
               same(kStatusEmptyResidual, SPECDEC_STATUS_EMPTY_RESIDUAL) &&
               same(kStatusTokenRange, SPECDEC_STATUS_TOKEN_RANGE));

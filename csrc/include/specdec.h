@@ -141,16 +141,50 @@ enum {
   SPECDEC_FILTERED = 16
 };
 
-/* Which random numbers. Requests with the same seed must differ in position or nonce. */
-typedef struct specdec_noise {
-  specdec_counter seed, position, nonce;
-} specdec_noise;
-
 /* int32 [size], contiguous. */
 typedef struct specdec_indices {
   const int32_t* data;
   int64_t size;
 } specdec_indices;
+
+/* float32 [size], contiguous. */
+typedef struct specdec_values {
+  const float* data;
+  int64_t size;
+} specdec_values;
+
+/* Lists of `size` integers [requests, rows, size], with unit stride along a list. */
+typedef struct specdec_lists {
+  const void* data; /* NULL: not given */
+  int64_t request_stride, row_stride;
+  int64_t requests, rows, size;
+  bool wide; /* int64; else int32. Only `pending` may be. */
+} specdec_lists;
+
+/* What becomes of the target's logits before its law sees them, as said with Python's Edits. Zeros change nothing. Not
+ * with probabilities, with draft_map in races, or with first_token. `rows` of a list is 1, or in ops on rows [A, R, V] it
+ * is R. Only the CPU will know edits. */
+typedef struct specdec_edits {
+  specdec_lists allowed;       /* bits: [B, 1, words] (ops on rows: [A, R, words]), or with SPECDEC_ALLOWED_BY_ROW one mask for
+                                * each target row */
+  specdec_indices bias_tokens; /* [n] */
+  specdec_values bias_values;  /* [n] */
+  specdec_lists bias_spans;    /* [B, 1, 2]: begin and end in bias_tokens. A vector [B+1] of bounds is such lists with a
+                                * request_stride of 1. Or with SPECDEC_BIAS_BY_ROW a span for each target row */
+  specdec_number repetition;   /* 0.0f and 1.0f are off */
+  specdec_number frequency, presence;
+  specdec_lists prompt_mask, output_mask; /* bits, [B, 1, words] */
+  specdec_lists output_counts;            /* [B, 1, V] */
+  specdec_lists pending;                  /* [B, 1, any]: tokens, -1 for none */
+  int64_t by_row;                         /* the sum of some SPECDEC_..., below */
+} specdec_edits;
+
+enum { SPECDEC_ALLOWED_BY_ROW = 1, SPECDEC_BIAS_BY_ROW = 2 };
+
+/* Which random numbers. Requests with the same seed must differ in position or nonce. */
+typedef struct specdec_noise {
+  specdec_counter seed, position, nonce;
+} specdec_noise;
 
 /* int32 [size], contiguous: the index of the numbers and draft rows that each request of a batch uses. -1: the request
  * is idle, and nothing is read. Not given: each request uses its own. */
@@ -205,6 +239,7 @@ typedef struct specdec_verify_chain_params {
   specdec_request_index request_index; /* [B], optional; ragged: only without draft rows */
   int32_t method;                      /* SPECDEC_REJECTION or SPECDEC_RACE */
   specdec_law target_law, draft_law;
+  specdec_edits edits; /* of the target's rows */
   specdec_number draft_prob; /* 1.0f unless drafting is randomised. Ragged: `inner` is the draft's index in [0, D). */
   specdec_number epsilon;
   specdec_noise noise;
@@ -224,6 +259,7 @@ typedef struct specdec_verify_tree_params {
   int32_t method;
   bool replacement;
   specdec_law target_law, draft_law;
+  specdec_edits edits; /* of the target's rows */
   specdec_noise noise;
   specdec_output_i64 tokens;       /* [B, D+1], any row stride */
   specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
@@ -238,6 +274,7 @@ typedef struct specdec_race_params {
   specdec_indices draft_map;
   specdec_request_index request_index;
   specdec_law law;
+  specdec_edits edits;
   specdec_noise noise;
   specdec_output_i64 tokens; /* [R, k] */
   specdec_output_i32 status; /* [R], optional */
@@ -253,6 +290,7 @@ typedef struct specdec_residual_params {
   specdec_indices draft_map;
   specdec_request_index request_index;
   specdec_law target_law, draft_law;
+  specdec_edits edits; /* of the target's rows */
   specdec_number draft_prob, epsilon;
   specdec_output_f32 probs;  /* [R, V] */
   specdec_output_f32 mass;   /* [R] */
@@ -265,6 +303,7 @@ typedef struct specdec_overlap_params {
   specdec_indices draft_map;
   specdec_request_index request_index;
   specdec_law target_law, draft_law;
+  specdec_edits edits; /* of the target's rows */
   specdec_output_f32 accept, tv, kl, harmonic; /* [R] */
   specdec_output_i32 status;                   /* [R], optional */
 } specdec_overlap_params;
@@ -333,6 +372,7 @@ typedef struct specdec_cutoff_params {
   specdec_rows rows;
   specdec_request_index request_index;
   specdec_law law;
+  specdec_edits edits;
   specdec_output_f32 value;  /* [A R] */
   specdec_output_i64 last;   /* [A R] */
   specdec_output_i32 kept;   /* [A R]: how many */
@@ -349,6 +389,7 @@ typedef struct specdec_logprobs_params {
   specdec_tokens tokens; /* [A, R], -1 for none */
   specdec_request_index request_index;
   specdec_law law;
+  specdec_edits edits;
   specdec_output_f32 logprob;      /* [A R] */
   specdec_output_i32 rank;         /* [A R]: how many are at least as probable; 0 if the token is not kept */
   specdec_output_i64 top_tokens;   /* [A R, top], top may be 0; -1 where there are not so many */

@@ -1,4 +1,4 @@
-"""Refusals of the backends that do not know sampling filters."""
+"""Refusals of the backends that do not know sampling filters, or edits of logits."""
 
 from specdec_kernels.ops import Law
 from specdec_kernels.ops._laws import filters_of
@@ -14,4 +14,10 @@ def unsupported(op, call):
     for name, value in zip(op.arguments, call, strict=True):
         if type(value) is Law and (filters := filters_of(value)):
             return f"{NAMES[name]}.{filters[0]}: expected none, for it knows no filters; 'cpu' and 'reference' do"
-    return None
+    return no_edits(op, call)
+
+
+def no_edits(op, call):
+    """The reason why a backend without edits cannot do a call, or None."""
+    edits = getattr(call, "edits", None)
+    return "edits: expected none, for it knows no edits; 'reference' does" if edits is not None and edits.on() else None

@@ -13,7 +13,7 @@ globals().update({name: getattr(triton_kernels, name) for name in triton_kernels
 
 def unsupported(op, call):
     """The reason why a call cannot be done here, or None. Of the ops with filters ``cutoff`` knows them."""
-    return None if op.name == "cutoff" else _filters.unsupported(op, call)
+    return _filters.no_edits(op, call) if op.name == "cutoff" else _filters.unsupported(op, call)
 
 
 def unavailable():

@@ -4,6 +4,7 @@ The names are written out because type checkers and the documents read them from
 """
 
 from specdec_kernels.ops._declaration import OPS as OPS
+from specdec_kernels.ops._declaration import Edit as Edit
 from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops.coin import coin

@@ -36,6 +36,41 @@ class Law(NamedTuple):
     rules: int = 0
 
 
+class Edit(NamedTuple):
+    """What becomes of a target row's logits before its law sees them: ``specdec_kernels.Edits``, as backends get it.
+
+    Tensors but ``bias_tokens`` and ``bias_values`` are [S, R, items]: one list for each entry S and, in ops on rows,
+    each row R; elsewhere R is 1. Bits 1 and 2 of ``by_row`` say that ``allowed`` and ``bias_spans`` are like the
+    target's rows instead, ragged ones [1, rows, items]. A span is a begin and an end in ``bias_tokens``.
+    """
+
+    allowed: "torch.Tensor | None" = None
+    bias_tokens: "torch.Tensor | None" = None
+    bias_values: "torch.Tensor | None" = None
+    bias_spans: "torch.Tensor | None" = None
+    repetition: "float | torch.Tensor" = 1.0
+    frequency: "float | torch.Tensor" = 0.0
+    presence: "float | torch.Tensor" = 0.0
+    prompt_mask: "torch.Tensor | None" = None
+    output_mask: "torch.Tensor | None" = None
+    output_counts: "torch.Tensor | None" = None
+    pending: "torch.Tensor | None" = None
+    by_row: int = 0
+
+    def on(self):
+        """Whether it may change anything."""
+        return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(self, Edit(), strict=True))
+
+    def by_entry(self):
+        """The tensors that have one list or number for each entry."""
+        allowed = None if self.by_row & ALLOWED_BY_ROW else self.allowed
+        spans = None if self.by_row & BIAS_BY_ROW else self.bias_spans
+        return [x for x in (allowed, spans, *self[4:11]) if isinstance(x, torch.Tensor)]
+
+
+ALLOWED_BY_ROW, BIAS_BY_ROW = 1, 2
+
+
 class Noise(NamedTuple):
     """Which random numbers a call uses."""
 
@@ -125,6 +160,11 @@ TENSOR, OPTIONAL = Kind("Tensor {}"), Kind("Tensor? {}")
 NUMBER, COUNTER = Either("float", 0.0), Either("SymInt", 0)  # float32; int32 or int64
 CHOICE, FLAG, SIZE = Kind("str {}"), Kind("bool {}"), Kind("SymInt {}")
 LAW = Group(Law, space=CHOICE, temperature=NUMBER, top_k=COUNTER, top_p=NUMBER, min_p=NUMBER, rules=SIZE)
+EDITS = Group(
+    Edit, allowed=OPTIONAL, bias_tokens=OPTIONAL, bias_values=OPTIONAL, bias_spans=OPTIONAL, repetition=NUMBER,
+    frequency=NUMBER, presence=NUMBER, prompt_mask=OPTIONAL, output_mask=OPTIONAL, output_counts=OPTIONAL,
+    pending=OPTIONAL, by_row=SIZE,
+)  # fmt: skip
 NOISE = Group(Noise, seed=COUNTER, position=COUNTER, nonce=COUNTER)
 WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache")
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.status import Status
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -79,11 +79,20 @@ def wants_gradient(*values):
 def refuse_gradient(op, **values):
     """Raise if autograd wants a gradient for an argument that has none; it would silently get nothing."""
     for name, x in values.items():
-        if wants_gradient(x.temperature if isinstance(x, Sampling) else x):
+        if wants_gradient(*_differentiable(x)):
             raise ValueError(
                 f"{name}: expected no gradient to be wanted, since {op} has none for it (detach() it, or call under "
                 "torch.no_grad()); got a tensor that requires grad"
             )
+
+
+def _differentiable(x):
+    """The parts of an argument that could want a gradient."""
+    if isinstance(x, Sampling):
+        return (x.temperature,)
+    if isinstance(x, Edits):
+        return (*(x.bias if isinstance(x.bias, (tuple, list)) else ()), x.repetition, x.frequency, x.presence)
+    return (x,)
 
 
 def host_sees(tensor):
@@ -121,9 +130,9 @@ def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
     A tensor's values are the kernels' to check: they set status bit 8.
     """
     if type(x) is float or (isinstance(x, (int, float)) and not isinstance(x, bool)):
-        if not least <= x <= most or x == float("inf"):
+        if not least <= x <= most or abs(x) == float("inf"):
             span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
-            raise ValueError(f"{name}: expected a number {span}; got {x}")
+            raise ValueError(f"{name}: expected a {'finite number' if least == -most else f'number {span}'}; got {x}")
         return float(x)
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a float or a float32 tensor; got {shown(x)}")
@@ -190,7 +199,7 @@ STATUS = {
     Status.NON_FINITE: "a NaN or +inf was met, or a row without positive weight",
     Status.EMPTY_RESIDUAL: "the residual was empty",
     Status.TOKEN_RANGE: "a token out of range",
-    Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, cu_drafts or request_index out of range",
+    Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, edit, cu_drafts or request_index out of range",
 }
 
 

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import LAW, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, Kind, Op, Output
 from specdec_kernels.ops._types import Number, Space
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 
 class Cut(NamedTuple):
@@ -44,6 +45,7 @@ CUTOFF = Op(
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
     law=LAW,
+    edits=EDITS,
     value=Output(torch.float32, "out.value"),
     last=Output(torch.int64, "out.last"),
     count=Output(torch.int32, "out.count"),
@@ -59,6 +61,7 @@ def cutoff(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
@@ -80,6 +83,8 @@ def cutoff(
         At 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
     sampling : Sampling, optional
         The filters, and the temperature.
+    edits : Edits, optional
+        What becomes of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional
         int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the place of B.
         -1 is an idle request: its row counts as one without weight. So does that of any other index outside [0, S),
@@ -118,8 +123,8 @@ def cutoff(
     >>> cut.value.item(), cut.last.item(), cut.count.item()  # tokens 5, 0 and the first of the two ones
     (1.0, 1, 3)
     """
-    raw = (rows, space, temperature, sampling, request_index, out, status, check)
-    inputs.refuse_gradient("cutoff", rows=rows, temperature=temperature, sampling=sampling)
+    raw = (rows, space, temperature, sampling, edits, request_index, out, status, check)
+    inputs.refuse_gradient("cutoff", rows=rows, temperature=temperature, sampling=sampling, edits=edits)
     if found := CUTOFF.recall(raw):
         if check:
             inputs.raise_for_status("cutoff", found[-1])
@@ -130,15 +135,18 @@ def cutoff(
         raise ValueError("space: expected 'logits', for probabilities are final and have no cut; got 'probs'")
     lead, device = rows.shape[:-1], rows.device
     folded = inputs.rows3("rows", rows)
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *laws.numbers_in(temperature, sampling))
+    numbers = (*laws.numbers_in(temperature, sampling), *edit.lists(edits))
+    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
     law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
     cut = CUTOFF.outputs(Cut, out, device, lead, lead, lead, lead, lead)
     if check or status is not None:
         status = CUTOFF.output("status", status, lead, device)
     CUTOFF(
-        folded, request_index, law, *(part.view(-1) for part in cut), None if status is None else status.view(-1),
-        given=given, raw=raw, results=cut if status is None else (*cut, status),
+        folded, request_index, law, changes, *(part.view(-1) for part in cut),
+        None if status is None else status.view(-1), given=given, raw=raw,
+        results=cut if status is None else (*cut, status),
     )  # fmt: skip
     if check:
         inputs.raise_for_status("cutoff", status)

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import LAW, OPTIONAL, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Kind, Op, Output
 from specdec_kernels.ops._types import Number
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 
 class Logprobs(NamedTuple):
@@ -39,6 +40,7 @@ LOGPROBS = Op(
     tokens=TENSOR,
     request_index=OPTIONAL,
     law=LAW,
+    edits=EDITS,
     logprob=Output(torch.float32, "out.logprob"),
     rank=Output(torch.int32, "out.rank"),
     top_tokens=Output(torch.int64, "out.top_tokens"),
@@ -53,6 +55,7 @@ def logprobs(
     *,
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     top: int = 0,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
@@ -61,9 +64,9 @@ def logprobs(
 ) -> Logprobs:
     """``log softmax`` of each row at its token, the token's rank, and the ``top`` likeliest tokens.
 
-    Without ``temperature`` and ``sampling`` these are of the logits as they came. Otherwise they are of the law that
-    these make, over the tokens that the filters keep. Rows and tokens of a verdict can be given as they are: its
-    padding, -1, costs nothing.
+    Without ``temperature``, ``sampling`` and ``edits`` these are of the logits as they came. Otherwise they are of the
+    law that these make, over the tokens that the filters keep. Rows and tokens of a verdict can be given as they are:
+    its padding, -1, costs nothing.
 
     Parameters
     ----------
@@ -76,6 +79,8 @@ def logprobs(
         and rank 1, alone among the top; other tokens have -inf, and their rank by logit among all.
     sampling : Sampling, optional
         How a row becomes a law.
+    edits : Edits, optional
+        What becomes of the logits before that: bias, penalties, a grammar.
     top : int
         How many of the likeliest tokens to name, in [0, V].
     request_index : Tensor, optional
@@ -112,8 +117,8 @@ def logprobs(
     >>> round(found.logprob.item(), 4), found.rank.item(), found.top_tokens.tolist()
     (-1.4076, 2, [2, 0])
     """
-    raw = (rows, tokens, temperature, sampling, top, request_index, out, status, check)
-    inputs.refuse_gradient("logprobs", rows=rows, temperature=temperature, sampling=sampling)
+    raw = (rows, tokens, temperature, sampling, edits, top, request_index, out, status, check)
+    inputs.refuse_gradient("logprobs", rows=rows, temperature=temperature, sampling=sampling, edits=edits)
     if found := LOGPROBS.recall(raw):
         if check:
             inputs.raise_for_status("logprobs", found[-1])
@@ -127,15 +132,17 @@ def logprobs(
         raise ValueError(f"top: expected an int from 0 to the vocabulary's {rows.shape[-1]}; got {top!r}")
     folded = inputs.rows3("rows", rows)
     count = folded.shape[0] * folded.shape[1]
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *laws.numbers_in(temperature, sampling))
+    numbers = (*laws.numbers_in(temperature, sampling), *edit.lists(edits))
+    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
     law = laws.target_law("logits", temperature, sampling, shape, device, seen)
+    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
     results = LOGPROBS.outputs(Logprobs, out, device, lead, lead, (*lead, top), (*lead, top))
     if check or status is not None:
         status = LOGPROBS.output("status", status, lead, device)
     LOGPROBS(
-        folded, tokens.reshape(folded.shape[:2]), request_index, law, results.logprob.view(-1), results.rank.view(-1),
-        results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
+        folded, tokens.reshape(folded.shape[:2]), request_index, law, changes, results.logprob.view(-1),
+        results.rank.view(-1), results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
         None if status is None else status.view(-1), given=given, raw=raw,
         results=results if status is None else (*results, status),
     )  # fmt: skip

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _gradients as gradients
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import LAW, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.ops.residual import check_pair
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 
 class Overlap(NamedTuple):
@@ -43,6 +44,7 @@ OVERLAP = Op(
     request_index=OPTIONAL,
     target_law=LAW,
     draft_law=LAW,
+    edits=EDITS,
     accept=Output(torch.float32, "out.accept"),
     tv=Output(torch.float32, "out.tv"),
     kl=Output(torch.float32, "out.kl"),
@@ -58,6 +60,7 @@ def overlap(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     draft_space: Space | None = None,
     draft_sampling: Sampling | None = None,
     draft_map: torch.Tensor | None = None,
@@ -77,7 +80,7 @@ def overlap(
     space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
-    sampling, draft_space, draft_sampling, draft_map, request_index : optional
+    sampling, edits, draft_space, draft_sampling, draft_map, request_index : optional
         As for ``residual``.
     out : Overlap, optional
         Preallocated outputs, contiguous.
@@ -111,10 +114,12 @@ def overlap(
     [0.6, 0.4, 0.4564, 0.4]
     """
     raw = (
-        target, draft, space, temperature, sampling, draft_space, draft_sampling, draft_map, request_index, out, status,
-        check,
+        target, draft, space, temperature, sampling, edits, draft_space, draft_sampling, draft_map, request_index, out,
+        status, check,
     )  # fmt: skip
-    inputs.refuse_gradient("overlap", temperature=temperature, sampling=sampling, draft_sampling=draft_sampling)
+    inputs.refuse_gradient(
+        "overlap", temperature=temperature, sampling=sampling, edits=edits, draft_sampling=draft_sampling
+    )
     differentiable = inputs.wants_gradient(target, draft)
     if not differentiable and (found := OVERLAP.recall(raw)):
         if check:
@@ -124,8 +129,11 @@ def overlap(
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     if differentiable and (target_law.rules or draft_law.rules):
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
+    if differentiable and changes.on():
+        raise ValueError("edits: expected None where target or draft requires grad; got an Edits")
     if differentiable and out is not None:
         raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
     given = out is not None or status is not None
@@ -135,7 +143,7 @@ def overlap(
 
     def run(raw=None):
         OVERLAP(
-            rows, draft_rows, draft_map, request_index, target_law, draft_law,
+            rows, draft_rows, draft_map, request_index, target_law, draft_law, changes,
             *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given, raw=raw,
             results=figures if status is None else (*figures, status),
         )  # fmt: skip

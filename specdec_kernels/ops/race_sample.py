@@ -2,11 +2,12 @@
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, Kind, Op, Output
 from specdec_kernels.ops._types import Counter, Number, Space
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 RACE_SAMPLE = Op(
     "race_sample",
@@ -14,6 +15,7 @@ RACE_SAMPLE = Op(
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     law=LAW,
+    edits=EDITS,
     noise=NOISE,
     tokens=Output(torch.int64, "out"),
     status=Output(torch.int32, "status", optional=True),
@@ -29,6 +31,7 @@ def race_sample(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -54,6 +57,8 @@ def race_sample(
     sampling : Sampling, optional
         How a row becomes a law, in place of ``temperature``. With filters the law is that over the tokens they keep;
         the noise stays the whole row's.
+    edits : Edits, optional
+        What becomes of the logits before that: bias, penalties, a grammar. Not with ``draft_map``.
     draft_map : Tensor, optional
         int32 [V], rising: the target's token for each column of a row, for a draft with a vocabulary of its own. The
         tokens drawn, and the noise, are then the target's.
@@ -93,7 +98,8 @@ def race_sample(
     1
     """
     raw = (
-        seed, position, nonce, target, space, temperature, sampling, draft_map, request_index, out, status, check,
+        seed, position, nonce, target, space, temperature, sampling, edits, draft_map, request_index, out, status,
+        check,
     )  # fmt: skip
     if found := RACE_SAMPLE.recall(raw):
         if check:
@@ -102,7 +108,7 @@ def race_sample(
     inputs.check_rows("target", target)
     lead, device = target.shape[:-1], target.device
     rows = inputs.rows3("target", target)
-    race = arguments(target, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index)
+    race = arguments(target, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index)
     given = out is not None or status is not None
     out = RACE_SAMPLE.output("tokens", out, lead, device)
     if check or status is not None:
@@ -119,13 +125,18 @@ def flat(out, status):
     return out, None if status is None else status.view(-1)
 
 
-def arguments(target, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index):
-    """The arguments that race_sample and race_topk share, as a call has them: draft_map, request_index, law, noise."""
+def arguments(target, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index):
+    """What race_sample and race_topk share, as a call has it: draft_map, request_index, law, edits, noise."""
     device = target.device
     numbers = laws.numbers_in(temperature, sampling)
-    shape, seen = laws.number_shapes(target, rows, request_index, None, *numbers, seed, position, nonce)
+    shape, seen = laws.number_shapes(
+        target, rows, request_index, None, *numbers, *edit.lists(edits), seed, position, nonce
+    )
     if draft_map is not None:
         laws.check_draft_map(draft_map, target.shape[-1], None, device)
     law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    changes = edit.of_rows(edits, law, target, rows, shape, seen)
+    if draft_map is not None and changes.on():
+        raise ValueError("edits: expected None beside draft_map, for they are edits of a target's rows; got an Edits")
     requests = rows.shape[0] * rows.shape[1]
-    return draft_map, request_index, law, laws.noise_of(requests, seed, position, nonce, shape, device, seen)
+    return draft_map, request_index, law, changes, laws.noise_of(requests, seed, position, nonce, shape, device, seen)

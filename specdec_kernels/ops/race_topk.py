@@ -3,10 +3,10 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, Kind, Op, Output
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import arguments, flat
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 RACE_TOPK = Op(
     "race_topk",
@@ -14,6 +14,7 @@ RACE_TOPK = Op(
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     law=LAW,
+    edits=EDITS,
     noise=NOISE,
     tokens=Output(torch.int64, "out"),
     status=Output(torch.int32, "status", optional=True),
@@ -30,6 +31,7 @@ def race_topk(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -50,7 +52,7 @@ def race_topk(
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. 0 gives the k most probable tokens, ties to the lower id. Short for
         ``sampling=Sampling(temperature=...)``.
-    sampling, draft_map, request_index : optional
+    sampling, edits, draft_map, request_index : optional
         As for ``race_sample``. An idle request has -1 in all places, one with another index out of range has token 0
         first, then -1.
     out : Tensor, optional
@@ -84,7 +86,8 @@ def race_topk(
     [1, 2, 0, -1]
     """
     raw = (
-        seed, position, nonce, draft, k, space, temperature, sampling, draft_map, request_index, out, status, check,
+        seed, position, nonce, draft, k, space, temperature, sampling, edits, draft_map, request_index, out, status,
+        check,
     )  # fmt: skip
     if found := RACE_TOPK.recall(raw):
         if check:
@@ -95,7 +98,7 @@ def race_topk(
         raise ValueError(f"k: expected an int from 1 to the vocabulary's {draft.shape[-1]}; got {k!r}")
     lead, device = draft.shape[:-1], draft.device
     rows = inputs.rows3("draft", draft)
-    race = arguments(draft, rows, seed, position, nonce, space, temperature, sampling, draft_map, request_index)
+    race = arguments(draft, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index)
     given = out is not None or status is not None
     out = RACE_TOPK.output("tokens", out, (*lead, k), device)
     if check or status is not None:

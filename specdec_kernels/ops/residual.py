@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops._types import Number, Space
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 
 class Residual(NamedTuple):
@@ -36,6 +37,7 @@ RESIDUAL = Op(
     request_index=OPTIONAL,
     target_law=LAW,
     draft_law=LAW,
+    edits=EDITS,
     draft_prob=NUMBER,
     epsilon=NUMBER,
     probs=Output(torch.float32, "out.probs"),
@@ -51,6 +53,7 @@ def residual(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     draft_space: Space | None = None,
     draft_sampling: Sampling | None = None,
     draft_map: torch.Tensor | None = None,
@@ -74,6 +77,8 @@ def residual(
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
         How a target row becomes a law, in place of ``temperature``.
+    edits : Edits, optional
+        What becomes of the target's logits before that: bias, penalties, a grammar.
     draft_space : {"logits", "probs"}, optional
         What the draft rows hold. Default: ``space``.
     draft_sampling : Sampling, optional
@@ -81,7 +86,8 @@ def residual(
     draft_map : Tensor, optional
         int32 [V'], rising: the target's token for each of the draft's. All other tokens have q = 0.
     draft_prob, epsilon : float or Tensor
-        float32, broadcast to the rows. For tokens that the target's filters drop, epsilon counts as 0.
+        float32, broadcast to the rows. For tokens that the target's filters drop, epsilon counts
+        as 0; with ``edits`` also for those of logit -inf.
     request_index : Tensor, optional
         int32 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then have S
         entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives 0,
@@ -120,11 +126,11 @@ def residual(
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
     raw = (
-        target, draft, space, temperature, sampling, draft_space, draft_sampling, draft_map, draft_prob, epsilon,
+        target, draft, space, temperature, sampling, edits, draft_space, draft_sampling, draft_map, draft_prob, epsilon,
         request_index, out, status, check,
     )  # fmt: skip
     inputs.refuse_gradient(
-        "residual", target=target, draft=draft, temperature=temperature, sampling=sampling,
+        "residual", target=target, draft=draft, temperature=temperature, sampling=sampling, edits=edits,
         draft_sampling=draft_sampling, draft_prob=draft_prob, epsilon=epsilon,
     )  # fmt: skip
     if found := RESIDUAL.recall(raw):
@@ -135,6 +141,7 @@ def residual(
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
     epsilon = inputs.number("epsilon", epsilon, shape, device, seen=seen)
     given = out is not None or status is not None
@@ -142,7 +149,7 @@ def residual(
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
-        rows, draft_rows, draft_map, request_index, target_law, draft_law, draft_prob, epsilon,
+        rows, draft_rows, draft_map, request_index, target_law, draft_law, changes, draft_prob, epsilon,
         law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
         given=given, raw=raw, results=law if status is None else (*law, status),
     )  # fmt: skip

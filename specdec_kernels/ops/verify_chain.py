@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import CHOICE, LAW, NOISE, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import CHOICE, EDITS, LAW, NOISE, NUMBER, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops._types import Counter, Method, Number, Space
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 
 class Verdict(NamedTuple):
@@ -44,6 +45,7 @@ VERIFY_CHAIN = Op(
     method=CHOICE,
     target_law=LAW,
     draft_law=LAW,
+    edits=EDITS,
     draft_prob=NUMBER,
     epsilon=NUMBER,
     noise=NOISE,
@@ -62,6 +64,7 @@ def verify_chain(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     draft_space: Space | None = None,
     draft_sampling: Sampling | None = None,
     draft_map: torch.Tensor | None = None,
@@ -103,6 +106,10 @@ def verify_chain(
         Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
         How a target row becomes a law, in place of ``temperature``.
+    edits : Edits, optional
+        What becomes of the target's logits before that: bias, penalties, a grammar. Row j of a request counts the
+        drafts before it as output. Draft rows are never edited: drafts that were drawn with edits come with rows of
+        edited logits.
     draft_space : {"logits", "probs"}, optional
         What the draft rows hold. Default: ``space``.
     draft_sampling : Sampling, optional
@@ -117,7 +124,7 @@ def verify_chain(
         ``norm((p - h q)^+)``. A slot that was not drafted (token -1, h < 1) is drawn from it too.
     epsilon : float or Tensor
         float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q). It never accepts
-        a token that the target's filters drop.
+        a token that the target's filters drop, nor, with ``edits``, one of logit -inf.
     seed, position, nonce : int or Tensor
         int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
         that row 0 decides, and a counter for calls that may repeat a position.
@@ -163,7 +170,7 @@ def verify_chain(
     [1]
     """
     raw = (
-        seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, draft_space,
+        seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_space,
         draft_sampling, draft_map, draft_prob, epsilon, request_index, cu_drafts, max_drafts, out,
     )  # fmt: skip
     if found := VERIFY_CHAIN.recall(raw):
@@ -191,7 +198,7 @@ def verify_chain(
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = laws.numbers_in(temperature, sampling, draft_sampling)
+        numbers = (*laws.numbers_in(temperature, sampling, draft_sampling), *edit.lists(edits, target))
         requests = laws.entries(draft, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
     shape, slots = (requests,), (drafts,) if ragged else (requests, width)
     if draft is not None:
@@ -201,6 +208,7 @@ def verify_chain(
 
     target_law = laws.target_law(space, temperature, sampling, shape, device)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device)
+    changes = edit.of_requests(edits, target_law, target, requests)
     epsilon = inputs.number("epsilon", epsilon, shape, device)
     draft_prob = _slot_numbers(draft_prob, requests, slots, ragged, device)
     plain = type(draft_prob) is float and draft_prob == 1.0
@@ -213,8 +221,8 @@ def verify_chain(
     sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
     verdict = VERIFY_CHAIN.outputs(Verdict, out, device, (batch, width + 1), (batch,), (batch,))
     VERIFY_CHAIN(
-        draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, draft_prob,
-        epsilon, noise, *verdict, given=out is not None, raw=raw if sized else None, results=verdict,
+        draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, changes,
+        draft_prob, epsilon, noise, *verdict, given=out is not None, raw=raw if sized else None, results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)

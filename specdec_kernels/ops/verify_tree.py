@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import CHOICE, FLAG, LAW, NOISE, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops._types import Counter, Method, Number, Space
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 
 
 class TreeVerdict(NamedTuple):
@@ -51,6 +52,7 @@ VERIFY_TREE = Op(
     replacement=FLAG,
     target_law=LAW,
     draft_law=LAW,
+    edits=EDITS,
     noise=NOISE,
     tokens=Output(torch.int64, "out.tokens", by_rows=True),
     path=Output(torch.int32, "out.path", by_rows=True),
@@ -70,6 +72,7 @@ def verify_tree(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     draft_space: Space | None = None,
     draft_sampling: Sampling | None = None,
     draft_map: torch.Tensor | None = None,
@@ -116,7 +119,7 @@ def verify_tree(
     temperature : float or Tensor
         float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id: the child that has it is accepted. Short for
         ``sampling=Sampling(temperature=...)``.
-    sampling, draft_space, draft_sampling, draft_map : optional
+    sampling, edits, draft_space, draft_sampling, draft_map : optional
         As for ``verify_chain``: how the target's and the draft's rows become laws, and the target's token for each of
         the draft's.
     seed, position, nonce : int or Tensor
@@ -165,7 +168,7 @@ def verify_tree(
     """
     raw = (
         seed, position, nonce, draft_tokens, target, draft, parents, method, replacement, space, temperature, sampling,
-        draft_space, draft_sampling, draft_map, request_index, max_depth, out,
+        edits, draft_space, draft_sampling, draft_map, request_index, max_depth, out,
     )  # fmt: skip
     if found := VERIFY_TREE.recall(raw):
         verdict = TreeVerdict(*found)
@@ -187,7 +190,7 @@ def verify_tree(
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = laws.numbers_in(temperature, sampling, draft_sampling)
+        numbers = (*laws.numbers_in(temperature, sampling, draft_sampling), *edit.lists(edits, target))
         requests = laws.entries(draft, 1, *numbers, seed, position, nonce)
     if draft is not None:
         _check_draft(draft, draft_map, target, (requests, nodes), method)
@@ -198,13 +201,14 @@ def verify_tree(
 
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, (requests,), device)
+    changes = edit.of_requests(edits, target_law, target, requests)
     noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
 
     width = _width(max_depth, depth, nodes, out)
     verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, (batch, width), (batch, width), (batch,), (batch,))
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
-        noise, *verdict, given=out is not None, raw=raw, results=verdict,
+        changes, noise, *verdict, given=out is not None, raw=raw, results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

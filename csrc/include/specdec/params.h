@@ -79,6 +79,46 @@ struct Vector {
   int64_t size;
 };
 
+// Lists of `size` int32 (int64 if wide), [requests, rows, size] with unit stride along a list, like Rows. Null where
+// they were not given.
+struct Lists {
+  const void* data;
+  int64_t request_stride, row_stride;
+  int64_t requests, rows, size;
+  bool wide;
+  SPECDEC_HD int64_t offset(int64_t outer, int64_t inner) const { return outer * request_stride + inner * row_stride; }
+  SPECDEC_HD const int32_t* at(int64_t outer, int64_t inner) const {
+    return static_cast<const int32_t*>(data) + offset(outer, inner);
+  }
+  SPECDEC_HD int64_t load(int64_t offset) const {
+    return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
+  }
+};
+
+// What becomes of a target row's logits before its law sees them. Lists are those of an entry (RequestIndex) and, in
+// ops on rows, of a row; elsewhere of row 0. Where `by_row` has their bit, allowed and bias_spans are those of a target
+// row, and have its place. A span is a begin and an end in bias_tokens and bias_values.
+struct EditParams {
+  Lists allowed;
+  Vector<const int32_t> bias_tokens;
+  Vector<const float> bias_values;
+  Lists bias_spans;
+  Per<float> repetition, frequency, presence;
+  Lists prompt_mask, output_mask, output_counts, pending;
+  int64_t by_row;
+  auto fields() {
+    return std::tie(allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence, prompt_mask,
+                    output_mask, output_counts, pending, by_row);
+  }
+  // Whether anything may change. A repetition of zero that is not in memory was not given.
+  SPECDEC_HD bool on() const { return allowed.data || bias_tokens.size > 0 || penalises(); }
+  SPECDEC_HD bool penalises() const {
+    return repetition.data || (repetition.value != 0.0f && repetition.value != 1.0f) || frequency.data ||
+           frequency.value != 0.0f || presence.data || presence.value != 0.0f;
+  }
+};
+constexpr int64_t kAllowedByRow = 1, kBiasByRow = 2;
+
 // For each batch row, the index of the numbers and draft rows that it uses; -1: idle, nothing is read. Null: each batch
 // row uses those of its own index.
 struct RequestIndex {
@@ -103,13 +143,14 @@ struct ChainParams {
   RequestIndex request_index;       // [batch]
   Method method;
   LawParams target_law, draft_law;
+  EditParams edits;  // of the target's rows
   Per<float> draft_prob, epsilon;
   NoiseParams noise;
   Output<int64_t> tokens;  // [batch, max_drafts + 1]
   Output<int32_t> num_accepted, status;
   auto fields() {
     return std::tie(draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law,
-                    draft_prob, epsilon, noise, tokens, num_accepted, status);
+                    edits, draft_prob, epsilon, noise, tokens, num_accepted, status);
   }
   SPECDEC_HD int64_t batch() const { return tokens.rows; }
   SPECDEC_HD int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; }
@@ -123,13 +164,14 @@ struct TreeParams {
   Method method;
   bool replacement;
   LawParams target_law, draft_law;
+  EditParams edits;  // of the target's rows
   NoiseParams noise;
   Output<int64_t> tokens;  // [batch, max_depth + 1]; deeper nodes count as absent
   Output<int32_t> path;    // likewise
   Output<int32_t> num_accepted, status;
   auto fields() {
     return std::tie(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
-                    draft_law, noise, tokens, path, num_accepted, status);
+                    draft_law, edits, noise, tokens, path, num_accepted, status);
   }
   SPECDEC_HD int64_t batch() const { return tokens.rows; }
   SPECDEC_HD int32_t nodes() const { return static_cast<int32_t>(target.rows); }
@@ -142,10 +184,11 @@ struct RaceParams {
   Vector<const int32_t> draft_map;
   RequestIndex request_index;
   LawParams law;
+  EditParams edits;
   NoiseParams noise;
   Output<int64_t> tokens;  // [requests * rows, k]
   Output<int32_t> status;  // [requests * rows], may be null
-  auto fields() { return std::tie(rows, draft_map, request_index, law, noise, tokens, status); }
+  auto fields() { return std::tie(rows, draft_map, request_index, law, edits, noise, tokens, status); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
   SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
 };
@@ -155,13 +198,14 @@ struct ResidualParams {
   Vector<const int32_t> draft_map;
   RequestIndex request_index;
   LawParams target_law, draft_law;
+  EditParams edits;  // of the target's rows
   Per<float> draft_prob, epsilon;
   Output<float> probs;     // [requests * rows, V]
   Output<float> mass;      // [requests * rows]
   Output<int32_t> status;  // likewise, may be null
   auto fields() {
-    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, draft_prob, epsilon, probs, mass,
-                    status);
+    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, edits, draft_prob, epsilon,
+                    probs, mass, status);
   }
   SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
 };
@@ -171,10 +215,12 @@ struct OverlapParams {
   Vector<const int32_t> draft_map;
   RequestIndex request_index;
   LawParams target_law, draft_law;
+  EditParams edits;  // of the target's rows
   Output<float> accept, tv, kl, harmonic;  // [requests * rows]
   Output<int32_t> status;                  // likewise, may be null
   auto fields() {
-    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, accept, tv, kl, harmonic, status);
+    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, edits, accept, tv, kl, harmonic,
+                    status);
   }
   SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
 };
@@ -184,13 +230,14 @@ struct CutoffParams {
   Rows rows;
   RequestIndex request_index;
   LawParams law;
+  EditParams edits;
   Output<float> value;     // [requests * rows]
   Output<int64_t> last;    // likewise
   Output<int32_t> kept;    // how many
   Output<int64_t> mass;
   Output<float> max;
   Output<int32_t> status;  // may be null
-  auto fields() { return std::tie(rows, request_index, law, value, last, kept, mass, max, status); }
+  auto fields() { return std::tie(rows, request_index, law, edits, value, last, kept, mass, max, status); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
 };
 
@@ -200,13 +247,14 @@ struct LogprobsParams {
   Tokens tokens;  // [requests, rows]
   RequestIndex request_index;
   LawParams law;
+  EditParams edits;
   Output<float> logprob;       // [requests * rows]
   Output<int32_t> rank;        // likewise
   Output<int64_t> top_tokens;  // [requests * rows, top]
   Output<float> top_logprobs;  // likewise
   Output<int32_t> status;      // [requests * rows], may be null
   auto fields() {
-    return std::tie(rows, tokens, request_index, law, logprob, rank, top_tokens, top_logprobs, status);
+    return std::tie(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, status);
   }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
   SPECDEC_HD int32_t top() const { return static_cast<int32_t>(top_tokens.columns); }

@@ -1,0 +1,139 @@
+"""Checks of ``edits=``: from the ``Edits`` a caller gives to the ``Edit`` of a call."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, BIAS_BY_ROW, Edit
+from specdec_kernels.sampling import Edits
+
+NONE = Edit()
+WORD = 32  # tokens in a word of a mask
+
+
+def lists(edits, target=None):
+    """What an Edits has for each request's entry, without the lists' own dimension; ``target`` of chains and trees."""
+    if not isinstance(edits, Edits):
+        return []
+    found = [edits.prompt_mask, edits.output_mask, edits.output_counts, edits.pending]
+    if target is not None and not _like_rows(edits.allowed, target):
+        found.append(edits.allowed)
+    found = [x[..., 0] for x in found if isinstance(x, torch.Tensor) and x.ndim and x.shape[-1]]
+    spans = edits.bias[2] if isinstance(edits.bias, (tuple, list)) and len(edits.bias) == 3 else None
+    if target is not None and isinstance(spans, torch.Tensor) and spans.ndim == 1:
+        found.append(spans[:-1])
+    return [*found, edits.repetition, edits.frequency, edits.presence]
+
+
+def of_rows(edits, law, target, rows, shape, seen):
+    """The Edit of rows ``target`` and numbers of ``shape``, which backends see as ``rows`` [A, R, V] and ``seen``."""
+    if edits is None:
+        return NONE
+    return _edit(edits, law, target, shape, seen, seen, rows.shape[:2], by_row=True)
+
+
+def of_requests(edits, law, target, requests):
+    """The Edit of chains or trees: ``target`` has all rows, ``requests`` entries have the numbers."""
+    if edits is None:
+        return NONE
+    rows = target.shape[:2] if target.ndim == 3 else (1, target.shape[0])
+    return _edit(edits, law, target, (requests,), (requests, 1), None, rows, by_row=False)
+
+
+def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
+    """``by_row``: a mask of what is allowed is always one of each row."""
+    if not isinstance(edits, Edits):
+        raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
+    vocab, lead, device = target.shape[-1], target.shape[:-1], target.device
+    words = -(-vocab // WORD)
+    entries = (shape, seen)
+
+    def mask(name, places):
+        return _lists(name, getattr(edits, name), (torch.int32,), *places, device, words, f"{words} words or more")
+
+    allowed_by_row = by_row or _like_rows(edits.allowed, target)
+    shared = entries if target.ndim == 3 else ((*shape, 1), seen)
+    allowed = mask("allowed", (lead, rows) if allowed_by_row else shared)
+    tokens, values, spans, bias_by_row = _bias(edits.bias, shape, seen, lead, rows, device)
+
+    if not isinstance(edits.repetition, torch.Tensor) and edits.repetition == 0:
+        raise ValueError("edits.repetition: expected a number more than 0; got 0")
+    repetition = inputs.number("edits.repetition", edits.repetition, shape, device, seen=numbers_seen)
+    frequency, presence = (
+        inputs.number(f"edits.{name}", getattr(edits, name), shape, device, least=-float("inf"), seen=numbers_seen)
+        for name in ("frequency", "presence")
+    )
+    prompt_mask, output_mask = mask("prompt_mask", entries), mask("output_mask", entries)
+    counts = _lists(
+        "output_counts", edits.output_counts, (torch.int32,), *entries, device, vocab, f"{vocab} counts", most=vocab
+    )
+    pending = _lists("pending", edits.pending, inputs.TOKEN_DTYPES, *entries, device, 0, "any number of tokens")
+    if counts is not None and output_mask is None:
+        raise ValueError("edits.output_mask: expected a mask beside output_counts, whose counts it turns on; got None")
+    counting = isinstance(frequency, torch.Tensor) or frequency != 0
+    if counting and output_mask is not None and counts is None:
+        raise ValueError("edits.output_counts: expected counts beside output_mask and frequency; got None")
+
+    # What no penalty looks at is left out.
+    repeating = isinstance(repetition, torch.Tensor) or repetition != 1
+    penalised = counting or repeating or isinstance(presence, torch.Tensor) or presence != 0
+    found = Edit(
+        allowed, tokens, values, spans, repetition, frequency, presence,
+        prompt_mask if repeating else None,
+        output_mask if penalised else None,
+        counts if counting else None,
+        pending if penalised else None,
+        (ALLOWED_BY_ROW if allowed is not None and allowed_by_row else 0) | (BIAS_BY_ROW if bias_by_row else 0),
+    )  # fmt: skip
+    if law.space == "probs" and found.on():
+        raise ValueError("edits: expected None with space='probs', whose laws are final; got an Edits")
+    return found
+
+
+def _like_rows(x, target):
+    """Whether a tensor of lists has one for each row of the target; it has as many dimensions then."""
+    return isinstance(x, torch.Tensor) and x.ndim == target.ndim
+
+
+def _lists(name, x, dtypes, shape, seen, device, least, sizes, most=None):
+    """Lists of at least so many items each, one for each of ``shape``, as the backends have ``seen`` them."""
+    if x is None:
+        return None
+    name = f"edits.{name}"
+    inputs.check_tensor(name, x, dtypes, None)
+    inputs.check_device(name, x, device)
+    if x.ndim == 0 or x.shape[-1] < least or (most is not None and x.shape[-1] > most):
+        raise ValueError(f"{name}: expected {sizes} in the last dimension; got {inputs.shown(x)}")
+    if x.stride(-1) != 1 and x.shape[-1] > 1:
+        raise ValueError(f"{name}: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
+    size = x.shape[-1]
+    try:
+        return x.expand(*shape, size).reshape(*seen, size)
+    except RuntimeError:
+        raise ValueError(f"{name}: expected shape {[*shape, size]}; got {inputs.shown(x)}") from None
+
+
+def _bias(bias, shape, seen, lead, rows, device):
+    """(tokens, values, spans, whether there is a span for each row); all None without entries."""
+    if bias is None:
+        return None, None, None, False
+    if not isinstance(bias, (tuple, list)) or len(bias) != 3:
+        raise TypeError(f"edits.bias: expected (tokens, values, cu); got {inputs.shown(bias)}")
+    tokens, values, spans = bias
+    inputs.check_tensor("edits.bias[0]", tokens, (torch.int32,), 1)
+    inputs.check_tensor("edits.bias[1]", values, (torch.float32,), 1)
+    inputs.check_tensor("edits.bias[2]", spans, (torch.int32,), None)
+    inputs.check_shape("edits.bias[1]", values, tokens.shape)
+    for i, x in enumerate(bias):
+        inputs.check_device(f"edits.bias[{i}]", x, device)
+        if x.ndim and x.stride(-1) != 1 and x.shape[-1] > 1:
+            raise ValueError(f"edits.bias[{i}]: expected unit stride; got strides {tuple(x.stride())}")
+    by_row, count = spans.ndim != 1, torch.Size(shape).numel()
+    if spans.shape != ((*lead, 2) if by_row else (count + 1,)):
+        raise ValueError(f"edits.bias[2]: expected shape [{count + 1}] or {[*lead, 2]}; got {inputs.shown(spans)}")
+    if by_row:
+        spans = spans.reshape(*rows, 2)
+    else:
+        spans = spans.unfold(0, 2, 1).unflatten(0, seen) if count else None
+    if tokens.shape[0] == 0 or spans is None:
+        return None, None, None, False
+    return tokens, values, spans, by_row
