@@ -25,6 +25,8 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
 # Those that know sampling filters; the others refuse them by name. Modules about filters have a `backend` of these.
 FILTERING = (ORACLE, NATIVE)
+# Those that know edits of logits.
+EDITING = (ORACLE,)
 # Triton has `cutoff` of them.
 CUTTING = (*FILTERING, *(name for name in ON_GPU if name.startswith("triton")), *INTERPRETED)
 

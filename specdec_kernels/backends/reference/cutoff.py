@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
 
 
@@ -11,12 +12,13 @@ def cutoff(call):
     batch, inner, _ = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    rows = call.rows[who.live]
+    edits = Edits(call, who, call.rows)
+    rows = edits.rows(call.rows[who.live])
     cuts = laws.cuts(rows, law)
     for name, nothing in (("value", -torch.inf), ("last", -1), ("count", 0), ("mass", 0), ("max", -torch.inf)):
         output = getattr(call, name)
         found = torch.tensor([getattr(cut, name) for cut in cuts], dtype=output.dtype, device=output.device)
         who.write(output, found.view(len(rows), inner), idle=nothing, outside=nothing)
     if call.status is not None:
-        status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+        status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
         who.write(call.status, status, outside=Status.PARAMETER)

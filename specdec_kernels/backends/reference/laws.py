@@ -93,10 +93,13 @@ def cuts(values, law):
     ]
 
 
-def kept(values, law):
-    """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing."""
+def kept(values, law, edited=False):
+    """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing.
+
+    Of ``edited`` rows no token of logit -inf is kept.
+    """
     if not filters_of(law):
-        return torch.ones_like(values, dtype=torch.bool)
+        return values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
     found = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
     found = torch.stack(found) if found else torch.ones(0, dtype=torch.bool)
     return found.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1)

@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
 
 
@@ -11,7 +12,8 @@ def logprobs(call):
     batch, inner, vocabulary = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    rows, token = call.rows[who.live], call.tokens[who.live].long()
+    edits = Edits(call, who, call.rows)
+    rows, token = edits.rows(call.rows[who.live]), call.tokens[who.live].long()
     greedy = (law.temperature == 0).unsqueeze(-1)
     logs = laws.log_weights(rows, law)
     normalised = (logs - logs.logsumexp(dim=-1, keepdim=True)).nan_to_num(nan=-torch.inf)
@@ -35,6 +37,7 @@ def logprobs(call):
     who.write(call.top_logprobs, torch.where(order >= 0, found, -torch.inf), *[-torch.inf] * 2)
     if call.status is not None:
         read = (token != -1) | (top > 0)
+        bad |= edits.bad
         status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
         status |= (~valid & (token != -1)).int() * Status.TOKEN_RANGE
         who.write(call.status, status, outside=Status.PARAMETER)

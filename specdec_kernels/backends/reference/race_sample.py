@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
 
 
@@ -11,11 +12,12 @@ def race(call):
     batch, inner, vocabulary = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    rows, map_ = call.rows[who.live], call.draft_map
+    edits = Edits(call, who, call.rows)
+    rows, map_ = edits.rows(call.rows[who.live]), call.draft_map
     arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, vocabulary if map_ is None else int(map_[-1]) + 1)
     if map_ is not None:
         arrivals = arrivals[..., map_.long()]
-    status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+    status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
     return who, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
 
 

@@ -62,5 +62,6 @@ def of(call, batch, device, inner=(), outside=None):
     numbers = [getattr(call, "draft", None), getattr(call, "draft_prob", None), getattr(call, "epsilon", None)]
     for group in ("law", "target_law", "draft_law", "noise"):
         numbers += getattr(call, group, ())
+    numbers += call.edits.by_entry() if hasattr(call, "edits") else ()
     entries = next((len(x) for x in numbers if isinstance(x, torch.Tensor)), ANY)
     return Requests(call.request_index, batch, entries, device, inner, outside)

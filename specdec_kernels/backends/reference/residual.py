@@ -3,27 +3,30 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
 
 
 def pair(call):
-    """(requests, p and q [n, R, V] of pairs of rows, the tokens that p's filters keep, status)."""
+    """(requests, p and q [n, R, V] of pairs of rows, the tokens that p's filters and edits keep, status)."""
     batch, inner, vocabulary = call.target.shape
     who = requests.of(call, batch, call.target.device, inner=(inner,))
     target_law, bad_target = laws.decoded(call.target_law, who)
     draft_law, bad_draft = laws.decoded(call.draft_law, who)
-    target, draft = call.target[who.live], call.draft[who.entry]
+    edits = Edits(call, who, call.target)
+    target, draft = edits.rows(call.target[who.live]), call.draft[who.entry]
     p = laws.probabilities(target, target_law)
     q = laws.widened(laws.probabilities(draft, draft_law), vocabulary, call.draft_map)
     unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
-    kept = laws.kept(target, target_law)
-    return who, p, q, kept, unfit.int() * Status.NON_FINITE | (bad_target | bad_draft).int() * Status.PARAMETER
+    kept = laws.kept(target, target_law, edits.on)
+    bad = bad_target | bad_draft | edits.bad
+    return who, p, q, kept, unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
 
 
 def residual(call):
     """norm((p - a q)+), and the probability (1 - a) + sum (a q - p - eps)+ that a token is drawn from it.
 
-    If nothing is left: p and 0. eps is 0 for tokens that filters drop.
+    If nothing is left: p and 0. eps is 0 for tokens that filters drop or edits forbid.
     """
     who, p, q, kept, status = pair(call)
     draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))

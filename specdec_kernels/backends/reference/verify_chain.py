@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.ops._declaration import Law
 from specdec_kernels.status import Status
 
@@ -29,7 +30,8 @@ def verify_chain(call):
     drafts_from = start if call.cu_drafts is not None else who.entry * call.draft_tokens.shape[-1]
     shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
 
-    bad = bad_temperature | bad_epsilon | (count > width - 1)
+    edits = Edits(call, who, target)
+    bad = bad_temperature | bad_epsilon | (count > width - 1) | edits.bad
     if draft is not None:
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
@@ -43,32 +45,34 @@ def verify_chain(call):
         x[within] = draft_tokens[start[here][within] + slot]
         out_of_range = (x < -1) | (x >= vocabulary)
 
-        rows = target[start[here] + slot + who.live[here]]
+        place = start[here] + slot + who.live[here]
+        rows, bad_edits = edits.rows_at(target[place], here, place)
         law, now = laws.at(target_law, here), noise.at(whose, here, slot)
         if call.method == "race":
             token, flags = race_step(rows, law, now)
-            accepted = x == token
+            accepted, bad = x == token, bad_edits
         else:
             within &= law.temperature > 0
-            h, bad = torch.ones_like(here, dtype=torch.float64), torch.zeros_like(within)
+            h, bad = torch.ones_like(here, dtype=torch.float64), bad_edits
             if draft_prob.ndim == 1:
-                h[within], bad[within] = draft_prob[here][within], bad_draft_prob[here][within]
+                h[within], bad_h = draft_prob[here][within], bad_draft_prob[here][within]
             else:
                 place = here[within], shares_from[here][within] + slot
-                h[within], bad[within] = draft_prob[place], bad_draft_prob[place]
+                h[within], bad_h = draft_prob[place], bad_draft_prob[place]
+            bad[within] |= bad_h
             # A slot without a token still has a draft law if h < 1. If h = 1 the chain ends there.
             drafted = within & ((x != -1) | (h < 1))
-            pair = Pair(rows, law)
+            pair = Pair(rows, law, edits.on)
             if draft is not None:
                 draft_rows = rows_where(drafted, draft, drafts_from[here] + slot, draft_law.space)
-                pair = Pair(rows, law, draft_rows, laws.at(draft_law, here), call.draft_map)
+                pair = Pair(rows, law, edits.on, draft_rows, laws.at(draft_law, here), call.draft_map)
             coin = noise.coins(now, noise.COIN, slot)
             token, accepted, flags = rejection_step(pair, drafted, x, h, epsilon[here], coin, now)
-            flags |= bad.int() * Status.PARAMETER
-        status[here] |= flags | out_of_range.int() * Status.TOKEN_RANGE
+        status[here] |= flags | bad.int() * Status.PARAMETER | out_of_range.int() * Status.TOKEN_RANGE
         tokens[here, slot] = token
         num_accepted[here] += accepted.int()
         walking = here[accepted]
+        edits.count(walking, x[accepted])
 
     who.write(call.tokens, tokens, idle=-1, outside=torch.tensor([0] + [-1] * (width - 1), device=device))
     who.write(call.num_accepted, num_accepted, idle=-1)
@@ -80,6 +84,7 @@ class Pair(NamedTuple):
 
     target: torch.Tensor
     target_law: Law
+    edited: bool  # whether the target's rows are edited ones
     draft: torch.Tensor = None
     draft_law: Law = None
     draft_map: torch.Tensor = None
@@ -92,8 +97,8 @@ class Pair(NamedTuple):
         return laws.widened(laws.probabilities(self.draft, self.draft_law), self.target.shape[-1], self.draft_map)
 
     def kept(self, x):
-        """Whether the target's filters keep token x."""
-        return laws.kept(self.target, self.target_law).gather(-1, x.unsqueeze(-1)).squeeze(-1)
+        """Whether the target's filters and edits keep token x."""
+        return laws.kept(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
     def unfit(self, drafted, glance, x):
         """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``.
@@ -143,7 +148,7 @@ def race_step(rows, law, now):
 def rejection_step(pair, drafted, x, h, epsilon, coin, now):
     """Accept x iff u h q(x) < p(x) + eps, else draw from norm((p - h q)+); at temperature 0 p is one-hot and q is 0.
 
-    For a token that filters drop, p and eps are 0.
+    For a token that filters drop or edits forbid, p and eps are 0.
     """
     p, sampled = pair.p(), pair.target_law.temperature > 0
     vocabulary = p.shape[-1]

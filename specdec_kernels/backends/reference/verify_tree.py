@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.backends.reference.verify_chain import Pair, race_step
 from specdec_kernels.status import Status
 
@@ -24,7 +25,8 @@ def verify_tree(call):
 
     count = len(who.live)
     tokens, path = torch.full((2, count, width), -1, device=device)
-    bad = bad_temperature | stray.any(dim=1)
+    edits = Edits(call, who, call.target)
+    bad = bad_temperature | stray.any(dim=1) | edits.bad
     if call.draft is not None:
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
@@ -38,11 +40,13 @@ def verify_tree(call):
 
     def pair_at(some):
         """The rows at their nodes."""
-        target, law = call.target[who.live[some], node[some]], laws.at(target_law, some)
+        target, bad = edits.rows_at(call.target[who.live[some], node[some]], some, who.live[some] * nodes + node[some])
+        status[some] |= bad.int() * Status.PARAMETER
+        law = laws.at(target_law, some)
         if call.draft is None:
-            return Pair(target, law)
+            return Pair(target, law, edits.on)
         draft = call.draft[who.entry[some], node[some]]
-        return Pair(target, law, draft, laws.at(draft_law, some), call.draft_map)
+        return Pair(target, law, edits.on, draft, laws.at(draft_law, some), call.draft_map)
 
     def arrive(some):
         pair = pair_at(some)
@@ -98,6 +102,7 @@ def verify_tree(call):
         some, x = some[accepted], x[accepted]
         tokens[some, depth[some]] = x
         node[some], depth[some] = child, depth[some] + 1
+        edits.count(some, x)
         arrive(some)
 
     if rejection:

@@ -1,0 +1,143 @@
+"""From logits as they came to edited ones: bias, penalties, grammar. Everything is dense here, [..., V]."""
+
+import torch
+
+from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, BIAS_BY_ROW
+
+MOST = 2**31 - 1  # where counts end
+LARGEST = torch.finfo(torch.float32).max
+
+
+class Edits:
+    """The edits of a call's target rows.
+
+    Parameters
+    ----------
+    call
+        With ``edits``; in ops on rows each row [A, R] has its own place, else each request has one.
+    who : Requests
+    target : Tensor
+        The target's rows.
+
+    Attributes
+    ----------
+    on : bool
+        Whether rows change at all.
+    bad : Tensor
+        bool [n, *inner]: live requests (rows) with a number, a bias entry or a pending token out of range.
+    """
+
+    def __init__(self, call, who, target):
+        edit = call.edits
+        self.on, self._edit, vocabulary = edit.on(), edit, target.shape[-1]
+        self._vocabulary = vocabulary
+        places = (len(who.live), *who.inner)
+        self.bad = torch.zeros(places, dtype=torch.bool, device=target.device)
+        if not self.on:
+            return
+
+        def own(lists):
+            """Of each place; chains and trees have one row an entry."""
+            return lists[who.entry] if who.inner else lists[who.entry, 0]
+
+        def by_row(lists):
+            """Of each row of the target, in order; ops on rows have the live ones."""
+            return lists[who.live] if who.inner else lists.flatten(0, 1)
+
+        self._allowed = self._bias = None
+        if edit.allowed is not None:
+            self._allowed = (by_row if edit.by_row & ALLOWED_BY_ROW else own)(edit.allowed)
+        if edit.bias_tokens is not None:
+            spans = (by_row if edit.by_row & BIAS_BY_ROW else own)(edit.bias_spans)
+            self._bias, self._bad_bias = dense_bias(edit.bias_tokens, edit.bias_values, spans, vocabulary)
+            if who.inner or not edit.by_row & BIAS_BY_ROW:
+                self.bad |= self._bad_bias
+
+        self._repetition, self._frequency, self._presence = (
+            self._number(who, value, off, least)
+            for value, off, least in (
+                (edit.repetition, 1.0, 0.0),
+                (edit.frequency, 0.0, None),
+                (edit.presence, 0.0, None),
+            )
+        )
+        self._counts = torch.zeros(*places, vocabulary, dtype=torch.int64, device=target.device)
+        if edit.output_mask is not None:
+            counts = 1 if edit.output_counts is None else own(edit.output_counts).long().clamp(min=1)
+            self._counts += bits(own(edit.output_mask), vocabulary) * counts
+        if edit.pending is not None:
+            tokens = own(edit.pending).long()
+            valid = (tokens >= 0) & (tokens < vocabulary)
+            self._counts.scatter_add_(-1, torch.where(valid, tokens, 0), valid.long())
+            self.bad |= (~valid & (tokens != -1)).any(dim=-1)
+        self._seen = self._counts > 0
+        if edit.prompt_mask is not None:
+            self._seen |= bits(own(edit.prompt_mask), vocabulary)
+
+    def _number(self, who, value, off, least):
+        """float32 of each place; one that is not finite, or not more than ``least``, is bad and off."""
+        value = who.numbers(value, torch.float32)
+        good = value.isfinite() if least is None else value.isfinite() & (value > least)
+        self.bad |= ~good
+        return torch.where(good, value, off).unsqueeze(-1)
+
+    def rows(self, values):
+        """The edited logits of rows [n, R, V], in ops on rows; float32."""
+        return self._edited(values, slice(None), slice(None)) if self.on else values
+
+    def rows_at(self, values, requests, places):
+        """(edited logits, whether their own bias is bad) of one row of each of ``requests``.
+
+        ``places`` are those rows' places among the target's rows, in order.
+        """
+        bad = torch.zeros_like(requests, dtype=torch.bool)
+        if not self.on:
+            return values, bad
+        if self._bias is not None and self._edit.by_row & BIAS_BY_ROW:
+            bad = self._bad_bias[places]
+        return self._edited(values, requests, places), bad
+
+    def count(self, requests, tokens):
+        """From now on one more of these tokens is in the output of each of ``requests``."""
+        if self.on:
+            self._counts[requests, tokens] += 1
+            self._seen[requests, tokens] = True
+
+    def _edited(self, values, requests, places):
+        z = values.float()
+        if self._bias is not None:
+            z = z + self._bias[places if self._edit.by_row & BIAS_BY_ROW else requests]
+        r, f, g = (x[requests] for x in (self._repetition, self._frequency, self._presence))
+        counts, seen = self._counts[requests].clamp(max=MOST), self._seen[requests]
+        z = torch.where(seen, torch.where(z > 0, z * (1 / r), z * r), z)
+        z = torch.where(counts > 0, z - f * counts.float(), z)
+        z = torch.where(counts > 0, z - g, z)
+        if self._allowed is None:
+            return z
+        words = self._allowed[places if self._edit.by_row & ALLOWED_BY_ROW else requests]
+        return torch.where(bits(words, self._vocabulary), z, -torch.inf)
+
+
+def bits(words, vocabulary):
+    """bool [..., vocabulary] from int32 words [..., at least vocabulary / 32]."""
+    return (words.unsqueeze(-1) >> torch.arange(32, device=words.device) & 1).bool().flatten(-2)[..., :vocabulary]
+
+
+def dense_bias(tokens, values, spans, vocabulary):
+    """(float32 [..., vocabulary], bad [...]) of spans [..., 2] of entries. Only entries whose tokens rise count."""
+    bias = torch.zeros(*spans.shape[:-1], vocabulary, device=spans.device)
+    bad = torch.zeros(spans.shape[:-1], dtype=torch.bool, device=spans.device)
+    values = torch.where(values.isnan(), -torch.inf, values).clamp(max=LARGEST)
+    for own, own_bad, (begin, end) in zip(
+        bias.view(-1, vocabulary), bad.view(-1), spans.reshape(-1, 2).tolist(), strict=True
+    ):
+        if not 0 <= begin <= end <= len(tokens):
+            own_bad.fill_(True)
+            continue
+        last = -1
+        for token, value in zip(tokens[begin:end].tolist(), values[begin:end].tolist(), strict=True):
+            if last < token < vocabulary:
+                own[token], last = value, token
+            else:
+                own_bad.fill_(True)
+    return bias, bad

@@ -1,0 +1,682 @@
+"""Edits in every op that reads target rows: they act as if the rows had come edited."""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+import specdec_kernels
+from specdec_kernels import (
+    Edits,
+    Sampling,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+    verify_tree,
+)
+from tests.conftest import EDITING, INTERPRETED, PLAYED, running
+from tests.support.cases import chain_call, ragged, seeds
+from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
+from tests.support.trees import depths, tree_call
+
+backend = pytest.fixture(running, name="backend", params=EDITING)
+refusing = pytest.fixture(running, params=(*PLAYED, *INTERPRETED))
+pytestmark = pytest.mark.usefixtures("backend")
+
+V = 70  # no whole number of words
+ROWS = 12
+SAMPLING = Sampling(0.8, top_k=12, top_p=0.9, min_p=0.01)
+
+
+def rows_of(*lead, seed=0, dtype=torch.float32):
+    """Logits on a grid, so that they tie."""
+    rows = 2 * torch.randn(*lead, V, generator=torch.Generator().manual_seed(seed))
+    return ((4 * rows).round() / 4).to(dtype)
+
+
+def edited_rows(rows, places, allowed):
+    return torch.stack([place.edited(row, (), own) for row, place, own in zip(rows, places, allowed, strict=True)])
+
+
+def assert_same(found, expected):
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert torch.equal(one, other)
+
+
+NOISE = {"seed": seeds(ROWS), "position": 5}
+ON_ROWS = {
+    "race_sample": lambda rows, **options: race_sample(rows, **NOISE, **options),
+    "race_topk": lambda rows, **options: race_topk(rows, 20, **NOISE, **options),
+    "residual": lambda rows, **options: residual(rows, rows_of(ROWS, seed=1), epsilon=0.05, **options),
+    "overlap": lambda rows, **options: overlap(rows, rows_of(ROWS, seed=1), **options),
+    "cutoff": cutoff,
+    "logprobs": lambda rows, **options: logprobs(rows, seeds(ROWS), top=5, **options),
+}
+
+
+# Changes nothing, but the rows count as edited: no epsilon accepts a token of logit -inf.
+EVERYTHING = Edits(allowed=torch.full((1, 3), -1, dtype=torch.int32))
+
+
+class TestRows:
+    @pytest.mark.parametrize("op", ON_ROWS.values(), ids=ON_ROWS)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_act_as_edited_rows(self, op, dtype):
+        """Whatever is edited, each row as itself."""
+        rows, places = rows_of(ROWS, dtype=dtype), random_places(ROWS, V, seed=1)
+        allowed, sets = random_allowed(ROWS, vocabulary=V, seed=2)
+        edits, by_hand = packed(places, V, allowed), edited_rows(rows, places, sets)
+        for options in ({"temperature": 1.3}, {"temperature": 0.0}, {"sampling": SAMPLING}):
+            status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
+            found = op(rows, edits=edits, status=status, **options)
+            assert_same(found, op(by_hand, edits=EVERYTHING, status=wanted, **options))
+            assert torch.equal(status, wanted)
+
+    def test_leading_dimensions_and_entries(self):
+        """Rows [B, R, V] of entries: masks of what is allowed are the row's own, all else is the entry's."""
+        index = torch.tensor([2, -1, 0, 2, 4], dtype=torch.int32)
+        rows, places = rows_of(5, 2), random_places(6, V, seed=3)
+        allowed, sets = random_allowed(5, 2, vocabulary=V, seed=4)
+        edits = packed(places, V)
+
+        def shaped(x):
+            return x.unflatten(0, (3, 2)) if isinstance(x, torch.Tensor) else x
+
+        edits = Edits(allowed, edits.bias, *(shaped(x) for x in edits[2:]))
+        noise = {"seed": torch.arange(6).view(3, 2), "position": 3}
+        status = torch.empty(5, 2, dtype=torch.int32)
+        found = race_sample(rows, request_index=index, edits=edits, status=status, **noise)
+        for b, entry in enumerate(index.tolist()):
+            for r in range(2):
+                if not 0 <= entry < 3:
+                    assert (found[b, r], status[b, r]) == ((-1, 0) if entry == -1 else (0, 8))
+                    continue
+                row = places[2 * entry + r].edited(rows[b, r], (), sets[2 * b + r])
+                assert found[b, r] == race_sample(row, seed=2 * entry + r, position=3)
+
+    def test_shared_by_broadcasting(self):
+        """One mask for all rows, numbers for all rows, bias by row."""
+        place = Place({3: 1.5, 60: -1.0}, 1.5, 0.25, 0.5, [1, 2], [3, 4, 4])
+        one = packed([place], V)
+        rows = rows_of(3, 4)
+        wide = torch.tensor([0, 2], dtype=torch.int32).expand(3, 4, 2)
+        edits = Edits(None, (*one.bias[:2], wide), 1.5, 0.25, 0.5, *one[5:8])
+        found = race_sample(rows, seed=torch.arange(12).view(3, 4), position=0, edits=edits)
+        by_hand = torch.stack([place.edited(row) for row in rows.view(-1, V)]).view(rows.shape)
+        assert torch.equal(found, race_sample(by_hand, seed=torch.arange(12).view(3, 4), position=0))
+
+    def test_nothing_given_changes_nothing(self):
+        rows = rows_of(ROWS)
+        plain = race_sample(rows, **NOISE)
+        state = packed(random_places(ROWS, V, seed=5), V)
+        nothing = Edits(prompt_mask=state.prompt_mask, output_mask=state.output_mask, output_counts=state.output_counts)
+        for edits in (Edits(), nothing, Edits(bias=bias_of([{}] * ROWS)), packed([Place()] * ROWS, V)):
+            assert torch.equal(race_sample(rows, edits=edits, **NOISE), plain)
+        probs = rows.softmax(-1)
+        assert torch.equal(
+            race_sample(probs, space="probs", edits=Edits(), **NOISE), race_sample(probs, space="probs", **NOISE)
+        )
+
+    def test_words_past_the_vocabulary(self):
+        """Masks may be wider than the row, and lie apart."""
+        places = random_places(ROWS, V, seed=6)
+        edits = packed(places, V, bits_of([range(V)] * ROWS, V))
+
+        def wider(mask):
+            room = torch.full((ROWS, 9), -1, dtype=torch.int32)
+            room[:, :3] = mask
+            return room[:, :5]
+
+        rows = rows_of(ROWS)
+        wide = edits._replace(
+            **{name: wider(getattr(edits, name)) for name in ("allowed", "prompt_mask", "output_mask")}
+        )
+        assert torch.equal(race_sample(rows, edits=wide, **NOISE), race_sample(rows, edits=edits, **NOISE))
+
+
+class Chain:
+    """A verify_chain call with edits, and the same with each row edited by hand along the drafts."""
+
+    def __init__(self, seed, requests=24, slots=4, **options):
+        call = chain_call(seed, requests=requests, slots=slots, vocabulary=V) | options
+        call["target"] = (4 * call["target"]).round() / 4
+        self.places = random_places(requests, V, seed)
+        self.allowed, sets = random_allowed(requests, slots + 1, vocabulary=V, seed=seed)
+        self.sets = [sets[b * (slots + 1) : (b + 1) * (slots + 1)] for b in range(requests)]
+        self.call, self.edits = call, packed(self.places, V, self.allowed)
+
+    def rows(self):
+        rows = []
+        for target, drafts, place, sets in zip(
+            self.call["target"], self.call["draft_tokens"].tolist(), self.places, self.sets, strict=True
+        ):
+            rows.append(torch.stack([place.edited(row, drafts[:j], sets[j]) for j, row in enumerate(target)]))
+        return torch.stack(rows)
+
+    def by_hand(self):
+        return self.call | {"target": self.rows(), "edits": EVERYTHING}
+
+
+RACE = {"draft": None, "method": "race"}
+
+
+class TestChains:
+    @pytest.mark.parametrize("options", [
+        {}, {"draft": None}, RACE, {"epsilon": 0.1}, {"draft_prob": 0.7},
+        {"temperature": None, "sampling": SAMPLING}, RACE | {"temperature": None, "sampling": SAMPLING},
+    ])  # fmt: skip
+    def test_act_as_edited_rows(self, options):
+        """The row of each slot is edited as the drafts before it have it."""
+        for seed in (1, 2):
+            chain = Chain(seed, **options)
+            found = verify_chain(**chain.call, edits=chain.edits)
+            assert_same(found, verify_chain(**chain.by_hand()))
+            assert found.num_accepted.max() > 1
+
+    def test_good_drafts_go_all_the_way(self):
+        """Drafts that the edited rows themselves give are all accepted, and the races are those of plain sampling."""
+        chain = Chain(3, **RACE)
+        call = chain.call
+        noise = {"seed": call["seed"], "temperature": call["temperature"]}
+        drafts = torch.full((24, 4), -1)
+        for j in range(5):
+            edits = chain.edits._replace(
+                allowed=chain.allowed[:, j], pending=torch.cat([chain.edits.pending, drafts], 1)
+            )
+            token = race_sample(call["target"][:, j], position=call["position"] + j, edits=edits, **noise)
+            verdict = verify_chain(**call | {"draft_tokens": drafts}, edits=chain.edits)
+            assert (verdict.num_accepted == j).all()
+            assert torch.equal(verdict.tokens[:, j], token)
+            if j < 4:
+                drafts[:, j] = token
+        bad = (drafts + 1) % V
+        verdict = verify_chain(**call | {"draft_tokens": bad}, edits=chain.edits)
+        assert (verdict.num_accepted == 0).all()
+        assert torch.equal(verdict.tokens[:, 0], drafts[:, 0])
+
+    @pytest.mark.parametrize("options", [{}, RACE])
+    def test_ragged(self, options):
+        """One mask for each row, or for each request."""
+        chain = Chain(4, **options)
+        counts = torch.arange(24) % 5
+        call = ragged(chain.call | {"edits": chain.edits}, counts)
+        allowed = torch.cat([own[: n + 1] for own, n in zip(chain.allowed, counts, strict=True)])
+        expected = verify_chain(**ragged(chain.by_hand(), counts) | {"edits": None})
+        assert_same(verify_chain(**call | {"edits": chain.edits._replace(allowed=allowed)}), expected)
+        shared = chain.allowed[:, 0]
+        padded = chain.call | {"edits": chain.edits._replace(allowed=shared)}
+        drafts = torch.where(torch.arange(4) < counts[:, None], chain.call["draft_tokens"], -1)
+        expected = verify_chain(**padded | {"draft_tokens": drafts})
+        assert_same(
+            verify_chain(**call | {"edits": chain.edits._replace(allowed=shared[:, None])}).tokens, expected.tokens
+        )
+
+    def test_bias_by_row(self):
+        """A span for each row, in memory in any order."""
+        chain = Chain(5, **RACE)
+        dictionaries = [place.bias for place in random_places(24 * 5, V, seed=9)]
+        tokens, values, cu = bias_of(dictionaries)
+        spans = torch.stack([cu[:-1], cu[1:]], -1).view(24, 5, 2)
+        chain.edits = chain.edits._replace(bias=(tokens, values, spans))
+        found = verify_chain(**chain.call, edits=chain.edits)
+        rows = []
+        for b, place in enumerate(chain.places):
+            drafts = chain.call["draft_tokens"][b].tolist()
+            for j, row in enumerate(chain.call["target"][b]):
+                place.bias = dictionaries[5 * b + j]
+                rows.append(place.edited(row, drafts[:j], chain.sets[b][j]))
+        assert_same(found, verify_chain(**chain.call | {"target": torch.stack(rows).view(24, 5, V)}))
+
+    def test_a_bad_span_of_a_row(self):
+        """It sets status 8 if its row decided something, and is no bias."""
+        target = torch.full((1, 3, V), -9.0)
+        target[..., 5] = 9.0
+        spans = torch.tensor([[[0, 1], [1, 1], [1, 0]]], dtype=torch.int32)
+        edits = Edits(bias=(torch.tensor([7], dtype=torch.int32), torch.tensor([1.0]), spans))
+        for drafts, status in (([5, 5], 8), ([5, 6], 0)):
+            for options in ({}, {"method": "race"}):
+                found = verify_chain(torch.tensor([drafts]), target, edits=edits, seed=1, position=0, **options)
+                assert (found.status.item(), found.tokens[0, 0].item()) == (status, 5)
+            tree = {"parents": torch.tensor([-1, 0, 1]), "edits": edits, "seed": 1, "position": 0, "method": "race"}
+            assert verify_tree(torch.tensor([[-1, *drafts]]), target, **tree).status.item() == status
+
+    @pytest.mark.parametrize("options", [{}, RACE])
+    def test_request_index(self, options):
+        """State by entry; masks of the rows stay with the rows."""
+        chain = Chain(6, **options)
+        index = torch.randperm(24, generator=torch.Generator().manual_seed(0)).int()
+        index[3], index[5] = -1, 24
+        batch = {name: chain.call[name] for name in ("draft_tokens", "target")}
+        at = index.long().clamp(0, 23)
+        call = chain.call | {name: x[at] for name, x in batch.items()}
+        found = verify_chain(**call, edits=chain.edits._replace(allowed=chain.allowed[at]), request_index=index)
+        expected = verify_chain(**chain.call, edits=chain.edits)
+        live = (index >= 0) & (index < 24)
+        assert_same([x[live] for x in found], [x[at][live] for x in expected])
+        assert (found.num_accepted[3], found.status[3], found.status[5]) == (-1, 0, 8)
+        shared = chain.edits._replace(allowed=chain.allowed[:, 0])  # of entries, as everything else
+        found = verify_chain(**call, edits=shared, request_index=index)
+        assert_same([x[live] for x in found], [x[at][live] for x in verify_chain(**chain.call, edits=shared)])
+
+    @pytest.mark.parametrize("index, token, status", [(2, 7, 0), (3, 0, 8), (100_000, 0, 8)])
+    def test_entries_known_by_masks_alone(self, index, token, status):
+        """With plain numbers everywhere, the masks say how many entries there are."""
+        edits = Edits(allowed=bits_of([{5}, {6}, {7}], V))
+        call = {"request_index": torch.tensor([index], dtype=torch.int32), "seed": 7, "position": 0, "method": "race"}
+        found = verify_chain(torch.empty(1, 0, dtype=torch.int64), rows_of(1, 1), edits=edits, **call)
+        assert (found.tokens.item(), found.status.item()) == (token, status)
+
+    def test_a_forbidden_token_is_never_accepted(self):
+        """Even if epsilon would accept everything."""
+        target, draft = rows_of(64, 2), rows_of(64, 1, seed=2)
+        forbidden = Edits(bias=bias_of([{11: -float("inf")}] * 64), allowed=bits_of([set(range(V)) - {12}] * 64, V))
+        for token in (11, 12):
+            call = {"draft_tokens": torch.full((64, 1), token), "target": target, "draft": draft, "position": 0}
+            found = verify_chain(**call, edits=forbidden, epsilon=1.0, seed=seeds(64))
+            assert (found.num_accepted == 0).all()
+            assert not (found.tokens == token).any()
+            assert (verify_chain(**call, epsilon=1.0, seed=seeds(64)).num_accepted == 1).all()
+
+    def test_the_residual_of_forbidden_tokens(self):
+        """Nor does epsilon take anything from the probability that one is rejected: with epsilon 1 they alone are."""
+        target, draft = rows_of(3), rows_of(3, seed=2)
+        edits = Edits(allowed=bits_of([set(range(V)) - {12}] * 3, V))
+        found = residual(target, draft, epsilon=1.0, edits=edits)
+        torch.testing.assert_close(found.mass, draft.softmax(-1)[:, 12], rtol=1e-5, atol=0)
+        assert (found.probs[:, 12] == 0).all()
+
+    def test_batches_are_alike(self):
+        """Each request alone, and in a batch with others."""
+        chain = Chain(7)
+        together = verify_chain(**chain.call, edits=chain.edits)
+        for b in range(0, 24, 5):
+            own = slice(b, b + 1)
+            bias = (*chain.edits.bias[:2], chain.edits.bias[2][b : b + 2])
+            edits = Edits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:]))
+            call = {name: x[own] if isinstance(x, torch.Tensor) else x for name, x in chain.call.items()}
+            assert_same(verify_chain(**call, edits=edits), [x[own] for x in together])
+
+
+class TestTrees:
+    @pytest.mark.parametrize("options", [
+        {}, {"draft": None}, RACE, {"replacement": True},
+        {"temperature": None, "sampling": SAMPLING}, RACE | {"temperature": None, "sampling": SAMPLING},
+    ])  # fmt: skip
+    def test_act_as_edited_rows(self, options):
+        """The row of each node is edited as the path to it has it."""
+        requests, nodes = 24, 9
+        for seed in (1, 2):
+            call = tree_call(seed, requests=requests, nodes=nodes, vocabulary=V) | options
+            call["target"] = (4 * call["target"]).round() / 4
+            for b, node in torch.cartesian_prod(torch.arange(requests), torch.arange(1, nodes)).tolist():
+                parent, token = call["parents"][b, node], call["draft_tokens"][b, node]
+                if parent >= 0 and 0 <= token < V:
+                    call["target"][b, parent, token] += 2  # so that paths are long
+            places = random_places(requests, V, seed)
+            allowed, sets = random_allowed(requests, nodes, vocabulary=V, seed=seed)
+            found = verify_tree(**call, edits=packed(places, V, allowed))
+            assert found.num_accepted.max() > 2
+            rows = torch.stack([
+                place.edited(call["target"][b, node], self.path(call, b, node), sets[b * nodes + node])
+                for b, place in enumerate(places) for node in range(nodes)
+            ]).view(requests, nodes, V)  # fmt: skip
+            assert_same(found, verify_tree(**call | {"target": rows}))
+
+    @staticmethod
+    def path(call, b, node):
+        """The drafts from the root's child to the node."""
+        parents, tokens = call["parents"][b].tolist(), call["draft_tokens"][b].tolist()
+        if depths(parents)[node] < 0:
+            return []
+        found = []
+        while node > 0:
+            found.append(tokens[node])
+            node = parents[node]
+        return found
+
+    def test_a_chain_is_a_tree(self):
+        chain = Chain(8, **RACE)
+        call = chain.call
+        tokens = torch.nn.functional.pad(call["draft_tokens"], (1, 0), value=33)  # the root's token counts nowhere
+        parents = torch.arange(5) - 1
+        tree = {name: x for name, x in call.items() if name != "draft_tokens"}
+        found = verify_tree(tokens, parents=parents, **tree, edits=chain.edits)
+        expected = verify_chain(**call, edits=chain.edits)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.num_accepted, expected.num_accepted)
+
+
+def greedy(row, place, **options):
+    """The argmax of one row."""
+    edits = packed([place], V) if isinstance(place, Place) else place
+    return race_sample(
+        torch.tensor([row + [-100.0] * (V - len(row))]), seed=1, position=0, temperature=0.0, edits=edits, **options
+    ).item()
+
+
+class TestPenalties:
+    """What each of them does, on rows small enough to see it."""
+
+    def test_each_step(self):
+        seen = {"prompt": [0], "output": [0]}
+        assert greedy([4.0, 3.0], Place(repetition=2.0, **seen)) == 1
+        assert greedy([4.0, 3.0], Place(repetition=1.25, **seen)) == 0
+        assert greedy([-3.0, -4.0], Place(repetition=2.0, prompt=[0])) == 1  # negative logits fall, too
+        assert greedy([3.0, 4.0], Place(repetition=0.5, prompt=[0])) == 0  # below 1 it rewards
+        assert greedy([4.0, 3.5], Place(frequency=0.25, output=[0])) == 0
+        assert greedy([4.0, 3.5], Place(frequency=0.25, output=[0, 0, 0])) == 1
+        assert greedy([4.0, 3.5], Place(presence=0.75, output=[0, 0, 0])) == 1
+        assert greedy([4.0, 3.5], Place(presence=0.75, frequency=0.25, prompt=[0])) == 0  # of outputs alone
+        assert greedy([3.0, 3.5], Place(frequency=-0.5, output=[0, 0])) == 0
+        assert greedy([4.0, 3.5], Place(bias={1: 0.75})) == 1
+        assert greedy([4.0, 3.5], Place(bias={0: -float("inf")})) == 1
+        assert greedy([4.0, 3.5], Place(bias={0: float("nan")})) == 1
+        assert greedy([4.0, 3.5], Place(bias={1: float("inf")})) == 1
+        assert greedy([4.0, 3.5], Place(bias={1: 4.0}, repetition=2.0, prompt=[1])) == 0  # bias comes first
+
+    def test_extreme_bias_is_no_bad_logit(self):
+        status = torch.full((1,), -77, dtype=torch.int32)
+        for value in (float("inf"), -float("inf"), float("nan")):
+            greedy([4.0, 3.5], Place(bias={1: value}), status=status)
+            assert status.item() == 0
+
+    def test_order_of_two_steps(self):
+        """Repetition scales what bias made of a logit, and the grammar has the last word."""
+        place = Place({0: -1.0, 2: float("inf")}, 2.0, 0.5, 0.25, [], [0, 0])
+        z = place.edited(torch.tensor([5.0, 1.0, 0.0]), allowed={0, 1})
+        assert z.tolist() == [5.0 / 2 - 1.0 / 2 - 1.0 - 0.25, 1.0, -float("inf")]
+        edits = packed([place], V)._replace(allowed=bits_of([{0, 1}], V))
+        assert greedy([5.0, 1.0, 0.0], edits) == 1
+        assert greedy([5.0, 0.5, 0.0], edits) == 0
+
+    def test_drafts_count_as_often_as_they_stand(self):
+        """A token drafted twice counts twice, in the third row; the last output token is not counted again."""
+        rows = torch.full((1, 3, V), -100.0)
+        rows[..., 0], rows[..., 1] = 4.0, 3.25
+        place = Place(frequency=0.3, output=[0])
+        call = {"target": rows, "method": "race", "temperature": 0.0, "seed": 1, "position": 0}
+        found = verify_chain(torch.tensor([[0, 0]]), **call, edits=packed([place], V))
+        assert found.tokens.tolist() == [[0, 0, 1]]  # 3.7, 3.4, then 3.1 < 3.25
+        found = verify_chain(torch.tensor([[1, 0]]), **call, edits=packed([place], V))
+        assert found.tokens.tolist() == [[0, -1, -1]]
+
+    def test_siblings_do_not_count_for_each_other(self):
+        rows = torch.full((1, 4, V), -100.0)
+        rows[..., 0], rows[..., 1], rows[..., 2] = 4.0, 3.5, 3.9
+        tokens, parents = torch.tensor([[0, 2, 0, 2]]), torch.tensor([-1, 0, 0, 2])
+        call = {"target": rows, "method": "race", "temperature": 0.0, "seed": 1, "position": 0, "parents": parents}
+        found = verify_tree(tokens, **call, edits=packed([Place(frequency=0.3)], V))
+        # Node 2 (token 0) comes after the root alone: 0 wins there. In its row 0 has 3.7 and 2, a sibling, still 3.9.
+        assert found.tokens.tolist() == [[0, 2, 0]]
+        assert found.path.tolist() == [[0, 2, 3]]
+
+    def test_pending_counts_as_output(self):
+        for dtype in (torch.int32, torch.int64):
+            one = packed([Place(frequency=0.3, presence=0.1, output=[0])], V)
+            pending = one._replace(pending=torch.tensor([[-1, 0, 0, -1]], dtype=dtype))
+            three = packed([Place(frequency=0.3, presence=0.1, output=[0, 0, 0])], V)
+            for second in (2.95, 3.05, 3.15):
+                assert greedy([4.0, second], pending) == greedy([4.0, second], three)
+            assert greedy([4.0, 3.05], pending) == 1
+            assert greedy([4.0, 3.05], one) == 0
+
+    def test_counts_end(self):
+        """At 2**31 - 1, and a bit counts as one at least."""
+        edits = packed([Place(frequency=2.0**-29, output=[0])], V)
+        full = edits._replace(output_counts=torch.full((1, V), 2**31 - 1, dtype=torch.int32))
+        for pending in (1, 300):
+            more = full._replace(pending=torch.zeros(1, pending, dtype=torch.int64))
+            assert greedy([4.0, 0.25], more) == 1  # 4 - 4
+            assert greedy([4.0, -(2.0**-22)], more) == 0
+        none = edits._replace(output_counts=torch.full((1, V), -5, dtype=torch.int32), frequency=1.0)
+        assert greedy([4.0, 3.5], none) == 1
+        assert greedy([4.0, 2.5], none) == 0
+
+    def test_masks_alone(self):
+        """Repetition and presence need no counts."""
+        mask = bits_of([{0}], V)
+        assert greedy([4.0, 3.5], Edits(presence=0.75, output_mask=mask)) == 1
+        assert greedy([4.0, 3.5], Edits(repetition=2.0, prompt_mask=mask)) == 1
+        assert greedy([4.0, 3.5], Edits(repetition=2.0, output_mask=mask)) == 1
+
+    def test_off_for_one_request(self):
+        """A request of a batch without penalties gets its plain tokens."""
+        rows, places = rows_of(ROWS), random_places(ROWS, V, seed=7)
+        places[3] = Place()
+        found, plain = race_sample(rows, edits=packed(places, V), **NOISE), race_sample(rows, **NOISE)
+        assert found[3] == plain[3]
+        assert not torch.equal(found, plain)
+
+
+def refused(error, message, op=race_sample, **options):
+    call = {"target": rows_of(3), "seed": seeds(3), "position": 0} if op is race_sample else {}
+    with pytest.raises(error, match=message):
+        op(**call | options)
+
+
+INT = torch.int32
+WRONG = [
+    ((1, 2), TypeError, "edits: expected an Edits; got tuple"),
+    (Edits(allowed=torch.zeros(3, 3)), TypeError, "edits.allowed: expected a tensor of int32; got float32"),
+    (
+        Edits(allowed=torch.zeros(3, 2, dtype=INT)),
+        ValueError,
+        "edits.allowed: expected 3 words or more in the last dim",
+    ),
+    (
+        Edits(allowed=torch.zeros(4, 3, dtype=INT)),
+        ValueError,
+        r"edits.allowed: expected shape \[3, 3\]; got int32 \[4, 3\]",
+    ),
+    (Edits(allowed=torch.zeros(3, 6, dtype=INT)[:, ::2]), ValueError, "edits.allowed: expected unit stride"),
+    (Edits(bias=5), TypeError, r"edits.bias: expected \(tokens, values, cu\); got 5"),
+    (
+        Edits(bias=(seeds(2).int(), torch.zeros(3), seeds(4).int())),
+        ValueError,
+        r"edits.bias\[1\]: expected shape \[2\]",
+    ),
+    (Edits(bias=(seeds(2), torch.zeros(2), seeds(4).int())), TypeError, r"edits.bias\[0\]: expected a tensor of int32"),
+    (
+        Edits(bias=(seeds(2).int(), torch.zeros(2), seeds(3).int())),
+        ValueError,
+        r"edits.bias\[2\]: expected shape \[4\] or",
+    ),
+    (Edits(repetition=0.0), ValueError, "edits.repetition: expected a number more than 0; got 0"),
+    (Edits(repetition=-1.0), ValueError, "edits.repetition: expected a number at least 0 and finite; got -1.0"),
+    (Edits(repetition=torch.ones(4)), ValueError, r"edits.repetition: expected shape \[3\]"),
+    (Edits(frequency=float("nan")), ValueError, "edits.frequency: expected a finite number; got nan"),
+    (Edits(presence=-float("inf")), ValueError, "edits.presence: expected a finite number; got -inf"),
+    (Edits(presence="1"), TypeError, "edits.presence: expected a float"),
+    (
+        Edits(prompt_mask=torch.zeros(3, 3, dtype=torch.int64)),
+        TypeError,
+        "edits.prompt_mask: expected a tensor of int32",
+    ),
+    (
+        Edits(output_counts=torch.zeros(3, V, dtype=INT)),
+        ValueError,
+        "edits.output_mask: expected a mask beside output_counts",
+    ),
+    (
+        Edits(output_mask=torch.zeros(3, 3, dtype=INT), output_counts=torch.zeros(3, 96, dtype=INT)),
+        ValueError,
+        "edits.output_counts: expected 70 counts in the last",
+    ),
+    (
+        Edits(output_mask=torch.zeros(3, 3, dtype=INT), frequency=1.0),
+        ValueError,
+        "edits.output_counts: expected counts beside output_mask and frequency; got None",
+    ),
+    (Edits(pending=torch.zeros(3, 1)), TypeError, "edits.pending: expected a tensor of int32 or int64"),
+    (
+        Edits(presence=1.0, pending=torch.zeros(3, 1, dtype=INT, device="meta")),
+        ValueError,
+        "edits.pending: expected a tensor on cpu",
+    ),
+]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("edits, error, message", WRONG)
+    def test_refused(self, edits, error, message):
+        refused(error, f"^{message}", edits=edits)
+
+    def test_refused_beside_others(self):
+        edits = Edits(allowed=torch.full((3, 3), -1, dtype=INT))
+        refused(ValueError, "^edits: expected None with space='probs'", space="probs", edits=edits)
+        refused(ValueError, "^edits: expected None beside draft_map", draft_map=seeds(V).int(), edits=edits)
+        rows = rows_of(3).requires_grad_()
+        refused(ValueError, "^edits: expected None where", overlap, target=rows, draft=rows_of(3), edits=edits)
+        wanting = Edits(presence=torch.ones(3, requires_grad=True))
+        refused(ValueError, "^edits: expected no gradient", overlap, target=rows_of(3), draft=rows_of(3), edits=wanting)
+
+    @pytest.mark.parametrize("name, value", [
+        ("repetition", float("nan")), ("repetition", 0.0), ("repetition", -1.0), ("repetition", float("inf")),
+        ("frequency", float("nan")), ("frequency", float("inf")), ("presence", float("nan")),
+        ("presence", -float("inf")),
+    ])  # fmt: skip
+    def test_numbers_out_of_range(self, name, value):
+        """They are off, with status 8; the neighbours do not notice."""
+        self.one_bad(
+            lambda places: setattr(places[4], name, value),
+            lambda places: setattr(places[4], name, float(name == "repetition")),
+        )
+
+    @pytest.mark.parametrize(
+        "spoilt", [{"presence": torch.tensor([0.5, torch.nan])}, {"pending": torch.tensor([[-1], [V]])}]
+    )
+    def test_status_of_a_request(self, spoilt):
+        """Of chains and trees: that of what is the request's own."""
+        call = {"target": rows_of(2, 3), "edits": Edits(**{"presence": 0.5} | spoilt), "seed": seeds(2), "position": 0}
+        assert verify_chain(torch.ones(2, 2, dtype=torch.int64), **call).status.tolist() == [0, 8]
+        tree = {"parents": torch.tensor([-1, 0, 0])} | call
+        assert verify_tree(torch.ones(2, 3, dtype=torch.int64), **tree).status.tolist() == [0, 8]
+
+    def one_bad(self, spoil, mend, change=lambda edits: edits):
+        rows = rows_of(ROWS)
+        places, good = (random_places(ROWS, V, seed=9) for _ in range(2))
+        for set_of in (places, good):
+            set_of[4] = Place({1: 2.0}, 1.3, 0.2, 0.3, [1, 2], [5, 5, 6])
+        spoil(places)
+        mend(good)
+        status, fine = torch.zeros(2, ROWS, dtype=INT)
+        found = race_sample(rows, edits=change(packed(places, V)), status=status, **NOISE)
+        assert torch.equal(found, race_sample(rows, edits=packed(good, V), status=fine, **NOISE))
+        assert torch.equal(status, fine | 8 * (seeds(ROWS) == 4).int())
+
+    def test_pending_out_of_range(self):
+        for token in (V, 2**40, -2, -(2**62)):
+            self.one_bad(
+                lambda places, token=token: setattr(places[4], "pending", [7, token, 7]),
+                lambda places: setattr(places[4], "pending", [7, 7]),
+            )
+
+    def test_bias_out_of_range(self):
+        """Entries out of range or out of order are left out; spans that do not fit are, too."""
+        rows = rows_of(3)
+        values = torch.tensor([1.0, 5.0, 7.0, -2.0, 3.0, 9.0])
+        cases = [
+            ([-1, 3, V, 5, 2**31 - 1, -(2**31)], {3: 5.0, 5: -2.0}),
+            ([9, 3, 9, 10, 4, 11], {9: 1.0, 10: -2.0, 11: 9.0}),
+        ]
+        for tokens, kept in cases:
+            bias = (torch.tensor(tokens, dtype=INT), values, torch.tensor([0, 0, 6, 6], dtype=INT))
+            status = torch.empty(3, dtype=INT)
+            found = race_sample(rows, seed=seeds(3), position=0, edits=Edits(bias=bias), status=status)
+            by_hand = rows.clone()
+            by_hand[1] = Place(kept).edited(rows[1])
+            assert torch.equal(found, race_sample(by_hand, seed=seeds(3), position=0))
+            assert status.tolist() == [0, 8, 0]
+        for cu, bad in (([0, 3, 2, 6], [0, 8, 0]), ([-1, 0, 0, 6], [8, 0, 0]), ([0, 0, 0, 7], [0, 0, 8])):
+            bias = (seeds(6).int(), values, torch.tensor(cu, dtype=INT))
+            race_sample(rows, seed=seeds(3), position=0, edits=Edits(bias=bias), status=status)
+            assert status.tolist() == bad
+
+    @pytest.mark.parametrize("method", ["race", "rejection"])
+    def test_everything_forbidden(self, method):
+        """Status 1 and a token in range, in its own request alone."""
+        chain = Chain(10, **RACE if method == "race" else {})
+        allowed = chain.allowed.clone()
+        allowed[5] = 0
+        found = verify_chain(**chain.call, edits=chain.edits._replace(allowed=allowed))
+        expected = verify_chain(**chain.call, edits=chain.edits)
+        others = seeds(24) != 5
+        assert_same([x[others] for x in found], [x[others] for x in expected])
+        assert found.status[5] & 1
+        assert 0 <= found.tokens[5, 0] < V
+        status = torch.empty(ROWS, dtype=INT)
+        tokens = race_sample(rows_of(ROWS), edits=Edits(allowed=torch.zeros(1, 3, dtype=INT)), status=status, **NOISE)
+        assert (tokens == 0).all()
+        assert (status == 1).all()
+
+    def test_forced_logits(self):
+        """Rows in which a grammar left one token, and logits of 1e9 (a neighbour's of no use) beside filters."""
+        rows = rows_of(ROWS)
+        bias = bias_of([{t % V: 1e9} for t in range(ROWS)])
+        for sampling in (SAMPLING, Sampling(0.6, top_p=0.5), Sampling(0.6, top_k=1)):
+            status = torch.empty(ROWS, dtype=INT)
+            found = race_sample(rows, sampling=sampling, edits=Edits(bias=bias), status=status, **NOISE)
+            assert torch.equal(found, seeds(ROWS))
+            assert (status == 0).all()
+
+    def test_top_k_of_fewer_tokens_than_are_left(self):
+        """A grammar that leaves three tokens under a top_k of 12."""
+        rows = rows_of(ROWS)
+        edits = Edits(allowed=bits_of([{1, 40, 69}] * ROWS, V))
+        found = cutoff(rows, sampling=Sampling(top_k=12), edits=edits)
+        assert (found.count == 3).all()
+        tokens = race_topk(rows, 5, edits=edits, sampling=Sampling(top_k=12), **NOISE)
+        assert (tokens[:, :3].sort().values == torch.tensor([1, 40, 69])).all()
+        assert (tokens[:, 3:] == -1).all()
+
+    def test_values_that_are_no_logits(self):
+        """A NaN or +inf that a mask forbids is not met; one that is only penalised is."""
+        rows = rows_of(4)
+        rows[0, 3], rows[1, 3], rows[2, 3], rows[3, 3] = torch.nan, torch.inf, torch.nan, torch.inf
+        allowed = bits_of([set(range(V)) - {3}] * 2 + [range(V)] * 2, V)
+        status = torch.empty(4, dtype=INT)
+        edits = Edits(allowed=allowed, presence=0.5, output_mask=bits_of([{3}] * 4, V))
+        found = race_sample(rows, seed=seeds(4), position=0, edits=edits, status=status)
+        assert status.tolist() == [0, 0, 1, 1]
+        assert found[3] == 3
+
+
+class TestRefusals:
+    def test_by_name(self, refusing):
+        edits = Edits(presence=torch.ones(3))
+        with pytest.raises(
+            specdec_kernels.backends.BackendError, match="cannot do this race_sample: edits: expected none"
+        ):
+            race_sample(rows_of(3), seed=seeds(3), position=0, edits=edits)
+        race_sample(rows_of(3), seed=seeds(3), position=0, edits=Edits())
+
+
+class TestRegistration:
+    """As torch sees such calls."""
+
+    def call(self):
+        chain = Chain(11, **RACE)
+        return chain.call | {"edits": chain.edits}
+
+    def test_compiles_to_one_graph(self):
+        torch.compiler.reset()
+        compiled = torch.compile(lambda **call: verify_chain(**call), fullgraph=True, backend="eager")
+        assert_same(compiled(**self.call()), verify_chain(**self.call()))
+
+    def test_other_numbers_in_the_same_memory(self):
+        """A call that is remembered reads masks and numbers when it runs."""
+        call = self.call()
+        first = verify_chain(**call)
+        edits = call["edits"]
+        for x in (edits.repetition, edits.frequency, edits.presence):
+            x.copy_(x.flip(0))
+        edits.allowed.copy_(edits.allowed.flip(0))
+        again = verify_chain(**call)
+        assert not torch.equal(first.tokens, again.tokens)
+        copies = edits._replace(
+            **{name: x.clone() for name, x in edits._asdict().items() if isinstance(x, torch.Tensor)}
+        )
+        assert_same(verify_chain(**call | {"edits": copies}), again)

@@ -1,0 +1,111 @@
+"""Edits of logits by their definition: one token at a time, from sets and lists of tokens; and such cases packed."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from specdec_kernels import Edits
+
+FLOAT = np.float32
+
+
+@dataclass
+class Place:
+    """What is said of one request, or of one row in ops on rows."""
+
+    bias: dict = field(default_factory=dict)
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    prompt: list = field(default_factory=list)
+    output: list = field(default_factory=list)
+    pending: list = field(default_factory=list)
+
+    def edited(self, row, drafted=(), allowed=None):
+        """The float32 logits of a row that comes after ``drafted``; ``allowed`` is a set."""
+        z = row.float().numpy().copy()
+        count = Counter([*self.output, *self.pending, *drafted])
+        r, f, g = FLOAT(self.repetition), FLOAT(self.frequency), FLOAT(self.presence)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for token in range(len(z)):
+                if token in self.bias:
+                    z[token] += FLOAT(self.bias[token])
+                if token in self.prompt or count[token]:
+                    z[token] *= FLOAT(1) / r if z[token] > 0 else r
+                if count[token]:
+                    z[token] -= f * FLOAT(count[token])
+                    z[token] -= g
+                if allowed is not None and token not in allowed:
+                    z[token] = -np.inf
+        return torch.from_numpy(z)
+
+
+def bits_of(lists, vocabulary, words=None):
+    """int32 [len(lists), words]: the tokens of each list. Bits past the vocabulary are set."""
+    words = -(-vocabulary // 32) if words is None else words
+    mask = np.zeros((len(lists), 32 * words), dtype=bool)
+    for row, tokens in zip(mask, lists, strict=True):
+        row[list(tokens)] = True
+    mask[:, vocabulary:] = True
+    return torch.from_numpy(np.packbits(mask, axis=-1, bitorder="little").view(np.int32).copy())
+
+
+def bias_of(dictionaries):
+    """(tokens, values, cu)."""
+    entries = [sorted(one.items()) for one in dictionaries]
+    flat = [entry for one in entries for entry in one]
+    cu = np.cumsum([0, *(len(one) for one in entries)])
+    return (
+        torch.tensor([token for token, _ in flat], dtype=torch.int32),
+        torch.tensor([value for _, value in flat], dtype=torch.float32),
+        torch.tensor(cu, dtype=torch.int32),
+    )
+
+
+def packed(places, vocabulary, allowed=None):
+    """The Edits of places, [len(places), ...]; ``allowed`` is taken as it is."""
+    counts = torch.zeros(len(places), vocabulary, dtype=torch.int32)
+    for row, place in zip(counts, places, strict=True):
+        for token in place.output:
+            row[token] += 1
+    width = max(len(place.pending) for place in places)
+    return Edits(
+        allowed=allowed,
+        bias=bias_of([place.bias for place in places]),
+        repetition=torch.tensor([place.repetition for place in places]),
+        frequency=torch.tensor([place.frequency for place in places]),
+        presence=torch.tensor([place.presence for place in places]),
+        prompt_mask=bits_of([place.prompt for place in places], vocabulary),
+        output_mask=bits_of([place.output for place in places], vocabulary),
+        # What no bit turns on is not looked at.
+        output_counts=torch.where(counts == 0, -(2**31), counts),
+        pending=torch.tensor([place.pending + [-1] * (width - len(place.pending)) for place in places]).long(),
+    )
+
+
+def random_places(count, vocabulary, seed):
+    """Places of all kinds: some with everything, some with nothing."""
+    rng = np.random.default_rng(seed)
+
+    def tokens(most):
+        return rng.integers(0, vocabulary, rng.integers(0, most)).tolist()
+
+    found = []
+    for i in range(count):
+        bias = {token: float(rng.choice([-np.inf, rng.normal(), 0.0], p=[0.2, 0.7, 0.1])) for token in tokens(9)}
+        place = Place(
+            bias, *(float(FLOAT(x)) for x in (rng.choice([1.2, 0.8, 1.5]), rng.normal(0, 0.4), rng.normal(0, 0.4))),
+            tokens(vocabulary // 4), tokens(vocabulary // 4), tokens(4),
+        )  # fmt: skip
+        found.append(place if i % 4 else Place())
+    return found
+
+
+def random_allowed(*lead, vocabulary, seed):
+    """(int32 [*lead, words], the sets of tokens [lead flattened]): most of the vocabulary, once only one token."""
+    rng = np.random.default_rng(seed)
+    sets = [set(np.flatnonzero(rng.random(vocabulary) < 0.9).tolist()) or {0} for _ in range(int(np.prod(lead)))]
+    sets[0] = {int(rng.integers(vocabulary))}
+    return bits_of(sets, vocabulary).view(*lead, -1), sets
