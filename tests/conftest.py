@@ -26,7 +26,7 @@ INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else (
 # Those that know sampling filters; the others refuse them by name. Modules about filters have a `backend` of these.
 FILTERING = (ORACLE, NATIVE)
 # Those that know edits of logits.
-EDITING = (ORACLE,)
+EDITING = (ORACLE, NATIVE)
 # Triton has `cutoff` of them.
 CUTTING = (*FILTERING, *(name for name in ON_GPU if name.startswith("triton")), *INTERPRETED)
 

@@ -11,26 +11,25 @@ constexpr int32_t kCellVectors = kCell / kLanes;
 
 SPECDEC_HD Mask first_lanes(int32_t count) { return count >= kLanes ? 0xffffu : (1u << count) - 1u; }
 
-// What edits change in a row. A column's new value is in a list, or the column is forbidden (-inf), or it is as it was.
+// The bits of sixteen columns from `column` on, a multiple of eight.
+SPECDEC_HD Mask sixteen_bits(const void* bits, uint32_t column) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "Bit i of a word is bit i % 8 of byte i / 8");
+  uint16_t found;
+  std::memcpy(&found, static_cast<const char*>(bits) + column / 8, sizeof found);
+  return found;
+}
+
+// What edits make of a row's elements. A column's new element is in a list, or the column is forbidden (-inf), or its
+// element is that of the row.
 struct RowEdits {
   const uint32_t* allowed;  // a bit for each column, 32 a word; null: all
-  const uint64_t* listed;   // likewise, 64 a word: is the column listed? null: none
-  const int32_t* before;    // for each cell: how many of the columns before it are listed
-  const float* values;      // of the listed columns, by rising column; sixteen more may be read
+  const uint64_t* listed;   // likewise, 64 a word; null: none
+  const int32_t* before;    // for each cell, how many of the columns before it are listed
+  const float* values;      // of the listed columns, by rising column. Up to sixteen more may be read
 
-  // The bits of sixteen columns from `column` on, a multiple of sixteen.
-  SPECDEC_HD Mask allowed_from(int32_t column) const {
-    return allowed ? allowed[column / 32] >> column % 32 & 0xffffu : 0xffffu;
-  }
-  // Those of a cell that lies inside of the row.
-  SPECDEC_HD uint64_t cell_allowed(int32_t column) const {
-    if (!allowed) return ~uint64_t{0};
-    uint64_t word;
-    std::memcpy(&word, allowed + column / 32, sizeof word);
-    return word;
-  }
-  // Whether edits alone decide a column's element: *value is null where it is forbidden. Out of line: rows without edits are not slowed down.
-  __attribute__((noinline)) bool decides(int32_t column, const float** value) const {
+  // Whether edits alone decide a column's element: *value is null if it is forbidden. Out of line, so that rows without
+  // edits are not slowed down.
+  __attribute__((noinline)) bool decide(uint32_t column, const float** value) const {
     *value = nullptr;
     if (allowed && !(allowed[column / 32] >> column % 32 & 1u)) return true;
     if (!listed) return false;
@@ -39,14 +38,19 @@ struct RowEdits {
     *value = values + before[column / kCell] + __builtin_popcountll(word & (bit - 1));
     return true;
   }
-  SPECDEC_HD F16 inserted(F16 x, uint64_t word, int shift, int32_t first) const {
-    const uint64_t lower = word & ((uint64_t{1} << shift) - 1);
-    return expand(static_cast<Mask>(word >> shift & 0xffffu), values + first + __builtin_popcountll(lower), x);
+
+  // Sixteen elements from `column` on. `x` are those of the row; `lanes` says which are inside of it.
+  SPECDEC_HD F16 edited(F16 x, uint32_t column, Mask lanes) const {
+    if (listed) x = inserted(x, column, listed[column / kCell], before[column / kCell]);
+    return allowed ? permitted(x, column, lanes) : x;
   }
-  // `x` are the elements from `column` on, `lanes` says which of them are inside of the row.
-  SPECDEC_HD F16 edited(F16 x, int32_t column, Mask lanes) const {
-    if (listed) x = inserted(x, listed[column / kCell], column % kCell, before[column / kCell]);
-    return where(allowed_from(column) | ~lanes, x, F16(-kInfinity));
+  // With the cell's word of `listed`, and its `before`.
+  SPECDEC_HD F16 inserted(F16 x, uint32_t column, uint64_t word, int32_t first) const {
+    const uint64_t lower = word & ((uint64_t{1} << column % kCell) - 1);
+    return expand(sixteen_bits(listed, column), values + first + __builtin_popcountll(lower), x);
+  }
+  SPECDEC_HD F16 permitted(F16 x, uint32_t column, Mask lanes) const {
+    return where(sixteen_bits(allowed, column) | ~lanes, x, F16(-kInfinity));
   }
 };
 
@@ -60,7 +64,9 @@ struct Edited {
 };
 
 template <class T>
-SPECDEC_HD Edited<T> edited_from(const T* data, const RowEdits& edits, int32_t column) { return {data, &edits, column}; }
+SPECDEC_HD Edited<T> edited_from(const T* data, const RowEdits& edits, int32_t column) {
+  return {data, &edits, column};
+}
 
 template <class T>
 SPECDEC_HD F16 load(const Edited<T>& p) {
@@ -83,23 +89,23 @@ SPECDEC_HD Cell load_cell(const T* p) {
   return {{load(p), load(p + kLanes), load(p + 2 * kLanes), load(p + 3 * kLanes)}};
 }
 
+// Most cells have no listed columns. A vector's bits are read from memory: that is quicker than to shift a mask.
 template <class T>
 SPECDEC_HD Cell load_cell(const Edited<T>& p) {
   const RowEdits& e = *p.edits;
-  const F16 forbidden(-kInfinity);
-  const uint64_t allowed = e.cell_allowed(p.column);
-  if (allowed == 0) return {{forbidden, forbidden, forbidden, forbidden}};
-  Cell cell = load_cell(p.data + p.column);
-  if (e.listed) {
-    const uint64_t word = e.listed[p.column / kCell];
-    const int32_t first = e.before[p.column / kCell];
-    for (int k = 0; k < kCellVectors; ++k) cell.vector[k] = e.inserted(cell.vector[k], word, k * kLanes, first);
+  const uint32_t cell = static_cast<uint32_t>(p.column) / kCell, at = cell * kCell;
+  auto [a, b, c, d] = load_cell(p.data + p.column).vector;
+  if (const uint64_t word = e.listed ? e.listed[cell] : 0) {
+    const int32_t first = e.before[cell];
+    a = e.inserted(a, at, word, first), b = e.inserted(b, at + kLanes, word, first);
+    c = e.inserted(c, at + 2 * kLanes, word, first), d = e.inserted(d, at + 3 * kLanes, word, first);
   }
   if (e.allowed) {
-    for (int k = 0; k < kCellVectors; ++k)
-      cell.vector[k] = where(static_cast<Mask>(allowed >> k * kLanes) & 0xffffu, cell.vector[k], forbidden);
+    const Mask all = 0xffffu;
+    a = e.permitted(a, at, all), b = e.permitted(b, at + kLanes, all);
+    c = e.permitted(c, at + 2 * kLanes, all), d = e.permitted(d, at + 3 * kLanes, all);
   }
-  return cell;
+  return {{a, b, c, d}};
 }
 
 // Fetches a cell. It may lie past the row's end.

@@ -20,4 +20,8 @@ def unsupported(op, call):
 def no_edits(op, call):
     """The reason why a backend without edits cannot do a call, or None."""
     edits = getattr(call, "edits", None)
-    return "edits: expected none, for it knows no edits; 'reference' does" if edits is not None and edits.on() else None
+    return (
+        "edits: expected none, for it knows no edits; 'cpu' and 'reference' do"
+        if edits is not None and edits.on()
+        else None
+    )
