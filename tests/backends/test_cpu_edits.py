@@ -38,8 +38,10 @@ def test_as_in_the_reference(vocabulary, dtype):
 @pytest.mark.parametrize("vocabulary", [2, 65, 2049, 4097])
 def test_counts_move_along_the_draft(vocabulary, dtype, bias_by_row):
     """A chain accepts what races draw one by one, where the tokens before are pending ones."""
-    rows = rows_of(vocabulary, dtype, REQUESTS, SLOTS + 1)
+    rows = poisoned(rows_of(vocabulary, dtype, REQUESTS, 1).expand(-1, SLOTS + 1, -1))
     edits = random_edits(REQUESTS, SLOTS + 1, vocabulary=vocabulary, seed=2, bias_by_row=bias_by_row)
+    edits = edits._replace(presence=3.0)  # a token that comes twice without it will not with it
+    race = {"seed": seeds(REQUESTS), "temperature": torch.tensor([0.0, 1.0]).repeat(REQUESTS // 2)}
     drawn = torch.zeros(REQUESTS, 0, dtype=torch.int64)
     with backend("cpu"):
         for slot in range(SLOTS + 1):
@@ -49,9 +51,7 @@ def test_counts_move_along_the_draft(vocabulary, dtype, bias_by_row):
                 bias=(tokens, values, spans[:, slot] if bias_by_row else spans),
                 pending=torch.cat([edits.pending, drawn], -1),
             )
-            token = race_sample(rows[:, slot], seed=seeds(REQUESTS), position=slot, edits=here)
+            token = race_sample(rows[:, slot], position=slot, edits=here, **race)
             drawn = torch.cat([drawn, token.unsqueeze(-1)], -1)
-        verdict = verify_chain(
-            drawn[:, :-1], rows, method="race", seed=seeds(REQUESTS), position=0, edits=edits,
-        )  # fmt: skip
+        verdict = verify_chain(drawn[:, :-1], rows, method="race", position=0, edits=edits, **race)
     assert torch.equal(verdict.tokens, drawn)
