@@ -1,5 +1,5 @@
-"""Filters inside of race_sample and verify_chain against the same calls without, and against filters of their own:
-transformers' warpers and a draw, and torch.topk and a draw.
+"""Filters and edits inside of race_sample and verify_chain against the same calls without, and filters against those of
+others: transformers' warpers and a draw, and torch.topk and a draw.
 """
 
 import pytest
@@ -7,9 +7,9 @@ import torch
 from harness import OURS, SEED, VOCABULARY, draft_near, logits
 
 import specdec_kernels as sd
-from specdec_kernels import Sampling
+from specdec_kernels import Edits, Sampling
 
-UNFILTERED = "unfiltered"
+UNFILTERED, UNEDITED = "unfiltered", "unedited"
 FILTERS = {
     "top_k 50": {"top_k": 50},
     "top_k 50, top_p 0.9": {"top_k": 50, "top_p": 0.9},
@@ -86,6 +86,40 @@ def bench_race_sample(measure, contender, filters, kind, threads):
     case = {"filters": filters, "kind": kind, "V": VOCABULARY, "threads": threads}
     check = check if contender == OURS else None
     measure("filters: race_sample", contender, case, CONTENDERS[contender], inputs, check, bytes=4 * VOCABULARY)
+
+
+def edits_of(name):
+    """Half of all tokens allowed, or 1,500 tokens of the output with all penalties; anywhere in the vocabulary."""
+    generator = torch.Generator().manual_seed(SEED)
+    words = VOCABULARY // 32
+    if name == "grammar":
+        return Edits(allowed=torch.randint(-(2**31), 2**31, (1, words), generator=generator).int())
+    counts = torch.zeros(VOCABULARY, dtype=torch.int32)
+    counts[torch.randperm(VOCABULARY, generator=generator)[:1500]] = 2
+    bits = ((counts > 0).view(words, 32).long() << torch.arange(32)).sum(-1)
+    mask = torch.where(bits < 2**31, bits, bits - 2**32).int()
+    return Edits(repetition=1.1, frequency=0.1, presence=0.2, output_mask=mask[None], output_counts=counts[None])
+
+
+@pytest.mark.parametrize("contender", [OURS, UNEDITED])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("edits", ["grammar", "penalties"])
+def bench_edits(measure, contender, edits, kind, threads):
+    rows = rows_of(kind, (8, 1, VOCABULARY))
+    edited = edits_of(edits) if contender == OURS else None
+    inputs = [(rows[i % 8], 1000 + i) for i in range(64)]
+
+    def call(row, position):
+        return sd.race_sample(row, seed=SEED, position=position, edits=edited)
+
+    def check(_):
+        for row, position in inputs[:8]:
+            with sd.backend("reference"):
+                expected = call(row, position)
+            assert torch.equal(call(row, position), expected)
+
+    case = {"edits": edits, "kind": kind, "V": VOCABULARY, "threads": threads}
+    measure("edits: race_sample", contender, case, call, inputs, check if contender == OURS else None)
 
 
 @pytest.mark.parametrize("contender", [OURS, UNFILTERED])

@@ -63,6 +63,19 @@ def filters_against(peer, filters):
     return value
 
 
+def edits_add(edits):
+    """The most microseconds that edits add to a call."""
+
+    def value(book):
+        times = [
+            [book.find("edits: race_sample", who, edits=edits, kind=kind, threads=1) for who in (OURS, "unedited")]
+            for kind in ("normal", "zipf", "peaked")
+        ]
+        return max(1e6 * (ours - plain) for ours, plain in times) if all(map(all, times)) else None
+
+    return value
+
+
 SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
 
 GOALS = [
@@ -123,4 +136,6 @@ GOALS = [
     ),
     Goal("top_p 0.9: times faster than transformers", 150, True, filters_against("transformers", "top_p 0.9")),
     Goal("top_k 50: times faster than torch.topk and a draw", 4, True, filters_against("torch.topk", "top_k 50")),
+    Goal("a grammar's mask: µs more a row", 8, False, edits_add("grammar")),
+    Goal("penalties, 1,500 tokens seen: µs more a row", 15, False, edits_add("penalties")),
 ]

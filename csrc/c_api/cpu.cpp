@@ -6,19 +6,11 @@ using namespace specdec;
 
 namespace {
 
-// The kernels do not know edits.
-void check_known(const EditParams& edits) {
-  if (edits.on()) throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "edits: expected none, for the CPU knows no edits"};
-}
-template <class T>
-void check_known(const T&) {}
-
 template <class Params, class C>
 int run(const char* op, void (*check)(Params), void (*kernel)(const Params&, int), const C* c, int threads) {
   return c_api::call(op, check, c, [&](const Params& params) {
     if (threads < 1)
       throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "threads: expected 1 or more; got " + std::to_string(threads)};
-    std::apply([](const auto&... field) { (check_known(field), ...); }, Params(params).fields());
     kernel(params, threads);
   });
 }

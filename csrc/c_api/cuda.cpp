@@ -5,6 +5,8 @@ using namespace specdec;
 
 #if defined(SPECDEC_WITH_CUDA)
 
+#include <tuple>
+
 #include "../cuda/ops.h"
 
 namespace {

@@ -8,17 +8,16 @@
 
 SPECDEC_BEGIN
 
-constexpr int32_t kCell = kGroup;
 constexpr int32_t kCellsATile = kTile / kCell;
-constexpr int32_t kCellVectors = kCell / kLanes;
+static_assert(kCell == kGroup, "A race dismisses groups by the maxima of cells");
 
 // The cells of a row, those of its last tile counted in full.
 SPECDEC_HD int32_t cells_of(int32_t vocab) { return tiles_of(vocab) * kCellsATile; }
 
 // The maxima of the sixteen cells from `p` on; elements from the `count`-th on are -inf. The mask returned is not 0 if a
 // NaN was met.
-template <class T>
-SPECDEC_HD Mask sixteen_cells(const T* p, int32_t count, float* maxima) {
+template <class Elements>
+SPECDEC_HD Mask sixteen_cells(Elements p, int32_t count, float* maxima) {
   F16 best[kLanes];
   Mask bad = 0;
   for (int cell = 0; cell < kLanes; ++cell) {
@@ -36,14 +35,14 @@ SPECDEC_HD Mask sixteen_cells(const T* p, int32_t count, float* maxima) {
 }
 
 // The same of sixteen cells that all lie inside of the row.
-template <class T>
-SPECDEC_HD Mask sixteen_cells(const T* p, float* maxima) {
+template <class Elements>
+SPECDEC_HD Mask sixteen_cells(Elements p, float* maxima) {
   F16 best[kLanes];
   Mask bad = 0;
   for (int cell = 0; cell < kLanes; ++cell) {
-    const T* at = p + cell * kCell;
-    for (int line = 0; line < kCell; line += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(at + kTile + line);
-    const F16 a = load(at), b = load(at + kLanes), c = load(at + 2 * kLanes), d = load(at + 3 * kLanes);
+    const Elements at = p + cell * kCell;
+    prefetch_cell(at + kTile);
+    const auto [a, b, c, d] = load_cell(at).vector;
     // max(NaN, x) is x, but max(x, NaN) is NaN. So each new element stands on the left.
     best[cell] = max(d, max(c, max(b, max(a, F16(-kInfinity)))));
     bad |= unordered(a) | unordered(b) | unordered(c) | unordered(d);

@@ -132,8 +132,9 @@ class CutRow {
     for (int32_t block = 0; block < count; block += kLanes) {
       for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
         const int32_t begin = (block + __builtin_ctz(open)) * kCell;
-        for (int32_t at = begin; at < begin + kCell && at < row.vocab; at += kLanes)
-          if (!g(elements(row, at, row.vocab - at, __builtin_nanf("")), at)) return;
+        const Cell cell = cell_of(row, begin);
+        for (int k = 0; k < kCellVectors; ++k)
+          if (!g(cell.vector[k], begin + k * kLanes)) return;
       }
     }
   }

@@ -1,5 +1,6 @@
 // cutoff on the CPU: where the filters of a row cut, and what they keep.
 #include "cut.h"
+#include "edits.h"
 #include "specdec/request.h"
 
 SPECDEC_BEGIN
@@ -34,6 +35,9 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
   if (!who.live()) return store(p, index, nothing, -kInfinity, who.status());
   int32_t status = kStatusOk;
   LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
+  Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
+  editor.edit(&r.row, {i, j});
+  status |= editor.status;
   if (r.known.law.greedy) {
     look_through(r, crew, 0);
     status |= r.status;

@@ -13,7 +13,7 @@
 namespace specdec {
 
 float* scratch(int slot, int64_t floats) {
-  static thread_local std::vector<float> memory[3];
+  static thread_local std::vector<float> memory[5];
   if (static_cast<int64_t>(memory[slot].size()) < floats) memory[slot].resize(static_cast<size_t>(floats));
   return memory[slot].data();
 }

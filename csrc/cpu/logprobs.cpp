@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "edits.h"
 #include "law_row.h"
 #include "specdec/request.h"
 
@@ -95,6 +96,9 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
   }
   int32_t status = kStatusOk;
   LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
+  Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
+  editor.edit(&r.row, {i, j});
+  status |= editor.status;
   look_through(r, crew, 0);
   status |= r.status;
   const bool in_range = token >= 0 && token < p.rows.vocab;

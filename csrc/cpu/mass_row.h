@@ -10,22 +10,18 @@ SPECDEC_BEGIN
 constexpr int32_t kMassTilesATile = kTile / kMassTile;
 
 // The sum of the unit_weights of `count` columns whose largest x is `top_x`. Prefetches `ahead` columns further on.
-template <class T>
-SPECDEC_HD uint64_t units_of(const Logits& space, const T* p, int32_t count, float top_x, int32_t ahead) {
-  constexpr int kStep = 4;
+template <class Elements>
+SPECDEC_HD uint64_t units_of(const Logits& space, Elements p, int32_t count, float top_x, int32_t ahead) {
   const F16 top(top_x), zero(0.0f);
   Sum16 sum;
   // min(zero, NaN) is NaN, which has no weight. For +inf, the maximum is the largest finite number, and min gives 0.
   const auto weight = [&](F16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
   int32_t i = 0;
-  for (; i + kStep * kLanes <= count; i += kStep * kLanes) {
-    U16 w[kStep];
-    for (int k = 0; k < kStep; ++k) {
-      __builtin_prefetch(p + i + k * kLanes + ahead);  // memory is idle while exponentials are computed
-      w[k] = weight(load(p + i + k * kLanes));
-    }
-    sum.add(w[0] + w[1]);
-    sum.add(w[2] + w[3]);
+  for (; i + kCell <= count; i += kCell) {
+    prefetch_cell(p + i + ahead);  // memory is idle while exponentials are computed
+    const Cell cell = load_cell(p + i);
+    sum.add(weight(cell.vector[0]) + weight(cell.vector[1]));
+    sum.add(weight(cell.vector[2]) + weight(cell.vector[3]));
   }
   for (; i < count; i += kLanes) sum.add(weight(load_first(p + i, count - i, -kInfinity)));
   return sum.total();

@@ -1,4 +1,5 @@
 // overlap on the CPU: how close two laws are, in one pass over the pair of rows.
+#include "edits.h"
 #include "law_row.h"
 #include "specdec/overlap.h"
 #include "specdec/request.h"
@@ -35,6 +36,9 @@ void overlap(const OverlapParams& p, int threads) {
     const int64_t n = who.index;
     int32_t status = kStatusOk;
     LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
+    Editor editor(p.edits, p.target.vocab, {n, j}, 0);
+    editor.edit(&target.row, {i, j});
+    status |= editor.status;
     LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                               &status);
     look_if_needed(target, p.status.data != nullptr, crew, 0);

@@ -1,6 +1,7 @@
 // The rows of race_sample and race_topk, decoded.
 #pragma once
 
+#include "edits.h"
 #include "race_kept.h"
 #include "specdec/request.h"
 #include "threads.h"
@@ -30,6 +31,9 @@ SPECDEC_HD void over_race_requests(const RaceParams& p, Look look, int threads, 
       RaceRequest request = {law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j,
                                         draft_map_of(p.draft_map, p.rows), &status),
                              noise_at(p.noise, who.index, j, kStreamRace)};
+      Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
+      editor.edit(&request.r.row, {i, j});
+      status |= editor.status;
       look_for_race(request.r, look, crew, 0);
       status |= f(request, crew, tokens);
     } else {

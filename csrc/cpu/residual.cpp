@@ -1,6 +1,7 @@
 // residual on the CPU: the normalised law norm((p - h q)^+) and the probability that a token is drawn from it.
 #include "specdec/residual.h"
 
+#include "edits.h"
 #include "law_row.h"
 #include "specdec/chain.h"
 #include "specdec/request.h"
@@ -25,12 +26,13 @@ struct TileSums {
 TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float epsilon, int32_t tile, float* weights) {
   F16 weight(0.0f), rejected(0.0f);
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+  const bool restricted = target.restricted();
   int32_t column = draft.first_column(begin);
   for (int32_t token = begin; token < end; token += kLanes) {
     const F16 p = target.probabilities(token, end), drafted = mul(F16(h), draft.probabilities(token, end, &column));
     const F16 left = residual_weight(p, drafted);
     weight = add(weight, left);
-    const F16 spared = where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f));
+    const F16 spared = restricted ? where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f)) : F16(epsilon);
     rejected = add(rejected, rejected_weight(p, drafted, spared));
     store_lanes(left, token, end, weights);
   }
@@ -58,6 +60,9 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
   const int64_t n = who.index;
   int32_t status = kStatusOk;
   LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
+  Editor editor(p.edits, p.target.vocab, {n, j}, 0);
+  editor.edit(&target.row, {i, j});
+  status |= editor.status;
   LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                             &status);
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);

@@ -2,7 +2,7 @@
 // it, and they are combined in order. So no result depends on how a row was split.
 #pragma once
 
-#include "simd.h"
+#include "elements.h"
 #include "specdec/draft_map.h"
 #include "specdec/law.h"
 #include "threads.h"
@@ -17,7 +17,8 @@ struct Row {
   const void* data;
   DType dtype;
   int32_t vocab;
-  int32_t first_token;  // column 0 is this token; all other numbers here count columns
+  int32_t first_token;    // column 0 is this token; all other numbers here count columns
+  const RowEdits* edits;  // null: none
   SPECDEC_HD int32_t tiles() const { return tiles_of(vocab); }
   SPECDEC_HD int32_t tile_size(int32_t tile) const {
     const int32_t left = vocab - tile * kTile;
@@ -27,41 +28,71 @@ struct Row {
 
 SPECDEC_HD Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
-  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token};
+  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token, nullptr};
 }
 
-// Calls f with the row's elements as their own type, from `token` on.
+// Calls f with a pointer to the row's data, of their own type.
 template <class F>
-SPECDEC_HD auto with_elements(const Row& row, int32_t token, F&& f) {
+SPECDEC_HD auto with_data(const Row& row, F&& f) {
   switch (row.dtype) {
-    case DType::kBFloat16: return f(static_cast<const BFloat16*>(row.data) + token);
-    case DType::kFloat16: return f(static_cast<const Float16*>(row.data) + token);
-    default: return f(static_cast<const float*>(row.data) + token);
+    case DType::kBFloat16: return f(static_cast<const BFloat16*>(row.data));
+    case DType::kFloat16: return f(static_cast<const Float16*>(row.data));
+    default: return f(static_cast<const float*>(row.data));
   }
 }
 
+template <class F>
+__attribute__((noinline)) auto with_edited(const Row& row, int32_t token, const F& f) {
+  return with_data(row, [&](auto data) { return f(edited_from(data, *row.edits, token)); });
+}
+
+// Calls f with the row's elements from `token` on: a pointer or an Edited. The latter out of line: rows without edits
+// are not slowed down.
+template <class F>
+SPECDEC_HD auto with_elements(const Row& row, int32_t token, const F& f) {
+  if (row.edits) return with_edited(row, token, f);
+  return with_data(row, [&](auto data) { return f(data + token); });
+}
+
 SPECDEC_HD float element(const Row& row, int32_t token) {
-  return with_elements(row, token, [](auto p) { return to_float(*p); });
+  const float* listed;
+  if (row.edits && row.edits->decide(token, &listed)) return listed ? *listed : -kInfinity;
+  return with_data(row, [=](auto data) { return to_float(data[token]); });
 }
 
 // Sixteen elements from `token` on. From the `count`-th on they are `fill`.
 SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill) {
-  return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
+  const F16 x = with_data(row, [=](auto data) { return load_first(data + token, count, fill); });
+  return row.edits ? row.edits->edited(x, token, first_lanes(count)) : x;
+}
+
+// The elements of a cell. Past the row's end they are NaNs.
+SPECDEC_HD Cell cell_of(const Row& row, int32_t token) {
+  return with_elements(row, token, [&](auto p) {
+    const int32_t count = row.vocab - token;
+    if (count >= kCell) return load_cell(p);
+    Cell cell;
+    for (int k = 0; k < kCellVectors; ++k)
+      cell.vector[k] = k * kLanes < count ? load_first(p + k * kLanes, count - k * kLanes, __builtin_nanf(""))
+                                          : F16(__builtin_nanf(""));
+    return cell;
+  });
 }
 
 // The largest element of a tile; a NaN does not count. The status tells of values that are impossible in a law.
-template <class Space, class T>
-SPECDEC_HD float tile_max_of(const Space& space, const T* p, int32_t count, int32_t* status) {
-  constexpr int kStep = 4;
-  F16 best[kStep] = {F16(-kInfinity), F16(-kInfinity), F16(-kInfinity), F16(-kInfinity)};
+template <class Space, class Elements>
+SPECDEC_HD float tile_max_of(const Space& space, Elements p, int32_t count, int32_t* status) {
+  F16 best[kCellVectors] = {F16(-kInfinity), F16(-kInfinity), F16(-kInfinity), F16(-kInfinity)};
   Mask bad = 0;
   const auto take = [&](F16 x, int k, Mask lanes) {
     best[k] = max(x, best[k]);
     bad |= space.foreign(x, lanes);
   };
   int32_t i = 0;
-  for (; i + kStep * kLanes <= count; i += kStep * kLanes)
-    for (int k = 0; k < kStep; ++k) take(load(p + i + k * kLanes), k, 0xffffu);
+  for (; i + kCell <= count; i += kCell) {
+    const Cell cell = load_cell(p + i);
+    for (int k = 0; k < kCellVectors; ++k) take(cell.vector[k], k, 0xffffu);
+  }
   for (; i < count; i += kLanes) {
     const int lanes = count - i;
     take(load_first(p + i, lanes, -kInfinity), 0, lanes >= kLanes ? 0xffffu : (1u << lanes) - 1u);

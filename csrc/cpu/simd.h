@@ -97,6 +97,10 @@ SPECDEC_HD Mask greater(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP
 SPECDEC_HD Mask unordered(F16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
 SPECDEC_HD Mask at_most(U16 a, U16 b) { return _mm512_cmple_epu32_mask(a.v, b.v); }
 SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(m), b.v, a.v); }
+// `x`, but the lanes of `m` are the next elements of p, by rising lane. May read sixteen of them.
+SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
+  return _mm512_mask_expand_ps(x.v, static_cast<__mmask16>(m), _mm512_loadu_ps(p));
+}
 
 // Lane i: the largest lane of v[i].
 SPECDEC_HD F16 largest_of_each(const F16* v) {
@@ -382,6 +386,17 @@ struct Sum16 {
   SPECDEC_HD uint64_t total() const { return sum; }
 };
 
+#endif
+
+#if !(defined(__AVX512F__) && defined(__AVX512BW__))
+// `x`, but the lanes of `m` are the next elements of p, by rising lane.
+SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
+  if (!m) return x;
+  float lane[kLanes];
+  store(lane, x);
+  for (; m; m &= m - 1) lane[__builtin_ctz(m)] = *p++;
+  return load(lane);
+}
 #endif
 
 SPECDEC_HD U16 where(Mask m, U16 a, U16 b) { return bits(where(m, from_bits(a), from_bits(b))); }

@@ -1,6 +1,9 @@
 // The row operations of a walk (specdec/walk.h) on the CPU, for chains and trees.
 #pragma once
 
+#include <optional>
+
+#include "edits.h"
 #include "race_kept.h"
 #include "specdec/residual.h"
 #include "specdec/walk.h"
@@ -48,14 +51,16 @@ struct ChildTokens {
 template <class Topology>
 class WalkOps {
  public:
-  SPECDEC_HD WalkOps(const Topology& topology, const Verdict& verdict, const Crew& threads)
-      : t(topology), out(verdict), crew(threads) {
+  SPECDEC_HD WalkOps(const Topology& topology, int64_t request, const Verdict& verdict, const Crew& threads)
+      : t(topology), b(request), out(verdict), crew(threads) {
     if (!t.readable) return;
-    target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &status);
-    if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &status);
+    if (t.p.edits.on()) editor.emplace(t.p.edits, t.p.target.vocab, RowPlace{t.entry, 0}, t.max_depth());
+    target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &filter_status);
+    if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &filter_status);
   }
 
-  int32_t status = kStatusOk;  // of the filters
+  // Of filters and edits.
+  SPECDEC_HD int32_t status() const { return filter_status | (editor ? editor->status : kStatusOk); }
 
   SPECDEC_HD bool argmax(int32_t node, Draw* draw) {
     go_to(node);
@@ -73,7 +78,7 @@ class WalkOps {
   SPECDEC_HD bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     go_to(node);
     *p = probability(target, 0, token, status);
-    if (target.filter.on() && !target.keeps(token, element(target.row, token))) *p = kNever;
+    if (never_spared(token)) *p = kNever;
     *q = t.has_draft() ? probability(draft, 1, token, status) : 1.0f;
     return true;
   }
@@ -106,16 +111,26 @@ class WalkOps {
   SPECDEC_HD void emit(int32_t depth, int32_t node, int32_t token) { out.put(depth, node, token); }
 
  private:
+  // A walk goes from a node to one of its children, so the node's draft token is output by then.
   SPECDEC_HD void go_to(int32_t node) {
     if (at == node) return;
+    if (editor && at != kNoNode) editor->count(static_cast<int32_t>(t.draft_token(node)));
     at = node;
     target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law, target_filter, {nullptr, t.p.target.vocab});
+    if (editor) editor->edit(&target.row, t.target_place(b, node));
     draft = t.has_draft_row(node) ? draft_at(node) : LawRow{};
   }
 
   SPECDEC_HD LawRow draft_at(int32_t node) const {
     return law_row(row_at(t.p.draft, t.draft_row(node)), t.draft_law, draft_filter,
                    draft_map_of(t.p.draft_map, t.p.draft));
+  }
+
+  // Whether filters or edits took a token out.
+  SPECDEC_HD bool never_spared(int32_t token) const {
+    if (!target.filter.on() && !target.row.edits) return false;
+    const float logit = element(target.row, token);
+    return !target.keeps(token, logit) || (target.row.edits && !(logit > -kInfinity));
   }
 
   SPECDEC_HD int32_t look_through_both() {
@@ -178,8 +193,11 @@ class WalkOps {
   }
 
   const Topology& t;
+  const int64_t b;
   const Verdict& out;
   const Crew& crew;
+  int32_t filter_status = kStatusOk;
+  std::optional<Editor> editor;  // if there are edits
   int32_t at = kNoNode;
   Filter target_filter, draft_filter;
   LawRow target = {}, draft = {};  // of node `at`
@@ -191,12 +209,12 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
   const Topology t(p, b);
   const Verdict verdict = verdict_at(p, b);
   for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
-  WalkOps<Topology> ops(t, verdict, crew);
+  WalkOps<Topology> ops(t, b, verdict, crew);
   Walk at = walk_from(0, 0);
-  int32_t status = t.status | ops.status;
+  int32_t status = t.status;
   walk(t, p.method, ops, &at, &status);
   *verdict.num_accepted = accepted_by(t, at);
-  *verdict.status = status;
+  *verdict.status = status | ops.status();
 }
 
 SPECDEC_END

@@ -3,13 +3,12 @@
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._edits import unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
 _HAS = [name for name in OPS if hasattr(_C, name)]
 
-__all__ = [*_HAS, "recalls", "remember", "unsupported"]
+__all__ = [*_HAS, "recalls", "remember"]
 
 
 def remember(op, raw, call, results):

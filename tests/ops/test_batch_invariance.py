@@ -3,8 +3,20 @@
 import pytest
 import torch
 
-from specdec_kernels import _C, backend, overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import (
+    _C,
+    Sampling,
+    backend,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+)
 from tests.support.cases import SIZES, adversarial_rows, chain_call, ragged, seeds
+from tests.support.edits import random_edits
 
 OPTIONS = {
     "rejection": {},
@@ -54,6 +66,25 @@ def every_op(vocabulary, seed=0):
         for space in ("logits", "probs"):
             call = chain_call(seed=3, requests=24, vocabulary=vocabulary, dtype=dtype, space=space)
             results += [result for options in OPTIONS.values() for result in verify_chain(**call | options)]
+    return results + edited_ops(vocabulary)
+
+
+def edited_ops(vocabulary):
+    """The same with edits."""
+    logits = torch.stack(list(adversarial_rows(vocabulary).values()))
+    drafts, count = logits.roll(1, dims=0), len(logits)
+    edits = random_edits(count, vocabulary=vocabulary, seed=1)
+    race = {"seed": seeds(count), "position": 1, "edits": edits}
+    results = [
+        race_sample(logits, **race), race_sample(logits, **race, sampling=Sampling(top_k=5)),
+        race_topk(logits, min(5, vocabulary), **race), *residual(logits, drafts, edits=edits),
+        *overlap(logits, drafts, edits=edits), *cutoff(logits, sampling=Sampling(top_p=0.9), edits=edits),
+        *logprobs(logits, seeds(count) % vocabulary, edits=edits, top=1),
+    ]  # fmt: skip
+    for dtype, by_row in ((torch.float32, True), (torch.bfloat16, False), (torch.float16, False)):
+        call = chain_call(seed=3, requests=8, vocabulary=vocabulary, dtype=dtype)
+        edits = random_edits(8, 5, vocabulary=vocabulary, seed=2, bias_by_row=by_row)
+        results += [x for options in OPTIONS.values() for x in verify_chain(**call | options, edits=edits)]
     return results
 
 
@@ -125,7 +156,9 @@ def test_threads(threads, vocabulary):
                 race_sample(row["target"][:1], seed=1, position=0),
                 race_topk(row["target"][0], 9, seed=1, position=0),
             ]
-            parts += [*residual(**row), *overlap(**row)]
+            edits = random_edits(5, vocabulary=vocabulary, seed=1)
+            parts += [*residual(**row, edits=edits), *overlap(**row, edits=edits)]
+            parts += [race_sample(row["target"], seed=1, position=0, edits=edits), *residual(**row), *overlap(**row)]
             results.append(parts)
     for parts in results[1:]:
         assert_same(parts, results[0])

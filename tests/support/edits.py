@@ -109,3 +109,48 @@ def random_allowed(*lead, vocabulary, seed):
     sets = [set(np.flatnonzero(rng.random(vocabulary) < 0.9).tolist()) or {0} for _ in range(int(np.prod(lead)))]
     sets[0] = {int(rng.integers(vocabulary))}
     return bits_of(sets, vocabulary).view(*lead, -1), sets
+
+
+def random_edits(requests, *slots, vocabulary, seed, bias_by_row=False):
+    """Edits with everything, of rows [requests, *slots]: one mask of what is allowed for each row.
+
+    Masks and counts are rows of wider tensors. What no bit turns on, and what lies past the vocabulary, is -1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    words = -(-vocabulary // 32)
+
+    def bits(*lead, share):
+        found = (torch.rand(*lead, 32 * words, generator=generator) < share).numpy()
+        found[..., vocabulary:] = True
+        packed = torch.from_numpy(np.packbits(found, axis=-1, bitorder="little").view(np.int32))
+        return wide(packed), torch.from_numpy(found[..., :vocabulary])
+
+    def wide(x):
+        return torch.cat([x, torch.full_like(x[..., :1], -1)], -1)[..., :-1]
+
+    def number(low, high):
+        return low + (high - low) * torch.rand(requests, generator=generator)
+
+    output, in_output = bits(requests, share=0.02)
+    counts = torch.randint(1, 5, (requests, vocabulary), generator=generator, dtype=torch.int32)
+    rows = (requests, *slots) if bias_by_row else (requests,)
+    size = max(1, vocabulary // 100)
+    tokens = (
+        torch.rand(torch.Size(rows).numel(), vocabulary, generator=generator).topk(size, -1).indices.sort(-1).values
+    )
+    begins = size * torch.arange(len(tokens) + 1, dtype=torch.int32)
+    return Edits(
+        allowed=bits(requests, *slots, share=0.8)[0],
+        bias=(
+            tokens.flatten().int(),
+            torch.randn(tokens.numel(), generator=generator),
+            torch.stack([begins[:-1], begins[1:]], -1).view(*rows, 2) if bias_by_row else begins,
+        ),
+        repetition=number(0.7, 1.5),
+        frequency=number(-0.2, 0.5),
+        presence=number(-0.2, 0.5),
+        prompt_mask=bits(requests, share=0.05)[0],
+        output_mask=output,
+        output_counts=wide(torch.where(in_output, counts, -1)),
+        pending=torch.randint(-1, vocabulary, (requests, 3), generator=generator),
+    )

@@ -42,6 +42,7 @@ SPECDEC_HD uint32_t shift_right_signed(uint32_t a, int n) { return static_cast<u
 SPECDEC_HD float signed_float(uint32_t a) { return static_cast<float>(static_cast<int32_t>(a)); }
 SPECDEC_HD float div(float a, float b) { return a / b; }
 SPECDEC_HD bool at_least(float a, float b) { return a >= b; }
+SPECDEC_HD bool greater(float a, float b) { return a > b; }
 SPECDEC_HD float where(bool m, float a, float b) { return m ? a : b; }
 
 SPECDEC_END

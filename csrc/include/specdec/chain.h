@@ -63,6 +63,10 @@ struct ChainRequest : WalkRequest {
     return p.draft_tokens.at(first_token + (node - 1) * p.draft_tokens.slot_stride);
   }
 
+  SPECDEC_HD RowPlace target_place(int64_t b, int32_t node) const {
+    return p.cu_drafts.data ? RowPlace{0, first_prob + b + node} : RowPlace{b, node};
+  }
+
   // How many rows the walk may still read, that of `node` included; counted up to `most`.
   SPECDEC_HD int32_t rows_ahead(int32_t node, int32_t most) const {
     int32_t count = 1;

@@ -49,6 +49,7 @@ struct TreeRequest : WalkRequest {
   SPECDEC_HD float epsilon() const { return 0.0f; }
   SPECDEC_HD float draft_share(int32_t, int32_t*) const { return 1.0f; }
   SPECDEC_HD int32_t rows_ahead(int32_t, int32_t) const { return 1; }
+  SPECDEC_HD RowPlace target_place(int64_t b, int32_t node) const { return {b, node}; }
 
   SPECDEC_HD int32_t parent(int32_t node, int32_t* bits) const {
     return parent_of(p.parents, first_parent, node, bits);

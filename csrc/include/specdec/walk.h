@@ -18,6 +18,7 @@
 //   int32_t next_child(node, after, status*)   the first child of `node` with an index above `after`, or kNoNode
 //   int64_t draft_token(node)           -1: absent
 //   bool has_elder(node, child, token, status*)   whether a child of `node` before `child` has this token, too
+//   RowPlace target_place(b, node)      of the node's row among the target's, if this is request b
 //
 // Ops gives, for the rows of a node,
 //   bool argmax(node, Draw*)                   the most probable token
@@ -43,6 +44,11 @@
 SPECDEC_BEGIN
 
 constexpr int32_t kNoNode = -1;
+
+// A request and a row of it. Of ragged rows: 0, and a row among those of all requests.
+struct RowPlace {
+  int64_t outer, inner;
+};
 
 // One request, decoded: the part that all topologies share.
 struct WalkRequest {

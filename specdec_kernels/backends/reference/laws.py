@@ -98,11 +98,12 @@ def kept(values, law, edited=False):
 
     Of ``edited`` rows no token of logit -inf is kept.
     """
+    some = values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
     if not filters_of(law):
-        return values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
+        return some
     found = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
     found = torch.stack(found) if found else torch.ones(0, dtype=torch.bool)
-    return found.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1)
+    return some & (found.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1))
 
 
 def probabilities(values, law):

@@ -1,0 +1,63 @@
+// The edits of the target's rows (specdec/edit.h). The few tokens with a bias or a penalty are listed with what becomes
+// of them, once a row. What a grammar allows stays in its mask. So nothing as long as a row is written.
+#pragma once
+
+#include "row.h"
+#include "specdec/edit.h"
+#include "specdec/walk.h"
+
+SPECDEC_BEGIN
+
+// Edits the rows of one request, one after another. It uses scratch memory, so a thread has one at a time.
+class Editor {
+ public:
+  // `entry` is the place of the request's numbers and lists. At most `later` tokens will be counted.
+  SPECDEC_HD Editor(const EditParams& params, int32_t vocabulary, const RowPlace& entry, int32_t later)
+      : p(params), vocab(vocabulary), place(entry) {
+    if (p.on()) begin(later);
+  }
+
+  int32_t status = kStatusOk;
+
+  // Edits a row, which has this place among the target's. It stays so until the next one is.
+  SPECDEC_HD void edit(Row* row, const RowPlace& target) {
+    if (p.on()) edit_row(row, target);
+  }
+
+  // From the next row on, this token counts as one of the output.
+  SPECDEC_HD void count(int32_t token) {
+    if (penalties.on()) count_token(token);
+  }
+
+ private:
+  // edited_row.cpp.
+  void begin(int32_t later);
+  void edit_row(Row* row, const RowPlace& target);
+  void count_token(int32_t token);
+  void list_tokens(const RowPlace& of_bias);
+  void mark(const int32_t* output, const int32_t* prompt, const BiasSpan& span);
+  void write_tokens();
+  void write_counts(const int32_t* output, const int32_t* prompt, const int32_t* output_counts);
+  template <class F>
+  void each_bias(const BiasSpan& span, F&& f);
+
+  int32_t index_of(int32_t token) const;
+
+  const EditParams& p;
+  const int32_t vocab;
+  const RowPlace place;
+  Penalties penalties;
+  RowEdits edits = {};
+
+  // Tokens that count as output and are not in its mask: the pending ones, and those of the draft.
+  int32_t* extra;
+  int32_t extras = 0;
+
+  // The listed tokens, by rising id.
+  int32_t listed = 0, more = 0;  // how many, and how many may still come
+  uint64_t* bits;
+  int32_t *before, *tokens, *counts;
+  float *bias, *values;  // the latter of the row edited last
+};
+
+SPECDEC_END
