@@ -270,7 +270,7 @@ def finish_walk(
         tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
     for base in range(0, max_depth + 1, NODES):
         at = base + tl.arange(0, NODES)
-        beyond = (at <= max_depth) & ((at > depth) | (live == 0))
+        beyond = (at <= max_depth) & (at > tl.where(live, depth, -1))
         tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
         tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
     clear(records, nodes * ROW)
