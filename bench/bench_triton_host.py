@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 from specdec_kernels import backends, triton_kernels
-from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels.ops import OPS, Edit, Law, Noise
 from tests.support.triton_host import forget, mocked
 
 pytestmark = pytest.mark.skipif(_launch.INTERPRETED, reason="the interpreter launches otherwise")
@@ -34,7 +34,7 @@ def by_backend(method):
     law, noise = Law("logits", TEMPERATURE), Noise(COUNTERS, COUNTERS, 0)
     draft = DRAFT if method == "rejection" else None
     call = OPS["verify_chain"].Call(
-        TOKENS, TARGET, draft, None, None, None, method, law, law, 1.0, 0.0, noise, *OUT
+        TOKENS, TARGET, draft, None, None, None, method, law, law, Edit(), 1.0, 0.0, noise, *OUT
     )  # fmt: skip
     return lambda: triton_kernels.verify_chain(call)
 

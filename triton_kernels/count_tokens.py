@@ -63,10 +63,10 @@ def count_tokens(call):
         return
     counts = call.counts
     with _launch.on_device(call.tokens):
-        _launch.launch(
-            count_tokens_kernel, (requests,), 1,
+        arguments = dict(
             **_launch.nodes("tokens", call.tokens), slots=slots, **_launch.number("num", call.num, "request"),
             bits=call.mask, bits_request=call.mask.stride(0), counts=counts,
             counts_request=0 if counts is None else counts.stride(0),
             vocab=32 * call.mask.shape[1] if counts is None else counts.shape[1], status=call.status, BLOCK=BLOCK,
         )  # fmt: skip
+        _launch.launch(count_tokens_kernel, (requests,), 1, arguments)

@@ -92,7 +92,7 @@ def _differentiable(x):
         return (x.temperature,)
     if isinstance(x, Edits):
         return (*(x.bias if isinstance(x.bias, (tuple, list)) else ()), x.repetition, x.frequency, x.presence)
-    return (x,)
+    return x if isinstance(x, (tuple, list)) else (x,)  # several outputs
 
 
 def host_sees(tensor):

@@ -58,6 +58,7 @@ def coin(
     torch.Size([4])
     """
     raw = seed, position, nonce, stream, index, out
+    inputs.refuse_gradient("coin", out=out)
     if found := COIN.recall(raw):
         return found[0]
     if not inputs.is_int(stream):

@@ -124,7 +124,7 @@ def cutoff(
     (1.0, 1, 3)
     """
     raw = (rows, space, temperature, sampling, edits, request_index, out, status, check)
-    inputs.refuse_gradient("cutoff", rows=rows, temperature=temperature, sampling=sampling, edits=edits)
+    inputs.refuse_gradient("cutoff", rows=rows, temperature=temperature, sampling=sampling, edits=edits, out=out)
     if found := CUTOFF.recall(raw):
         if check:
             inputs.raise_for_status("cutoff", found[-1])

@@ -118,7 +118,7 @@ def overlap(
         status, check,
     )  # fmt: skip
     inputs.refuse_gradient(
-        "overlap", temperature=temperature, sampling=sampling, edits=edits, draft_sampling=draft_sampling
+        "overlap", temperature=temperature, sampling=sampling, edits=edits, draft_sampling=draft_sampling, out=out
     )
     differentiable = inputs.wants_gradient(target, draft)
     if not differentiable and (found := OVERLAP.recall(raw)):

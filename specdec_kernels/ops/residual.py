@@ -131,7 +131,7 @@ def residual(
     )  # fmt: skip
     inputs.refuse_gradient(
         "residual", target=target, draft=draft, temperature=temperature, sampling=sampling, edits=edits,
-        draft_sampling=draft_sampling, draft_prob=draft_prob, epsilon=epsilon,
+        draft_sampling=draft_sampling, draft_prob=draft_prob, epsilon=epsilon, out=out,
     )  # fmt: skip
     if found := RESIDUAL.recall(raw):
         if check:

@@ -22,8 +22,7 @@ MOST_SPILLED = 160
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
 MOST_REGISTERS = 80
 WITHOUT_TICKETS = {
-    "residual: weigh", "residual: normalise", "cutoff: scan", "cutoff: cut", "tree_mask", "tree_positions",
-    "compact_kv", "coin",
+    "residual: weigh", "residual: normalise", "tree_mask", "tree_positions", "compact_kv", "coin", "count_tokens",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)}
 

@@ -8,7 +8,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from specdec_kernels import (
     Sampling,
+    coin,
     compact_kv,
+    cutoff,
+    logprobs,
     overlap,
     race_sample,
     race_topk,
@@ -176,5 +179,15 @@ def test_gradients_that_would_be_lost_are_refused():
         with torch.no_grad():
             op(**plain | changes)
         number.requires_grad_(False)
+    calls = [
+        (residual, (plain["target"], plain["draft"])), (overlap, (plain["target"], plain["draft"])),
+        (cutoff, (plain["target"],)), (logprobs, (plain["target"], torch.zeros(3).long())), (coin, (7, 1)),
+    ]  # fmt: skip
+    for op, arguments in calls:
+        out = op(*arguments)
+        op(*arguments, out=out)
+        next(x for x in (out if isinstance(out, tuple) else (out,)) if x.is_floating_point()).requires_grad_()
+        with pytest.raises(ValueError, match=rf"^out: expected no gradient to be wanted, since {op.__name__} has none"):
+            op(*arguments, out=out)
     with pytest.raises(ValueError, match=r"^cache: expected no gradient to be wanted, since compact_kv has none"):
         compact_kv(torch.zeros(1, 1, 4, 2, requires_grad=True), torch.zeros(1, 1, dtype=torch.int32), prefix_len=0)

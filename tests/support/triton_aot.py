@@ -25,6 +25,7 @@ from triton.runtime.jit import create_function_from_signature
 from specdec_kernels import Edits, backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._declaration import COUNTER, NOISE
+from specdec_kernels.ops._laws import FILTERED
 from tests.support import triton_order
 from tests.support.calls import every_call
 
@@ -179,6 +180,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         kept = figures.float(), row_tokens[..., 0].flatten(), counts.flatten()
         cut = kept[0][0], kept[1], kept[2], kept[1], kept[0][1]
         yield "cutoff", lambda: run("cutoff", head, None, law, Edit(), *cut, None)
+        law = law._replace(rules=3 | FILTERED)
+        sampled = head, None, None, law, Edit(), row_noise, row_tokens[..., 0].flatten(), None
+        yield "race_sample, filtered", lambda: run("race_sample", *sampled)
+        found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
+        yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
