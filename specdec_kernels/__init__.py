@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
+    from specdec_kernels.ops.count_tokens import count_tokens
     from specdec_kernels.ops.cutoff import Cut, cutoff
     from specdec_kernels.ops.logprobs import Logprobs, logprobs
     from specdec_kernels.ops.overlap import Overlap, overlap
@@ -38,6 +39,7 @@ __all__ = [
     "build_info",
     "coin",
     "compact_kv",
+    "count_tokens",
     "cutoff",
     "get_cmake_dir",
     "get_include",

@@ -390,6 +390,17 @@ void check_logprobs(LogprobsParams p) {
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
+void check_count_tokens(CountParams p) {
+  check_fields(p);
+  contiguous(FIELD(status), p.mask.rows);
+  rows_apart(FIELD(mask), p.mask.rows, p.mask.columns);
+  if (p.counts.data) {
+    rows_apart(FIELD(counts), p.mask.rows, p.counts.columns);
+    at_least(FIELD(mask.columns), (p.counts.columns + 31) / 32);
+  }
+  holds(FIELD(tokens), p.mask.rows, p.tokens.slots);
+}
+
 void check_coin(CoinParams p) {
   check_fields(p);
   at_least(FIELD(stream), 0);

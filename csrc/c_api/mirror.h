@@ -81,6 +81,7 @@ SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, re
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, status)
+SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
 SPECDEC_SAME(specdec_cutoff_params, CutoffParams, rows, request_index, law, edits, value, last, kept, mass, max, status)
 SPECDEC_SAME(specdec_logprobs_params, LogprobsParams, rows, tokens, request_index, law, edits, logprob, rank,

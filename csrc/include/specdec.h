@@ -358,6 +358,16 @@ typedef struct specdec_compact_kv_params {
 } specdec_compact_kv_params;
 SPECDEC_DECLARE(compact_kv)
 
+/* Adds the first `num` tokens of each request to its record. Tokens outside of the vocabulary are left out. */
+typedef struct specdec_count_tokens_params {
+  specdec_tokens tokens; /* [B, any] */
+  specdec_counter num;
+  specdec_output_i32 mask;   /* [B, words], any row stride: bits, as in specdec_edits */
+  specdec_output_i32 counts; /* [B, V], any row stride, optional */
+  specdec_output_i32 status; /* [B] */
+} specdec_count_tokens_params;
+SPECDEC_DECLARE(count_tokens)
+
 typedef struct specdec_coin_params {
   specdec_noise noise;
   specdec_counter index;    /* which coin of this seed, position and nonce */

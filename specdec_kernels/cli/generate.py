@@ -20,7 +20,7 @@ from specdec_kernels.cli.printing import cleared, reading, report, show, summary
 from specdec_kernels.cli.svg import picture
 
 if TYPE_CHECKING:
-    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TreePolicy
+    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
 
 MOST_DRAFTED = 1023  # tokens a round
 DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
@@ -112,6 +112,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="keep tokens of at least P of the largest probability (default: 0, all)")  # fmt: skip
     parser.add_argument("--preset", choices=options.PRESETS,
                         help="filter by the rules of this engine")  # fmt: skip
+    parser.add_argument("--repetition-penalty", type=options.positive, default=1.0, metavar="R",
+                        help="divide positive logits of tokens seen in prompt or text by R, multiply others "
+                        "(default: 1, off), of target and draft")  # fmt: skip
+    parser.add_argument("--frequency-penalty", type=options.signed, default=0.0, metavar="F",
+                        help="take F from a logit as often as the text has the token (default: 0)")  # fmt: skip
+    parser.add_argument("--presence-penalty", type=options.signed, default=0.0, metavar="G",
+                        help="take G from the logits of tokens that the text has (default: 0)")  # fmt: skip
+    parser.add_argument("--bias", action="append", default=[], type=options.token_bias, metavar="ID:VALUE",
+                        help="add VALUE to a token's logit, -inf forbids it; may be repeated")  # fmt: skip
+    parser.add_argument("--allow", type=options.token_file, metavar="FILE",
+                        help="allow only the token ids in this file")  # fmt: skip
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
@@ -140,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
     prompts = [] if args.chat else prompts_of(args)
     target, drafter = models_of(args)
     how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
-               max_new_tokens=args.max_new_tokens)  # fmt: skip
+               edits=edits_of(args), max_new_tokens=args.max_new_tokens)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
     how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop,
@@ -238,6 +249,20 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     """Temperature and filters, by the rules of the engine that the arguments name."""
     make = Sampling if args.preset is None else getattr(Sampling, args.preset)
     return make(args.temperature, args.top_k, args.top_p, args.min_p)
+
+
+def edits_of(args: argparse.Namespace) -> TextEdits | None:
+    """Penalties, bias and the tokens allowed; None if nothing is asked for."""
+    from specdec_kernels.generate import TextEdits
+
+    bias: dict[int, float] = {}
+    for token, value in args.bias:
+        if token in bias:
+            raise ValueError(f"argument --bias: expected each token once; got {token} twice")
+        bias[token] = value
+    penalties = args.repetition_penalty, args.frequency_penalty, args.presence_penalty
+    edits = TextEdits(*penalties, bias or None, args.allow)
+    return None if edits == TextEdits() else edits
 
 
 def acceptance_of(

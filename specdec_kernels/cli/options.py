@@ -63,6 +63,20 @@ def new_file(word: str) -> Path:
     return path
 
 
+def bias(word: str) -> tuple[int, float]:
+    """ID:VALUE."""
+    token, _, value = word.partition(":")
+    return int(token), float(value)
+
+
+def token_file(word: str) -> list[int]:
+    """The token ids in a file, between spaces, commas or line ends."""
+    try:
+        return [int(part) for part in Path(word).read_text(encoding="utf-8").replace(",", " ").split()]
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"expected a file of token ids; got {word!r} ({error})") from error
+
+
 text = checked(utf8, "text in UTF-8", lambda value: True)
 some_text = checked(utf8, "text in UTF-8 that is not empty", bool)
 seed = checked(int, "a whole number", lambda value: True)
@@ -70,3 +84,7 @@ probability = checked(float, "a number in [0, 1]", lambda value: 0 <= value <= 1
 finite = checked(float, "a finite number >= 0", lambda value: 0 <= value < math.inf)
 fraction = checked(float, "a number between 0 and 1", lambda value: 0 < value < 1)
 positive = checked(float, "a finite number above 0", lambda value: 0 < value < math.inf)
+signed = checked(float, "a finite number", math.isfinite)
+token_bias = checked(
+    bias, "ID:VALUE, a token id and a finite number or -inf", lambda value: value[0] >= 0 and value[1] < math.inf
+)

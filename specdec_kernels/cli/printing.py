@@ -97,6 +97,9 @@ def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> 
     return tree_report(generation, args) | logprobs_report(generation, args) | {
         "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
         "top_k": args.top_k, "top_p": args.top_p, "min_p": args.min_p, "preset": args.preset,
+        "repetition_penalty": args.repetition_penalty, "frequency_penalty": args.frequency_penalty,
+        "presence_penalty": args.presence_penalty, "bias": [f"{token}:{value:g}" for token, value in args.bias],
+        "allowed": None if args.allow is None else len(set(args.allow)),
         "tokens": generation.tokens, "text": generation.text, "finish": generation.finish,
         "target_calls": generation.target_calls, "drafted": generation.drafted, "accepted": generation.accepted,
         "acceptance": generation.acceptance, "tokens_per_call": generation.tokens_per_call, "status": generation.status,

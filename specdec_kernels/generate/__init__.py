@@ -2,6 +2,7 @@
 
 from specdec_kernels.generate.control import Controller, TreeController
 from specdec_kernels.generate.drafters import CachedNgramDrafter, ModelDrafter, NgramCache, NgramDrafter
+from specdec_kernels.generate.edits import TextEdits
 from specdec_kernels.generate.loop import generate, stream
 from specdec_kernels.generate.models import LanguageModel, check_vocabularies, early_exit, load_model
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
@@ -24,6 +25,7 @@ __all__ = [
     "NgramDrafter",
     "RandomLength",
     "Round",
+    "TextEdits",
     "TokenLogprobs",
     "TreeController",
     "TreeDrafter",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels import Edits
 from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
+from specdec_kernels.generate.edits import Numbers, Record, TextEdits
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Sampling
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
@@ -192,12 +194,76 @@ def one_or_each(
     return found
 
 
-def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None) -> None:
-    """Raise what the ops say of this sampling, and of their backend, before the first token."""
+def record_of(edits: TextEdits | None, prompts: list[list[int]], target: LanguageModel) -> Record | None:
+    """The edits of these texts; None where there are none."""
+    if edits is None:
+        return None
+    if not isinstance(edits, TextEdits):
+        raise TypeError(f"edits: expected a TextEdits; got {edits!r}")
+    numbers = Numbers(*(penalty(name, getattr(edits, name), len(prompts)) for name in Numbers._fields))
+    if not (numbers.repetition > 0).all():
+        raise ValueError(f"edits.repetition: expected numbers above 0; got {edits.repetition}")
+    bias, allowed = bias_of(edits.bias, target), allowed_of(edits.allowed, target)
+    off = (numbers.repetition == 1).all() and not numbers.frequency.any() and not numbers.presence.any()
+    if off and not bias and allowed is None:
+        return None
+    numbers = Numbers(*(number.to(target.device) for number in numbers))
+    return Record(numbers, bias, allowed, prompts, target.config.vocab_size)
+
+
+def penalty(name: str, value: float | Sequence[float], batch: int) -> torch.Tensor:
+    """Finite float32 [batch]."""
+    found = one_or_each(f"edits.{name}", value, batch)
+    numbers = torch.tensor(found if isinstance(found, list) else [found] * batch, dtype=torch.float32)
+    if not numbers.isfinite().all():
+        raise ValueError(f"edits.{name}: expected finite numbers; got {value}")
+    return numbers
+
+
+def bias_of(bias: Mapping[int, float] | None, target: LanguageModel) -> dict[int, float]:
+    """From token ids of the target to numbers below inf."""
+    if bias is None:
+        return {}
+    try:
+        found = {whole_number("", token): real_number("", value) for token, value in bias.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(f"edits.bias: expected a dict from token ids to numbers; got {bias!r}") from None
+    check_ids("edits.bias", found, target)
+    for token, value in found.items():
+        if not value < float("inf"):
+            raise ValueError(f"edits.bias[{token}]: expected a finite number or -inf; got {value}")
+    return found
+
+
+def allowed_of(allowed: Sequence[int] | None, target: LanguageModel) -> list[int] | None:
+    """Token ids of the target, one at least."""
+    if allowed is None:
+        return None
+    try:
+        found = whole_numbers(allowed)
+    except TypeError:
+        raise TypeError(f"edits.allowed: expected a list of token ids; got {allowed!r}") from None
+    if not found:
+        raise ValueError("edits.allowed: expected one token at least; got none")
+    check_ids("edits.allowed", found, target)
+    return found
+
+
+def check_ids(name: str, tokens: Iterable[int], target: LanguageModel) -> None:
+    """Raise unless the target writes all of these tokens."""
+    most = target.config.vocab_size - 1
+    for token in tokens:
+        if not 0 <= token <= most:
+            raise ValueError(f"{name}: expected token ids from 0 to {most}, which {target.name} writes; got {token}")
+
+
+def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edited: bool) -> None:
+    """Raise what the ops say of these arguments, and of their backend, before the first token."""
     rows = torch.zeros(len(seeds), 1, device=seeds.device)
-    tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling)
+    edits = Edits(presence=1.0) if edited else None
+    tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling, edits=edits)
     if logprobs is not None:
-        specdec.logprobs(rows, tokens, sampling=sampling)
+        specdec.logprobs(rows, tokens, sampling=sampling, edits=edits)
 
 
 def count_of_likeliest(logprobs: int | None, target: LanguageModel) -> int | None:

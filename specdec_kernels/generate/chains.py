@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Emitted, Law, Outcome, Watch
@@ -31,19 +32,20 @@ class ChainRounds:
         self.reader.read(text, end, rows=1)
 
     def play(
-        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
-    ) -> Outcome:
-        drafts, laws, draft_prob = self.draft(text, length, limit, noise, sampling)
+        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
+        record: Record | None, watch: Watch,
+    ) -> Outcome:  # fmt: skip
+        drafts, laws, draft_prob = self.draft(text, length, limit, noise, sampling, record)
         watch.lap("draft")
         slots = drafts.shape[1]
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
-        tokens, accepted, status = self.verify(drafts, logits, laws, draft_prob, noise, sampling)
+        tokens, accepted, status = self.verify(drafts, logits, laws, draft_prob, noise, sampling, record)
         drafted, written = (drafts >= 0).sum(1).tolist(), tokens.tolist()
         watch.lap("verify")
         # The last token emitted is not cached yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
-        self.length, self.seen, self.tokens = length, (drafts, logits, laws, sampling), tokens
+        self.length, self.seen, self.tokens, self.record = length, (drafts, logits, laws, sampling), tokens, record
         pairs = list(zip(accepted, drafted, strict=True))
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
         return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length))
@@ -59,7 +61,10 @@ class ChainRounds:
         return Emitted(self.tokens, self.seen[1])
 
     def settle(self, rounds: Sequence[Round]) -> None:
-        self.policy.look(*self.seen)
+        drafts, logits, laws, sampling = self.seen
+        if self.record is not None:
+            logits = self.record.edited(logits, before(torch.nn.functional.pad(drafts, (0, 1), value=-1)))
+        self.policy.look(drafts, logits, laws, sampling)
         self.policy.observe(rounds)
         self.reader.roll_back(self.committed)
         if self.drafter is not None:
@@ -71,8 +76,9 @@ class ChainRounds:
             self.drafter.keep(rows)
 
     def draft(
-        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling
-    ) -> tuple[torch.Tensor, torch.Tensor | None, float | torch.Tensor]:
+        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
+        record: Record | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, float | torch.Tensor]:  # fmt: skip
         """Draft tokens [B, K] with -1 where there are none, the draft's logits [B, K, V] or None, and draft_prob.
 
         K is at least one more than a request drafts where its next slot might have been drafted and was not:
@@ -88,16 +94,17 @@ class ChainRounds:
             # Beyond its slots a request's drafts have ended for certain.
             ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
-        drafts, laws = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling)
+        drafts, laws = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
         return drafts, laws if self.method == "rejection" else None, draft_prob
 
     def verify(
         self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,
-        noise: Noise, sampling: Sampling,
+        noise: Noise, sampling: Sampling, record: Record | None,
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
         verdict = specdec.verify_chain(
-            drafts, logits, laws, method=method, draft_prob=draft_prob, **keywords(noise, sampling, laws)
-        )
+            drafts, logits, laws, method=method, draft_prob=draft_prob,
+            edits=None if record is None else record.of_requests(), **keywords(noise, sampling, laws),
+        )  # fmt: skip
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

@@ -6,6 +6,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
+from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords, per_row
 from specdec_kernels.generate.protocols import Drafts
@@ -28,13 +29,16 @@ class ModelDrafter:
         self.reader, self.vocabulary = self.language_model.reader(batch, capacity), vocabulary
 
     def propose(
-        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
-    ) -> Drafts:
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
+        record: Record | None = None,
+    ) -> Drafts:  # fmt: skip
         rows, begin = torch.arange(len(length), device=text.device), noise.position
         drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
         wanted = torch.tensor(counts, device=text.device)
         for slot in range(slots):
             logits = self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
+            if record is not None:
+                logits = record.edited(logits[:, None], drafts[:, None, :slot])[:, 0]
             laws.append(logits)
             if slot < max(counts):
                 token = specdec.race_sample(logits, **keywords(noise._replace(position=begin + slot), sampling))
@@ -44,7 +48,7 @@ class ModelDrafter:
 
     def propose_tree(
         self, text: torch.Tensor, length: list[int], tree: DraftTree, limit: list[int], noise: Noise,
-        sampling: Sampling, replacement: bool,
+        sampling: Sampling, replacement: bool, record: Record | None = None,
     ) -> Drafts:  # fmt: skip
         """One forward per depth. Below an absent node all are absent."""
         device, batch, nodes = text.device, len(length), len(tree.parents)
@@ -56,6 +60,9 @@ class ModelDrafter:
             places = torch.tensor(inner, device=device)
             logits = self.reader.read_tree(self.known(text), length, parents, self.known(tokens), places)
             logits = logits[..., : self.vocabulary]
+            if record is not None:
+                paths = torch.tensor([path_to(node, tree) for node in inner], dtype=torch.int64, device=device)
+                logits = record.edited(logits, tokens[:, paths])
             if laws is None:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
@@ -81,6 +88,17 @@ class ModelDrafter:
 
     def keep(self, rows: list[int]) -> None:
         self.reader.keep(rows)
+
+
+def path_to(node: int, tree: DraftTree) -> list[int]:
+    """The nodes from below the root to this one.
+
+    Examples
+    --------
+    >>> path_to(4, DraftTree.from_parents([-1, 0, 0, 1, 3]))
+    [1, 3, 4]
+    """
+    return [*path_to(tree.parents[node], tree), node] if node else []
 
 
 def draw_children(
@@ -131,8 +149,9 @@ class NgramDrafter:
         return []
 
     def propose(
-        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
-    ) -> Drafts:
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
+        record: Record | None = None,
+    ) -> Drafts:  # fmt: skip
         drafts = torch.full((len(length), slots), -1)
         for row, (end, wanted) in enumerate(zip(length, counts, strict=True)):
             tokens = self.follow(text[row, :end].tolist(), wanted)
@@ -223,11 +242,12 @@ class CachedNgramDrafter(NgramDrafter):
         return found[: next((place for place, token in enumerate(found) if token >= self.vocabulary), count)]
 
     def propose(
-        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
-    ) -> Drafts:
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
+        record: Record | None = None,
+    ) -> Drafts:  # fmt: skip
         for row, (name, end) in enumerate(zip(self.names, length, strict=True)):
             self.cache.add(name, text[row, :end].tolist())
-        return super().propose(text, length, counts, slots, noise, sampling)
+        return super().propose(text, length, counts, slots, noise, sampling, record)
 
     def keep(self, rows: list[int]) -> None:
         self.names = [self.names[row] for row in rows]

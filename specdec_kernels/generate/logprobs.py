@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import specdec_kernels as specdec
+from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Sampling, per_row
 from specdec_kernels.generate.protocols import Emitted
 from specdec_kernels.generate.results import TokenLogprobs
 
 
-def logprobs_of(emitted: Emitted, sampling: Sampling, top: int) -> list[list[TokenLogprobs]]:
+def logprobs_of(emitted: Emitted, sampling: Sampling, record: Record | None, top: int) -> list[list[TokenLogprobs]]:
     """For every request, the log-probabilities of its tokens, and of the `top` most probable ones beside each."""
-    found = specdec.logprobs(emitted.logits, emitted.tokens, sampling=per_row(sampling), top=top)
+    edits = None if record is None else record.of_rows(emitted.tokens)
+    found = specdec.logprobs(emitted.logits, emitted.tokens, sampling=per_row(sampling), edits=edits, top=top)
     rows = zip(emitted.tokens.tolist(), *(part.tolist() for part in found), strict=True)
     return [
         [named(*figures) for token, *figures in zip(*row, strict=True) if token >= 0]

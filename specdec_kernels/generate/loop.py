@@ -12,6 +12,7 @@ from specdec_kernels import Status
 from specdec_kernels.generate import arguments
 from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
+from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, kept, on_device
@@ -85,6 +86,7 @@ def stream(
     replacement: bool = False,
     temperature: float | Sequence[float] | None = None,
     sampling: Sampling | None = None,
+    edits: TextEdits | None = None,
     logprobs: int | None = None,
     seed: int | Sequence[int] = 0,
     max_new_tokens: int = 128,
@@ -103,18 +105,19 @@ def stream(
     logprobs = arguments.count_of_likeliest(logprobs, target)
     if not texts:
         return iter(())
+    record = arguments.record_of(edits, texts, target)
     draft = None if drafter is None else drafter.language_model
     models = [target] if draft is None else [target, draft]
     arguments.check_lengths(texts, max_new_tokens, models)
     for model in models:
         model.check_readable()
-    arguments.check_ops(sampling, seeds, logprobs)
+    arguments.check_ops(sampling, seeds, logprobs, record is not None)
     requests = [
         Request(index, text, TextStream(target.tokenizer, text, stop), eos, max_new_tokens)
         for index, text in enumerate(texts)
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
-    return run(requests, texts, rounds, seeds, sampling, logprobs, timer, progress)
+    return run(requests, texts, rounds, seeds, sampling, record, logprobs, timer, progress)
 
 
 def rounds_of(
@@ -128,7 +131,8 @@ def rounds_of(
 
 def run(
     requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
-    logprobs: int | None, timer: Callable[[], float], progress: Callable[[int, int], None] | None,
+    record: Record | None, logprobs: int | None, timer: Callable[[], float],
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
@@ -145,14 +149,15 @@ def run(
     while requests:
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
-        outcome = rounds.play(text, length, limit, Noise(seeds, torch.tensor(length, device=device)), sampling, watch)
+        noise = Noise(seeds, torch.tensor(length, device=device))
+        outcome = rounds.play(text, length, limit, noise, sampling, record, watch)
         for row, request in enumerate(requests):
             if outcome.status[row] & Status.NON_FINITE:
                 raise FloatingPointError(no_law(rounds.laws_of(row), request.index))
 
         found: list[list[TokenLogprobs] | None] = [None] * len(requests)
         if logprobs is not None:
-            found = logprobs_of(rounds.emitted(), sampling, logprobs)
+            found = logprobs_of(rounds.emitted(), sampling, record, logprobs)
             watch.lap("logprobs")
 
         ended = []
@@ -165,8 +170,12 @@ def run(
 
         rounds.settle(ended)
         going = [row for row, entry in enumerate(ended) if entry.finish is None]
+        if record is not None:
+            record.count(rounds.emitted().tokens)
         if len(going) < len(requests):
             rounds.keep(going)
+            if record is not None:
+                record.keep(going)
         requests = [requests[row] for row in going]
         text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
 
@@ -218,6 +227,8 @@ def generate(
         Number, or one per prompt; 0 is greedy. Default 1. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
         Temperature and filters, of the target and of its drafts alike; each number one for all, or one per prompt.
+    edits : TextEdits, optional
+        Penalties, bias, and which tokens are allowed, of the target and of its drafts alike.
     logprobs : int, optional
         Give with every token its log-probability and rank by the law it was drawn from, and this many of the most
         probable tokens beside it. Not given: nothing of it.
@@ -245,7 +256,7 @@ def generate(
         An argument of another type or out of range; methods, drafters, models that do not go together; a model that
         cannot be read in pieces.
     RuntimeError
-        The ops' backend knows no filters, or no log-probabilities.
+        The ops' backend knows no filters, no edits, or no log-probabilities.
     FloatingPointError
         Logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where.
 

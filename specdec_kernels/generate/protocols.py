@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
@@ -106,11 +107,13 @@ class Drafter(Protocol):
         """Begin a batch of texts of at most `capacity` tokens whose target knows `vocabulary` tokens."""
 
     def propose(
-        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling
-    ) -> Drafts:
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
+        record: Record | None = None,
+    ) -> Drafts:  # fmt: skip
         """Write counts[b] drafts, at most, to text[b, length[b]:]; give them and their logits for all `slots`.
 
-        Tokens with logits are drawn with `sampling`, filters included: so the verifier reads them.
+        Tokens with logits are drawn with `sampling`, filters included: so the verifier reads them. With a `record` the
+        logits are edited ones (`record.edited`).
         A request that drafts less than `slots` still needs the law of its first undrafted slot.
         """
 
@@ -127,12 +130,12 @@ class TreeDrafter(Drafter, Protocol):
 
     def propose_tree(
         self, text: torch.Tensor, length: list[int], tree: DraftTree, limit: list[int], noise: Noise,
-        sampling: Sampling, replacement: bool,
+        sampling: Sampling, replacement: bool, record: Record | None = None,
     ) -> Drafts:  # fmt: skip
         """The tokens of a tree of this shape per text, the root's included, no deeper than limit[b].
 
         The children of a node are the first arrivals of its race or, with `replacement`, independent of each other.
-        Logits are given at the nodes that have children.
+        Logits are given at the nodes that have children; with a `record` edited ones.
         """
 
     def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
@@ -157,7 +160,10 @@ class ChainPolicy(Protocol):
     def look(
         self, drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
     ) -> None:
-        """Be shown what was verified in a round: drafts [B, K] (-1: none), logits [B, K + 1, V] and [B, K, V]."""
+        """Be shown what was verified in a round: drafts [B, K] (-1: none), logits [B, K + 1, V] and [B, K, V].
+
+        Of edited texts the logits are edited ones.
+        """
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Be shown what that verification gave, in the order of the plan."""
@@ -198,8 +204,9 @@ class Rounds(Protocol):
         """Have the target read text[b, :end[b]], before any round."""
 
     def play(
-        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
-    ) -> Outcome:
+        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
+        record: Record | None, watch: Watch,
+    ) -> Outcome:  # fmt: skip
         """A round of texts of length[b] tokens that can use at most limit[b] drafts."""
 
     def laws_of(self, row: int) -> Iterator[Law]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.protocols import Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
@@ -37,11 +38,12 @@ class TreeRounds:
         self.reader.read(text, end, rows=1)
 
     def play(
-        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling, watch: Watch
-    ) -> Outcome:
+        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
+        record: Record | None, watch: Watch,
+    ) -> Outcome:  # fmt: skip
         planned = DraftTree.from_parents(self.policy.plan_tree())
         tree = cut(planned, max(limit))
-        drafts, laws = self.drafter.propose_tree(text, length, tree, limit, noise, sampling, self.replacement)
+        drafts, laws = self.drafter.propose_tree(text, length, tree, limit, noise, sampling, self.replacement, record)
         watch.lap("draft")
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
@@ -49,7 +51,8 @@ class TreeRounds:
         drawn_from = laws if self.method == "rejection" else None
         verdict = specdec.verify_tree(
             drafts, logits, drawn_from, parents=parents, method=self.method, replacement=self.replacement,
-            max_depth=tree.depth, **keywords(noise, sampling, drawn_from),
+            max_depth=tree.depth, edits=None if record is None else record.of_requests(),
+            **keywords(noise, sampling, drawn_from),
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")

@@ -9,6 +9,7 @@ from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
+from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
 from specdec_kernels.ops.logprobs import Logprobs, logprobs
 from specdec_kernels.ops.overlap import Overlap, overlap
@@ -29,6 +30,7 @@ __all__ = [
     "Verdict",
     "coin",
     "compact_kv",
+    "count_tokens",
     "cutoff",
     "logprobs",
     "overlap",

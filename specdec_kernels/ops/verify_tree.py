@@ -121,7 +121,7 @@ def verify_tree(
         ``sampling=Sampling(temperature=...)``.
     sampling, edits, draft_space, draft_sampling, draft_map : optional
         As for ``verify_chain``: how the target's and the draft's rows become laws, and the target's token for each of
-        the draft's.
+        the draft's. With edits the row of a node counts the drafts on its path; the root's token is output already.
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at
         depth d decides ``position + d``; the coin of node i has index i - 1. So a chain gives what ``verify_chain``

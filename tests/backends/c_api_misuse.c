@@ -176,6 +176,37 @@ static specdec_compact_kv_params compact(void) {
   return p;
 }
 
+static specdec_verify_chain_params edited(void) {
+  static const int32_t bits[B * (K + 1) * 2] = {0}, counts[B * V] = {0}, spans[B + 1] = {0, 1, 1}, token[1] = {7};
+  static const float value[1] = {1.0f};
+  const specdec_lists each_row = {bits, (K + 1) * 2, 2, B, K + 1, 2, false}, mask = {bits, 2, 0, B, 1, 2, false};
+  const specdec_lists span = {spans, 1, 0, B, 1, 2, false}, count = {counts, V, 0, B, 1, V, false};
+  specdec_verify_chain_params p = chain();
+  p.edits.allowed = each_row;
+  p.edits.by_row = SPECDEC_ALLOWED_BY_ROW;
+  p.edits.bias_tokens.data = token;
+  p.edits.bias_values.data = value;
+  p.edits.bias_tokens.size = p.edits.bias_values.size = 1;
+  p.edits.bias_spans = span;
+  p.edits.frequency.value = 1.0f;
+  p.edits.output_mask = mask;
+  p.edits.output_counts = count;
+  return p;
+}
+
+static specdec_count_tokens_params counting(void) {
+  static int32_t bits[B * 2], counts[B * V];
+  const specdec_output_i32 mask = {bits, 2, B, 2}, count = {counts, V, B, V};
+  specdec_count_tokens_params p;
+  memset(&p, 0, sizeof p);
+  p.tokens = some_tokens(draft_tokens, B, K);
+  p.num.value = K;
+  p.mask = mask;
+  p.counts = count;
+  p.status = i32(B);
+  return p;
+}
+
 static specdec_coin_params coin(void) {
   specdec_coin_params p;
   memset(&p, 0, sizeof p);
@@ -274,6 +305,30 @@ static void rows_alone(void) {
   FINE(overlap, overlap, (void)p);
 }
 
+static void edits(void) {
+  INVALID(verify_chain, edited, p.edits.allowed.size = 1, "edits.allowed.size: expected 2 or more; got 1");
+  INVALID(verify_chain, edited, p.edits.allowed.rows = K, "edits.allowed.rows: expected 4 or more; got 3");
+  INVALID(verify_chain, edited, p.edits.allowed.requests = 1, "edits.allowed.requests: expected 2 or more; got 1");
+  INVALID(verify_chain, edited, p.edits.allowed.wide = true, "edits.allowed.wide: expected false; got true");
+  INVALID(verify_chain, edited, p.edits.bias_values.size = 2, "edits.bias_values.size: expected 1; got 2");
+  INVALID(verify_chain, edited, p.edits.bias_tokens.data = NULL, "edits.bias_tokens.data: expected memory; got NULL");
+  INVALID(verify_chain, edited, p.edits.bias_spans.size = 3, "edits.bias_spans.size: expected 2; got 3");
+  INVALID(verify_chain, edited, p.edits.bias_spans.requests = 1, "edits.bias_spans.requests: expected 2 or more; got 1");
+  INVALID(verify_chain, edited, p.edits.by_row = 4, "edits.by_row: expected at most 3; got 4");
+  INVALID(verify_chain, edited, p.edits.output_mask.data = NULL, "edits.output_mask.data: expected memory; got NULL");
+  INVALID(verify_chain, edited, p.edits.output_counts.size = 49, "edits.output_counts.size: expected 50 or more; got 49");
+  INVALID(verify_chain, edited, p.edits.output_counts.rows = -1, "edits.output_counts.rows: expected 0 or more; got -1");
+  INVALID(verify_chain, edited, p.target_law.space = p.draft_law.space = SPECDEC_PROBS,
+          "edits: expected none with probabilities, which are final; got some");
+  INVALID(count_tokens, counting, p.tokens.requests = 1, "tokens.requests: expected 2 or more; got 1");
+  INVALID(count_tokens, counting, p.mask.data = NULL, "mask.data: expected memory; got NULL");
+  INVALID(count_tokens, counting, p.mask.columns = 1, "mask.columns: expected 2 or more; got 1");
+  INVALID(count_tokens, counting, p.counts.row_stride = 1, "counts.row_stride: expected 50 or more; got 1");
+  INVALID(count_tokens, counting, p.counts.rows = 1, "counts.rows: expected 2; got 1");
+  INVALID(count_tokens, counting, p.status.rows = 3, "status.rows: expected 2; got 3");
+  FINE(count_tokens, counting, (void)p);
+}
+
 /* All zeros, and no struct at all. */
 #define NOTHING(op)                                                                                                \
   do {                                                                                                             \
@@ -328,10 +383,12 @@ int main(void) {
   NOTHING(tree_mask);
   NOTHING(tree_positions);
   NOTHING(compact_kv);
+  NOTHING(count_tokens);
   NOTHING(coin);
   chains();
   trees();
   rows_alone();
+  edits();
   machine();
   return mistakes;
 }

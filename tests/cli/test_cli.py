@@ -15,7 +15,7 @@ from specdec_kernels import DraftTree, Sampling, backends
 from specdec_kernels.backends import _filters, cpu
 from specdec_kernels.cli.main import COMMANDS
 from specdec_kernels.cli.options import PRESETS
-from specdec_kernels.generate import ModelDrafter, generate, load_model
+from specdec_kernels.generate import ModelDrafter, TextEdits, generate, load_model
 from specdec_kernels.generate.train import byte_tokenizer, new_model, save
 from specdec_kernels.studies.measure import calibrate
 
@@ -182,6 +182,22 @@ def test_filters(run, preset):
     ]
 
 
+def test_edits(run, tmp_path):
+    """Every option reaches the text; reports say what was asked for."""
+    allowed = [*range(32, 127), 10]
+    (tmp_path / "ids").write_text("\n".join(map(str, allowed[:50])) + "\n" + ", ".join(map(str, allowed[50:])))
+    options = ["--repetition-penalty", 1.3, "--frequency-penalty", 0.25, "--presence-penalty", -0.5]
+    options += ["--bias", "101:-inf", "--bias", "32:1.5", "--allow", tmp_path / "ids"]
+    with specdec_kernels.backend("reference"):
+        status, out, err = run("generate", "--max-new-tokens", 24, "--json", *options)
+        edits = TextEdits(1.3, 0.25, -0.5, {101: -float("inf"), 32: 1.5}, allowed)
+        (text,) = generate(["ROMEO:\n"], load_model("embedded:target"), method="plain", edits=edits, max_new_tokens=24)
+    report = json.loads(out)
+    assert (status, err, report["tokens"]) == (0, "", text.tokens)
+    names = "repetition_penalty", "frequency_penalty", "presence_penalty", "bias", "allowed"
+    assert [report[name] for name in names] == [1.3, 0.25, -0.5, ["101:-inf", "32:1.5"], 96]
+
+
 def test_presets_are_those_of_the_documents():
     page = (Path(__file__).parents[2] / "docs" / "filters.md").read_text()
     table = page.partition("## Presets")[2].partition("\n## ")[0]
@@ -226,7 +242,7 @@ def test_logprobs_of_tokens_alone(run):
 @pytest.mark.parametrize("options", [["--top-k", 5], ["--min-p", 0.1], ["--json", "--logprobs", 1]], ids=str)
 @pytest.mark.parametrize("more", [[], ["--tree", "optimal:4", "--calibrate"]], ids=["chain", "tree"])
 def test_a_backend_without_filters_says_so_in_one_line(run, monkeypatch, options, more):
-    module = SimpleNamespace(unsupported=_filters.unsupported, **vars(cpu))
+    module = SimpleNamespace(**vars(cpu) | {"unsupported": _filters.unsupported})
     monkeypatch.setitem(backends._BACKENDS, "bare", (module, ("cpu",)))
     monkeypatch.delitem(backends._loaded, "bare", raising=False)
     with specdec_kernels.backend("bare"):
@@ -302,6 +318,13 @@ def test_info(run):
         (["generate", "--top-p", "1.5"], "argument --top-p: expected a number in [0, 1]; got '1.5'"),
         (["generate", "--min-p", "nan"], "argument --min-p: expected a number in [0, 1]; got 'nan'"),
         (["generate", "--preset", "gpt"], "argument --preset: invalid choice: 'gpt' (choose from"),
+        (["generate", "--repetition-penalty", "0"], "argument --repetition-penalty: expected a finite number above 0"),
+        (["generate", "--frequency-penalty", "inf"], "argument --frequency-penalty: expected a finite number; got"),
+        (["generate", "--bias", "7"], "argument --bias: expected ID:VALUE, a token id and a finite number or -inf"),
+        (["generate", "--bias", "7:inf"], "argument --bias: expected ID:VALUE, a token id and a finite number or -inf"),
+        (["generate", "--bias", "7:1", "--bias", "7:2"], "argument --bias: expected each token once; got 7 twice"),
+        (["generate", "--bias", "999:1"], "edits.bias: expected token ids from 0 to 257, which embedded:target writes"),
+        (["generate", "--allow", "/nowhere"], "argument --allow: expected a file of token ids; got '/nowhere'"),
         (["generate", "--logprobs", "many"], "argument --logprobs: expected a whole number >= 0; got 'many'"),
         (["generate", "--logprobs", "2"], "argument --logprobs: expected --json with it; got none"),
         (

@@ -168,9 +168,9 @@ class Overstated(RandomLength):
 class Greedy(ModelDrafter):
     """Drafts the likeliest token but hands out the law of a sampled one."""
 
-    def propose(self, text, length, count, slots, noise, sampling):
+    def propose(self, text, length, count, slots, noise, sampling, record=None):
         greedy = sampling._replace(temperature=torch.zeros_like(sampling.temperature))
-        return super().propose(text, length, count, slots, noise, greedy)
+        return super().propose(text, length, count, slots, noise, greedy, record)
 
 
 @pytest.mark.parametrize("wrong", ["overstated drafting probability", "draft not sampled from its law"])

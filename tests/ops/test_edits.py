@@ -8,6 +8,7 @@ import specdec_kernels
 from specdec_kernels import (
     Edits,
     Sampling,
+    count_tokens,
     cutoff,
     logprobs,
     overlap,
@@ -434,6 +435,18 @@ class TestPenalties:
         none = edits._replace(output_counts=torch.full((1, V), -5, dtype=torch.int32), frequency=1.0)
         assert greedy([4.0, 3.5], none) == 1
         assert greedy([4.0, 2.5], none) == 0
+
+    def test_a_record_kept_by_count_tokens(self):
+        """Token by token the same as from the text itself."""
+        row, text = [4.0, 3.5, 3.25], []
+        state = packed([Place(frequency=0.2, presence=0.1)], V)
+        state.prompt_mask.zero_()
+        for _ in range(6):
+            token = greedy(row, state)
+            assert token == greedy(row, Place(frequency=0.2, presence=0.1, output=text))
+            text.append(token)
+            count_tokens(state, torch.tensor([[token]]))
+        assert len(set(text)) == 3
 
     def test_masks_alone(self):
         """Repetition and presence need no counts."""

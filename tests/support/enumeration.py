@@ -13,7 +13,7 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels.ops import OPS, Edit, Law, Noise
 from tests.support.laws import random_laws
 
 PROBS = Law("probs", 1.0)
@@ -119,7 +119,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
         call = OPS["verify_chain"].Call(
             draft_tokens=torch.tensor(drafts).expand(len(cases), -1), target=target.expand(len(cases), -1, -1),
             draft=draft.expand(len(cases), -1, -1), cu_drafts=None, draft_map=given.draft_map, request_index=None,
-            method="rejection", target_law=given.target, draft_law=given.draft,
+            method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(),
             draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
             tokens=tokens, num_accepted=num_accepted, status=status,
         )  # fmt: skip

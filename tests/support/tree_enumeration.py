@@ -12,7 +12,7 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.ops import OPS, Noise
+from specdec_kernels.ops import OPS, Edit, Noise
 from tests.support.enumeration import AS_PROBS
 from tests.support.trees import children, depths
 
@@ -150,8 +150,8 @@ def run(contexts, parents, cases, replacement, certain, given):
         call = OPS["verify_tree"].Call(
             draft_tokens=drafted, parents=torch.tensor(parents), target=target, draft=None if certain else draft,
             draft_map=given.draft_map, request_index=None, method="rejection", replacement=replacement,
-            target_law=given.target, draft_law=given.draft, noise=Noise(torch.arange(count), 0, 0), tokens=tokens,
-            path=path, num_accepted=num_accepted, status=status,
+            target_law=given.target, draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
+            tokens=tokens, path=path, num_accepted=num_accepted, status=status,
         )  # fmt: skip
         reference.verify_tree(call)
     law = {}

@@ -22,8 +22,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from specdec_kernels import backend, backends, triton_kernels
-from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels import Edits, backend, backends, triton_kernels
+from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._declaration import COUNTER, NOISE
 from tests.support.calls import every_call
 
@@ -108,6 +108,8 @@ def other_calls(shown, requests, number):
         counters |= {part for _, kind in kinds if kind is NOISE for part in Noise._fields}
 
         def other(part, value, counters=counters):
+            if isinstance(value, Edits):
+                return Edits(*(other(part, x) for x in value))
             if not isinstance(value, torch.Tensor):
                 return value
             return number if part in counters and number is not None else torch.cat([value] * requests)
@@ -148,19 +150,21 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     def chain(method, draft, temperature):
         rows = draft_tokens, target, draft, None, None, None
         run(
-            "verify_chain", *rows, method, *laws(temperature), 1.0, 0.0, Noise(seed, seed, seed), tokens, *counts
+            "verify_chain", *rows, method, *laws(temperature), Edit(), 1.0, 0.0, Noise(seed, seed, seed), tokens,
+            *counts,
         )  # fmt: skip
 
     def tree(method, draft, temperature):
         rows = tokens, parents, target, draft, None, None
         run(
-            "verify_tree", *rows, method, False, *laws(temperature), Noise(seed, seed, seed), tokens, path, *counts
+            "verify_tree", *rows, method, False, *laws(temperature), Edit(), Noise(seed, seed, seed), tokens, path,
+            *counts,
         )  # fmt: skip
 
     def race(op, tokens):
-        run(op, head, None, None, Law(space, 1.0), row_noise, tokens, None)
+        run(op, head, None, None, Law(space, 1.0), Edit(), row_noise, tokens, None)
 
-    pair = head, draft, None, None, *laws(row_temperature)
+    pair = head, draft, None, None, *laws(row_temperature), Edit()
     yield "verify_chain, race", lambda: chain("race", None, 1.0)
     yield "verify_chain, rejection", lambda: chain("rejection", draft, temperature)
     yield "verify_chain, one-hot rejection", lambda: chain("rejection", None, 1.0)
@@ -172,7 +176,8 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         top_k = 50 if number is None else number
         law = Law(space, row_temperature, top_k, row_temperature, row_temperature, 3)
         kept = figures.float(), row_tokens[..., 0].flatten(), counts.flatten()
-        yield "cutoff", lambda: run("cutoff", head, None, law, kept[0][0], kept[1], kept[2], kept[1], kept[0][1], None)
+        cut = kept[0][0], kept[1], kept[2], kept[1], kept[0][1]
+        yield "cutoff", lambda: run("cutoff", head, None, law, Edit(), *cut, None)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
@@ -206,16 +211,16 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
         return op, lambda: getattr(triton_kernels, op)(OPS[op].Call(*arguments))
 
     yield run(
-        "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, draft_map, index, "rejection", *laws, numbers,
-        numbers, noise, tokens, counts, counts,
+        "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, draft_map, index, "rejection", *laws, Edit(),
+        numbers, numbers, noise, tokens, counts, counts,
     )  # fmt: skip
     yield run(
-        "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, noise, tokens,
-        tokens.int(), counts, counts,
+        "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
+        tokens, tokens.int(), counts, counts,
     )  # fmt: skip
-    yield run("race_sample", draft, draft_map, index, row_laws[1], row_noise, tokens.flatten(), row_counts)
-    yield run("race_topk", draft, draft_map, index, row_laws[1], row_noise, tokens.view(-1, 1), row_counts)
-    pair = target, draft, draft_map, index, *row_laws
+    yield run("race_sample", draft, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), row_counts)
+    yield run("race_topk", draft, draft_map, index, row_laws[1], Edit(), row_noise, tokens.view(-1, 1), row_counts)
+    pair = target, draft, draft_map, index, *row_laws, Edit()
     yield run("residual", *pair, row_numbers, row_numbers, probs, figures[0], row_counts)
     yield run("overlap", *pair, *figures, row_counts)
 

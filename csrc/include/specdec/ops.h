@@ -13,6 +13,7 @@
   op(tree_mask, MaskParams)           \
   op(tree_positions, PositionsParams) \
   op(compact_kv, CompactParams)       \
+  op(count_tokens, CountParams)       \
   op(coin, CoinParams)
 
 #define SPECDEC_CPU_ONLY_OPS(op) \

@@ -305,6 +305,17 @@ struct CompactParams {
   auto fields() { return std::tie(layers, path, prefix_len, status); }
 };
 
+// The record of a request's tokens: a bit of each that was seen, how often it was (specdec/count.h).
+struct CountParams {
+  Tokens tokens;           // [batch, slots]
+  Per<int64_t> num;        // how many of them
+  Output<int32_t> mask;    // [batch, words], any row stride
+  Output<int32_t> counts;  // [batch, vocab], any row stride; may be null
+  Output<int32_t> status;  // [batch]
+  auto fields() { return std::tie(tokens, num, mask, counts, status); }
+  SPECDEC_HD int64_t vocab() const { return counts.data ? counts.columns : 32 * mask.columns; }
+};
+
 struct CoinParams {
   NoiseParams noise;
   Per<int64_t> index;

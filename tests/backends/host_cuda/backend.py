@@ -8,7 +8,7 @@ import torch
 
 from specdec_kernels.backends._native import use_torch
 from specdec_kernels.backends.cuda import HAS, Kernels, unsupported
-from specdec_kernels.ops import OPS, Law, Noise
+from specdec_kernels.ops import OPS, Edit, Law, Noise
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
@@ -74,7 +74,7 @@ class HostCuda(Kernels):
         """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
         requests, rows, _ = target.shape
         head = target[:, :1]
-        law = Law("logits", 1.0)
+        law, off = Law("logits", 1.0), Edit()
         noise = Noise(torch.zeros(requests).long(), 0, 0)
         verdict = torch.empty(requests, rows).long(), *torch.empty(2, requests).int()
         tree_verdict = verdict[0], verdict[0].int(), *verdict[1:]
@@ -83,20 +83,22 @@ class HostCuda(Kernels):
         parents = torch.arange(-1, rows - 1)
 
         def chain(draft, method):
-            return drafts, target, draft, None, None, None, method, law, law, 1.0, 0.0, noise, *verdict
+            return drafts, target, draft, None, None, None, method, law, law, off, 1.0, 0.0, noise, *verdict
 
         calls = {
             "race": ("verify_chain", *chain(None, "race")),
             "rejection": ("verify_chain", *chain(target[:, 1:], "rejection")),
-            "race_sample": ("race_sample", head, None, None, law, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None),
+            "race_sample": (
+                "race_sample", head, None, None, law, off, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None,
+            ),
             "tree": (
-                "verify_tree", verdict[0], parents, target, target, None, None, "rejection", False, law, law, noise,
-                *tree_verdict,
+                "verify_tree", verdict[0], parents, target, target, None, None, "rejection", False, law, law, off,
+                noise, *tree_verdict,
             ),
             "residual": (
-                "residual", head, head, None, None, law, law, 1.0, 0.0, target[:, 0].float(), figures[0], None,
+                "residual", head, head, None, None, law, law, off, 1.0, 0.0, target[:, 0].float(), figures[0], None,
             ),
-            "overlap": ("overlap", head, head, None, None, law, law, *figures, None),
+            "overlap": ("overlap", head, head, None, None, law, law, off, *figures, None),
         }  # fmt: skip
         return {
             name: getattr(self._native, op)(OPS[op].Call(*call), 0, 1 << 20, -(1 << 20))

@@ -1,0 +1,22 @@
+// The record of a request's tokens that penalties look at: a bit of a token that was seen, and how often it was.
+#pragma once
+
+#include "params.h"
+
+SPECDEC_BEGIN
+
+// How many of `slots` tokens to take; a number outside of [0, slots] counts as the nearest, and sets the status.
+SPECDEC_HD int32_t tokens_to_count(int64_t num, int32_t slots, int32_t* status) {
+  if (num >= 0 && num <= slots) return static_cast<int32_t>(num);
+  *status |= kStatusParameter;
+  return num < 0 ? 0 : slots;
+}
+
+SPECDEC_HD bool has_bit(const int32_t* mask, int64_t token) {
+  return static_cast<uint32_t>(mask[token / 32]) >> token % 32 & 1;
+}
+
+// What a count in memory stands for: 0 without its bit, with it 1 at least.
+SPECDEC_HD int32_t count_of(int32_t count, bool seen) { return !seen ? 0 : count < 1 ? 1 : count; }
+
+SPECDEC_END

@@ -1,0 +1,140 @@
+"""Edits of logits for whole texts: what is said of them, and the record of each text that penalties look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Edits
+
+WORD = 32  # tokens in a word of a mask
+
+
+class TextEdits(NamedTuple):
+    """What is done to the logits of every token of a text, of the target and of its drafts alike (see `Edits`).
+
+    Attributes
+    ----------
+    repetition : float or list of float
+        Number above 0, or one per prompt: logits of tokens of the prompt and the text are divided by it where they are
+        positive, else multiplied. 1 is off.
+    frequency, presence : float or list of float
+        Taken from the logit of a token as often as the text has it, and once if it has it.
+    bias : dict, optional
+        From token id to what is added to its logit; -inf forbids it.
+    allowed : list of int, optional
+        The only tokens that may come.
+    """
+
+    repetition: float | Sequence[float] = 1.0
+    frequency: float | Sequence[float] = 0.0
+    presence: float | Sequence[float] = 0.0
+    bias: Mapping[int, float] | None = None
+    allowed: Sequence[int] | None = None
+
+
+class Numbers(NamedTuple):
+    """The penalties of each request, float32 [B]."""
+
+    repetition: torch.Tensor
+    frequency: torch.Tensor
+    presence: torch.Tensor
+
+
+class Record:
+    """The edits of a batch of texts in the making: what each prompt and each text has so far.
+
+    Drafts are drawn from rows that were edited here, in torch, and these rows are what the verifier gets as the law of
+    the drafts. Target rows are edited by the ops.
+
+    Parameters
+    ----------
+    numbers : Numbers
+        The penalties.
+    bias, allowed : optional
+        As in `TextEdits`, checked.
+    prompts : list of list of int
+        Their tokens.
+    vocabulary : int
+        Of the target.
+    """
+
+    def __init__(
+        self, numbers: Numbers, bias: Mapping[int, float], allowed: Sequence[int] | None, prompts: list[list[int]],
+        vocabulary: int,
+    ) -> None:  # fmt: skip
+        device, words = numbers.repetition.device, -(-vocabulary // WORD)
+        self.numbers, entries = numbers, sorted(bias.items())
+        self.bias_tokens = torch.tensor([token for token, _ in entries], dtype=torch.int32, device=device)
+        self.bias_values = torch.tensor([value for _, value in entries], dtype=torch.float32, device=device)
+        self.allowed = None if allowed is None else mask_of([allowed], words, device)
+        self.prompt = mask_of(prompts, words, device)
+        self.output = torch.zeros_like(self.prompt)
+        self.counts = torch.zeros(len(prompts), vocabulary, dtype=torch.int32, device=device)
+
+    def of_requests(self) -> Edits:
+        """For verifications of chains and trees."""
+        batch, entries = len(self.counts), len(self.bias_tokens)
+        ends = entries * torch.arange(batch + 1, dtype=torch.int32, device=self.counts.device)
+        bias = (self.bias_tokens.repeat(batch), self.bias_values.repeat(batch), ends)
+        allowed = None if self.allowed is None else self.allowed.expand(batch, -1)
+        return Edits(allowed, bias, *self.numbers, self.prompt, self.output, self.counts)
+
+    def of_rows(self, tokens: torch.Tensor) -> Edits:
+        """For rows [B, L, V] that decided these tokens [B, L] of each text, one after the other."""
+        span = torch.tensor([0, len(self.bias_tokens)], dtype=torch.int32, device=tokens.device)
+        bias = (self.bias_tokens, self.bias_values, span.expand(*tokens.shape, 2))
+        numbers = (number[:, None] for number in self.numbers)
+        record = (part[:, None] for part in (self.prompt, self.output, self.counts))
+        return Edits(self.allowed, bias, *numbers, *record, pending=before(tokens))
+
+    def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
+        """Float32 rows [B, R, V'] of a model that knows the target's first V' tokens, edited as `Edits` says.
+
+        `pending` [B, R, J] are the tokens of the text that lie between the record and each row, -1 for none.
+        """
+        z, known = logits.float(), slice(logits.shape[-1])
+        there = self.bias_tokens < logits.shape[-1]
+        z = z.index_add(-1, self.bias_tokens[there], self.bias_values[there].expand(*z.shape[:-1], -1))
+        counts = self.counts[:, None].expand(*pending.shape[:2], -1).clone()
+        counts.scatter_add_(-1, pending.clamp(min=0), (pending >= 0).int())
+        counts = counts[..., known]
+        seen = bits(self.prompt)[:, None, known] | (counts > 0)
+        r, f, g = (number[:, None, None] for number in self.numbers)
+        z = torch.where(seen, torch.where(z > 0, z * (1 / r), z * r), z)
+        z = torch.where(counts > 0, z - f * counts.float(), z)
+        z = torch.where(counts > 0, z - g, z)
+        return z if self.allowed is None else torch.where(bits(self.allowed)[:, None, known], z, -torch.inf)
+
+    def count(self, tokens: torch.Tensor) -> None:
+        """Add the tokens [B, L] of each text, -1 for none."""
+        specdec.count_tokens(Edits(output_mask=self.output, output_counts=self.counts), tokens)
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop every text but those of index `rows`."""
+        self.numbers = Numbers(*(number[rows] for number in self.numbers))
+        self.prompt, self.output, self.counts = self.prompt[rows], self.output[rows], self.counts[rows]
+
+
+def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) -> torch.Tensor:
+    """int32 [len(lists), words]: the bits of these tokens."""
+    longest = max(map(len, lists))
+    padded = torch.tensor([[*tokens, *[-1] * (longest - len(tokens))] for tokens in lists], device=device)
+    mask = torch.zeros(len(lists), words, dtype=torch.int32, device=device)
+    specdec.count_tokens(Edits(prompt_mask=mask), padded, prompt=True)
+    return mask
+
+
+def bits(mask: torch.Tensor) -> torch.Tensor:
+    """bool [..., 32 W] of int32 words [..., W]."""
+    return (mask.unsqueeze(-1) >> torch.arange(WORD, device=mask.device) & 1).bool().flatten(-2)
+
+
+def before(tokens: torch.Tensor) -> torch.Tensor:
+    """For each of the tokens [B, L] those that stand before it, [B, L, L], -1 in the other places."""
+    count = tokens.shape[1]
+    earlier = torch.ones(count, count, device=tokens.device).tril(-1).bool()
+    return torch.where(earlier, tokens[:, None], -1)

@@ -1,0 +1,90 @@
+"""count_tokens: keep the record of output and prompt that penalties look at."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import COUNTER, TENSOR, Op, Output
+from specdec_kernels.ops._types import Counter
+from specdec_kernels.sampling import Edits
+
+COUNT_TOKENS = Op(
+    "count_tokens",
+    tokens=TENSOR,
+    num=COUNTER,
+    mask=Output(torch.int32, "edits' mask", by_rows=True),
+    counts=Output(torch.int32, "edits.output_counts", optional=True, by_rows=True),
+    status=Output(torch.int32, "status"),
+)
+
+
+def count_tokens(
+    edits: Edits,
+    tokens: torch.Tensor,
+    num: Counter | None = None,
+    *,
+    prompt: bool = False,
+    status: torch.Tensor | None = None,
+) -> None:
+    """Add each request's tokens to ``edits.output_mask`` and ``edits.output_counts``, in place.
+
+    After a verification ``count_tokens(edits, verdict.tokens)`` adds what it emitted. A count whose bit is clear is 0,
+    whatever is in memory. So zeroing a request's mask is enough to begin a new text.
+
+    Parameters
+    ----------
+    edits : Edits
+        Its masks int32 [B, W] are bits, its counts int32 [B, V], W at least ceil(V / 32); rows may lie apart. Without
+        counts the mask alone is kept. Counts end at 2**31 - 1.
+    tokens : Tensor
+        int32 or int64 [B, n]. -1, and ids outside [0, V), are left out; without counts V is 32 W.
+    num : int or Tensor, optional
+        int64 or int32 [B]: how many of a request's tokens to take, the first ones. Default: all.
+    prompt : bool
+        Add them to ``edits.prompt_mask`` instead.
+    status : Tensor, optional
+        int32 [B], overwritten: 8 where ``num`` is outside of [0, n] and counts as the nearest of these.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> from specdec_kernels import Edits
+    >>> mask, counts = torch.zeros(1, 1, dtype=torch.int32), torch.zeros(1, 6, dtype=torch.int32)
+    >>> edits = Edits(frequency=0.5, output_mask=mask, output_counts=counts)
+    >>> specdec_kernels.count_tokens(edits, torch.tensor([[3, 1, 3, -1]]))
+    >>> counts.tolist(), mask.tolist()
+    ([[0, 1, 0, 2, 0, 0]], [[10]])
+    """
+    raw = edits, tokens, num, prompt, status
+    if COUNT_TOKENS.recall(raw):
+        return
+    if not isinstance(edits, Edits):
+        raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
+    if not isinstance(prompt, bool):
+        raise TypeError(f"prompt: expected a bool; got {inputs.shown(prompt)}")
+    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, 2)
+    (batch, slots), device = tokens.shape, tokens.device
+    name = "edits.prompt_mask" if prompt else "edits.output_mask"
+    mask = _rows(name, edits.prompt_mask if prompt else edits.output_mask, batch, device)
+    counts = None if prompt else edits.output_counts
+    if counts is not None:
+        _rows("edits.output_counts", counts, batch, device)
+        if 32 * mask.shape[1] < counts.shape[1]:
+            raise ValueError(f"{name}: expected a bit for each of {counts.shape[1]} counts; got {inputs.shown(mask)}")
+    num = inputs.counter("num", slots if num is None else num, (batch,), device)
+    if not isinstance(num, torch.Tensor) and not 0 <= num <= slots:
+        raise ValueError(f"num: expected 0 to {slots}, the number of tokens; got {num}")
+    status = COUNT_TOKENS.output("status", status, (batch,), device)
+    written = (mask, status) if counts is None else (mask, counts, status)
+    COUNT_TOKENS(tokens, num, mask, counts, status, given=True, raw=raw, results=written)
+
+
+def _rows(name, x, batch, device):
+    """``x`` once it is found to be int32 [B, any], of which each row has memory of its own."""
+    inputs.check_tensor(name, x, (torch.int32,), 2)
+    inputs.output(name, x, torch.int32, (batch, x.shape[1]), device, by_rows=True)
+    return x
