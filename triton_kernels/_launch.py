@@ -26,7 +26,7 @@ def kernel(function):
     parameters = inspect.signature(function).parameters.values()
     varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in (*POINTERS, *SIZES)]
     found = triton.jit(function, do_not_specialize=varying)
-    found.programs = Programs(parameters)
+    found.programs, found.most_registers = Programs(parameters), lambda arguments: None
     return found
 
 
@@ -95,9 +95,16 @@ def has_hooks(hook):
     return hook is not None and getattr(hook, "calls", True)  # of a chain, or one function
 
 
+def options_of(kernel, arguments, backend):
+    """How a kernel is compiled. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
+    most = kernel.most_registers(arguments) if backend == "cuda" else None
+    return {"enable_fp_fusion": False} | ({"maxnreg": most} if most else {})
+
+
 def jit_launch(kernel, grid, num_warps, arguments):
-    """Triton's own launch. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
-    return kernel[grid](**arguments, num_warps=num_warps, enable_fp_fusion=False)
+    """Triton's own launch."""
+    backend = None if INTERPRETED else driver.active.get_current_target().backend
+    return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, backend))
 
 
 def launch(kernel, grid, num_warps, arguments):

@@ -402,6 +402,14 @@ def verify_tree_kernel(
                 tl.store(request + word, 0)
 
 
+def most_registers(arguments):
+    """A limit where children are tried against a draft law: four programs of 128 threads then fit a multiprocessor."""
+    return 128 if arguments["STAGE"] == "scan" and arguments["draft"] is not None else None
+
+
+verify_tree_kernel.most_registers = most_registers
+
+
 def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
     target = call.target

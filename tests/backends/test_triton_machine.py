@@ -18,6 +18,7 @@ from specdec_kernels import (
     Sampling,
     compact_kv,
     cutoff,
+    logprobs,
     overlap,
     race_sample,
     race_topk,
@@ -48,6 +49,7 @@ RACE = {"draft": None, "method": "race"}
 PAIR = {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0.0])}
 PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs"}
 MOVED = {"cache": [torch.arange(3 * 64.0 * 40).reshape(1, 3, 64, 40)], "path": torch.tensor([[0, *range(2, 60)]]).int()}
+FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
 CALLS = {
     "chain": (verify_chain, CHAIN),
     "chain, drafts at temperature 0": (verify_chain, CHAIN | {"draft_sampling": Sampling(0.0)}),
@@ -62,12 +64,16 @@ CALLS = {
     "residual of probabilities": (residual, PROBS),
     "overlap": (overlap, PAIR),
     "overlap of probabilities": (overlap, PROBS),
-    "cutoff": (cutoff, {"rows": rows(3), "sampling": Sampling(0.9, top_k=40, top_p=0.8)}),
+    "cutoff": (cutoff, {"rows": rows(3), "sampling": FILTERS}),
+    "logprobs": (logprobs, {"rows": rows(3), "tokens": torch.tensor([7, 280]), "sampling": FILTERS, "top": 2}),
+    "race_sample, filtered": (race_sample, {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS}),
+    "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
+    "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
     "compact_kv, a path over itself": (compact_kv, MOVED | {"prefix_len": 3}),
 }
 # What reads no rows, as the ops' own tests call it.
 CALLS |= {name: call for name, call in every_call().items() if not reads_rows(call[0].__name__)}
-WITH_STATUS = (race_sample, race_topk, residual, overlap, cutoff)
+WITH_STATUS = (race_sample, race_topk, residual, overlap, cutoff, logprobs)
 
 
 def results(name):
@@ -86,7 +92,7 @@ def results(name):
 
 
 def test_every_op_is_called():
-    assert {op.__name__ for op, _ in CALLS.values()} == set(OPS) - {"logprobs"}
+    assert {op.__name__ for op, _ in CALLS.values()} == set(OPS)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -109,6 +115,9 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("_pairs", "status_of_pair", "overlap"),
     ("_filters", "list_tokens", "cutoff"),
     ("cutoff", "cutoff_kernel", "cutoff"),
+    ("_cuts", "cuts_kernel", "logprobs"),
+    ("logprobs", "logprobs_kernel", "logprobs"),
+    ("count_tokens", "count_tokens_kernel", "count_tokens"),
     ("compact_kv", "compact_kv_kernel", "compact_kv, a path over itself"),
     ("race_sample", "race_sample_kernel", "race_sample"),
     ("race_topk", "race_topk_kernel", "race_topk"),

@@ -62,7 +62,7 @@ def specialised(kernel, num_warps, arguments, target):
     """(options, signature, constants, attributes) that Triton's own launch would choose."""
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    keywords = {"num_warps": num_warps, "enable_fp_fusion": False, "debug": False}
+    keywords = {"num_warps": num_warps, "debug": False, **_launch.options_of(kernel, arguments, target.backend)}
     bound, specialization, options = bind(**arguments, **keywords)
     return kernel._pack_args(backend, options, bound, specialization, options)
 
