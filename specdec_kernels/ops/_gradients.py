@@ -44,19 +44,24 @@ class LawOf:
 
 
 class Overlap(torch.autograd.Function):
-    """``overlap`` of rows [A, R, V] and [S, R, V'] as ``run()`` gives it: four figures by row."""
+    """``overlap`` of a target and a draft as ``run()`` gives it from their rows [A, R, V] and [S, R, V']: four figures.
+
+    What is kept are the caller's tensors, not views of them: compiled code of torch 2.11 takes a view that was kept for
+    memory of its own, and writes into it.
+    """
 
     @staticmethod
-    def forward(ctx, target, draft, run, draft_map, request_index, target_law, draft_law):
+    def forward(ctx, target, draft, shapes, run, draft_map, request_index, target_law, draft_law):
         ctx.save_for_backward(target, draft)
         ctx.set_materialize_grads(False)
-        ctx.given = draft_map, request_index, target_law, draft_law
+        ctx.shapes, ctx.given = shapes, (draft_map, request_index, target_law, draft_law)
         return tuple(run())
 
     @staticmethod
     @once_differentiable
     def backward(ctx, accept, tv, kl, harmonic):
-        (target, draft), (draft_map, index, *laws) = ctx.saved_tensors, ctx.given
+        (draft_map, index, *laws), given = ctx.given, ctx.saved_tensors
+        target, draft = (tensor.reshape(shape) for tensor, shape in zip(given, ctx.shapes, strict=True))
         rows, live, entry = draft, None, None
         if index is not None:
             live, entry = (index >= 0) & (index < len(draft)), index.long().clamp(0, len(draft) - 1)
@@ -89,7 +94,11 @@ class Overlap(torch.autograd.Function):
         if index is not None:
             of_target, of_draft = (torch.where(live[:, None, None], each, 0.0) for each in (of_target, of_draft))
             of_draft = torch.zeros_like(draft, dtype=of_draft.dtype).index_add_(0, entry, of_draft)
-        return of_target.to(target.dtype), of_draft.to(draft.dtype), None, None, None, None, None
+        of_each = (
+            gradient.to(tensor.dtype).reshape(tensor.shape)
+            for gradient, tensor in zip((of_target, of_draft), given, strict=True)
+        )
+        return *of_each, None, None, None, None, None, None
 
 
 def by_entry(numbers, entry):

@@ -143,7 +143,9 @@ def overlap(
 
     if differentiable:
         figures = Overlap(
-            *gradients.Overlap.apply(rows, draft_rows, run, draft_map, request_index, target_law, draft_law)
+            *gradients.Overlap.apply(
+                target, draft, (rows.shape, draft_rows.shape), run, draft_map, request_index, target_law, draft_law
+            )
         )
     else:
         run(raw)
