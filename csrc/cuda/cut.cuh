@@ -666,23 +666,42 @@ __device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequ
   return best_of_team(team, find_winner(r, {team.rank(), team.size()}, row.kept));
 }
 
-// know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
+// law_row and know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after
+// the other. What is found waits in shared memory: in registers it would be too much.
 template <class Params, class Team>
-__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, int64_t n, int64_t j,
+__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, int64_t i, int64_t n, int64_t j,
                                                    const CutRoom& room, LawRowOf<Filtered> (&sides)[2],
                                                    int32_t* status) {
+  SPECDEC_SHARED(KnownRow, known, 2);
+  SPECDEC_SHARED(Cut, cuts, 2);
+  SPECDEC_SHARED(float, orders, 2);
+  int32_t bits = kStatusOk;
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
-    const LawRowOf<Filtered> row = side == 0 ? sides[0] : sides[1];
-    const Law& law = row.known.law;
-    const Filter filter = filter_at(side == 0 ? p.target_law : p.draft_law, law, row.row.vocab, n, j, status);
+    const Rows& rows = side == 0 ? p.target : p.draft;
+    const LawParams& params = side == 0 ? p.target_law : p.draft_law;
+    const Row row = row_at(rows, rows.offset(side == 0 ? i : n, j));
+    const Law law = law_at(params, n, j, &bits);
+    const Filter filter = filter_at(params, law, row.vocab, n, j, &bits);
     FilteredRow found = {kNothingKnown, {}, -1};
-    if (law.needs_sum()) found = know_filtered(team, row.row, law, filter, room);
-    else if (law.greedy || p.status.data) found.known = look_through(team, {row.row, row.known});
-    const LawRowOf<Filtered> known = {row.row, known_law(law, found.known), row.map, found.kept};
-    if (side == 0) sides[0] = known;
-    else sides[1] = known;
-    *status |= found.known.status;
+    if (law.needs_sum()) found = know_filtered(team, row, law, filter, room);
+    else if (law.greedy || p.status.data) found.known = look_through(team, {row, nothing_known(law)});
+    if (threadIdx.x != 0) continue;
+    known[side] = found.known;
+    cuts[side] = found.kept.cut;
+    orders[side] = found.kept.order.inverse;
+  }
+  __syncthreads();
+  *status |= bits;
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const KnownRow row = known[side];
+    const Law law = law_at(side == 0 ? p.target_law : p.draft_law, n, j, &bits);
+    sides[side] = law_row<Filtered>(side == 0 ? p.target : p.draft, side == 0 ? i : n, j, law,
+                                    side == 0 ? nullptr : p.draft_map.data);
+    sides[side].known = known_law(law, row);
+    sides[side].kept = {cuts[side], {orders[side]}};
+    *status |= row.status;
   }
 }
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ void find_overlap(const Arguments& a) {
   int32_t status = kStatusOk;
   LawRowOf<Kept> sides[2] = {law_row<Kept>(p.target, i, j, law_at(p.target_law, n, j, &status)),
                              law_row<Kept>(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, n, j, a.cut, sides, &status);
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   const int32_t vocab = p.target.vocab;

@@ -45,18 +45,8 @@ __device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t i
   if (p.status.data) p.status.data[index] = status;
 }
 
-// epsilon of tokens token .. token + 3: none accepts what the target's filters drop.
-template <class Kept>
-__device__ __forceinline__ Four spared(const LawRowOf<Kept>& target, int32_t token, float epsilon) {
-  Four four = {{epsilon, epsilon, epsilon, epsilon}};
-  if constexpr (Kept::kFiltered) {
-    if (epsilon == 0.0f) return four;
-    const Four raw = four_elements(target.row, token);
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      if (!target.kept.keeps(raw.value[k], token + k)) four.value[k] = 0.0f;
-  }
-  return four;
+__device__ __forceinline__ bool keeps(const LawRowOf<Filtered>& side, int32_t token) {
+  return token < side.row.vocab && side.kept.keeps(element(side.row, token), token);
 }
 
 template <class Kept, class Team, class Arguments>
@@ -78,7 +68,7 @@ __device__ __forceinline__ void find_residual(const Arguments& a) {
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
   LawRowOf<Kept> sides[2] = {law_row<Kept>(p.target, i, j, law_at(p.target_law, n, j, &status)),
                              law_row<Kept>(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, n, j, a.cut, sides, &status);
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   float weight = 0.0f, rejected = 0.0f;
@@ -86,14 +76,16 @@ __device__ __forceinline__ void find_residual(const Arguments& a) {
       team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
-        const Four over = spared(sides[0], token, epsilon);
         Four left;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const float drafted = mul(h, draft.value[k]);
           left.value[k] = residual_weight(target.value[k], drafted);
           weight = add(weight, left.value[k]);
-          rejected = add(rejected, rejected_weight(target.value[k], drafted, over.value[k]));
+          float spared = epsilon;  // none accepts what the target's filters drop
+          if constexpr (Kept::kFiltered)
+            if (epsilon > 0.0f && !keeps(sides[0], token + k)) spared = 0.0f;
+          rejected = add(rejected, rejected_weight(target.value[k], drafted, spared));
         }
         store_four(probs, token, vocab, left);
       },

@@ -72,10 +72,11 @@ __device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_draft(const 
 // target's row comes last, so that its list stays.
 template <class Params, class Team>
 __device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<Params>& a, Team& team,
-                                                   const Order& order, const RowFilters& filters,
+                                                   const Shared<Order>& ordered, const RowFilters& filters,
                                                    const Shared<KnownRow>& looked_through) {
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
+    const Order order = ordered[0];
     if (!(order.sides >> side & 1u)) continue;
     const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
     const FilteredRow found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
@@ -263,7 +264,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
     if (order.kind == Order::kDone) break;
     const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), cuts, listed);
     if (order.kind == Order::kSums) {
-      if constexpr (Filters::kFiltered) take_filtered_sums(a, team, order, filters, looked_through);
+      if constexpr (Filters::kFiltered) take_filtered_sums(a, team, ordered, filters, looked_through);
       else take_sums(a, team, order, looked_through);
       continue;
     }
