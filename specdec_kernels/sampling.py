@@ -57,11 +57,10 @@ class Edits(NamedTuple):
     --------
     >>> import torch, specdec_kernels
     >>> from specdec_kernels import Edits
-    >>> with specdec_kernels.backend("reference"):
-    ...     token = specdec_kernels.race_sample(
-    ...         torch.tensor([0.0, 9.0, 5.0]), seed=1, position=0, temperature=0.0,
-    ...         edits=Edits(allowed=torch.tensor([0b101], dtype=torch.int32)),
-    ...     )
+    >>> token = specdec_kernels.race_sample(
+    ...     torch.tensor([0.0, 9.0, 5.0]), seed=1, position=0, temperature=0.0,
+    ...     edits=Edits(allowed=torch.tensor([0b101], dtype=torch.int32)),
+    ... )
     >>> token.item()
     2
     """

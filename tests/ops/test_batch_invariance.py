@@ -158,7 +158,11 @@ def test_threads(threads, vocabulary):
             ]
             edits = random_edits(5, vocabulary=vocabulary, seed=1)
             parts += [*residual(**row, edits=edits), *overlap(**row, edits=edits)]
-            parts += [race_sample(row["target"], seed=seeds(5), position=0, edits=edits), *residual(**row), *overlap(**row)]
+            parts += [
+                race_sample(row["target"], seed=seeds(5), position=0, edits=edits),
+                *residual(**row),
+                *overlap(**row),
+            ]
             results.append(parts)
     for parts in results[1:]:
         assert_same(parts, results[0])
