@@ -115,7 +115,8 @@ def test_edits_and_filters_together(pair, tree):
 @pytest.mark.parametrize("tree", [None, DraftTree.chain(3)], ids=["chain", "tree"])
 def test_a_draft_equal_to_the_target_is_always_accepted(pair, method, tree):
     """Draft rows are edited here and target rows by the ops: all tokens agree, and so do the laws."""
-    options = dict(k=3, tree=tree, edits=EDITS["all"], max_new_tokens=NEW)
+    few = TextEdits(1.2, 1.0, 2.0, allowed=[97, 98, 101, 32])  # so that drafts of a round repeat each other
+    options = dict(k=3, tree=tree, edits=few, max_new_tokens=NEW)
     for text in generate(BATCH, pair[0], ModelDrafter(pair[0]), method=method, **options):
         assert text.acceptance == 1
 
