@@ -15,7 +15,7 @@ namespace cuda {
 
 constexpr int kMostCells = 4096;  // of a row, unless it has more tiles
 constexpr int kListed = 2048;     // the most tokens that are listed and sorted
-constexpr int kLevels = 6;        // of one pass that narrows the range
+constexpr int kLevels = 5;        // of one pass that narrows the range
 constexpr int kCutSums = 2 * (kLevels + 1);
 constexpr int kMemberWords = 32;  // that a member brings to a sum or a list, at most
 

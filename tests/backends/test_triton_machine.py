@@ -66,7 +66,10 @@ CALLS = {
     "overlap of probabilities": (overlap, PROBS),
     "cutoff": (cutoff, {"rows": rows(3), "sampling": FILTERS}),
     "logprobs": (logprobs, {"rows": rows(3), "tokens": torch.tensor([7, 280]), "sampling": FILTERS, "top": 2}),
-    "race_sample, filtered": (race_sample, {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS}),
+    "race_sample, filtered": (
+        race_sample,
+        {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS},
+    ),
     "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
     "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
     "compact_kv, a path over itself": (compact_kv, MOVED | {"prefix_len": 3}),
@@ -117,13 +120,14 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("cutoff", "cutoff_kernel", "cutoff"),
     ("_cuts", "cuts_kernel", "logprobs"),
     ("logprobs", "logprobs_kernel", "logprobs"),
-    ("count_tokens", "count_tokens_kernel", "count_tokens"),
     ("compact_kv", "compact_kv_kernel", "compact_kv, a path over itself"),
     ("race_sample", "race_sample_kernel", "race_sample"),
     ("race_topk", "race_topk_kernel", "race_topk"),
     ("_rows", "clear", "chain, race"),
     ("verify_tree", "verify_tree_kernel", "tree"),
 ]
+# Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
+UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2
 FAULTS = [(module, name, " barrier()", " pass", call) for module, name, call in WITHOUT_BARRIER] + [
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="relaxed")', "race_sample"),
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acq_rel", scope="cta")', "race_sample"),
@@ -145,7 +149,7 @@ def test_faults_are_seen(module, name, text, other, call):
 
 
 def test_every_barrier_is_needed():
-    assert sorted(sources("    barrier()")) == sorted((module, name) for module, name, _ in WITHOUT_BARRIER)
+    assert sorted(sources("    barrier()")) == sorted([(module, name) for module, name, _ in WITHOUT_BARRIER] + UNSEEN)
 
 
 @pytest.mark.parametrize("text, other", [(" barrier()", " pass"), ('sem="acq_rel"', 'sem="relaxed"')])

@@ -218,7 +218,7 @@ class Machine:
         self.switch()
         program, seen = self.running, scope in SEEN_BY_ALL
         words = [word for _, word in self.watched(pointers, mask, size)]
-        self.drain(program, [word for word in words if word in program.pending])
+        self.drain(program, [word for word in dict.fromkeys(words) if word in program.pending])
         if seen and sem in RELEASES:
             self.drain(program, list(program.ready))
         for word in words:

@@ -13,7 +13,7 @@ from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
-    *HAS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "workspaces",
+    *HAS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported", "workspaces",
 ]  # fmt: skip
 
 
@@ -88,7 +88,8 @@ class HostCuda(Kernels):
         def tree(law=law):
             parents = torch.arange(-1, rows - 1)
             return (
-                verdict[0], parents, target, target, None, None, "rejection", False, law, law, off, noise, *tree_verdict,
+                verdict[0], parents, target, target, None, None, "rejection", False, law, law, off, noise,
+                *tree_verdict,
             )  # fmt: skip
 
         def sample(law=law):
