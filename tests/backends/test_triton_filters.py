@@ -153,7 +153,9 @@ def test_races(rules):
                 assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind, rules", zip(("race", "rejection", "one-hot", "ragged", "mapped"), RULES + RULES))
+@pytest.mark.parametrize(
+    "kind, rules", zip(("race", "rejection", "one-hot", "ragged", "mapped"), RULES + RULES, strict=False)
+)
 def test_chains(kind, rules):
     call = on_grid(
         chain_call(3, requests=12, slots=2, vocabulary=70, draft_vocabulary=50 if kind == "mapped" else None)
@@ -172,7 +174,9 @@ def test_chains(kind, rules):
     assert_same_verdict(verify_chain, call, **options)
 
 
-@pytest.mark.parametrize("kind, rules", zip(("race", "rejection", "replacement", "one-hot"), RULES + RULES))
+@pytest.mark.parametrize(
+    "kind, rules", zip(("race", "rejection", "replacement", "one-hot"), RULES + RULES, strict=False)
+)
 def test_trees(kind, rules):
     call = on_grid(tree_call(3, requests=10, nodes=5, vocabulary=70, replacement=kind == "replacement"))
     options = {"sampling": mixed(10, **rules), "max_depth": 3}

@@ -8,7 +8,6 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling, backends
-
 from specdec_kernels.generate import Controller, ModelDrafter, NgramDrafter, chains, generate, load_model, trees
 from specdec_kernels.generate.control import log_probability
 from specdec_kernels.generate.noise import keywords
