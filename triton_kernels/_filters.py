@@ -103,7 +103,7 @@ def measured(seen, level, TILE: tl.constexpr):
     count, mass = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
     if length > 0:
         at = tl.arange(0, LISTED)
-        v = tl.load(values + at, mask=at < length, other=-INFINITY)
+        v = tl.load(values + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
         here, weights = sums_of(v, level, top)
         count, mass = tl.sum(here, axis=0), tl.sum(weights, axis=0)
     else:
@@ -172,10 +172,10 @@ def id_of(seen, ids, level, rank, TILE: tl.constexpr):
     found, before = tl.full([], -1, tl.int32), tl.full([], 0, tl.int64)
     if length > 0:
         at = tl.arange(0, LISTED)
-        v = tl.load(values + at, mask=at < length, other=-INFINITY)
+        v = tl.load(values + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
         equal = order_key(v) == level
         place = tl.cumsum(equal.to(tl.int32), axis=0)
-        tokens = tl.load(ids + at, mask=at < length, other=-1)
+        tokens = tl.load(ids + at, mask=at < length, other=-1, cache_modifier=".cg")
         found = tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0)
     else:
         for tile in range(0, tl.cdiv(row.columns, TILE)):

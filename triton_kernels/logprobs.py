@@ -1,9 +1,10 @@
 """Log-probabilities of tokens: one launch finds the laws of rows (``_cuts``), the next looks at the tokens in them.
 
 In the second each program counts, in a tile, the tokens that are at least as probable, and takes the most probable
-ones; the last program of a row merges them. Of a row's record the first word holds the count.
+ones; the last program of a row merges them.
 """
 
+import torch
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._laws import CUT, Law, clean, kept
@@ -38,8 +39,8 @@ def logprobs_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
     tokens, tokens_outer: tl.int64, tokens_inner: tl.int64, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
-    logprob, rank, top_tokens, top_logprobs, most: tl.int32, status, counters, cuts, known, scratch,
-    ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    logprob, rank, top_tokens, top_logprobs, most: tl.int32, status, counters, cuts, known, counts, scratch,
+    ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     tile, tiles = tl.program_id(1), tl.num_programs(1)
@@ -58,15 +59,17 @@ def logprobs_kernel(
     mine = clean(kept(raw, token, in_range, law), law)
     start = tile * TILE
     x, ids = clean(load_tile(own, law, start, TILE), law), tile_tokens(start, TILE)
-    if mine > -INFINITY:
-        tl.atomic_add(record, tl.sum(tl.sum((x >= mine).to(tl.int32), axis=1), axis=0), sem="relaxed")
+    at_least = tl.where(mine > -INFINITY, tl.sum(tl.sum((x >= mine).to(tl.int32), axis=1), axis=0), 0)
+    tl.store(counts + row * tiles + tile, at_least)
     keys = key_at(scratch) + row * tiles * most
     store_best(keys + tile * most, x, ids, most)
     if is_last(record + DONE, tiles):
         top, log_sum = tl.load(known + 2 * row), tl.load(known + 2 * row + 1)
         argmax = top.to(tl.int32, bitcast=True)
         own_logprob = tl.where(mine > -INFINITY, log_probability(mine, top, log_sum), -INFINITY)
-        count = tl.load(record, cache_modifier=".cg")
+        index = tl.arange(0, TILES)
+        found = tl.load(counts + row * tiles + index, mask=index < tiles, other=0, cache_modifier=".cg")
+        count = tl.sum(found, axis=0)
         if greedy:
             own_logprob = tl.where(in_range & (token == argmax), 0.0, -INFINITY)
             count = tl.where(in_range & (token == argmax), 1, count)
@@ -86,7 +89,6 @@ def logprobs_kernel(
             flags = (flags | met) + tl.where((token != -1) & (in_range == 0), TOKEN_RANGE, 0)
             tl.store(status + row, tl.where(asked, flags, tl.where(live | idle, 0, PARAMETER)))
         barrier()  # all warps have read
-        tl.store(record, 0)
         tl.store(record + FLAGS, 0)
         tl.store(record + DONE, 0)
 
@@ -103,8 +105,8 @@ def logprobs(call):
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
         words = CUT.value + 2 + _cuts.search_words_of(vocab)
-        counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
-        known = scratch[keys:]
+        counters, scratch = _launch.workspace(rows, 4 * count, keys + (words + tiles) * count)
+        known, counts = scratch[keys:], scratch[keys + words * count :].view(torch.int32)
         places = _cuts.Places(known, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
         cuts = _cuts.launch_cuts(
             rows, law, index, places, known[2 * count :], outer, inner, inner, tokens=None if most else call.tokens
@@ -114,7 +116,7 @@ def logprobs(call):
             tokens=call.tokens, tokens_outer=call.tokens.stride(0), tokens_inner=call.tokens.stride(1), **index,
             **_launch.number("temperature", law.temperature, "outer", "inner"),
             logprob=call.logprob, rank=call.rank, top_tokens=call.top_tokens, top_logprobs=call.top_logprobs,
-            most=most, status=call.status, counters=counters, cuts=cuts, known=known, scratch=scratch,
-            ALIGNED=_launch.aligned(rows), TILE=tile,
+            most=most, status=call.status, counters=counters, cuts=cuts, known=known, counts=counts,
+            scratch=scratch, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         _launch.launch(logprobs_kernel, (count, tiles), warps, arguments)

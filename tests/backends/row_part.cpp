@@ -3,6 +3,7 @@
 #include <vector>
 
 #if defined(SPECDEC_ISA)
+#include "../../csrc/cpu/edited_row.cpp"
 #include "../../csrc/cpu/filtered_row.cpp"
 #include "../../csrc/cpu/race_sample.cpp"
 #include "../../csrc/cpu/race_topk.cpp"

@@ -216,7 +216,7 @@ class TestTheLaunch:
     def test_tickets_are_zero_afterwards(self, machine):
         every_op()
         for workspace in machine.workspaces():
-            assert not workspace[: workspace.numel() // 8].any()
+            assert not workspace[: workspace.numel() // 64 * 8].any()
 
     @pytest.mark.parametrize("name", ["top_k", "top_k, top_p", "min_p", "joint"])
     def test_a_race_streams_its_row_once(self, machine, name):
