@@ -1,8 +1,9 @@
-"""What sampling filters keep of rows: one launch before the op's own, for all rows of a tensor.
+"""What sampling filters keep of rows: two launches before the op's own, for all rows of a tensor.
 
-It stores the words of a cut (``_laws.keeps``) for each row, and the ``Known`` of what is kept. The op then reads rows
-as if the tokens that filters drop were -inf; it has no other text about filters. Each program looks at a part of a row.
-The last one finds the cut from the maxima of cells. Where few cells are open it looks at a list of at most 2,048
+They store the words of a cut (``_laws.keeps``) for each row, and the ``Known`` of what is kept. The op then reads rows
+as if the tokens that filters drop were -inf; it has no other text about filters. In the first, programs
+share a row; in the next, one program finds its cut from the maxima of cells. (Not in the first, by a ticket: on gfx942
+the barrier before it does not wait for the stores of other waves.) Where few cells are open it looks at a list of at most 2,048
 tokens; else it goes over the row once for each bit of a key.
 """
 
@@ -37,13 +38,11 @@ from specdec_kernels.triton_kernels._math import (
     row_weight,
 )
 from specdec_kernels.triton_kernels._rows import (
-    DONE,
     FLAGS,
     Row,
     barrier,
     bounds_of,
     entry_of,
-    is_last,
     load_tile,
     mass_items_of,
     mass_of,
@@ -67,12 +66,12 @@ def order_of(inverse, filter, rules):
 
 @triton.jit
 def cut_row(
-    row, order, filter, rules, record, scratch, split, splits, MET: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    row, order, filter, rules, record, scratch, split, splits, STAGE: tl.constexpr, MET: tl.constexpr,
+    TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program's part of the cut of a row of logits; MET goes to the record's status if a value is bad.
+    """A part of a row of logits is looked at (STAGE ``scan``), or its cut is found by one program (``cut``).
 
-    (whether it was the last part; then the value and id of the last token kept, -inf and -1 without filters; how many
+    MET goes to the record's status if a value is bad. Returns what is found: (the value and id of the last token kept, -inf and -1 without filters; how many
     are kept; the sum of their weights, without filters the row's mass; the largest value.)
     """
     top_k, share, log_min_p = filter
@@ -82,15 +81,15 @@ def cut_row(
     law = Law(order, None)
     tiles = tl.cdiv(row.columns, TILE)
     items = scratch + tiles * (TILE // GROUP)
-    first, end = share_of(tiles, split, splits)
-    if cell_tiles(row, law, first, end, scratch, TILE):
-        tl.atomic_or(record + FLAGS, MET, sem="relaxed")
-    if weighed:
-        mass_tiles(row, law, first, end, items, TILE)
-    last = is_last(record + DONE, splits)
     value, token = tl.full([], -INFINITY, tl.float32), tl.full([], -1, tl.int32)
     count, mass, top = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64), tl.full([], -INFINITY, tl.float32)
-    if last:
+    if STAGE == "scan":
+        first, end = share_of(tiles, split, splits)
+        if cell_tiles(row, law, first, end, scratch, TILE):
+            tl.atomic_or(record + FLAGS, MET, sem="relaxed")
+        if weighed:
+            mass_tiles(row, law, first, end, items, TILE)
+    else:
         ITEMS: tl.constexpr = TILES * (TILE // MASS_TILE if TILE > MASS_TILE else 1)
         CELLS: tl.constexpr = TILES * (TILE // GROUP)
         PART: tl.constexpr = min(LOOKED_AT, TILE)
@@ -110,7 +109,7 @@ def cut_row(
             else:
                 count, _ = measured(Tokens(row, law, scratch, top, values, 0), tl.full([], LOWEST, tl.uint32), PART)
                 mass = whole
-    return last, value, token, count, mass, top
+    return value, token, count, mass, top
 
 
 @triton.jit
@@ -141,7 +140,7 @@ def cuts_kernel(
     min_p, min_p_request: tl.int64, min_p_row: tl.int64, min_p_value: tl.float32, rules: tl.int32,
     cuts, known, known_row: tl.int64, records, records_row: tl.int64, flags, flags_request: tl.int64,
     flags_row: tl.int64, scratch, scratch_row: tl.int64,
-    DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """``rows`` rows of a request; what is stored lies ``step`` rows further for the next, or is packed like a chain's.
 
@@ -179,11 +178,10 @@ def cuts_kernel(
     record, cut = records + records_row * n, cuts + CUT * n
     MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
     scratch += scratch_row * n
-    last, value, token, _count, mass, top = cut_row(
-        row, order, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, TILE, TILES
+    value, token, _count, mass, top = cut_row(
+        row, order, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), STAGE, MET, TILE, TILES
     )
-    if last:
-        tl.store(record + DONE, 0)
+    if STAGE == "cut":
         weighs = top > -INFINITY
         if live & (weighs == 0):
             tl.atomic_or(record + FLAGS, MET, sem="relaxed")
@@ -255,7 +253,8 @@ def launch_cuts(
             ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(requests * count, tiles, rows.device)
-        _launch.launch(cuts_kernel, (requests * count, splits), warps, arguments)
+        _launch.launch(cuts_kernel, (requests * count, splits), warps, arguments | {"STAGE": "scan"})
+        _launch.launch(cuts_kernel, (requests * count,), warps, arguments | {"STAGE": "cut"})
     return scratch
 
 

@@ -1,14 +1,11 @@
-"""Where sampling filters cut rows, and what they keep: one launch.
-
-Each program looks at a part of a row; the last program of a row finds its cut (``_cuts``).
-"""
+"""Where sampling filters cut rows, and what they keep: one launch looks at all rows, the next finds each row's cut."""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import cut_row
 from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, Filter, filter_of
 from specdec_kernels.triton_kernels._math import INFINITY, NON_FINITE, PARAMETER, inverse_temperature
-from specdec_kernels.triton_kernels._rows import DONE, FLAGS, Row, barrier, entry_of, number, row_at
+from specdec_kernels.triton_kernels._rows import FLAGS, Row, barrier, entry_of, number, row_at
 
 
 @_launch.kernel
@@ -20,7 +17,7 @@ def cutoff_kernel(
     top_p, top_p_outer: tl.int64, top_p_inner: tl.int64, top_p_value: tl.float32,
     min_p, min_p_outer: tl.int64, min_p_inner: tl.int64, min_p_value: tl.float32, rules: tl.int32,
     value, last_token, count, mass, max, status, counters, scratch, scratch_row: tl.int64,
-    ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    STAGE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     i, j = row // inner, row % inner
@@ -37,11 +34,11 @@ def cutoff_kernel(
     order = tl.where(rules & BEFORE_TEMPERATURE != 0, 1.0, inverse)
     own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(live, vocab, 0))
     record = counters + 4 * row
-    last, found, found_last, found_count, found_mass, top = cut_row(
+    found, found_last, found_count, found_mass, top = cut_row(
         own, order, filter, rules, record, scratch + scratch_row * row, tl.program_id(1), tl.num_programs(1),
-        NON_FINITE, TILE, TILES,
+        STAGE, NON_FINITE, TILE, TILES,
     )  # fmt: skip
-    if last:
+    if STAGE == "cut":
         tl.store(value + row, found)
         tl.store(last_token + row, found_last)
         tl.store(count + row, found_count)
@@ -53,7 +50,6 @@ def cutoff_kernel(
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
         barrier()  # all warps have read
         tl.store(record + FLAGS, 0)
-        tl.store(record + DONE, 0)
 
 
 def cutoff(call):
@@ -65,7 +61,7 @@ def cutoff(call):
         return
     tile, tiles, warps = _launch.tile_of(vocab)
     words = _cuts.search_words_of(vocab)
-    with _launch.on_device(rows):
+    with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, 4 * count, count * words)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
@@ -78,4 +74,6 @@ def cutoff(call):
             counters=counters, scratch=scratch, scratch_row=words, ALIGNED=_launch.aligned(rows), TILE=tile,
             TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
-        _launch.launch(cutoff_kernel, (count, _launch.splits_of(count, tiles, rows.device)), warps, arguments)
+        splits = _launch.splits_of(count, tiles, rows.device)
+        _launch.launch(cutoff_kernel, (count, splits), warps, arguments | {"STAGE": "scan"})
+        _launch.launch(cutoff_kernel, (count,), warps, arguments | {"STAGE": "cut"})

@@ -22,7 +22,9 @@ MOST_SPILLED = 160
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
 MOST_REGISTERS = 80
 WITHOUT_TICKETS = {
-    "residual: weigh", "residual: normalise", "tree_mask", "tree_positions", "compact_kv", "coin", "count_tokens",
+    "residual: weigh", "residual: normalise", "cutoff: scan", "cutoff: cut", "race_sample, filtered: scan",
+    "race_sample, filtered: cut", "logprobs: scan", "logprobs: cut", "tree_mask", "tree_positions", "compact_kv",
+    "coin", "count_tokens",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)}
 

@@ -13,7 +13,9 @@ def faults(program, target):
     """What is wrong in a compiled kernel, in words; and how many tickets it has."""
     found, count = of_ttgir(program.asm["ttgir"])
     text = program.asm["amdgcn" if target.backend == "hip" else "ptx"]
-    return found + (of_amdgcn(text) if target.backend == "hip" else of_ptx(text, count)), count
+    if target.backend != "hip":
+        return found + of_ptx(text, count), count
+    return found + (of_amdgcn(text) if count else []), count  # other additions look like tickets
 
 
 def of_ttgir(text):
