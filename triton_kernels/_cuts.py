@@ -1,10 +1,10 @@
 """What sampling filters keep of rows: two launches before the op's own, for all rows of a tensor.
 
 They store the words of a cut (``_laws.keeps``) for each row, and the ``Known`` of what is kept. The op then reads rows
-as if the tokens that filters drop were -inf; it has no other text about filters. In the first, programs
-share a row; in the next, one program finds its cut from the maxima of cells. (Not in the first, by a ticket: on gfx942
-the barrier before it does not wait for the stores of other waves.) Where few cells are open it looks at a list of at most 2,048
-tokens; else it goes over the row once for each bit of a key.
+as if the tokens that filters drop were -inf; it has no other text about filters. In the first launch programs share a
+row. In the next one a program finds the row's cut from the maxima of cells: in a list of at most 2,048 tokens where few
+cells are open, else by going over the row once for each bit of a key. There is no ticket in place of the next launch,
+for on gfx942 the barrier before a ticket does not wait for the stores of other waves.
 """
 
 from typing import NamedTuple
@@ -71,8 +71,9 @@ def cut_row(
 ):  # fmt: skip
     """A part of a row of logits is looked at (STAGE ``scan``), or its cut is found by one program (``cut``).
 
-    MET goes to the record's status if a value is bad. Returns what is found: (the value and id of the last token kept, -inf and -1 without filters; how many
-    are kept; the sum of their weights, without filters the row's mass; the largest value.)
+    MET goes to the record's status if a value is bad. Returns what is found: the value and id of the last token kept,
+    -inf and -1 without filters; how many are kept; the sum of their weights, without filters the row's mass; the
+    largest value.
     """
     top_k, share, log_min_p = filter
     filtered = (top_k > 0) | (share >= 0) | (log_min_p > -INFINITY)
@@ -169,7 +170,7 @@ def cuts_kernel(
     )  # fmt: skip
     if live & (bad_number != 0):
         tl.atomic_or(flags + i * flags_request + j * flags_row, bad_number, sem="relaxed")
-    if cu_drafts is not None:
+    if cu_drafts is not None:  # noqa: SIM102  one is known when it is compiled
         if (readable & (j < drafts + (0 if DRAFT else 1))) == 0:  # there is no such row
             return
     filter = Filter(k, share, log_min_p)
