@@ -54,20 +54,27 @@ def show(
 
     trees: defaultdict[int, int] = defaultdict(int)
 
+    def write(pieces: Sequence[tuple[str, str]], end: str) -> None:
+        # Rich changes tabs and drops carriage returns, so a text without colours goes past it.
+        if coloured:
+            console.print(Text.assemble(*pieces), end=end)
+        else:
+            print("".join(piece for piece, _ in pieces), end=end)
+        sys.stdout.flush()
+
     def printer(entry: Round) -> None:
         if colour and entry.tree is not None:
             trees[entry.request] += 1
             title = Text(f"\nround {trees[entry.request]}" + (f" of [{entry.request}]" if batch else ""))
             console.print(title, drawing(entry, tokenizer, coloured), sep="\n")
-        text = Text(f"[{entry.request}] " if batch else "")
+        pieces = [(f"[{entry.request}] ", "")] if batch else []
         for kind, piece in entry.pieces:
             plain = piece if coloured or not colour or not piece else MARKS[kind].format(piece)
-            text.append(plain, COLOURS[kind] if colour else "")
-        console.print(text, end="\n" if batch or entry.finish or (colour and entry.tree is not None) else "")
-        console.file.flush()
+            pieces.append((plain, COLOURS[kind]))
+        write(pieces, "\n" if batch or entry.finish or (colour and entry.tree is not None) else "")
 
     for index, prompt in enumerate(prompts):
-        console.print(Text(f"[{index}] {prompt}\n" if batch else prompt), end="")
+        write([(f"[{index}] {prompt}\n" if batch else prompt, "")], "")
     return printer
 
 

@@ -13,9 +13,10 @@ import pytest
 import specdec_kernels
 from specdec_kernels import DraftTree, Sampling, backends
 from specdec_kernels.backends import cpu
+from specdec_kernels.cli import printing
 from specdec_kernels.cli.main import COMMANDS
 from specdec_kernels.cli.options import PRESETS
-from specdec_kernels.generate import ModelDrafter, TextEdits, generate, load_model
+from specdec_kernels.generate import ModelDrafter, Round, TextEdits, generate, load_model
 from specdec_kernels.generate.train import byte_tokenizer, new_model, save
 from specdec_kernels.studies.measure import calibrate
 
@@ -67,6 +68,14 @@ def test_show_marks_every_token_without_colour(run):
     shown = rest.rsplit("\n", 2)[0]
     assert "A" + report["text"] == shown.translate(str.maketrans("", "", "‹›«»"))
     assert shown.count("‹") + shown.count("«") in (report["target_calls"], report["target_calls"] - 1)
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_texts_are_printed_as_they_are(capsys, colour):
+    prompt, text = "a\tb [bold]\n", "\tc\rd\x0b\x0ce\x07\x08[f]\n"
+    entry = Round(0, [1], [("accepted", text)], 1, 1, "length", {})
+    printing.show([prompt], colour, None, legend=False)(entry)
+    assert capsys.readouterr().out == f"{prompt}{text}\n"
 
 
 def test_show_colours_on_a_terminal(run, monkeypatch):
