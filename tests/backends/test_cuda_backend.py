@@ -1,5 +1,6 @@
 """The CUDA backend says why it cannot run, where it cannot."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -88,3 +89,83 @@ def test_devices_a_build_runs_on(archs, runs):
     """Code runs on the same chip and on later ones of its kind, PTX on all later ones, an "a" on its chip alone."""
     known = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}
     assert {capability for capability in known if cuda.runs_on(capability, archs)} == runs
+
+
+class TestWorkspaces:
+    """Streams and captures are numbers here, and memory is the host's."""
+
+    DEVICE = torch.device("cpu")
+
+    @pytest.fixture
+    def capture(self):
+        return SimpleNamespace(number=0)
+
+    @pytest.fixture
+    def workspaces(self, capture):
+        return cuda.Workspaces(lambda stream: capture.number)
+
+    @staticmethod
+    def place(memory):
+        return memory.data_ptr(), memory.data_ptr() + memory.numel()
+
+    def apart(self, *memories):
+        return self.places_apart(map(self.place, memories))
+
+    @staticmethod
+    def places_apart(places):
+        return all(end <= begin for (_, end), (begin, _) in itertools.pairwise(sorted(places)))
+
+    def in_capture(self, workspaces, capture, number, size, stream=1):
+        """What a call that needs ``size`` bytes gets."""
+        capture.number = number
+        try:
+            held = workspaces.get(self.DEVICE, stream, 1)
+            return held if held.numel() >= size else workspaces.get(self.DEVICE, stream, size)
+        finally:
+            capture.number = 0
+
+    def test_streams_have_one_each_and_keep_it(self, workspaces):
+        first, second = (workspaces.get(self.DEVICE, stream, 1) for stream in (1, 2))
+        assert self.apart(first, second)
+        assert first.numel() == second.numel() == 1 << 20
+        assert workspaces.get(self.DEVICE, 1, 1000) is first
+        larger = workspaces.get(self.DEVICE, 1, (1 << 20) + 1)
+        assert not larger.any()
+        assert workspaces.get(self.DEVICE, 1, 1) is larger
+
+    def test_captures_from_large_to_small_with_calls_between(self, workspaces, capture):
+        """As engines do it, on one stream. No graph may share memory with another, or with what is not captured."""
+        workspaces.get(self.DEVICE, 1, 1)
+        captured = []  # where they are: a graph holds no tensor
+        for number in range(1, 41):
+            memory = self.in_capture(workspaces, capture, number, (45 - number) * 16_000)
+            assert not memory.any()
+            memory.fill_(255)
+            captured.append(self.place(memory))
+            plain = workspaces.get(self.DEVICE, 1, (1 << 20) + number)
+            assert not plain.any()
+        assert self.places_apart([*captured, self.place(plain)])
+
+    def test_a_capture_keeps_its_own(self, workspaces, capture):
+        workspaces.get(self.DEVICE, 1, 1)
+        first = self.in_capture(workspaces, capture, 7, 5_000)
+        assert self.in_capture(workspaces, capture, 7, 4_000) is first
+        larger = self.in_capture(workspaces, capture, 7, 50_000)
+        assert self.apart(first, larger)
+        assert self.in_capture(workspaces, capture, 7, 5_000) is larger
+        assert self.apart(larger, self.in_capture(workspaces, capture, 8, 5_000))
+
+    def test_streams_of_a_capture_have_one_each(self, workspaces, capture):
+        workspaces.get(self.DEVICE, 1, 1)
+        branches = [self.in_capture(workspaces, capture, 7, 5_000, stream) for stream in (1, 2)]
+        assert self.apart(*branches)
+
+    def test_a_capture_of_calls_that_need_none_takes_none(self, workspaces, capture):
+        assert self.in_capture(workspaces, capture, 7, 0).numel() == 0
+
+    def test_where_nothing_was_put_aside_memory_is_zeroed_in_the_graph(self, workspaces, capture):
+        memories = [self.in_capture(workspaces, capture, number, 3 << 20) for number in (1, 2, 3)]
+        assert self.apart(*memories)
+        assert not any(memory.any() for memory in memories)
+        workspaces.get(self.DEVICE, 1, 1)
+        assert self.apart(*memories, *(self.in_capture(workspaces, capture, number, 3 << 20) for number in (4, 5)))

@@ -494,6 +494,10 @@ std::string kernel_name(const char* name) {
 
 Device& device() { return machine().device; }
 Counters& counters() { return machine().counters; }
+uint64_t& capture() {
+  static uint64_t number = 0;
+  return number;
+}
 const std::string& last_fault() { return machine().fault; }
 
 bool launch(const Launch& launch) {

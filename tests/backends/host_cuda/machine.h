@@ -55,6 +55,7 @@ struct Counters {
 };
 
 Device& device();
+uint64_t& capture();  // the one that all streams are in; 0: none
 Counters& counters();
 bool launch(const Launch&);  // false after a fault
 const std::string& last_fault();

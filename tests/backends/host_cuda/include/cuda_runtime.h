@@ -54,6 +54,12 @@ inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess;
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id) {
+  *id = ::host_cuda::capture();
+  return *status = *id ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
+}
+
 // The device's memory is the host's, and nothing runs once a launch has returned.
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) { return *memory = std::malloc(bytes), cudaSuccess; }
