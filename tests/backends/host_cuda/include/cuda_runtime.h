@@ -83,7 +83,11 @@ enum cudaFuncAttribute {
   cudaFuncAttributeNonPortableClusterSizeAllowed,
 };
 template <class T>
-cudaError_t cudaFuncSetAttribute(T*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) {
+  if (which == cudaFuncAttributeMaxDynamicSharedMemorySize)
+    ::host_cuda::allow_dynamic_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(value));
+  return cudaSuccess;
+}
 
 template <class T>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T*, int, size_t) {
@@ -129,6 +133,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = {a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z};
     if (a.id == cudaLaunchAttributeCooperative) launch.cooperative = a.val.cooperative;
   }
+  launch.kernel = reinterpret_cast<const void*>(kernel);
   Dl_info info{};
   launch.name = dladdr(reinterpret_cast<void*>(kernel), &info) && info.dli_sname ? info.dli_sname : "?";
   const std::tuple<Expected...> arguments(static_cast<Expected>(given)...);  // every thread gets its own copy
