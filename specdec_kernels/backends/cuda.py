@@ -10,7 +10,7 @@ from specdec_kernels.backends._edits import unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
+__all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable", "unsupported"]
 
 HAS = list(OPS)
 
@@ -32,18 +32,31 @@ def runs_on(capability, archs):
     return False
 
 
-def unavailable():
-    """Why this backend cannot run here, or None."""
+def absent():
+    """Why this backend cannot run here, as far as one can tell without touching a device; or None.
+
+    A process that has touched one can no longer fork children that use it.
+    """
     built = json.loads(_C.build_info())
     if not hasattr(_C, "cuda"):
         return f"built without CUDA: {built['cuda_reason']}"
+    if torch.version.cuda is None:
+        return "this torch cannot use CUDA"
+    if torch.cuda.device_count() == 0:  # asks the driver's management library
+        return "no CUDA device can be used: torch finds none"
+    return None
+
+
+def unavailable():
+    """Why this backend cannot run here, or None."""
+    if reason := absent():
+        return reason
     if reason := _C.cuda.unavailable():
         return f"no CUDA device can be used: {reason}"
-    if not torch.cuda.is_available():
-        return "this torch cannot use CUDA"
+    archs = json.loads(_C.build_info())["cuda_archs"]
     major, minor = torch.cuda.get_device_capability()
-    if not runs_on((major, minor), built["cuda_archs"]):
-        return f"built for {', '.join(built['cuda_archs'])}; the device is of capability {major}.{minor}"
+    if not runs_on((major, minor), archs):
+        return f"built for {', '.join(archs)}; the device is of capability {major}.{minor}"
     return None
 
 

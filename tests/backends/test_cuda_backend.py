@@ -44,26 +44,58 @@ class TestReasons:
         monkeypatch.setattr(cuda, "_C", native(build_info=of_build(cuda=None, cuda_reason="nvcc not found")))
         assert reason() == "built without CUDA: nvcc not found"
 
-    def test_no_device(self, monkeypatch):
-        no_device = SimpleNamespace(unavailable=lambda: "no CUDA-capable device is detected")
-        monkeypatch.setattr(cuda, "_C", native(cuda=no_device))
-        assert reason() == "no CUDA device can be used: no CUDA-capable device is detected"
-
     def test_torch_without_cuda(self, monkeypatch):
-        monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace(unavailable=str)))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace()))
+        monkeypatch.setattr(torch.version, "cuda", None)
         assert reason() == "this torch cannot use CUDA"
 
-    def test_built_for_others(self, monkeypatch):
-        built = of_build(cuda="nvcc", cuda_archs=["90a", "100"])
-        monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace(unavailable=str), build_info=built))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-        assert reason() == "built for 90a, 100; the device is of capability 8.0"
+    def test_no_device(self, monkeypatch):
+        monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace()))
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+        assert reason() == "no CUDA device can be used: torch finds none"
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
     def test_of_this_build(self):
         assert reason().startswith(("built without CUDA: ", "no CUDA device can be used: "))
+
+
+@pytest.fixture
+def device(not_loaded, monkeypatch):
+    """A device of capability 8.0 for a build that has code for later ones."""
+    built = of_build(cuda="nvcc", cuda_archs=["90a", "100"])
+    monkeypatch.setattr(cuda, "_C", native(cuda=SimpleNamespace(unavailable=str), build_info=built))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    return monkeypatch
+
+
+def test_a_device_that_the_build_has_no_code_for(device):
+    expected = "backend 'cuda' is not available: built for 90a, 100; the device is of capability 8.0"
+    with pytest.raises(RuntimeError, match=expected), specdec_kernels.backend("cuda"):
+        pass
+
+
+def test_a_device_that_does_not_answer(device):
+    device.setattr(cuda, "_C", native(cuda=SimpleNamespace(unavailable=lambda: "initialization error")))
+    with pytest.raises(RuntimeError, match="no CUDA device can be used: initialization error"):
+        backends._load("cuda")
+
+
+def test_reports_touch_no_device(device):
+    """A process that has touched one can no longer fork children that use it."""
+
+    def touched(*_):
+        raise AssertionError("a report touched the device")
+
+    device.setattr(cuda._C.cuda, "unavailable", touched)
+    for name in ("is_available", "get_device_capability", "init", "_lazy_init", "current_device", "synchronize"):
+        device.setattr(torch.cuda, name, touched)
+    device.setattr(torch._C, "_cuda_getDeviceCount", touched, raising=False)
+    assert specdec_kernels.build_info()["backends"]["cuda"] is None
+    assert "cuda" in specdec_kernels.available_backends()
+    assert "cuda" not in backends._loaded
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
