@@ -13,7 +13,8 @@ from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
-    *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported", "workspaces",
+    *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported",
+    "workspaces",
 ]  # fmt: skip
 
 
