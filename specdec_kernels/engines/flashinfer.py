@@ -1,0 +1,527 @@
+"""FlashInfer's samplers on our ops, with its names and signatures. Seen: flashinfer-python 0.7.2.post1.
+
+The functions run on any device that a backend of ours has; FlashInfer need not be there, but for `install`.
+
+What all of them change:
+
+- **Noise.** ``seed`` and ``offset`` are our seed and nonce, and the row is our position: the same pair gives the same
+  tokens, another offset gives independent ones, a row has noise of its own. These are not the tokens that FlashInfer
+  draws from its Philox stream. Of offsets in a tensor the low 32 bits count. Without both, a seed comes from
+  ``generator`` or the device's own, which moves on.
+- **deterministic** is taken and makes no difference: everything here always is.
+- **Numbers** that switch a filter off (``top_k`` of 0, negative or V and more) keep all tokens. FlashInfer's kernels
+  take a ``top_k`` of 0 as it is, and drop the whole row.
+- **Ties** at a cut are kept together, as in FlashInfer.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import NamedTuple
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.engines._noise import WORD, mixed, seed_of
+from specdec_kernels.engines._replace import Replacements
+
+__all__ = [
+    "chain_speculative_sampling",
+    "install",
+    "min_p_sampling_from_probs",
+    "sampling_from_logits",
+    "sampling_from_probs",
+    "top_k_mask_logits",
+    "top_k_renorm_probs",
+    "top_k_top_p_sampling_from_logits",
+    "top_p_renorm_probs",
+    "uninstall",
+]
+
+Counter = int | torch.Tensor
+Samples = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Noise(NamedTuple):
+    """What our ops take as ``seed``, ``position`` and ``nonce``."""
+
+    seed: Counter
+    position: torch.Tensor
+    nonce: Counter
+
+
+def chain_speculative_sampling(
+    draft_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    target_probs: torch.Tensor,
+    maybe_output_accepted_token_num: torch.Tensor | None = None,
+    maybe_output_emitted_draft_token_num: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    seed: Counter | None = None,
+    offset: Counter | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Verify chains of drafts: ``flashinfer.sampling.chain_speculative_sampling``, by `verify_chain`.
+
+    The law is the target's, as FlashInfer's. A draft id of -1 ends a request's drafts, and one of V or more is
+    rejected, where FlashInfer reads out of bounds.
+
+    Parameters
+    ----------
+    draft_probs : Tensor
+        [B, n, V], float32, bfloat16 or float16; float64 is converted. Rows need not be contiguous with each other.
+    draft_token_ids : Tensor
+        [B, n], any integers.
+    target_probs : Tensor
+        [B, n + 1, V]. A one-hot row decides greedily.
+    maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num : Tensor, optional
+        int32 [B]: counters that are added to in place.
+    deterministic : bool
+        Makes no difference.
+    generator, seed, offset : optional
+        See the module. Tensors are int64 or uint64, [1] or [B], both or neither.
+
+    Returns
+    -------
+    tuple of Tensor
+        Tokens int32 [B, n + 1], -1 after the last. How many drafts pass their own test, int32 [B], those after the
+        first rejection too. How many were emitted, without the last token, int32 [B]. The last two are the counters,
+        where they are given.
+
+        A rejected draft did not pass. FlashInfer tosses a second coin for the first one of a request, so that its
+        ``accepted`` is larger on average than the documented count.
+
+    Raises
+    ------
+    TypeError
+        A counter that is not int32: FlashInfer adds to a copy, and the caller's counter never moves.
+    ValueError
+        Shapes, devices, or seeds that do not fit.
+
+    Examples
+    --------
+    >>> draft = torch.tensor([[[0.1, 0.2, 0.3, 0.4], [0.2, 0.3, 0.4, 0.1]]])
+    >>> target = torch.tensor([[[0.0, 0.1, 0.6, 0.3], [1.0, 0.0, 0.0, 0.0], [0.7, 0.1, 0.1, 0.1]]])
+    >>> chain_speculative_sampling(draft, torch.tensor([[2, 1]]), target, seed=0, offset=0)
+    (tensor([[ 2,  0, -1]], dtype=torch.int32), tensor([1], dtype=torch.int32), tensor([1], dtype=torch.int32))
+    """
+    draft, target = _floats(draft_probs), _floats(target_probs)
+    drafts = draft_token_ids if draft_token_ids.dtype in (torch.int32, torch.int64) else draft_token_ids.int()
+    if drafts.ndim != 2:
+        raise ValueError(f"draft_token_ids: expected [B, n]; got {list(drafts.shape)}")
+    batch, slots = drafts.shape
+    _check_counter("maybe_output_accepted_token_num", maybe_output_accepted_token_num, batch)
+    _check_counter("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, batch)
+    noise = _noise(batch, target.device, generator, seed, offset, stride=slots + 1)
+    verdict = specdec.verify_chain(drafts, target, draft, space="probs", **noise._asdict())
+    accepted = _passed(drafts, target, draft, verdict, noise)
+    if maybe_output_accepted_token_num is not None:
+        accepted = maybe_output_accepted_token_num.add_(accepted)
+    emitted = verdict.num_accepted
+    if maybe_output_emitted_draft_token_num is not None:
+        emitted = maybe_output_emitted_draft_token_num.add_(emitted)
+    return verdict.tokens.int(), accepted, emitted
+
+
+def _passed(
+    drafts: torch.Tensor, target: torch.Tensor, draft: torch.Tensor, verdict: specdec.Verdict, noise: Noise
+) -> torch.Tensor:
+    """Drafts that pass their own test, int32 [B]: the emitted ones, and of those behind the rejection by new coins."""
+    slots = drafts.shape[1]
+    known = drafts.clamp(0, draft.shape[-1] - 1).long()
+    index = known.unsqueeze(-1)
+    q, p = draft.gather(-1, index).squeeze(-1), target[:, :slots].gather(-1, index).squeeze(-1)
+    seed, nonce = (x.unsqueeze(-1) if isinstance(x, torch.Tensor) else x for x in (noise.seed, noise.nonce))
+    coins = specdec.coin(seed, _slots(*drafts.shape, drafts.device), nonce=nonce)
+    behind = (verdict.tokens[:, :slots] < 0) & (known == drafts)
+    return (behind & (coins * q < p)).sum(1, dtype=torch.int32).add_(verdict.num_accepted)
+
+
+def top_p_renorm_probs(
+    probs: torch.Tensor, top_p: float | torch.Tensor, is_deterministic: bool = False
+) -> torch.Tensor:
+    """Probabilities without the tail behind top-p, renormalised: ``flashinfer.sampling.top_p_renorm_probs``.
+
+    Parameters
+    ----------
+    probs : Tensor
+        [B, V], any floats; rows need not have a sum of 1.
+    top_p : float or Tensor
+        In [0, 1], or [B] of them. A token stays while the mass of the larger ones is less than ``top_p`` of the row.
+    is_deterministic : bool
+        Makes no difference.
+
+    Returns
+    -------
+    Tensor
+        float32 [B, V], as FlashInfer's.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> top_p_renorm_probs(torch.tensor([[0.5, 0.3, 0.2]]), 0.6)
+    tensor([[0.6250, 0.3750, 0.0000]])
+    """
+    return _renormed(probs, Sampling.flashinfer(top_p=_share(top_p)))
+
+
+def top_k_renorm_probs(probs: torch.Tensor, top_k: Counter, is_deterministic: bool = False) -> torch.Tensor:
+    """The k largest probabilities, renormalised: ``flashinfer.sampling.top_k_renorm_probs``.
+
+    Parameters
+    ----------
+    probs : Tensor
+        [B, V], any floats; rows need not have a sum of 1.
+    top_k : int or Tensor
+        One for all, or [B]. More than k stay where the k-th is tied.
+    is_deterministic : bool
+        Makes no difference.
+
+    Returns
+    -------
+    Tensor
+        [B, V] of the type of `probs`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> top_k_renorm_probs(torch.tensor([[0.5, 0.3, 0.2]]), 2)
+    tensor([[0.6250, 0.3750, 0.0000]])
+    """
+    return _renormed(probs, Sampling.flashinfer(top_k=_count(top_k))).to(probs.dtype)
+
+
+def _renormed(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """float32 [B, V]: the law of a filtered row is its residual with a draft that never drafts."""
+    logits = _logits(probs)
+    return specdec.residual(logits, logits[..., :1], sampling=sampling, draft_prob=0.0).probs
+
+
+def top_k_mask_logits(logits: torch.Tensor, top_k: Counter) -> torch.Tensor:
+    """Logits with -inf for all but the k largest: ``flashinfer.sampling.top_k_mask_logits``.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [B, V], float32, bfloat16 or float16.
+    top_k : int or Tensor
+        One for all, or [B]. More than k stay where the k-th is tied.
+
+    Returns
+    -------
+    Tensor
+        [B, V] of the type of `logits`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> top_k_mask_logits(torch.tensor([[1.0, 3.0, 2.0]]), 2)
+    tensor([[-inf, 3., 2.]])
+    """
+    least = specdec.cutoff(logits, sampling=Sampling.flashinfer(top_k=_count(top_k))).value
+    return logits.masked_fill(logits < least[..., None], -torch.inf)
+
+
+def sampling_from_logits(
+    logits: torch.Tensor,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Counter | None = None,
+    offset: Counter | None = None,
+) -> torch.Tensor:
+    """A token of each row of logits: ``flashinfer.sampling.sampling_from_logits``, by `race_sample`.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [B, V], float32, bfloat16 or float16; or [U, V] with `indices`.
+    indices : Tensor, optional
+        int32 or int64 [B]: which row each output is drawn from. The rows are copied.
+    deterministic : bool
+        Makes no difference.
+    generator, seed, offset : optional
+        See the module. Tensors are int64 or uint64, [1] or [B], both or neither.
+    check_nan : bool
+        Raise ValueError for NaN; this waits for the device.
+
+    Returns
+    -------
+    Tensor
+        [B], int32 or of the type of `indices`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> sampling_from_logits(torch.tensor([[0.0, 50.0], [50.0, 0.0]]), seed=1, offset=0)
+    tensor([1, 0], dtype=torch.int32)
+    """
+    _refuse_nan("logits", logits, check_nan)
+    return _drawn(logits, Sampling(), indices, generator, seed, offset)
+
+
+def sampling_from_probs(
+    probs: torch.Tensor,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Counter | None = None,
+    offset: Counter | None = None,
+    return_valid: bool = False,
+) -> Samples:
+    """A token of each row of probabilities: ``flashinfer.sampling.sampling_from_probs``, by `race_sample`.
+
+    Parameters
+    ----------
+    probs : Tensor
+        [B, V], float32, bfloat16 or float16; or [U, V] with `indices`. Rows need not have a sum of 1.
+    indices, deterministic, generator, check_nan, seed, offset : optional
+        As in `sampling_from_logits`.
+    return_valid : bool
+        Give bool [B], too: whether the row has a law (positive weights, no NaN). Token 0 stands where it has none.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        [B], int32 or of the type of `indices`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> sampling_from_probs(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), seed=1, offset=0, return_valid=True)
+    (tensor([1, 0], dtype=torch.int32), tensor([ True, False]))
+    """
+    _refuse_nan("probs", probs, check_nan)
+    return _drawn(probs, Sampling(), indices, generator, seed, offset, "probs", return_valid)
+
+
+def min_p_sampling_from_probs(
+    probs: torch.Tensor,
+    min_p: float | torch.Tensor,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Counter | None = None,
+    offset: Counter | None = None,
+    return_valid: bool = False,
+) -> Samples:
+    """A token of at least ``min_p`` of the largest probability: ``flashinfer.sampling.min_p_sampling_from_probs``.
+
+    Parameters
+    ----------
+    probs : Tensor
+        [B, V], any floats; or [U, V] with `indices`. Rows need not have a sum of 1.
+    min_p : float or Tensor
+        In [0, 1], or one for each row of `probs`.
+    indices, deterministic, generator, check_nan, seed, offset, return_valid : optional
+        As in `sampling_from_probs`.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        [B], int32 or of the type of `indices`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> min_p_sampling_from_probs(torch.tensor([[0.4, 0.6]]), 0.9, seed=1, offset=0)
+    tensor([1], dtype=torch.int32)
+    """
+    _refuse_nan("probs", probs, check_nan)
+    sampling = Sampling.flashinfer(min_p=_share(min_p))
+    return _drawn(_logits(probs), sampling, indices, generator, seed, offset, "logits", return_valid)
+
+
+def top_k_top_p_sampling_from_logits(
+    logits: torch.Tensor,
+    top_k: Counter,
+    top_p: float | torch.Tensor,
+    indices: torch.Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Counter | None = None,
+    offset: Counter | None = None,
+) -> torch.Tensor:
+    """A token of what top-k and top-p keep: ``flashinfer.sampling.top_k_top_p_sampling_from_logits``, in one pass.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [B, V], float32, bfloat16 or float16; or [U, V] with `indices`.
+    top_k, top_p : number or Tensor
+        One for all, or one for each row of `logits`.
+    filter_apply_order : {"top_k_first", "joint"}
+        Whether ``top_p`` is a share of what ``top_k`` keeps, or of the whole row.
+    indices, deterministic, generator, check_nan, seed, offset : optional
+        As in `sampling_from_logits`.
+
+    Returns
+    -------
+    Tensor
+        [B], int32 or of the type of `indices`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> top_k_top_p_sampling_from_logits(torch.tensor([[1.0, 3.0, 2.0]]), 2, 0.5, seed=1, offset=0)
+    tensor([1], dtype=torch.int32)
+    """
+    orders = {"top_k_first": Sampling.flashinfer, "joint": Sampling.flashinfer_joint}
+    if filter_apply_order not in orders:
+        raise ValueError(f"filter_apply_order: expected 'top_k_first' or 'joint'; got {filter_apply_order!r}")
+    _refuse_nan("logits", logits, check_nan)
+    sampling = orders[filter_apply_order](top_k=_count(top_k), top_p=_share(top_p))
+    return _drawn(logits, sampling, indices, generator, seed, offset)
+
+
+def _drawn(
+    rows: torch.Tensor, sampling: Sampling, indices: torch.Tensor | None, generator: torch.Generator | None,
+    seed: Counter | None, offset: Counter | None, space: str = "logits", return_valid: bool = False,
+) -> Samples:  # fmt: skip
+    """A token of each row, and whether it had a law."""
+    if rows.ndim != 2:
+        raise ValueError(f"rows: expected [B, V]; got {list(rows.shape)}")
+    dtype = torch.int32
+    if indices is not None:
+        if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
+            raise TypeError(f"indices: expected int32 or int64 [B]; got {indices.dtype} {list(indices.shape)}")
+        dtype, rows = indices.dtype, rows[indices]
+        sampling = Sampling(*(x[indices] if isinstance(x, torch.Tensor) and len(x) > 1 else x for x in sampling))
+    noise = _noise(len(rows), rows.device, generator, seed, offset)
+    status = torch.empty(len(rows), dtype=torch.int32, device=rows.device) if return_valid else None
+    tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise._asdict()).to(dtype)
+    return tokens if status is None else (tokens, status == 0)
+
+
+def _noise(
+    rows: int, device: torch.device, generator: torch.Generator | None, seed: Counter | None, offset: Counter | None,
+    stride: int = 1,
+) -> Noise:  # fmt: skip
+    """Noise of its own for each row, `stride` positions long."""
+    position = _positions(rows, stride, device)
+    if seed is None or offset is None:
+        return Noise(seed_of(generator, device), position, 0)
+    if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
+        raise ValueError("seed, offset: expected two tensors or two ints; got one of each")
+    if isinstance(seed, torch.Tensor):
+        return Noise(_counters("seed", seed, rows, device), position, _counters("offset", offset, rows, device))
+    return Noise(mixed(seed, offset // WORD), position, offset % WORD)
+
+
+# Kept, so that a step of a running engine makes none.
+@functools.lru_cache(maxsize=64)
+def _positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
+    """int64 [rows]: where the positions of each row begin."""
+    return torch.arange(0, rows * stride, stride, device=device)
+
+
+@functools.lru_cache(maxsize=64)
+def _slots(rows: int, slots: int, device: torch.device) -> torch.Tensor:
+    """int64 [rows, slots]: the positions of the slots of each row, which has one more."""
+    return _positions(rows, slots + 1, device)[:, None] + torch.arange(slots, device=device)
+
+
+def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:
+    """Seeds or offsets as our ops take them."""
+    if x.dtype not in (torch.int64, torch.uint64) or x.ndim != 1 or len(x) not in (1, rows) or x.device != device:
+        raise ValueError(
+            f"{name}: expected int64 or uint64 [1] or [{rows}] on {device}; got {x.dtype} {list(x.shape)} on {x.device}"
+        )
+    return x.view(torch.int64)
+
+
+def _check_counter(name: str, counter: torch.Tensor | None, batch: int) -> None:
+    if counter is None:
+        return
+    if counter.dtype != torch.int32:
+        raise TypeError(f"{name}: expected int32, which is added to in place; got {counter.dtype}")
+    if counter.shape != (batch,):
+        raise ValueError(f"{name}: expected shape [{batch}]; got {list(counter.shape)}")
+
+
+def _refuse_nan(name: str, rows: torch.Tensor, check: bool) -> None:
+    if check and rows.isnan().any():
+        raise ValueError(f"{name}: expected numbers with check_nan=True; got NaN")
+
+
+def _floats(rows: torch.Tensor) -> torch.Tensor:
+    return rows if rows.dtype in FLOATS else rows.float()
+
+
+def _logits(probs: torch.Tensor) -> torch.Tensor:
+    """float32 logits of probabilities."""
+    return probs.float().log()
+
+
+def _share(x: float | torch.Tensor) -> float | torch.Tensor:
+    return x.float() if isinstance(x, torch.Tensor) else x
+
+
+def _count(x: Counter) -> Counter:
+    return x.int() if isinstance(x, torch.Tensor) and x.dtype != torch.int64 else x
+
+
+_replacements = Replacements()
+
+
+def install() -> None:
+    """Put these functions where FlashInfer's stand: in ``flashinfer.sampling`` and ``flashinfer``.
+
+    A module that already has a function by name (``from flashinfer.sampling import …``, as TensorRT-LLM does with
+    ``chain_speculative_sampling``) keeps FlashInfer's; so install before it is imported. Twice is once.
+
+    Raises
+    ------
+    ImportError
+        Without FlashInfer.
+    AttributeError
+        With a FlashInfer that has no function of these names.
+    """
+    sampling, package = importlib.import_module("flashinfer.sampling"), importlib.import_module("flashinfer")
+    for name in __all__:
+        if name not in ("install", "uninstall"):
+            _replacements.put(sampling, name, globals()[name])
+            _replacements.put(package, name, globals()[name])
+    for old in ("top_p_renorm_prob", "top_k_renorm_prob"):
+        _replacements.put(sampling, old, globals()[f"{old}s"])
+
+
+def uninstall() -> None:
+    """Put FlashInfer's own functions back."""
+    _replacements.undo()

@@ -1,0 +1,16 @@
+"""What every engine's module keeps to."""
+
+import subprocess
+import sys
+
+
+def test_engines_are_imported_when_they_are_used():
+    code = (
+        "import sys; sys.modules['flashinfer'] = sys.modules['transformers'] = None\n"
+        "from specdec_kernels.engines import flashinfer, transformers\n"
+        "for engine in flashinfer, transformers:\n"
+        "    try: engine.install()\n"
+        "    except ImportError: print('none')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "none\nnone\n", done.stderr
