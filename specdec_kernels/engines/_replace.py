@@ -12,6 +12,10 @@ class Replacements:
     def __init__(self) -> None:
         self._before: list[tuple[ModuleType, str, object]] = []
 
+    def __bool__(self) -> bool:
+        """Whether anything is replaced."""
+        return bool(self._before)
+
     def put(self, module: ModuleType, name: str, function: Callable[..., object]) -> None:
         """Replace `module.name`; a second time does nothing."""
         if not any(module is place and name == known for place, known, _ in self._before):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.nn.functional import pad
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.edits import Record, before
@@ -62,13 +63,15 @@ class ChainRounds:
 
     def settle(self, rounds: Sequence[Round]) -> None:
         drafts, logits, laws, sampling = self.seen
-        if self.record is not None:
-            logits = self.record.edited(logits, before(torch.nn.functional.pad(drafts, (0, 1), value=-1)))
-        self.policy.look(drafts, logits, laws, sampling)
+        self.policy.look(drafts, self.edited(drafts, logits, self.record), laws, sampling)
         self.policy.observe(rounds)
         self.reader.roll_back(self.committed)
         if self.drafter is not None:
             self.drafter.roll_back(self.committed)
+
+    def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
+        """The target's logits with the edits that the verification put in."""
+        return logits if record is None else record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
 
     def keep(self, rows: list[int]) -> None:
         self.reader.keep(rows)

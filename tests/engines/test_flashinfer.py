@@ -98,8 +98,8 @@ class TestChain:
 
     def test_drafts_outside_of_the_vocabulary(self):
         """-1 ends the drafts, V and more are rejected; FlashInfer reads out of bounds."""
-        draft, target = P.expand(3, 2, 4), P.expand(3, 3, 4)
-        ids = torch.tensor([[0, -1], [4, 0], [0, 10**6]])
+        draft, target = P.expand(3, 3, 4), P.expand(3, 4, 4)
+        ids = torch.tensor([[0, -1, -1], [4, 0, 9], [0, 10**6, -7]])
         tokens, accepted, emitted = flashinfer.chain_speculative_sampling(draft, ids, target, seed=0, offset=0)
         assert emitted.tolist() == [1, 0, 1]
         assert accepted.tolist() == [1, 1, 1]
@@ -222,7 +222,7 @@ class TestRows:
         assert (flashinfer.top_p_renorm_probs(ROWS, 0.5)[1] > 0).tolist() == [True] * 4 + [False] * 2
 
     def test_numbers_of_each_row(self):
-        counts, shares = torch.tensor([1, 5, 2]), torch.tensor([0.4, 0.5, 0.99], dtype=torch.float64)
+        counts, shares = torch.tensor([1, 5, 2], dtype=torch.int16), torch.tensor([0.4, 0.5, 0.99], dtype=torch.float64)
         for row in range(3):
             k = flashinfer.top_k_renorm_probs(ROWS, counts)[row]
             assert torch.equal(k, flashinfer.top_k_renorm_probs(ROWS[row : row + 1], int(counts[row]))[0])
@@ -238,7 +238,7 @@ class TestRows:
 
     def test_rows_without_a_sum_of_one(self):
         torch.testing.assert_close(
-            flashinfer.top_p_renorm_probs(5 * ROWS, 0.6), flashinfer.top_p_renorm_probs(ROWS, 0.6), rtol=2e-6, atol=0
+            flashinfer.top_p_renorm_probs(5 * ROWS, 0.6), renormed(ROWS, top_p=0.6), rtol=2e-6, atol=0
         )
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -1,0 +1,229 @@
+"""What `engines.transformers.generate` puts into our loop: transformers' processors and criteria. It imports them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+from transformers.generation import GenerationConfig, GenerationMode
+from transformers.generation import logits_process as processors
+from transformers.generation import stopping_criteria as criteria
+
+from specdec_kernels import Sampling
+from specdec_kernels.generate.chains import ChainRounds
+from specdec_kernels.generate.edits import Record
+from specdec_kernels.generate.loop import Request
+from specdec_kernels.generate.models import LanguageModel
+from specdec_kernels.generate.noise import Noise
+from specdec_kernels.generate.text import TextStream
+
+# In the order that transformers has them in, which is that of our filters.
+WARPERS = {
+    processors.TemperatureLogitsWarper: "temperature",
+    processors.TopKLogitsWarper: "top_k",
+    processors.TopPLogitsWarper: "top_p",
+    processors.MinPLogitsWarper: "min_p",
+}
+# They remember their calls, and drafts that are not accepted would be among them.
+REMEMBERING = {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
+MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
+INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+REFUSED = ("assistant_early_exit", "assistant_ensemble_weight", "output_attentions", "output_hidden_states")
+
+_read: weakref.WeakKeyDictionary[PreTrainedModel, LanguageModel] = weakref.WeakKeyDictionary()
+
+
+def language_model(model: PreTrainedModel, name: str) -> LanguageModel:
+    """The model as our loop reads it. Kept, for whether it can be read takes a forward to find out."""
+    if model.training:
+        raise ValueError(f"{name}: expected a model that is evaluated (eval()); got one in training")
+    known = _read.get(model)
+    if known is None or known.device != model.device:
+        known = _read[model] = LanguageModel(model, name=name)
+    return known
+
+
+def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: bool, inputs: Mapping[str, Any]) -> None:
+    """Raise NotImplementedError, by name, for what our loop does not do."""
+    if model.config.is_encoder_decoder:
+        raise NotImplementedError("model: expected a decoder alone; got an encoder and a decoder")
+    mode = config.get_generation_mode(model if assisted else None)
+    if mode not in MODES:
+        raise NotImplementedError(f"generation_config: expected greedy search or sampling; got {mode.value}")
+    for name in REFUSED:
+        if getattr(config, name, None):
+            raise NotImplementedError(f"{name}: expected None; got {getattr(config, name)}")
+    for name, value in inputs.items():
+        if name not in INPUTS and value is not None:
+            raise NotImplementedError(f"{name}: expected None, for the model is given token ids alone")
+    cache = inputs.get("past_key_values")
+    if cache is not None and cache.get_seq_length():
+        raise NotImplementedError("past_key_values: expected an empty cache, for the loop has one of its own")
+
+
+def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None) -> list[list[int]]:
+    """The texts of a batch that is padded on the left."""
+    if mask is None:
+        mask = torch.ones_like(input_ids)
+    if mask.shape != input_ids.shape or (mask.diff(dim=1) < 0).any() or not mask[:, -1].all():
+        raise ValueError("attention_mask: expected zeros on the left alone, and a token in every row")
+    counted = mask.cumsum(1) - 1
+    if positions is not None and not torch.equal(*(x.masked_fill(mask == 0, 0) for x in (positions, counted))):
+        raise NotImplementedError("position_ids: expected those of the tokens, from 0")
+    return [row[seen.bool()].tolist() for row, seen in zip(input_ids, mask, strict=True)]
+
+
+class Shaping(NamedTuple):
+    """What processors do to logits.
+
+    Attributes
+    ----------
+    sampling : Sampling
+        What our ops do.
+    repetition : float
+        A penalty that our ops apply.
+    rest : list
+        Processors that are applied before, as they are.
+    """
+
+    sampling: Sampling
+    repetition: float
+    rest: processors.LogitsProcessorList
+
+
+def shaping_of(given: Sequence[Any], do_sample: bool, padding: list[int]) -> Shaping:
+    """The warpers at the end as filters, a repetition penalty that is left alone as an edit, the others as they are."""
+    for processor in given:
+        if type(processor).__name__ in REMEMBERING:
+            raise NotImplementedError(f"logits_processor: expected none that remembers; got {type(processor).__name__}")
+    rest, filters, order = list(given), {}, list(WARPERS)
+    if rest and type(rest[-1]) is processors.LogitNormalization:  # the law is the same without
+        rest.pop()
+    while rest and type(rest[-1]) in order and usual(rest[-1]):
+        warper = rest.pop()
+        filters[WARPERS[type(warper)]] = getattr(warper, WARPERS[type(warper)])
+        order = order[: order.index(type(warper))]
+    sampling = Sampling.huggingface(**filters) if do_sample else Sampling(0.0)
+    if len(rest) == 1 and type(rest[0]) is processors.RepetitionPenaltyLogitsProcessor and skips(rest[0], padding):
+        return Shaping(sampling, rest[0].penalty, processors.LogitsProcessorList())
+    return Shaping(sampling, 1.0, processors.LogitsProcessorList(rest))
+
+
+def usual(warper: Any) -> bool:
+    """Whether a warper drops tokens as our filters do."""
+    return getattr(warper, "filter_value", -torch.inf) == -torch.inf and getattr(warper, "min_tokens_to_keep", 1) == 1
+
+
+def skips(penalty: Any, padding: list[int]) -> bool:
+    """Whether a penalty counts the tokens of the prompts, and not what pads them."""
+    ignored = penalty.prompt_ignore_length
+    return ignored.tolist() == padding if isinstance(ignored, torch.Tensor) else not ignored and not any(padding)
+
+
+def applied(
+    given: processors.LogitsProcessorList, batch: int, places: list[int], texts: list[list[int]], rows: torch.Tensor
+) -> torch.Tensor:
+    """Rows [N, V] after the processors, each with its text, which stands at `places[n]` of a batch.
+
+    A call is for texts of one length, as all of transformers' are. Each stands at its place in a batch of the full
+    size, for some processors hold a number for each place; where there is none of this length, another one stands.
+    """
+    found, groups = torch.empty_like(rows), defaultdict(list)
+    for row, text in enumerate(texts):
+        groups[len(text)].append(row)
+    for members in groups.values():
+        at = [places[row] for row in members]
+        source = dict(zip(at, members, strict=True))
+        every = [source.get(place, members[0]) for place in range(batch)]
+        ids = torch.tensor([texts[row] for row in every], device=rows.device)
+        found[members] = given(ids, rows[every])[at].to(rows.dtype)
+    return found
+
+
+class Processed:
+    """The texts of a batch, padding included, and the processors that edit their logits: a `Record` of the loop."""
+
+    def __init__(self, rest: processors.LogitsProcessorList, input_ids: torch.Tensor, vocabulary: int) -> None:
+        self.rest, self.vocabulary, self.batch = rest, vocabulary, len(input_ids)
+        self.texts, self.places = input_ids.tolist(), list(range(self.batch))
+
+    def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
+        """Float32 rows [B, R, V], processed; a model that knows fewer tokens gives the others no weight."""
+        rows = pad(logits.float(), (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
+        texts = [
+            text + [token for token in tokens if token >= 0]
+            for text, slots in zip(self.texts, pending.tolist(), strict=True)
+            for tokens in slots
+        ]
+        places = [place for place in self.places for _ in range(rows.shape[1])]
+        # Row after row of a text has a length of its own: those of one slot are processed together.
+        found = [
+            applied(self.rest, self.batch, places[slot :: rows.shape[1]], texts[slot :: rows.shape[1]], rows[:, slot])
+            for slot in range(rows.shape[1])
+        ]
+        return torch.stack(found, dim=1)
+
+    def count(self, tokens: torch.Tensor) -> None:
+        """Add the tokens [B, L] of each text, -1 for none."""
+        for text, added in zip(self.texts, tokens.tolist(), strict=True):
+            text += [token for token in added if token >= 0]
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop every text but those of index `rows`."""
+        self.texts, self.places = [self.texts[row] for row in rows], [self.places[row] for row in rows]
+
+
+class ProcessedRounds(ChainRounds):
+    """Rounds whose logits are processed before they are verified."""
+
+    def verify(
+        self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,
+        noise: Noise, sampling: Sampling, record: Record | None,
+    ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
+        self.processed = super().edited(drafts, logits, record)
+        return super().verify(drafts, self.processed, laws, draft_prob, noise, sampling, None)
+
+    def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
+        return self.processed
+
+
+class EngineRequest(Request):
+    """A text that also ends where the engine's criteria say so; they see it with its padding."""
+
+    def __init__(self, index: int, text: list[int], row: list[int], stops: Stops) -> None:
+        super().__init__(index, text, TextStream(None, text), stops.eos, stops.max_length - len(row))
+        self.row, self.stops = row, stops
+
+    def _finish(self, token: int) -> str | None:
+        found = super()._finish(token)
+        if found or not self.stops.rest:
+            return found
+        ids = torch.tensor([self.row + self.stream.tokens], device=self.stops.device)
+        return "stop" if self.stops.rest(ids, None).any() else None
+
+
+class Stops(NamedTuple):
+    """What ends a text: tokens, a length with padding, and other criteria, asked after each token."""
+
+    eos: set[int]
+    max_length: int
+    rest: criteria.StoppingCriteriaList
+    device: torch.device
+
+
+def stops_of(given: Sequence[Any], config: GenerationConfig, device: torch.device) -> Stops:
+    """Ends and lengths are ours to find; the other criteria are asked."""
+    eos, lengths, rest = set(), [config.max_length], criteria.StoppingCriteriaList()
+    for criterion in given:
+        if type(criterion) is criteria.EosTokenCriteria:
+            eos |= set(criterion.eos_token_id.tolist())
+        elif type(criterion) is criteria.MaxLengthCriteria:
+            lengths.append(criterion.max_length)
+        else:
+            rest.append(criterion)
+    return Stops(eos, min(lengths), rest, device)

@@ -1,0 +1,357 @@
+"""Speculative generation in transformers by our methods. Seen: transformers 5.23.0.
+
+`generate` is a decoding loop for ``model.generate(custom_generate=generate, ...)``: it changes nothing in transformers.
+`speculative_sampling` is the verification of transformers' own assisted generation; `install` puts it there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels.engines._noise import seed_of
+from specdec_kernels.engines._replace import Replacements
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+    from transformers.generation import GenerateDecoderOnlyOutput
+    from transformers.generation.streamers import BaseStreamer
+
+    from specdec_kernels.generate import ChainPolicy, Drafter, DraftTree, Round, TreePolicy
+    from specdec_kernels.generate.protocols import Rounds
+
+__all__ = ["generate", "install", "speculative_sampling", "uninstall"]
+
+
+def generate(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    generation_config: GenerationConfig | None = None,
+    assistant_model: PreTrainedModel | None = None,
+    streamer: BaseStreamer | None = None,
+    *,
+    method: str = "race",
+    k: int | None = None,
+    seed: int | Sequence[int] | None = None,
+    drafter: Drafter | None = None,
+    draft_prob: float = 1.0,
+    policy: ChainPolicy | TreePolicy | None = None,
+    tree: DraftTree | Sequence[int] | None = None,
+    replacement: bool = False,
+    **model_kwargs: Any,
+) -> torch.Tensor | GenerateDecoderOnlyOutput:
+    """Write on by our methods: ``model.generate(custom_generate=generate, assistant_model=..., method="race")``.
+
+    It replaces ``_sample`` and ``_assisted_decoding`` (which takes one text). The loop is that of
+    `specdec_kernels.generate`, with a cache of its own. Temperature, top-k, top-p and min-p at the end of the
+    processors are done by our ops, and so is a repetition penalty that comes alone before them. What else there is runs
+    as it is, on the rows of target and draft alike, each with the tokens before it. Other criteria than an end token or
+    a length are asked after each token, text by text.
+
+    transformers 5.23 does not hand ``assistant_model`` and ``streamer`` to a callable. They are then taken from the
+    frame of the ``model.generate`` that called. It loses ``tokenizer``, too, and refuses ``stop_strings`` without one:
+    give ``stopping_criteria=[StopStringCriteria(tokenizer, [...])]``.
+
+    Parameters
+    ----------
+    model, input_ids, logits_processor, stopping_criteria, generation_config : optional
+        From transformers, prepared. Padding stands on the left.
+    assistant_model : PreTrainedModel, optional
+        Drafts. Its vocabulary is the target's, or the first part of it. Method "plain" does not use it.
+    streamer : BaseStreamer, optional
+        Gets the tokens of each round; one text only.
+    method : {"race", "rejection", "plain"}
+        "plain" writes one token a call. "race" writes the same tokens as "plain" with the same seed, whatever the
+        assistant. With ``do_sample=False`` all three write the greedy text.
+    k : int, optional
+        Draft tokens a round. Default: 4, or ``prompt_lookup_num_tokens``.
+    seed : int or list of int, optional
+        As in `specdec_kernels.generate`: one for each text, or s for s, s + 1, ... Default: one from torch's generator.
+    drafter : Drafter, optional
+        Where drafts come from instead, for instance a ``NgramDrafter``. ``prompt_lookup_num_tokens`` makes one.
+    draft_prob, policy, tree, replacement : optional
+        As in `specdec_kernels.generate`.
+    model_kwargs
+        ``attention_mask`` and ``position_ids``; a cache that is empty is not used.
+
+    Returns
+    -------
+    Tensor or GenerateDecoderOnlyOutput
+        int64 [B, L], padded on the right; with ``return_dict_in_generate`` an output with ``sequences``, and with
+        ``scores`` and ``logits`` if they were asked for: 0 where a text has ended. It has no ``past_key_values``.
+
+    Raises
+    ------
+    NotImplementedError
+        By name: encoders, beams and other modes, ``assistant_early_exit``, ``assistant_ensemble_weight``,
+        ``output_attentions``, ``output_hidden_states``, inputs other than token ids, a cache with entries, guidance and
+        SynthID (their processors remember calls), a tree with processors that are run as they are.
+    ValueError
+        No assistant for a method that drafts; models or arguments that do not go together; padding that is not on the
+        left; a streamer for several texts.
+    FloatingPointError
+        Logits that are no law's.
+
+    Examples
+    --------
+    >>> from specdec_kernels.engines.transformers import generate
+    >>> from specdec_kernels.generate import load_model
+    >>> target, draft = load_model("embedded:target"), load_model("embedded:draft")
+    >>> text = torch.tensor([target.encode("ROMEO:")])
+    >>> options = dict(custom_generate=generate, do_sample=True, top_p=0.9, max_new_tokens=12, seed=0)
+    >>> race = target.model.generate(text, assistant_model=draft.model, method="race", **options)
+    >>> torch.equal(race, target.model.generate(text, method="plain", **options))
+    True
+    """
+    parts = importlib.import_module("specdec_kernels.engines._transformers")
+    from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, TreePolicy, arguments, loop
+
+    given = _given_to_generate(sys._getframe(1))
+    assistant_model, streamer = (
+        given.get(name) if value is None else value
+        for name, value in (("assistant_model", assistant_model), ("streamer", streamer))
+    )
+    lookup = generation_config.prompt_lookup_num_tokens
+    parts.refuse_unknown(model, generation_config, assistant_model is not None, model_kwargs)
+    if streamer is not None and len(input_ids) > 1:
+        raise ValueError(f"streamer: expected None for several texts, which do not go in step; got {len(input_ids)}")
+    if method == "plain":
+        drafter = None
+    elif drafter is None and assistant_model is not None:
+        drafter = ModelDrafter(parts.language_model(assistant_model, "assistant_model"))
+    elif drafter is None and lookup:
+        drafter = NgramDrafter(generation_config.max_matching_ngram_size or 2)
+    elif drafter is None and method in ("race", "rejection"):
+        raise ValueError(f"assistant_model: expected a model with method {method!r}, or prompt_lookup_num_tokens")
+
+    target = parts.language_model(model, "model")
+    input_ids = input_ids.to(target.device)
+    texts = parts.unpadded(input_ids, *(model_kwargs.get(name) for name in ("attention_mask", "position_ids")))
+    padding = [input_ids.shape[1] - len(text) for text in texts]
+    shaping = parts.shaping_of(logits_processor or (), generation_config.do_sample, padding)
+    stops = parts.stops_of(stopping_criteria or (), generation_config, target.device)
+
+    policy = arguments.policy_of(drafter, lookup or 4 if k is None else k, draft_prob, policy, tree)
+    arguments.check_method(method, drafter, policy, draft_prob, replacement)
+    sampling = arguments.sampling_of(None, shaping.sampling, len(texts))
+    sampling = sampling._replace(temperature=sampling.temperature.to(target.device))
+    record = arguments.record_of(TextEdits(repetition=shaping.repetition), texts, target)
+    seeds = arguments.spread_seed(seed_of(None, torch.device("cpu")) if seed is None else seed, len(texts))
+    models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
+    arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
+    for each in models:
+        each.check_readable()
+    arguments.check_ops(sampling, seeds.to(target.device), None, record is not None)
+    if not shaping.rest:
+        rounds = loop.rounds_of(target, drafter, method, policy, replacement)
+    elif isinstance(policy, TreePolicy):
+        names = ", ".join(type(processor).__name__ for processor in shaping.rest)
+        raise NotImplementedError(f"tree: expected None with processors that are run as they are; got {names}")
+    else:
+        rounds = parts.ProcessedRounds(target, drafter, method, policy)
+        record = parts.Processed(shaping.rest, input_ids, target.config.vocab_size)
+
+    requests = [
+        parts.EngineRequest(index, text, row, stops)
+        for index, (text, row) in enumerate(zip(texts, input_ids.tolist(), strict=True))
+    ]
+    played = loop.run(
+        requests, texts, rounds, seeds.to(target.device), sampling, record, None, time.perf_counter, None
+    )  # fmt: skip
+    written = _Written(input_ids, generation_config, logits_processor)
+    for entry, logits in _with_logits(played, rounds, len(texts)):
+        written.add(entry, logits)
+        if streamer is not None:
+            streamer.put(torch.tensor([entry.tokens]))
+    if streamer is not None:
+        streamer.end()
+    return written.output()
+
+
+def _given_to_generate(frame: Any) -> dict[str, Any]:
+    """The arguments of the ``generate`` of transformers that this frame runs; nothing for another frame."""
+    mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
+    return frame.f_locals if frame.f_code is inspect.unwrap(mixin.generate).__code__ else {}
+
+
+def _with_logits(played: Iterator[Round], rounds: Rounds, batch: int) -> Iterator[tuple[Round, torch.Tensor]]:
+    """Each text's round with the target's logits [tokens, V], as they came."""
+    going = list(range(batch))
+    while going:
+        ended = [next(played) for _ in going]
+        for row, entry in enumerate(ended):
+            yield entry, rounds.emitted().logits[row, : len(entry.tokens)]
+        going = [entry.request for entry in ended if entry.finish is None]
+
+
+class _Written:
+    """What was written so far, and what is returned of it."""
+
+    def __init__(
+        self, input_ids: torch.Tensor, config: GenerationConfig, processors: LogitsProcessorList | None
+    ) -> None:
+        self.config, self.processors, self.batch = config, processors or [], len(input_ids)
+        self.rows, self.device, self.prompt = input_ids.tolist(), input_ids.device, input_ids.shape[1]
+        self.scores: list[list[torch.Tensor]] = [[] for _ in self.rows]
+        self.logits: list[list[torch.Tensor]] = [[] for _ in self.rows]
+        asked = config.return_dict_in_generate
+        self.wants_scores, self.wants_logits = asked and config.output_scores, asked and config.output_logits
+
+    def add(self, entry: Round, logits: torch.Tensor) -> None:
+        """The tokens of a round, and its logits where they are wanted."""
+        row, logits = self.rows[entry.request], logits.float()
+        if self.wants_logits:
+            self.logits[entry.request] += logits.clone()
+        for token, law in zip(entry.tokens, logits, strict=True):
+            if self.wants_scores:
+                self.scores[entry.request].append(self.processed(entry.request, row, law))
+            row.append(token)
+
+    def processed(self, request: int, row: list[int], law: torch.Tensor) -> torch.Tensor:
+        """The score of each token after a text: what all processors make of its logits."""
+        if not self.processors:
+            return law
+        parts = importlib.import_module("specdec_kernels.engines._transformers")
+        return parts.applied(self.processors, self.batch, [request], [row], law[None].clone())[0]
+
+    def output(self) -> torch.Tensor | GenerateDecoderOnlyOutput:
+        """The texts, padded on the right."""
+        length = max(map(len, self.rows))
+        padding = getattr(self.config, "_pad_token_tensor", None)
+        filler = 0 if padding is None else int(padding)
+        rows = [row + [filler] * (length - len(row)) for row in self.rows]
+        sequences = torch.tensor(rows, device=self.device)
+        if not self.config.return_dict_in_generate:
+            return sequences
+        scores, logits = (
+            self.by_step(found, length) if wanted else None
+            for found, wanted in ((self.scores, self.wants_scores), (self.logits, self.wants_logits))
+        )
+        output = importlib.import_module("transformers.generation").GenerateDecoderOnlyOutput
+        return output(sequences=sequences, scores=scores, logits=logits)
+
+    def by_step(self, found: list[list[torch.Tensor]], length: int) -> tuple[torch.Tensor, ...]:
+        """A tensor [B, V] for each step."""
+        nothing = torch.zeros_like(found[0][0])
+        steps = range(length - self.prompt)
+        return tuple(torch.stack([row[step] if step < len(row) else nothing for row in found]) for step in steps)
+
+
+def speculative_sampling(
+    candidate_input_ids: torch.Tensor,
+    candidate_logits: torch.Tensor,
+    candidate_length: int,
+    new_logits: torch.Tensor,
+    assistant_ensemble_weight: float | None = None,
+    *,
+    last_assistant_token_is_eos: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Verify a chain: ``transformers.generation.utils._speculative_sampling``, by `verify_chain`.
+
+    The law is the target's, as transformers'. A residual without mass is no error: the token comes from the target.
+    Drafts must be drawn from the softmax of `candidate_logits`; transformers' ``SinglePositionMultiTokenCandidate``
+    generator drafts the argmax, so that its law is wrong with either function.
+
+    Parameters
+    ----------
+    candidate_input_ids : Tensor
+        int64 [1, context + K].
+    candidate_logits : Tensor
+        [1, K, V], processed.
+    candidate_length : int
+        K.
+    new_logits : Tensor
+        [1, K + 1, V], processed.
+    assistant_ensemble_weight : float, optional
+        w in (0, 1): verify ``w p + (1 - w) q`` in place of p. Lossy. It writes rows of that law.
+    last_assistant_token_is_eos : bool
+        Of versions before 5.20, where it is the fifth argument: the last draft ends the text, so that nothing follows
+        once it is accepted.
+
+    Returns
+    -------
+    tuple of Tensor
+        Accepted drafts and one token more, int64 [1, n + 1]; n, int64 [].
+
+    Raises
+    ------
+    ValueError
+        Several texts; a weight outside of (0, 1); shapes that do not fit.
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023; the ensemble: arXiv 2604.07622.
+
+    Examples
+    --------
+    >>> p, q = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]).log(), torch.tensor([[[0.5, 0.5]]]).log()
+    >>> speculative_sampling(torch.tensor([[7, 1]]), q, 1, p)
+    (tensor([[1, 0]]), tensor(1))
+    """
+    if len(candidate_input_ids) != 1:
+        raise ValueError(f"candidate_input_ids: expected one text; got {list(candidate_input_ids.shape)}")
+    drafts = candidate_input_ids[:, candidate_input_ids.shape[1] - candidate_length :]
+    space, target, draft = "logits", new_logits, candidate_logits
+    if assistant_ensemble_weight is not None:
+        if not 0 < assistant_ensemble_weight < 1:
+            raise ValueError(f"assistant_ensemble_weight: expected a number in (0, 1); got {assistant_ensemble_weight}")
+        space, target, draft = "probs", target.softmax(-1), draft.softmax(-1)
+        target[:, :candidate_length] = draft.lerp(target[:, :candidate_length], assistant_ensemble_weight)
+    seed = seed_of(None, target.device)
+    verdict = specdec.verify_chain(drafts, target, draft, space=space, seed=seed, position=0)
+    accepted = verdict.num_accepted[0].long()
+    count = int(accepted)
+    if last_assistant_token_is_eos and count == candidate_length:
+        return verdict.tokens[:, :count], accepted - 1
+    return verdict.tokens[:, : count + 1], accepted
+
+
+# What the fifth argument was called, in versions that say whether the drafts have ended.
+_ENDED = ("is_done_candidate", "last_assistant_token_is_eos")
+_KNOWN = ("candidate_input_ids", "candidate_logits", "candidate_length", "new_logits", "assistant_ensemble_weight")
+_replacements = Replacements()
+
+
+def install() -> None:
+    """Put `speculative_sampling` where transformers' own is, with the signature that it has there. Twice is once.
+
+    Raises
+    ------
+    ImportError, AttributeError
+        Without transformers, or with a version that has no such function.
+    RuntimeError
+        With a signature that is not known.
+    """
+    utils = importlib.import_module("transformers.generation.utils")
+    if not _replacements:
+        _replacements.put(utils, "_speculative_sampling", _of_signature(utils._speculative_sampling))
+
+
+def uninstall() -> None:
+    """Put transformers' own function back."""
+    _replacements.undo()
+
+
+def _of_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`speculative_sampling` as this version of transformers calls it."""
+    signature = inspect.signature(function)
+    if unknown := set(signature.parameters) - {*_KNOWN, *_ENDED}:
+        raise RuntimeError(
+            f"transformers: expected _speculative_sampling({', '.join(_KNOWN)}); got {', '.join(sorted(unknown))}, too"
+        )
+
+    def called(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        given = signature.bind(*args, **kwargs).arguments
+        ended = [bool(given.pop(name)) for name in _ENDED if name in given]
+        return speculative_sampling(**given, last_assistant_token_is_eos=any(ended))
+
+    return called
