@@ -76,6 +76,17 @@ def edits_add(edits):
     return value
 
 
+def adapter_adds(calls):
+    """The most microseconds that an engine's adapter adds to the bare op."""
+
+    def value(book):
+        times = [[book.find("adapter", who, call=call) for who in (OURS, "bare op")] for call in calls]
+        return max(1e6 * (ours - bare) for ours, bare in times) if all(map(all, times)) else None
+
+    return value
+
+
+SAMPLERS = ("sampling_from_logits", "top_k_top_p_sampling_from_logits", "top_k_mask_logits")
 SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
 
 GOALS = [
@@ -138,4 +149,7 @@ GOALS = [
     Goal("top_k 50: times faster than torch.topk and a draw", 4, True, filters_against("torch.topk", "top_k 50")),
     Goal("a grammar's mask: µs more a row", 8, False, edits_add("grammar")),
     Goal("penalties, 1,500 tokens seen: µs more a row", 15, False, edits_add("penalties")),
+    Goal("FlashInfer's samplers by our ops: µs more a call", 20, False, adapter_adds(SAMPLERS)),
+    Goal("transformers' verification by our op: µs more a call", 20, False, adapter_adds(("speculative_sampling",))),
+    Goal("FlashInfer's chain by our op: µs more a call", 20, False, adapter_adds(("chain_speculative_sampling",))),
 ]

@@ -1,0 +1,124 @@
+"""Adapters: transformers' assisted generation with its own verification and with ours, and what a call adds."""
+
+import time
+
+import pytest
+import torch
+from harness import OURS, SEED
+from transformers.generation import utils
+
+import specdec_kernels as sd
+from specdec_kernels.engines import flashinfer, transformers
+from specdec_kernels.generate import load_model
+
+NEW, K = 64, 4
+B, V = 4, 8
+torch.manual_seed(SEED)
+P, Q = torch.rand(B, K + 1, V).softmax(-1), torch.rand(B, K, V).softmax(-1)
+LOGITS, DRAFTS = P[:, 0].log(), torch.randint(V, (B, K))
+ROWS, ROUNDS = torch.arange(B), (K + 1) * torch.arange(B)
+FILTERS = sd.Sampling.flashinfer(top_k=3, top_p=0.9)
+
+# Adapter and bare op, by the adapter's name.
+CALLS = {
+    "sampling_from_logits": (
+        lambda: flashinfer.sampling_from_logits(LOGITS, seed=SEED, offset=0),
+        lambda: sd.race_sample(LOGITS, seed=SEED, position=ROWS, nonce=0),
+    ),
+    "top_k_top_p_sampling_from_logits": (
+        lambda: flashinfer.top_k_top_p_sampling_from_logits(LOGITS, 3, 0.9, seed=SEED, offset=0),
+        lambda: sd.race_sample(LOGITS, seed=SEED, position=ROWS, nonce=0, sampling=FILTERS),
+    ),
+    "top_k_mask_logits": (
+        lambda: flashinfer.top_k_mask_logits(LOGITS, 3),
+        lambda: sd.cutoff(LOGITS, sampling=sd.Sampling.flashinfer(top_k=3)),
+    ),
+    "chain_speculative_sampling": (
+        lambda: flashinfer.chain_speculative_sampling(Q, DRAFTS, P, seed=SEED, offset=0),
+        lambda: sd.verify_chain(DRAFTS, P, Q, space="probs", seed=SEED, position=ROUNDS, nonce=0),
+    ),
+    "speculative_sampling": (
+        lambda: transformers.speculative_sampling(DRAFTS[:1], Q[:1].log(), K, P[:1].log()),
+        lambda: sd.verify_chain(DRAFTS[:1], P[:1].log(), Q[:1].log(), seed=SEED, position=0),
+    ),
+}
+
+
+@pytest.mark.parametrize("contender", [OURS, "bare op"])
+@pytest.mark.parametrize("name", CALLS)
+def bench_adapter(measure, name, contender, threads):
+    adapter, bare = CALLS[name]
+
+    def check(call):
+        torch.manual_seed(SEED)
+        found = call()
+        with sd.backend("reference"):
+            torch.manual_seed(SEED)
+            expected = call()
+        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+        assert all(torch.equal(*pair) for pair in pairs)
+
+    call = adapter if contender == OURS else bare
+    measure("adapter", contender, {"call": name, "threads": threads}, call, [()] * 3, check)
+
+
+class Timed:
+    """A verification that counts its seconds."""
+
+    def __init__(self, verify):
+        self.verify, self.seconds = verify, 0.0
+
+    def __call__(self, *args, **kwargs):
+        start = time.perf_counter()
+        try:
+            return self.verify(*args, **kwargs)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """With drafts of K tokens, and texts that have no end."""
+    target, draft = load_model("embedded:target"), load_model("embedded:draft")
+    target.model.generation_config.eos_token_id = None
+    config = draft.model.generation_config
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = K, "constant"
+    config.assistant_confidence_threshold, config.eos_token_id = 0.0, None
+    return target, draft
+
+
+LOOPS = {
+    OURS: {},
+    "transformers": {},
+    "our loop, rejection": {"custom_generate": transformers.generate, "method": "rejection", "k": K},
+    "our loop, race": {"custom_generate": transformers.generate, "method": "race", "k": K},
+}
+
+
+@pytest.mark.parametrize("contender", LOOPS)
+def bench_assisted_generation(measure, monkeypatch, pair, contender, threads):
+    """Of a text of 64 tokens; of transformers' loop the seconds of its verifications are printed as a share."""
+    target, draft = pair
+    text = torch.tensor([target.encode("ROMEO:")])
+    options = {"assistant_model": draft.model, "do_sample": True, "max_new_tokens": NEW} | LOOPS[contender]
+    if contender == OURS:
+        transformers.install()
+    timed = Timed(utils._speculative_sampling)
+    monkeypatch.setattr(utils, "_speculative_sampling", timed)
+    total = 0.0
+
+    def call():
+        nonlocal total
+        start = time.perf_counter()
+        row = target.model.generate(text, **options)
+        total += time.perf_counter() - start
+        assert row.shape[1] == text.shape[1] + NEW
+
+    case = {"new": NEW, "k": K, "threads": threads}
+    try:
+        measure("assisted generation", contender, case, call, [()], lambda run: run())
+    finally:
+        monkeypatch.undo()
+        transformers.uninstall()
+    if timed.seconds:
+        print(f"\n{contender}: verification {timed.seconds / total:.2%} of the time")
