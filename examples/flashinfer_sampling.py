@@ -20,7 +20,8 @@ def main() -> None:
 
     # FlashInfer verifies probabilities, after their filters.
     p, q = (flashinfer.top_k_renorm_probs(x.softmax(-1).flatten(0, 1), 50).view(x.shape) for x in (target, draft))
-    drafts = flashinfer.sampling_from_probs(q.flatten(0, 1), seed=7, offset=0).view(BATCH, DRAFTS)
+    rows = draft.flatten(0, 1)
+    drafts = flashinfer.top_k_top_p_sampling_from_logits(rows, 50, 1.0, seed=7, offset=0).view(BATCH, DRAFTS)
 
     accepted = torch.zeros(BATCH, dtype=torch.int32)
     emitted = torch.zeros(BATCH, dtype=torch.int32)

@@ -17,6 +17,8 @@ NEW = 24
 def main() -> None:
     # In float64 a model gives the same logits however many tokens it reads at once, so that a race is plain sampling.
     target, draft = load_model("embedded:target", dtype="float64"), load_model("embedded:draft", dtype="float64")
+    tokenizer = target.tokenizer
+    assert tokenizer is not None
     texts = [target.encode(prompt) for prompt in PROMPTS]
     width = max(map(len, texts))
     batch = {
@@ -36,7 +38,7 @@ def main() -> None:
     if not torch.equal(found["race"], found["plain"]):
         raise SystemExit("race: expected the text of plain sampling")
     for row in found["race"]:
-        print(repr(target.tokenizer.decode(row[row > 0], skip_special_tokens=True)))
+        print(repr(tokenizer.decode(row[row > 0], skip_special_tokens=True)))
 
     # transformers' own loop with our verification in it.
     transformers.install()
@@ -44,7 +46,7 @@ def main() -> None:
     one = torch.tensor([texts[0]])
     row = target.model.generate(one, assistant_model=draft.model, do_sample=True, max_new_tokens=NEW)[0]
     transformers.uninstall()
-    print(repr(target.tokenizer.decode(row, skip_special_tokens=True)))
+    print(repr(tokenizer.decode(row, skip_special_tokens=True)))
 
 
 if __name__ == "__main__":

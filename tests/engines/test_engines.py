@@ -2,6 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_engines_are_imported_when_they_are_used():
@@ -14,3 +19,11 @@ def test_engines_are_imported_when_they_are_used():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "none\nnone\n", done.stderr
+
+
+@pytest.mark.parametrize("engine", ["flashinfer", "transformers"])
+def test_example_runs(engine):
+    (example,) = ROOT.glob(f"examples/{engine}_*.py")
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

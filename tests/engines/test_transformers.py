@@ -220,8 +220,9 @@ class TestGenerate:
 
     def test_wrong_inputs(self, pair):
         ids = torch.tensor([[256, 82, 79, 77]])
-        with pytest.raises(ValueError, match="attention_mask: expected zeros on the left alone"):
-            written(pair, dict(input_ids=ids, attention_mask=torch.tensor([[1, 1, 1, 0]])))
+        for mask in ([1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]):
+            with pytest.raises(ValueError, match="attention_mask: expected zeros on the left alone"):
+                written(pair, dict(input_ids=ids, attention_mask=torch.tensor([mask])))
         with pytest.raises(ValueError, match="method: expected one of"):
             written(pair, dict(input_ids=ids), "medusa")
         cache = utils.DynamicCache(config=pair[0].model.config)
