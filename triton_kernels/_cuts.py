@@ -57,11 +57,8 @@ DRAFT_MET = tl.constexpr(NON_FINITE.value << 8)  # in a record's status: a draft
 
 
 @triton.jit
-def order_of(inverse, filter, rules):
-    """What filters multiply raw values by before they compare them. It does not matter where they are off."""
-    top_k, share, log_min_p = filter
-    filtered = (top_k > 0) | (share >= 0) | (log_min_p > -INFINITY)
-    return tl.where(filtered & (rules & BEFORE_TEMPERATURE != 0), 1.0, inverse), filtered
+def is_on(filter):
+    return (filter.top_k > 0) | (filter.share >= 0) | (filter.log_min_p > -INFINITY)
 
 
 @triton.jit
@@ -71,12 +68,12 @@ def cut_row(
 ):  # fmt: skip
     """A part of a row of logits is looked at (STAGE ``scan``), or its cut is found by one program (``cut``).
 
-    MET goes to the record's status if a value is bad. Returns what is found: the value and id of the last token kept,
-    -inf and -1 without filters; how many are kept; the sum of their weights, without filters the row's mass; the
-    largest value.
+    Raw values are multiplied by ``order`` before they are compared. MET goes to the record's status if a value is bad.
+    Returns what is found: the value and id of the last token kept, -inf and -1 without filters; how many are kept; the
+    sum of their weights, without filters the row's mass; the largest value.
     """
     top_k, share, log_min_p = filter
-    filtered = (top_k > 0) | (share >= 0) | (log_min_p > -INFINITY)
+    filtered = is_on(filter)
     after = ((top_k > 0) & (rules & AFTER_TOP_K != 0)) | ((log_min_p > -INFINITY) & (rules & AFTER_MIN_P != 0))
     weighed = (filtered == 0) | ((share >= 0) & (after == 0))
     law = Law(order, None)
@@ -174,7 +171,8 @@ def cuts_kernel(
         if (readable & (j < drafts + (0 if DRAFT else 1))) == 0:  # there is no such row
             return
     filter = Filter(k, share, log_min_p)
-    order, filtered = order_of(inverse, filter, rules)
+    filtered = is_on(filter)
+    order = tl.where(filtered & (rules & BEFORE_TEMPERATURE != 0), 1.0, inverse)
     row = Row(row_at(target, offset, ALIGNED), tl.where(live, vocab, 0))
     record, cut = records + records_row * n, cuts + CUT * n
     MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
@@ -198,7 +196,7 @@ def cuts_kernel(
         else:
             if filtered & (order != inverse):
                 barrier()  # the cut is stored
-                mass, top = kept_mass(row, Law(inverse, None, cut), scratch, value, min(LOOKED_AT, TILE))
+                mass, top = kept_mass(row, Law(inverse, None, cuts, n), scratch, value, min(LOOKED_AT, TILE))
             top, log_sum = tl.where(weighs, top, 0.0), tl.where(weighs, log_sum_of(mass), INFINITY)
         tl.store(known + known_row * n, top)
         tl.store(known + known_row * n + 1, log_sum)

@@ -13,6 +13,8 @@ from specdec_kernels.triton_kernels import _versions
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime import driver
 
+from specdec_kernels.ops._laws import FILTERED
+
 INTERPRETED = triton.knobs.runtime.interpret
 
 ANY_NUMBER = 2**31
@@ -222,7 +224,7 @@ def numbers_of(law):
 
 def is_filtered(law):
     """Whether sampling filters may be on."""
-    return law.rules & 16 != 0
+    return law.rules & FILTERED != 0
 
 
 def is_own(law, other):

@@ -25,16 +25,17 @@ class Law(NamedTuple):
     """How values become weights.
 
     ``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
-    weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cut`` points to what filters
-    keep, None if there are none: CUT words a row, of which ``kept`` speaks.
+    weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what
+    filters keep of rows, None without filters; ``row`` says which of them is meant.
     """
 
     inverse: tl.tensor
     greedy: tl.tensor
-    cut: tl.tensor = None
+    cuts: tl.tensor = None
+    row: tl.tensor = 0
 
 
-CUT = tl.constexpr(4)  # words; the last one is not used
+CUT = tl.constexpr(4)  # words of a row's cut; the last one is not used
 
 
 class Known(NamedTuple):
@@ -60,16 +61,17 @@ def keeps(x, columns, there, law):
     The words of a cut: the smallest value kept, the last column kept that has it, what raw values are multiplied by
     before they are compared.
     """
-    value = tl.load(law.cut, mask=there, other=0.0)
-    last = tl.load(law.cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)
-    v = scaled(x, tl.load(law.cut + 2, mask=there, other=0.0))
+    cut = law.cuts + CUT * law.row
+    value = tl.load(cut, mask=there, other=0.0)
+    last = tl.load(cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)
+    v = scaled(x, tl.load(cut + 2, mask=there, other=0.0))
     return (v > value) | ((v == value) & (columns <= last))
 
 
 @triton.jit
 def kept(x, columns, there, law):
     """Raw values of a row, with -inf in place of those that its filters drop."""
-    if law.cut is None:
+    if law.cuts is None:
         return x
     else:
         return tl.where(keeps(x, columns, there, law), x, -INFINITY)

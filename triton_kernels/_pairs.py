@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._laws import CUT, Law, unclean_groups
+from specdec_kernels.triton_kernels._laws import Law, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     NON_FINITE,
     PARAMETER,
@@ -71,13 +71,11 @@ def laws_kernel(
         draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
     record = counters + 8 * row
-    target_cut = None if target_cuts is None else target_cuts + CUT * row
-    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
     last, _, _ = learn_pair(
         Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab),
-        Law(inverse if TARGET == "logits" else None, greedy, target_cut), key_at(record + 4),
+        Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row), key_at(record + 4),
         Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab),
-        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut), draft_map,
+        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row), draft_map,
         record, partials + 2 * mass_items_of(vocab) * row, figures + 4 * row, tl.program_id(1), tl.num_programs(1),
         TILE, TILES,
     )  # fmt: skip

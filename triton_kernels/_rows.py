@@ -351,7 +351,7 @@ def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
     """
     first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
     bad = first < 0
-    if law.cut is not None:
+    if law.cuts is not None:
         pass
     elif law.greedy is not None:
         if law.greedy:
@@ -368,7 +368,7 @@ def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
 def finish_row(row, law, draft_map, key, items, own, ITEMS: tl.constexpr):
     """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
-    if law.cut is not None:
+    if law.cuts is not None:
         top, log_sum = tl.load(own), tl.load(own + 1)
     elif law.greedy is not None:
         if law.greedy:

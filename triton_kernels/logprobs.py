@@ -52,7 +52,7 @@ def logprobs_kernel(
     token = tl.load(tokens + i * tokens_outer + j * tokens_inner).to(tl.int64)
     asked = live & ((token != -1) | (most > 0))
     in_range = asked & (token >= 0) & (token < vocab)
-    law = Law(inverse, None, cuts + CUT * row)
+    law = Law(inverse, None, cuts, row)
     own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(asked, vocab, 0))
     record = counters + 4 * row
     raw = tl.load(own.at + token, mask=in_range, other=-INFINITY).to(tl.float32)

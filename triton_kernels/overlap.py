@@ -2,7 +2,7 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, known_at, probabilities
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term
 from specdec_kernels.triton_kernels._pairs import (
     launch_laws,
@@ -46,10 +46,8 @@ def overlap_kernel(
         target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
         draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
-    target_cut = None if target_cuts is None else target_cuts + CUT * row
-    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
-    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cut)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut)
+    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
     draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     own, record = figures + 4 * row, counters + 8 * row

@@ -2,7 +2,7 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law
+from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import (
     NOBODY,
     NON_FINITE,
@@ -48,7 +48,7 @@ def race_sample_kernel(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
-    law = Law(inverse if SPACE == "logits" else None, greedy, None if cuts is None else cuts + CUT * row)
+    law = Law(inverse if SPACE == "logits" else None, greedy, cuts, row)
     record = counters + 4 * row
     first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)

@@ -6,7 +6,7 @@ does not wait for the stores of other waves.
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, known_at, probabilities
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     draft_prob_of,
@@ -65,10 +65,8 @@ def residual_kernel(
     )  # fmt: skip
     share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
     flags |= bad_h | bad_share
-    target_cut = None if target_cuts is None else target_cuts + CUT * row
-    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
-    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cut)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut)
+    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
     draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     probs = row_at(probs, row * vocab, ALIGNED)

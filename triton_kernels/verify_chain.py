@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, keeps, known_at
+from specdec_kernels.triton_kernels._laws import Law, keeps, known_at
 from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
@@ -95,7 +95,7 @@ def slot_accepts(
 ):  # fmt: skip
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` are."""
     p, bad = probability_at(target, token, in_range, target_law, p_known, None)
-    if target_law.cut is not None:  # over-acceptance does not bring back what filters drop
+    if target_law.cuts is not None:  # over-acceptance does not bring back what filters drop
         x = tl.load(target.at + token, mask=in_range, other=0.0).to(tl.float32)
         in_range = in_range & keeps(x, token, in_range, target_law)
     q = 1.0
@@ -186,14 +186,12 @@ def walk(
         h = tl.full([CHUNK], 1.0, tl.float32)
         bad_h = tl.zeros([CHUNK], tl.int32)
         drafted, q_known = None, None
-        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * slot)
+        p_law = Law(target_law.inverse, None, target_law.cuts, target_law.row + slot)
         q_law = draft_law
         if draft is not None:
             h, bad_h = share_at(chain, draft_prob, draft_prob_value, slot)
             drafted, q_known = row_of(draft, slot, ALIGNED), known_at(own + 2, draft_law, here)
-            q_law = Law(
-                draft_law.inverse, draft_law.greedy, None if draft_law.cut is None else draft_law.cut + CUT * slot
-            )
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, draft_law.row + slot)
         accepted, bad = slot_accepts(
             slot, token, in_range, row_of(target, slot, ALIGNED), p_law, drafted, q_law, draft_map,
             known_at(own, target_law, here), q_known, h, epsilon, noise,
@@ -270,18 +268,13 @@ def verify_chain_kernel(
         slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
         entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, row,
     )  # fmt: skip
-    target_law = Law(
-        inverse if TARGET == "logits" else None, None, None if target_cuts is None else target_cuts + CUT * row
-    )  # fmt: skip
+    target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(
         row_at(target, row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
     )  # fmt: skip
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(
-            draft_inverse if DRAFT == "logits" else None, draft_greedy,
-            None if draft_cuts is None else draft_cuts + CUT * row,
-        )  # fmt: skip
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
         draft_rows = Rows(
             row_at(draft, draft_at * draft_row if RAGGED else entry * draft_request, ALIGNED), draft_row, draft_vocab
         )  # fmt: skip
@@ -305,24 +298,22 @@ def verify_chain_kernel(
             record = records + 4 * slot
             token = token_at(chain, slot)
             target_slot = row_of(target_rows, slot, ALIGNED)
-            cut = None if target_law.cut is None else target_law.cut + CUT * slot
             if racing:
                 race_slot(
-                    target_slot, Law(target_law.inverse, greedy, cut), noise, slot, token, chunks > max_drafts, record,
-                    request, split, splits, TILE,
+                    target_slot, Law(target_law.inverse, greedy, target_cuts, row + slot), noise, slot, token,
+                    chunks > max_drafts, record, request, split, splits, TILE,
                 )  # fmt: skip
             elif LEARNS:
                 h, draft_slot, q_law = 1.0, None, None
                 if draft is not None:
                     h, _ = share_at(chain, draft_prob, draft_prob_value, slot)
                     draft_slot = row_of(draft_rows, slot, ALIGNED)
-                    draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * slot
-                    q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
+                    q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + slot)
                 walking = (token != -1) | (h < 1.0)
                 if walking:
                     learn_slot(
-                        target_slot, Law(target_law.inverse, None, cut), draft_slot, q_law, draft_map, h, share, noise,
-                        slot, token, record, request, figures + 4 * slot,
+                        target_slot, Law(target_law.inverse, None, target_cuts, row + slot), draft_slot, q_law,
+                        draft_map, h, share, noise, slot, token, record, request, figures + 4 * slot,
                         items + 2 * mass_items_of(vocab) * (row + slot), split, splits, TILE, TILES,
                     )  # fmt: skip
                 walking = walking & (token != -1)
@@ -349,9 +340,8 @@ def verify_chain_kernel(
             excluded = tl.where(refused < vocab, refused, -1)
         else:
             draft_n = row_of(draft_rows, n, ALIGNED)
-            draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * n
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
-        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * n)
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + n)
+        p_law = Law(target_law.inverse, None, target_cuts, row + n)
         if FILTERED:
             met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
         target_n = row_of(target_rows, n, ALIGNED)

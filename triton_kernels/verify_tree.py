@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at, probabilities, unclean_groups
+from specdec_kernels.triton_kernels._laws import Known, Law, known_at, probabilities, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     GROUP,
     LARGEST,
@@ -314,16 +314,11 @@ def verify_tree_kernel(
         parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
     )  # fmt: skip
     row = nodes * b
-    target_law = Law(
-        inverse if TARGET == "logits" else None, None, None if target_cuts is None else target_cuts + CUT * row
-    )  # fmt: skip
+    target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(
-            draft_inverse if DRAFT == "logits" else None, draft_greedy,
-            None if draft_cuts is None else draft_cuts + CUT * row,
-        )  # fmt: skip
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
         draft_rows = Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab)
     records = counters + nodes * ROW * b
     request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
@@ -346,22 +341,20 @@ def verify_tree_kernel(
         while node < end:
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
             target_node = row_of(target_rows, node, ALIGNED)
-            cut = None if target_law.cut is None else target_law.cut + CUT * node
             if racing:
                 race_node(
-                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy, cut), later(noise, depth),
-                    records, request, split, splits, TILE,
+                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy, target_cuts, row + node),
+                    later(noise, depth), records, request, split, splits, TILE,
                 )  # fmt: skip
             elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
                 if next_child(tree, node, node, below) < below:
                     draft_node, q_law = None, None
                     if draft is not None:
                         draft_node = row_of(draft_rows, node, ALIGNED)
-                        draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * node
-                        q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
+                        q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
                     try_node(
-                        tree, node, below, nodes, target_node, Law(target_law.inverse, None, cut), draft_node, q_law,
-                        draft_map, later(noise, depth), records, request, figures + 4 * node,
+                        tree, node, below, nodes, target_node, Law(target_law.inverse, None, target_cuts, row + node),
+                        draft_node, q_law, draft_map, later(noise, depth), records, request, figures + 4 * node,
                         items + 2 * mass_items_of(vocab) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
                         FILTERED, TILE, TILES,
                     )  # fmt: skip
@@ -384,9 +377,8 @@ def verify_tree_kernel(
             children = (tree, node, tl.where(tried, nodes, 0))
         else:
             draft_node = row_of(draft_rows, node, ALIGNED)
-            draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * node
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
-        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * node)
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
+        p_law = Law(target_law.inverse, None, target_cuts, row + node)
         taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
         if draw_part(
