@@ -19,6 +19,7 @@ INTERPRETED = triton.knobs.runtime.interpret
 
 ANY_NUMBER = 2**31
 POINTERS, SIZES = ("target", "draft", "probs", "mask"), ("vocab", "draft_vocab")  # all that code may depend on
+EDITS = "edits"
 _here = contextlib.nullcontext()
 _workspaces = threading.local()
 
@@ -37,24 +38,28 @@ class Programs:
 
     Triton's own launch looks at each of some 70 arguments anew. But a program depends on these only: the device, the
     warps, the constants, the vocabularies, which tensors there are and their types, and what Triton wants to know of
-    ``POINTERS`` (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types that they are
-    annotated with.
+    ``POINTERS`` and of ``EDITS`` (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types
+    that they are annotated with.
     """
 
     def __init__(self, parameters):
         self.found = {}
         self._all = tuple_of([p.name for p in parameters])
         self._numbers = tuple_of([p.name for p in parameters if p.annotation is tl.constexpr or p.name in SIZES])
-        self._tensors = tuple_of([p.name for p in parameters if p.annotation is inspect.Parameter.empty])
+        untyped = [p.name for p in parameters if p.annotation is inspect.Parameter.empty]
+        self._tensors, self._edited = tuple_of([name for name in untyped if name != EDITS]), EDITS in untyped
         self._pointers = tuple_of([p.name for p in parameters if p.name in POINTERS])
 
     def key(self, device, num_warps, arguments):
         """What decides which program a launch needs."""
         seen = seen_of(device)
+        edits = ()
+        if self._edited and arguments[EDITS].by_row is not None:
+            edits = [(x.dtype, seen(x, align=True)) if hasattr(x, "dtype") else type(x) for x in arguments[EDITS]]
         return (
             device, num_warps, self._numbers(arguments),
             *[None if x is None else x.dtype for x in self._tensors(arguments)],
-            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)],
+            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)], *edits,
         )  # fmt: skip
 
     def launch(self, kernel, grid, num_warps, arguments):

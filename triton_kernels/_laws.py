@@ -4,10 +4,12 @@ A law, its row and what is known of the row are separate arguments. Before Trito
 be part of another tuple, cannot be returned and cannot be compared with None.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels._edits import Edits, Place
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NOBODY,
@@ -21,18 +23,15 @@ from specdec_kernels.triton_kernels._math import (
 )
 
 
-class Law(NamedTuple):
-    """How values become weights.
+_EDITED = (*Place._fields, *Edits._fields)
+Law = namedtuple("Law", ("inverse", "greedy", "cuts", "row", *_EDITED), defaults=(None, 0, *(None for _ in _EDITED)))
+Law.__doc__ = """How values become weights.
 
-    ``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
-    weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what
-    filters keep of rows, None without filters; ``row`` says which of them is meant.
-    """
-
-    inverse: tl.tensor
-    greedy: tl.tensor
-    cuts: tl.tensor = None
-    row: tl.tensor = 0
+``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
+weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what filters
+keep of rows, None without filters; ``row`` says which of them is meant. The rest is the row's ``Place`` and the
+``Edits``.
+"""
 
 
 CUT = tl.constexpr(4)  # words of a row's cut; the last one is not used
@@ -75,6 +74,17 @@ def kept(x, columns, there, law):
         return x
     else:
         return tl.where(keeps(x, columns, there, law), x, -INFINITY)
+
+
+@triton.jit
+def epsilon_at(epsilon, x, there, law):
+    """The epsilon of tokens with these values: over-acceptance does not bring back what filters or edits took out."""
+    if law.by_row is not None:
+        epsilon = tl.where(x > -INFINITY, epsilon, 0.0)
+    elif law.cuts is not None:
+        cut = tl.load(law.cuts + CUT * law.row, mask=there, other=0.0)
+        epsilon = tl.where(x > -INFINITY, epsilon, tl.where(cut > -INFINITY, 0.0, epsilon))
+    return epsilon
 
 
 @triton.jit

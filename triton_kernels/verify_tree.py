@@ -15,9 +15,10 @@ child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
+from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Known, Law, known_at
 from specdec_kernels.triton_kernels._math import (
     NOBODY,
@@ -189,7 +190,7 @@ def verify_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, items,
-    target_cuts, draft_cuts,
+    target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -239,10 +240,15 @@ def verify_tree_kernel(
         while node < end:
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
             target_node = row_of(target_rows, node, ALIGNED)
+            place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+            if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+                if bad_bias != 0:
+                    tl.atomic_or(records + node * ROW + FLAGS, bad_bias, sem="relaxed")
             if racing:
                 race_node(
-                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy, target_cuts, row + node),
-                    later(noise, depth), records, request, split, splits, TILE,
+                    tree, node, below, nodes, target_node,
+                    Law(target_law.inverse, greedy, target_cuts, row + node, *place, *edits), later(noise, depth),
+                    records, request, split, splits, TILE,
                 )  # fmt: skip
             elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
                 if next_child(tree, node, node, below) < below:
@@ -251,14 +257,16 @@ def verify_tree_kernel(
                         draft_node = row_of(draft_rows, node, ALIGNED)
                         q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
                     try_node(
-                        tree, node, below, nodes, target_node, Law(target_law.inverse, None, target_cuts, row + node),
-                        draft_node, q_law, draft_map, later(noise, depth), records, request, figures + 4 * node,
+                        tree, node, below, nodes, target_node,
+                        Law(target_law.inverse, None, target_cuts, row + node, *place, *edits), draft_node, q_law,
+                        draft_map, later(noise, depth), records, request, figures + 4 * node,
                         items + 2 * mass_items_of(vocab) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
                         FILTERED, TILE, TILES,
                     )  # fmt: skip
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             node, depth = next_node(tree, node + chunks, chunks, front, end)
         if is_last(request + DONE, splits * chunks):
+            flags |= request_status(edits, entry, 0, live, vocab)
             finish_walk(
                 tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
                 path + b * path_request, num_accepted + b, status + b, max_depth,
@@ -276,7 +284,8 @@ def verify_tree_kernel(
         else:
             draft_node = row_of(draft_rows, node, ALIGNED)
             q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
-        p_law = Law(target_law.inverse, None, target_cuts, row + node)
+        place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+        p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
         taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
         if draw_part(
@@ -284,7 +293,7 @@ def verify_tree_kernel(
             figures + 4 * node, request, noise, split, splits, TILE,
         ):  # fmt: skip
             token, met = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
-            flags = tl.load(status + b) | met
+            flags = tl.load(status + b) | met | bad_bias
             barrier()  # all warps have read
             tl.store(tokens + b * tokens_request + depth, token, mask=live)
             tl.store(status + b, flags)
@@ -316,14 +325,15 @@ def verify_tree(call):
     words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
-        *call.noise,
+        *call.noise, *call.edits.by_entry(),
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, figures + words * rows)
+        edits = _edits.arguments(call, call.draft_tokens, call.parents)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, index, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0), scratch[figures:],
-            requests, nodes,
+            call, draft, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
+            scratch[figures:], requests, nodes,
         )  # fmt: skip
         arguments = dict(
             draft_map=None if race else call.draft_map, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
@@ -337,7 +347,7 @@ def verify_tree(call):
         ) | {
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
-            **index, **cuts,
+            **index, **cuts, **edits,
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.noise(call.noise, "request"),
