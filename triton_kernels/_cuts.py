@@ -243,7 +243,7 @@ def launch_cuts(
     """
     vocab, ragged = rows.shape[-1], cu_drafts is not None
     stored = len(rows) + draft * requests if ragged else requests * width
-    tile, tiles, warps = _launch.tile_of(vocab)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     if requests * count:
         numbers = {
             key: value

@@ -322,6 +322,11 @@ def sealed(number):
     return 2**61 + 2 * number + 1
 
 
+def most_registers(arguments):
+    """A limit for rejection with edits: three programs of 128 threads fit. Left alone, ptxas spills to fit in four."""
+    return 168 if arguments["edits"] is not NO_EDITS and arguments["METHOD"] == "rejection" else None
+
+
 def is_on(edit):
     """Whether there are edits."""
     return any(map(operator.is_not, edit, _NO_EDIT)) and edit.on()

@@ -141,10 +141,13 @@ def multiprocessors(device):
 
 
 @functools.cache
-def tile_of(vocab):
-    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary only, so nothing else recompiles."""
-    tile = min(4096, max(128, triton.next_power_of_2(vocab)))
-    return tile, -(-vocab // tile), max(1, tile // 1024)
+def tile_of(vocab, edited=False):
+    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary, and on whether there are edits.
+
+    A thread has 32 tokens at once. Where they are edited it has 8, for it needs several numbers for each.
+    """
+    tile = min(1024 if edited else 4096, max(128, triton.next_power_of_2(vocab)))
+    return tile, -(-vocab // tile), max(1, tile // (256 if edited else 1024))
 
 
 # Triton's functions are made for kernels, too: on the host they take microseconds, and integers are remembered.

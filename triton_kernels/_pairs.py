@@ -6,7 +6,7 @@ status, the key of the target's argmax (two words), which rows of probabilities 
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at
 from specdec_kernels.triton_kernels._laws import Law, unclean_groups
@@ -128,12 +128,11 @@ def words_of(call):
     return 4 + _launch.mass_items_of(vocab) + _cuts.words_of(vocab, call.target_law, call.draft_law)
 
 
-def launch_laws(call, counters, scratch, rows, tile, tiles, warps):
+def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
     """Launches what finds the laws of rows, if it is needed. Returns the arguments that the next kernel shares."""
     target, draft = call.target, call.draft
     outer, inner, vocab = target.shape
     index = _launch.index(call.request_index, draft)
-    edits = _edits.arguments(call)
     items = scratch[4 * rows :]
     cuts = _cuts.launch_pair(
         call, draft, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),

@@ -64,14 +64,15 @@ def cutoff(call):
     count = outer * inner
     if count == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.search_words_of(vocab)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, 4 * count, count * words)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
             **_launch.index(call.request_index, *_launch.numbers_of(law), *call.edits.by_entry()),
-            **_edits.arguments(call),
+            **edits,
             **_launch.number("temperature", law.temperature, "outer", "inner"),
             **_launch.number("top_k", law.top_k, "outer", "inner"),
             **_launch.number("top_p", law.top_p, "outer", "inner"),

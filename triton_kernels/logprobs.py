@@ -103,7 +103,8 @@ def logprobs(call):
     count = outer * inner
     if count == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     index = _launch.index(call.request_index, *_launch.numbers_of(law), *call.edits.by_entry())
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
@@ -111,7 +112,6 @@ def logprobs(call):
         counters, scratch = _launch.workspace(rows, 4 * count, keys + (words + tiles) * count)
         known, counts = scratch[keys:], scratch[keys + words * count :].view(torch.int32)
         places = _cuts.Places(known, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
-        edits = _edits.arguments(call)
         cuts = _cuts.launch_cuts(
             rows, law, index, places, known[2 * count :], outer, inner, inner, edits,
             tokens=None if most else call.tokens,

@@ -1,7 +1,7 @@
 """How well a draft law covers a target law: sums over pairs of tiles, added up by the last program of a row."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term
@@ -96,9 +96,10 @@ def overlap(call):
     rows = outer * inner
     if rows == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
-        shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
+        shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         sums = dict(accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status)
         _launch.launch(overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, shared | sums)

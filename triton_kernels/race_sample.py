@@ -82,12 +82,12 @@ def race_sample(call):
     count = outer * inner
     if count == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.words_of(vocab, call.law)
     index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, *call.edits.by_entry())
     with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, 4 * count, words * count)
-        edits = _edits.arguments(call)
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch, edits)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),

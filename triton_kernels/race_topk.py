@@ -103,13 +103,13 @@ def race_topk(call):
     count, k = outer * inner, call.tokens.shape[-1]
     if count * k == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.words_of(vocab, call.law)
     index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, *call.edits.by_entry())
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * k
         counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
-        edits = _edits.arguments(call)
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:], edits)
         arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,

@@ -5,7 +5,7 @@ does not wait for the stores of other waves.
 """
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, epsilon_at, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
@@ -124,10 +124,11 @@ def residual(call):
     rows = outer * inner
     if rows == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
-        shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
+        shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         arguments = shared | {
             "ALIGNED": _launch.aligned(target, call.draft, call.probs),
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),

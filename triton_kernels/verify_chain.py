@@ -389,6 +389,9 @@ def verify_chain_kernel(
             )  # fmt: skip
 
 
+verify_chain_kernel.most_registers = _edits.most_registers
+
+
 def verify_chain(call):
     """The verdict of each request, as ``specdec_kernels.verify_chain`` has it."""
     requests, width = call.tokens.shape
@@ -397,7 +400,8 @@ def verify_chain(call):
     target, ragged = call.target, call.cu_drafts is not None
     vocab = target.shape[-1]
     rows = target.shape[0] if ragged else requests * width
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
     draft = None if race else call.draft
@@ -411,7 +415,6 @@ def verify_chain(call):
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, figures + words * rows)
-        edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, width,

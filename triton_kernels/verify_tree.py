@@ -303,7 +303,8 @@ def verify_tree_kernel(
 
 def most_registers(arguments):
     """A limit where children are tried against a draft law: four programs of 128 threads then fit a multiprocessor."""
-    return 128 if arguments["STAGE"] == "scan" and arguments["draft"] is not None else None
+    tries = arguments["STAGE"] == "scan" and arguments["draft"] is not None
+    return _edits.most_registers(arguments) or (128 if tries else None)
 
 
 verify_tree_kernel.most_registers = most_registers
@@ -316,7 +317,8 @@ def verify_tree(call):
     if requests == 0:
         return
     rows = requests * nodes
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call, call.draft_tokens, call.parents)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
     draft = None if race else call.draft
@@ -330,7 +332,6 @@ def verify_tree(call):
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, figures + words * rows)
-        edits = _edits.arguments(call, call.draft_tokens, call.parents)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, nodes,
