@@ -132,7 +132,7 @@ def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
     """Launches what finds the laws of rows, if it is needed. Returns the arguments that the next kernel shares."""
     target, draft = call.target, call.draft
     outer, inner, vocab = target.shape
-    index = _launch.index(call.request_index, draft)
+    index = _launch.index(call.request_index, draft, edit=call.edits)
     items = scratch[4 * rows :]
     cuts = _cuts.launch_pair(
         call, draft, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),

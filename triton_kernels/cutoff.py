@@ -71,7 +71,7 @@ def cutoff(call):
         counters, scratch = _launch.workspace(rows, 4 * count, count * words)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
-            **_launch.index(call.request_index, *_launch.numbers_of(law), *call.edits.by_entry()),
+            **_launch.index(call.request_index, *_launch.numbers_of(law), edit=call.edits),
             **edits,
             **_launch.number("temperature", law.temperature, "outer", "inner"),
             **_launch.number("top_k", law.top_k, "outer", "inner"),

@@ -105,7 +105,7 @@ def logprobs(call):
         return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
-    index = _launch.index(call.request_index, *_launch.numbers_of(law), *call.edits.by_entry())
+    index = _launch.index(call.request_index, *_launch.numbers_of(law), edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
         words = CUT.value + 2 + _cuts.search_words_of(vocab)

@@ -106,7 +106,7 @@ def race_topk(call):
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.words_of(vocab, call.law)
-    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, *call.edits.by_entry())
+    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * k
         counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)

@@ -410,7 +410,7 @@ def verify_chain(call):
     words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, None if ragged else call.draft, *_launch.numbers_of(call.target_law),
-        *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, *call.edits.by_entry(),
+        *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0

@@ -327,7 +327,7 @@ def verify_tree(call):
     words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
-        *call.noise, *call.edits.by_entry(),
+        *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
