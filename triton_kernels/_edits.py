@@ -324,7 +324,7 @@ def sealed(number):
 
 def most_registers(arguments):
     """A limit for rejection with edits: three programs of 128 threads fit. Left alone, ptxas spills to fit in four."""
-    return 168 if arguments["edits"] is not NO_EDITS and arguments["METHOD"] == "rejection" else None
+    return 168 if arguments["edits"].by_row is not None and arguments["METHOD"] == "rejection" else None
 
 
 def is_on(edit):

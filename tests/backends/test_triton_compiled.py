@@ -63,7 +63,8 @@ def test_kernels_compile(arch, tmp_path):
         assert row["faults"] == [], row["kernel"]
         assert row.get("unseen", []) == []
         loads_rows = arch != "gfx942" and row["kernel"] not in NO_ROWS
-        assert not loads_rows or row["vector_loads"] >= 4, "rows are to load 16 bytes a lane"
+        # A thread has 8 tokens of an edited tile, else 32.
+        assert not loads_rows or row["vector_loads"] >= (1 if edited else 4), "rows are to load 16 bytes a lane"
 
     assert sum("unseen" in row for row in found) == 1
     # Kernels that stay without a ticket: what they store is read after the launch.

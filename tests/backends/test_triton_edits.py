@@ -79,11 +79,16 @@ def noise(rows):
     return {"seed": 5, "position": torch.arange(len(rows), device=rows.device)}
 
 
+def listed(rows, edits, **_):
+    """A token of each row that has a bias, if the row has a list of ten."""
+    return torch.arange(len(rows), device=rows.device) if edits is None else edits.bias[0][1::10][: len(rows)].long()
+
+
 ON_ROWS = {
     "race_sample": lambda rows, **options: race_sample(rows, **noise(rows), **options),
     "race_topk": lambda rows, **options: race_topk(rows, 3, **noise(rows), **options),
     "cutoff": cutoff,
-    "logprobs": lambda rows, **options: logprobs(rows, rows[:, :20].argmax(-1), top=2, **options),
+    "logprobs": lambda rows, **options: logprobs(rows, listed(rows, **options), top=2, **options),
     "residual": lambda rows, **options: residual(rows, rows.flip(-1), epsilon=0.01, **options),
     "overlap": lambda rows, **options: overlap(rows, rows.flip(-1), **options),
 }
@@ -110,7 +115,7 @@ def test_rows(op):
 
 CHAINS = {
     "race": {"draft": None, "method": "race"},
-    "rejection": {"epsilon": torch.tensor([0.3, 0.0, 0.5]).repeat(2), "draft_prob": 0.8},
+    "rejection": {"epsilon": torch.tensor([0.3, 0.0, 0.0]).repeat(6), "draft_prob": 0.8},
     "one-hot": {"draft": None},
     "race, filtered": {"draft": None, "method": "race", "temperature": None, "sampling": mixed(6)},
     "rejection, filtered": {"temperature": None, "sampling": mixed(6), "draft_sampling": mixed(6, 1)},
@@ -121,10 +126,10 @@ CHAINS = {
     "kind, bias_by_row", [*((kind, True) for kind in CHAINS), ("race", False), ("rejection", False)]
 )
 def test_chains(kind, bias_by_row):
-    call = on_grid(chain_call(3, requests=6, slots=2, vocabulary=V)) | {
-        "temperature": torch.tensor([1.0, 0.0, 0.7]).repeat(2)
-    }
-    edits = spoiled(edits_of(6, 3, bias_by_row=bias_by_row))
+    count = 18 if kind == "rejection" else 6
+    call = on_grid(chain_call(3, requests=count, slots=2, vocabulary=V))
+    call["temperature"] = torch.tensor([1.0, 0.0, 0.7]).repeat(count // 3)
+    edits = spoiled(edits_of(count, 3, bias_by_row=bias_by_row))
     assert_same_verdict(verify_chain, call | CHAINS[kind], edits=edits)
 
 
@@ -146,29 +151,35 @@ def test_trees(kind):
     call = {name: x for name, x in call.items() if name not in ("epsilon", "draft_prob")}
     for b in range(0, 6, 2):
         call["parents"][b] = torch.tensor([-1, 0, 0, 2, 3])
-    assert_same_verdict(verify_tree, call, edits=spoiled(edits_of(6, 5, bias_by_row=kind != "race")))
+    call["draft_tokens"][:, 0] = call["target"][:, 0].nan_to_num(-9.0).argmax(-1)  # counts nowhere
+    edits = edits_of(6, 5, bias_by_row=kind != "race")
+    assert_same_verdict(verify_tree, call, edits=spoiled(edits._replace(presence=4 * edits.presence)))
 
 
 def test_rows_of_several_tiles(monkeypatch):
-    """However many programs share a row, whatever part of a list a tile needs."""
-    size = 8300
-    rows = 2 * torch.randn(3, size, generator=torch.Generator().manual_seed(1))
-    edits = random_edits(3, vocabulary=size, seed=4)
-    tokens, values, cu = (x.clone() for x in edits.bias)
-    swapped = tokens[cu[1] + 40 : cu[1] + 42].flip(0)
-    tokens[cu[1] + 40 : cu[1] + 42] = swapped
-    tokens[cu[2]] = size - 1  # nothing after it rises
-    edits = edits._replace(bias=(tokens, 4 * values, cu), pending=torch.randint(size, (3, 3)).int())
+    """However many programs share a row. Four rows have their winners at the ends of tiles."""
+    size, entries = 3000, 300
+    ends = torch.tensor([0, 1023, 1024, 2999])
+    tokens = torch.cat([ends, 1100 + torch.arange(entries - 4)]).sort().values.repeat(6, 1)
+    values = torch.randn(6, entries, generator=torch.Generator().manual_seed(1))
+    values[:4][tokens[:4] == ends[:, None]] = 40.0
+    tokens[4, 140:142] = tokens[4, 140:142].flip(0)
+    tokens[5, 0] = size - 1  # nothing after it rises
+    bias = tokens.flatten().int(), values.flatten(), entries * torch.arange(7, dtype=torch.int32)
+    edits = random_edits(6, vocabulary=size, seed=4)._replace(bias=bias, allowed=None)
+    rows = 2 * torch.randn(6, size, generator=torch.Generator().manual_seed(1))
 
     def run(rows):
-        status = torch.full((3,), -77, dtype=torch.int32, device=rows.device)
+        status = torch.full((6,), -77, dtype=torch.int32, device=rows.device)
         where = tree_map(on_device, edits) if rows.device.type != "cpu" else edits
         return race_sample(rows, **noise(rows), edits=where, status=status), status
 
     for machine in (0, 10_000):
         monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-        for one, other in zip(*both(run, rows), strict=True):
-            assert torch.equal(one, other)
+        expected, found = both(run, rows)
+        assert all(map(torch.equal, expected, found))
+        assert torch.equal(found[0][:4], ends)
+        assert found[1].tolist() == [0, 0, 0, 0, 8, 8]
 
 
 def launches_of(run, monkeypatch):
