@@ -24,8 +24,8 @@ MOST_SPILLED = 160
 MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "cutoff: scan", "cutoff: cut", "race_sample, filtered: scan",
-    "race_sample, filtered: cut", "cutoff, edited: scan", "cutoff, edited: cut", "logprobs: scan", "logprobs: cut", "tree_mask", "tree_positions", "compact_kv",
-    "coin", "count_tokens",
+    "race_sample, filtered: cut", "logprobs: scan", "logprobs: cut", "tree_mask", "tree_positions", "compact_kv",
+    "coin", "count_tokens", "cutoff, edited: scan", "cutoff, edited: cut",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)}
 
