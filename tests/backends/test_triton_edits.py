@@ -23,7 +23,7 @@ from specdec_kernels import (
 from tests.backends.test_triton_filters import assert_same_verdict, mixed, on_grid
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import chain_call, ragged
-from tests.support.edits import random_edits
+from tests.support.edits import bits_of, random_edits
 from tests.support.trees import tree_call
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -44,7 +44,7 @@ def spoiled(edits, spans=None):
         for row, bad in zip(begins.tolist()[::2], (V, -1, 3, 4, 5), strict=False):
             tokens[row + size // 2] = bad  # the ones after it may still rise
     cu[..., -1] = MOST
-    counts = torch.where(edits.output_counts > 2, MOST - 1, edits.output_counts)
+    counts = torch.where(edits.output_counts > 3, MOST - 1, edits.output_counts)
     pending = edits.pending.clone()
     pending[:, -1] = pending[:, 0]
     pending[0, 1], pending[4, 1] = V, -2
@@ -55,7 +55,7 @@ def spoiled(edits, spans=None):
 
 
 def edits_of(*lead, seed=1, **options):
-    """Many entries: a span has ten."""
+    """Edits that change many tokens: a span has ten entries, and a third of the tokens was seen."""
     edits = random_edits(*lead, vocabulary=V, seed=seed, **options)
     places = lead if options.get("bias_by_row") else lead[:1]
     count, size = torch.Size(places).numel(), 10
@@ -63,7 +63,12 @@ def edits_of(*lead, seed=1, **options):
     tokens = torch.rand(count, V, generator=generator).topk(size, -1).indices.sort(-1).values
     begins = size * torch.arange(count + 1, dtype=torch.int32)
     spans = torch.stack([begins[:-1], begins[1:]], -1).view(*places, 2) if options.get("bias_by_row") else begins
-    return edits._replace(bias=(tokens.flatten().int(), torch.randn(count * size, generator=generator), spans))
+    seen = torch.rand(lead[0], V, generator=generator) < 0.3
+    counts = torch.where(seen, torch.randint(1, 5, seen.shape, generator=generator), -1).int()
+    return edits._replace(
+        bias=(tokens.flatten().int(), torch.randn(count * size, generator=generator), spans),
+        output_mask=bits_of([row.nonzero().flatten().tolist() for row in seen], V), output_counts=counts,
+    )  # fmt: skip
 
 
 def rows_of(*lead, seed=0):
