@@ -31,19 +31,16 @@ V = 70  # no whole number of words
 MOST = 2**31 - 1
 
 
-def spoiled(edits, spans=None):
-    """Edits of six places with values out of range in each place, and whatever else is rare."""
+def spoiled(edits):
+    """Edits of six places or more, with values out of range in each, and whatever else is rare."""
     repetition, frequency, presence = (x.clone() for x in (edits.repetition, edits.frequency, edits.presence))
     repetition[1], frequency[2], presence[3] = 0.0, torch.nan, torch.inf
     repetition[5], frequency[5], presence[5] = 1.0, 0.0, 0.0  # off
     tokens, values, cu = (x.clone() for x in edits.bias)
-    values[:3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     begins = cu[..., 0].flatten() if cu.ndim > 1 else cu[:-1]
-    size = int(begins[1] - begins[0])
-    if size > 2:
-        for row, bad in zip(begins.tolist()[::2], (V, -1, 3, 4, 5), strict=False):
-            tokens[row + size // 2] = bad  # the ones after it may still rise
-    cu[..., -1] = MOST
+    for begin, bad in zip(begins.tolist()[::2], (3, -1, V, 4, 5), strict=False):
+        tokens[begin + 5] = bad  # the ones after it may still rise
+    cu.view(-1)[-1] = MOST
     counts = torch.where(edits.output_counts > 3, MOST - 1, edits.output_counts)
     pending = edits.pending.clone()
     pending[:, -1] = pending[:, 0]
