@@ -24,7 +24,7 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
 # Those that know edits of logits; the others refuse them by name.
-EDITING = (ORACLE, NATIVE)
+EDITING = (ORACLE, NATIVE, *PLAYED)
 
 
 def pytest_configure():

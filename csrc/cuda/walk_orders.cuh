@@ -4,6 +4,7 @@
 // out, and the walk continues from the same place.
 #pragma once
 
+#include "edited_row.cuh"
 #include "mass_row.cuh"
 #include "specdec/walk.h"
 #include "weights.cuh"
@@ -52,31 +53,39 @@ __device__ __forceinline__ Memory nothing_remembered(bool writes) {
 // The filters of a request, in kernels that know none.
 struct NoFilters {
   using Kept = Unfiltered;
+  using Edits = NoEdits;
   static constexpr bool kFiltered = false;
   __device__ int32_t status() const { return kStatusOk; }
   __device__ int count() const { return -1; }
+  __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
   __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
 };
 
-// What they keep of a row is known once the row was looked through.
+// What they keep of a row is known once the row was looked through. The rows of the target may have edits.
+template <class E>
 struct RowFilters {
-  using Kept = Filtered;
+  using Kept = FilteredOf<typename E::RowType>;
+  using Edits = E;
   static constexpr bool kFiltered = true;
   Shared<Cut> cuts;    // by place, as `looked_through`
   Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow
+  Edits edits;
   Filter target, draft;
   int32_t bits = kStatusOk;
 
   template <class Topology>
-  __device__ RowFilters(const Topology& t, const Shared<Cut>& known, const Shared<int>& count)
-      : cuts(known), listed(count) {
+  __device__ RowFilters(const Topology& t, const Shared<Cut>& known, const Shared<int>& count, const Edits& of_rows)
+      : cuts(known), listed(count), edits(of_rows) {
     if (!t.readable) return;
     target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &bits);
     if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &bits);
   }
   __device__ int32_t status() const { return bits; }
   __device__ int count() const { return listed[0]; }
-  __device__ Filtered kept(unsigned side, int32_t place) const {
+  __device__ typename E::RowType row(bool of_target, const Rows& rows, int64_t offset) const {
+    return edits.row(of_target, rows, offset);
+  }
+  __device__ Kept kept(unsigned side, int32_t place) const {
     const bool on = side == kTarget ? target.on() : draft.on();
     if (!on) return {};
     return {cuts[place], side == kTarget ? target.order : draft.order};
@@ -85,8 +94,9 @@ struct RowFilters {
 
 template <class Filters, class Topology>
 __device__ __forceinline__ Filters filters_of(const typename Topology::Params& p, int64_t request,
-                                              const Shared<Cut>& cuts, const Shared<int>& listed) {
-  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), cuts, listed);
+                                              const Shared<Cut>& cuts, const Shared<int>& listed,
+                                              const typename Filters::Edits& edits) {
+  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), cuts, listed, edits);
   else return {};
 }
 
@@ -117,15 +127,19 @@ struct AskingOps {
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know(node, rows_needed())) return false;
     *status |= row_status(node, rows_needed());
-    const LawRowOf<Kept> target = {row_at(t.p.target, t.target_row(node)),
+    const LawRowOf<Kept> target = {filters.row(true, t.p.target, t.target_row(node)),
                                    known_law(t.target_law, known(node, kTarget)), nullptr,
                                    filters.kept(kTarget, place_of(node, kTarget))};
     *p = law_of(target, token, status);
-    if constexpr (Filters::kFiltered)
-      if (filters.target.on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
+    if constexpr (Filters::kFiltered) {
+      if (Filters::Edits::kEdited || filters.target.on()) {
+        const float logit = element(target.row, token);
+        if (!target.kept.keeps(logit, token) || forbids(target.row, logit)) *p = kNever;
+      }
+    }
     *q = 1.0f;
     if (!t.has_draft()) return true;
-    const LawRowOf<Kept> draft = {row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
+    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
                                   t.p.draft_map.data, filters.kept(kDraft, place_of(node, kDraft))};
     *q = law_of(draft, token, status);
     return true;
@@ -161,6 +175,9 @@ struct AskingOps {
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
     if (memory.writes && lane_id() == 0) verdict.put(depth, node, token);
+    // If the walk goes on, it goes to a draft of this token.
+    if constexpr (Filters::Edits::kEdited)
+      if (lane_id() == 0) filters.edits.room.drafted[depth] = token;
   }
 
  private:
@@ -241,9 +258,10 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 template <class Topology, class Filters>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
                         const Shared<KnownRow>& looked_through, const Shared<Cut>& cuts,
-                        const Shared<int>& listed, const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
+                        const Shared<int>& listed, const typename Filters::Edits& edits,
+                        const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
   const Topology t(p, request);
-  const Filters filters = filters_of<Filters, Topology>(p, request, cuts, listed);
+  const Filters filters = filters_of<Filters, Topology>(p, request, cuts, listed, edits);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};

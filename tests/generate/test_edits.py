@@ -9,7 +9,7 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.generate import Controller, ModelDrafter, NgramDrafter, TextEdits, generate, load_model
 from specdec_kernels.generate.edits import before
-from tests.conftest import EDITING
+from tests.conftest import NATIVE
 from tests.generate.small import llama
 from tests.generate.test_generate import LENGTH, PROMPT, PROMPTS, VOCAB, drafter_of, drawn, tokens_of
 from tests.support.edits import Place
@@ -29,8 +29,8 @@ SHAPES = {"wide": DraftTree.specinfer((3, 2, 1)), "deep": DraftTree.chain(3)}
 
 @pytest.fixture(scope="module", autouse=True)
 def backend():
-    """The quickest that knows edits; tests/ops compares them."""
-    with specdec.backend(EDITING[-1]):
+    """The quickest; tests/ops compares them."""
+    with specdec.backend(NATIVE):
         yield
 
 

@@ -18,13 +18,13 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from tests.conftest import EDITING, INTERPRETED, PLAYED, running
+from tests.conftest import EDITING, INTERPRETED, running
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.trees import depths, tree_call
 
 backend = pytest.fixture(running, name="backend", params=EDITING)
-refusing = pytest.fixture(running, params=(*PLAYED, *INTERPRETED))
+refusing = pytest.fixture(running, params=INTERPRETED)
 pytestmark = pytest.mark.usefixtures("backend")
 
 V = 70  # no whole number of words
