@@ -23,8 +23,10 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
+# The C++ kernels alone.
+CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
 # Those that know edits of logits; the others refuse them by name.
-EDITING = (ORACLE, NATIVE, *PLAYED)
+EDITING = (ORACLE, NATIVE, *PLAYED, *CUDA_ON_GPU)
 
 
 def pytest_configure():
@@ -66,8 +68,6 @@ def running(request):
 
 
 backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED))
-# The C++ kernels alone.
-CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
 kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))
 # For what is compared with the oracle.
 other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))

@@ -54,7 +54,7 @@ __device__ __forceinline__ void find_cutoff(const CutoffArguments& a, const Edit
   KeptRow kept = {kKeepsAll, -1, 0, 0, -kInfinity, false, who.status()};
   if (who.live()) {
     int32_t status = kStatusOk;
-    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits.room);
+    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
     const R row = edits.row(true, p.rows, p.rows.offset(i, j));
     const Law law = law_at(p.law, who.index, j, &status);
     Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_cutoff_kernel(const CutoffArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  find_cutoff<Team>(a, BlockEdits{{edits, {}}});
+  find_cutoff<Team>(a, BlockEdits{edits});
 }
 
 }  // namespace

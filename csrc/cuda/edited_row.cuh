@@ -26,25 +26,24 @@ struct RowEdits {
   bool wide;      // pending tokens are int64
   int32_t pendings;
   const void* pending;
-  int32_t drafts;  // how many of the drafts come before the row
+  int32_t drafts;     // how many come before the row
+  size_t drafted_at;  // their tokens, in dynamic shared memory
   Penalties penalties;
+  int32_t node;  // in a walk: whose row it is
 
+  __device__ int32_t draft_at(int32_t i) const {
+    return dynamic_shared<int32_t>(drafted_at, static_cast<size_t>(drafts))[i];
+  }
   __device__ int64_t pending_at(int32_t i) const {
     return wide ? static_cast<const int64_t*>(pending)[i] : static_cast<const int32_t*>(pending)[i];
   }
-};
-
-// Where a block keeps them, and the drafts' tokens.
-struct EditRoom {
-  Shared<RowEdits> edits;
-  Shared<int32_t> drafted;
 };
 
 struct EditedRow {
   Row raw;
   int32_t vocab;
   bool edited;  // the draft's rows are not
-  EditRoom room;
+  Shared<RowEdits> edits;
   static constexpr int32_t first_token = 0;
   __device__ static constexpr int32_t skipped() { return 0; }
 };
@@ -56,6 +55,9 @@ __device__ __forceinline__ auto with_type(const EditedRow&, F&& f) { return f(Fl
 __device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row.raw; }
 __device__ __forceinline__ EditedRow whole_row(const EditedRow& row) { return row; }
 __device__ __forceinline__ bool forbids(const EditedRow& row, float logit) { return row.edited && !(logit > -kInfinity); }
+
+// The index is opaque, so that nothing of the edits stays in registers for longer than it is used.
+__device__ __forceinline__ RowEdits edits_of(const EditedRow& row) { return row.edits[opaque(0u)]; }
 
 // ---- one token ------------------------------------------------------------------------------------------------------
 
@@ -81,7 +83,7 @@ __device__ __forceinline__ void each_bias(const RowEdits& e, int32_t vocab, int3
   }
 }
 
-__device__ __forceinline__ int32_t count_in(const EditedRow& row, const RowEdits& e, int32_t token) {
+__device__ __forceinline__ int32_t count_in(const RowEdits& e, int32_t token) {
   const bool seen = e.output && has_bit(e.output, token);
   int32_t count = seen ? specdec::count_of(e.counts ? e.counts[token] : 1, true)
                        : e.prompt && has_bit(e.prompt, token) ? 0 : kUnseen;
@@ -90,33 +92,37 @@ __device__ __forceinline__ int32_t count_in(const EditedRow& row, const RowEdits
     if (e.pending_at(i) == token) count = count_after(count);
 #pragma unroll 1
   for (int32_t i = 0; i < e.drafts; ++i)
-    if (row.room.drafted[i] == token) count = count_after(count);
+    if (e.draft_at(i) == token) count = count_after(count);
   return count;
 }
 
 // An element after all edits but the grammar's.
-__device__ __forceinline__ float changed(const EditedRow& row, const RowEdits& e, int32_t token, float raw) {
+__device__ __forceinline__ float changed(const EditedRow& row, int32_t token, float raw) {
+  const RowEdits e = edits_of(row);
   float bias = kNoBias;
   each_bias(e, row.vocab, token, token + 1, [&](int32_t, int32_t entry) { bias = bias_of(e.bias_values[entry]); });
-  return edited(raw, bias, static_cast<float>(count_in(row, e, token)), e.penalties);
+  return edited(raw, bias, static_cast<float>(count_in(e, token)), e.penalties);
 }
 
 __device__ __forceinline__ float element(const EditedRow& row, int32_t token) {
   const float raw = element(row.raw, token);
   if (!row.edited) return raw;
-  const RowEdits e = row.room.edits[0];
-  return e.allowed && !has_bit(e.allowed, token) ? -kInfinity : changed(row, e, token, raw);
+  const int32_t* allowed = edits_of(row).allowed;
+  return allowed && !has_bit(allowed, token) ? -kInfinity : changed(row, token, raw);
 }
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 
 // Which tokens of a word may stay. A word lies inside of the row at least in part.
-__device__ __forceinline__ uint32_t allowed_word(const RowEdits& e, int32_t word) {
-  return e.allowed ? static_cast<uint32_t>(e.allowed[word]) : 0xffffffffu;
+__device__ __forceinline__ uint32_t allowed_word(const EditedRow& row, int32_t word) {
+  const int32_t* allowed = edits_of(row).allowed;
+  return allowed ? static_cast<uint32_t>(allowed[word]) : 0xffffffffu;
 }
 
 // Which of its tokens may have a penalty or a bias.
-__device__ __forceinline__ uint32_t touched_word(const EditedRow& row, const RowEdits& e, int32_t word) {
+__device__ __forceinline__ uint32_t touched_word(const EditedRow& row, int32_t word) {
+  const RowEdits e = edits_of(row);
+  const int32_t first = 32 * word;
   uint32_t touched = 0;
   if (e.output) touched |= static_cast<uint32_t>(e.output[word]);
   if (e.prompt) touched |= static_cast<uint32_t>(e.prompt[word]);
@@ -127,10 +133,9 @@ __device__ __forceinline__ uint32_t touched_word(const EditedRow& row, const Row
   }
 #pragma unroll 1
   for (int32_t i = 0; i < e.drafts; ++i) {
-    const int32_t token = row.room.drafted[i];
+    const int32_t token = e.draft_at(i);
     if (token >> 5 == word) touched |= 1u << (token & 31);
   }
-  const int32_t first = 32 * word;
   each_bias(e, row.vocab, first, first + 32, [&](int32_t token, int32_t) { touched |= 1u << (token & 31); });
   return row.vocab - first < 32 ? touched & ((1u << (row.vocab - first)) - 1u) : touched;
 }
@@ -166,22 +171,20 @@ __device__ __forceinline__ uint4 raw_four(const Row& row, int32_t token) {
   return {bits(four.value[0]), bits(four.value[1]), bits(four.value[2]), bits(four.value[3])};
 }
 
-// Four elements from `token` on, a multiple of four.
-__device__ __forceinline__ uint4 edited_four(const EditedRow& row, int32_t token) {
-  uint4 v = raw_four(row.raw, token);
+// Four elements from `token` on, a multiple of four, after edits.
+__device__ __forceinline__ uint4 edited_four(const EditedRow& row, int32_t token, uint4 v) {
   if (!row.edited) return v;
-  const RowEdits e = row.room.edits[0];
-  const uint32_t may = allowed_word(e, token / 32) >> token % 32;
+  const uint32_t may = allowed_word(row, token / 32) >> token % 32;
 #pragma unroll 1
-  for (uint32_t left = touched_word(row, e, token / 32) >> token % 32 & may & 15u; left; left &= left - 1) {
+  for (uint32_t left = touched_word(row, token / 32) >> token % 32 & may & 15u; left; left &= left - 1) {
     const int i = __ffs(static_cast<int>(left)) - 1;
-    v = with_element(v, i, changed(row, e, token + i, Float32::at(v, i)));
+    v = with_element(v, i, changed(row, token + i, Float32::at(v, i)));
   }
   return permitted(v, may);
 }
 
 __device__ __forceinline__ Four four_elements(const EditedRow& row, int32_t token) {
-  const uint4 v = edited_four(row, token);
+  const uint4 v = edited_four(row, token, raw_four(row.raw, token));
   return {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
 }
 
@@ -191,37 +194,33 @@ __device__ __forceinline__ const char* address_of(const Row& row, int32_t token)
 
 // Edits a batch that begins with `first`, a multiple of 32. All lanes of the warp call.
 __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, Batch<Float32>* batch) {
-  const RowEdits e = row.room.edits[0];
   const int32_t word = first / 32 + lane_id();  // of this lane; each step of a batch has four words
   const int shift = lane_id() % 8 * 4;
   const bool inside = word * 32 < row.vocab;
-  const uint32_t allowed = inside ? allowed_word(e, word) : 0u;
-  const uint32_t touched = inside ? touched_word(row, e, word) & allowed : 0u;
-  if (e.allowed) {
-#pragma unroll
-    for (int u = 0; u < kVectors; ++u)
-      batch->vector[u] = permitted(batch->vector[u], __shfl_sync(kWarp, allowed, 4 * u + lane_id() / 8) >> shift);
-  }
-  if (!__any_sync(kWarp, touched != 0)) return;
+  const uint32_t allowed = inside ? allowed_word(row, word) : 0u;
+  const uint32_t touched = inside ? touched_word(row, word) & allowed : 0u;
   uint32_t mine = 0;  // four bits a vector
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u)
-    mine |= (__shfl_sync(kWarp, touched, 4 * u + lane_id() / 8) >> shift & 15u) << 4 * u;
+  for (int u = 0; u < kVectors; ++u) {
+    const int owner = 4 * u + lane_id() / 8;
+    batch->vector[u] = permitted(batch->vector[u], __shfl_sync(kWarp, allowed, owner) >> shift);
+    mine |= (__shfl_sync(kWarp, touched, owner) >> shift & 15u) << 4 * u;
+  }
 #pragma unroll 1
   for (; mine; mine &= mine - 1) {
     const int at = __ffs(static_cast<int>(mine)) - 1, step = at / 4, i = at % 4;
     const uint4 v = batch->at(step);
-    const uint4 after =
-        with_element(v, i, changed(row, e, Batch<Float32>::token(first, step) + i, Float32::at(v, i)));
+    const float z = changed(row, Batch<Float32>::token(first, step) + i, Float32::at(v, i));
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
-      if (step == u) batch->vector[u] = after;
+      if (step == u) batch->vector[u] = with_element(batch->vector[u], i, z);
   }
 }
 
 template <class T>
 __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t first, int count) {
-  const bool aligned = reinterpret_cast<uintptr_t>(row.raw.data) % (row.raw.dtype == DType::kFloat32 ? 16 : 8) == 0;
+  const bool wide = row.raw.dtype == DType::kFloat32;
+  const bool aligned = reinterpret_cast<uintptr_t>(row.raw.data) % (wide ? 16 : 8) == 0;
   if (!aligned || row.vocab - first < count * kPerStep) {
     uint4 staged[kVectors];  // as Batch::load of a row as it came
 #pragma unroll 1
@@ -231,15 +230,14 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
     }
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
-  } else if (row.raw.dtype == DType::kFloat32) {
+  } else if (const char* mine = address_of(row.raw, token(first, 0)); wide) {
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u)
-      vector[u] = u < count ? load_stream(address_of(row.raw, token(first, u))) : kNoElements;
+    for (int u = 0; u < kVectors; ++u) vector[u] = u < count ? load_stream(mine + u * kPerStep * 4) : kNoElements;
   } else {
     uint2 half[kVectors] = {};
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
-      if (u < count) half[u] = load_stream_half(address_of(row.raw, token(first, u)));
+      if (u < count) half[u] = load_stream_half(mine + u * kPerStep * 2);
     const bool brain = row.raw.dtype == DType::kBFloat16;
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
@@ -250,7 +248,10 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
 
 template <class T>
 __device__ __forceinline__ uint4 Batch<T>::load_again(const EditedRow& row, int32_t at) {
-  return edited_four(row, at);
+  uint32_t raw[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) raw[i] = bits(at + i < row.vocab ? element(row.raw, at + i) : -kInfinity);
+  return edited_four(row, at, {raw[0], raw[1], raw[2], raw[3]});
 }
 
 template <class T>
@@ -275,24 +276,29 @@ struct NoEdits {
 struct BlockEdits {
   using RowType = EditedRow;
   static constexpr bool kEdited = true;
-  EditRoom room;
+  Shared<RowEdits> edits;  // of one row at a time
+  size_t drafted_at = 0;   // where the tokens of drafts are kept
   __device__ EditedRow row(bool of_target, const Rows& rows, int64_t offset) const {
-    return {row_at(rows, offset), rows.vocab, of_target, room};
+    return {row_at(rows, offset), rows.vocab, of_target, edits};
   }
 };
 
 // For a whole block: decodes the edits of a row with `drafts` drafts before it. `entry` is the place of its request's
 // lists, `target` its own. Returns the status, the same to every thread.
 __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t vocab, const RowPlace& entry,
-                                                const RowPlace& target, int32_t drafts, const EditRoom& room) {
+                                                const RowPlace& target, int32_t drafts, const BlockEdits& block) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   int32_t status = kStatusOk;
   RowEdits e = {};
   e.penalties = penalties_at(p, entry.outer, entry.inner, &status);
-  const auto list = [&](const Lists& lists, const RowPlace& place) {
+  const auto list = [](const Lists& lists, const RowPlace& place) {
     return lists.data ? lists.at(place.outer, place.inner) : nullptr;
   };
-  e.allowed = list(p.allowed, p.by_row & kAllowedByRow ? target : entry);
+  const auto place = [&](int64_t by_row) -> RowPlace {
+    const bool own = (p.by_row & by_row) != 0;
+    return {own ? target.outer : entry.outer, own ? target.inner : entry.inner};
+  };
+  e.allowed = list(p.allowed, place(kAllowedByRow));
   e.wide = p.pending.wide;
   bool bad = false;
   if (p.pending.data) {
@@ -310,11 +316,11 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
     e.output = list(p.output_mask, entry);
     if (e.output) e.counts = list(p.output_counts, entry);
     if (e.penalties.of_prompt()) e.prompt = list(p.prompt_mask, entry);
-    e.drafts = drafts;
+    e.drafts = drafts, e.drafted_at = block.drafted_at;
   } else {
     e.pendings = 0;
   }
-  const RowPlace& of_bias = p.by_row & kBiasByRow ? target : entry;
+  const RowPlace of_bias = place(kBiasByRow);
   const BiasSpan span = bias_span_at(p, of_bias.outer, of_bias.inner, &status);
   e.bias_tokens = p.bias_tokens.data + span.begin;
   e.bias_values = p.bias_values.data + span.begin;
@@ -327,7 +333,7 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
   }
   e.rising = !__syncthreads_or(bad);
   if (!e.rising) status |= kStatusParameter;
-  if (thread == 0) room.edits[0] = e;
+  if (thread == 0) block.edits[0] = e;
   __syncthreads();
   return status;
 }

@@ -109,7 +109,7 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
   if (who.live() && (token != -1 || p.top() > 0)) {
     const Law law = law_at(p.law, who.index, j, &status);
     const Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
-    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits.room);
+    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
     LawRowOf<FilteredOf<R>> side = law_row<FilteredOf<R>>(edits.row(true, p.rows, p.rows.offset(i, j)), law);
     FilteredRow<R> found = {kNothingKnown, {}, -1};
     if (law.greedy) found.known = look_through(team, side);
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_ker
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_logprobs_kernel(const LogprobsArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  find_logprobs<Team>(a, BlockEdits{{edits, {}}});
+  find_logprobs<Team>(a, BlockEdits{edits});
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ __device__ __forceinline__ void find_overlap(const Arguments& a, const Edits& ed
   LawRowOf<Kept> sides[2] = {
       law_row<Kept>(row_of_pair(p, edits, 0, i, n, j), law_at(p.target_law, n, j, &status)),
       law_row<Kept>(row_of_pair(p, edits, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.target.vocab, {n, j}, {i, j}, 0, edits.room);
+  if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.target.vocab, {n, j}, {i, j}, 0, edits);
   if constexpr (Kept::kFiltered) know_filtered_rows(team, p, edits, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
@@ -86,7 +86,7 @@ template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     edited_overlap_kernel(const FilteredOverlapArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  find_overlap<FilteredOf<EditedRow>, Team>(a, BlockEdits{{edits, {}}});
+  find_overlap<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
 }
 
 }  // namespace

@@ -51,14 +51,14 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
 
 // The same with the edits of its row, for a whole block. Such a row is of the whole vocabulary, and the target's.
 __device__ __forceinline__ RaceRequestOf<EditedRow> edited_request(const RaceParams& p, int64_t index,
-                                                                   const EditRoom& room) {
+                                                                   const BlockEdits& block) {
   const RaceRequest r = race_request(p, index);
-  RaceRequestOf<EditedRow> edited = race_of(EditedRow{whole_row(r.row), r.row.vocab, true, room}, r.law, r.noise);
+  RaceRequestOf<EditedRow> edited = race_of(EditedRow{whole_row(r.row), r.row.vocab, true, block.edits}, r.law, r.noise);
   edited.who = r.who;
   edited.status = r.status;
   const RowPlace place = {index / p.rows.rows, index % p.rows.rows};
   if (r.who.live())
-    edited.status |= decode_edits(p.edits, r.row.vocab, {r.who.index, place.inner}, place, 0, room);
+    edited.status |= decode_edits(p.edits, r.row.vocab, {r.who.index, place.inner}, place, 0, block);
   return edited;
 }
 

@@ -63,7 +63,7 @@ template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_race_kernel(const FilteredRaceArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
   Team team(a.team);
-  race_filtered(a, team, edited_request(a.p, team.index(), {edits, {}}));
+  race_filtered(a, team, edited_request(a.p, team.index(), {edits}));
 }
 
 namespace {

@@ -214,7 +214,7 @@ template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_topk_kernel(const FilteredTopkArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
   Team team(a.team);
-  take_filtered(a, team, edited_request(a.race.p, team.index(), {edits, {}}));
+  take_filtered(a, team, edited_request(a.race.p, team.index(), {edits}));
 }
 
 // Each block has a list of k, so the blocks of a row are limited to keep the lists short.

@@ -100,15 +100,16 @@ __device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& 
   const int32_t rows = p.max_drafts() + 1, node = static_cast<int32_t>(row % rows);
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
-  const RowFilters<Edits> filters(r, {}, {}, edits);
+  const RowFilters filters(r, {});
   if (reachable(r, node)) {
     int32_t status = kStatusOk;
     if constexpr (Edits::kEdited) {
+      const Shared<int32_t> drafted = dynamic_shared<int32_t>(edits.drafted_at, drafts_kept(p));
       for (int32_t i = static_cast<int32_t>(threadIdx.x); i < node; i += static_cast<int32_t>(blockDim.x))
-        edits.room.drafted[i] = static_cast<int32_t>(r.draft_token(i + 1));
-      status = decode_edits(p.edits, p.target.vocab, {r.entry, 0}, r.target_place(request, node), node, edits.room);
+        drafted[i] = static_cast<int32_t>(r.draft_token(i + 1));
+      status = decode_edits(p.edits, p.target.vocab, {r.entry, 0}, r.target_place(request, node), node, edits);
     }
-    const auto race = race_of(filters.row(true, p.target, r.target_row(node)), r.target_law,
+    const auto race = race_of(edits.row(true, p.target, r.target_row(node)), r.target_law,
                               r.noise_at_depth(node, kStreamRace));
     RowPartial found = filtered_winner(team, race, filters.target, a.cut);
     found.status |= status;
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_rows_kernel(const EditedRowsArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  race_filtered_rows<Team>(a, BlockEdits{{edits, dynamic_shared<int32_t>(a.drafted_at, drafts_kept(a.p))}});
+  race_filtered_rows<Team>(a, BlockEdits{edits, a.drafted_at});
 }
 
 // ---- row by row -----------------------------------------------------------------------------------------------------
@@ -145,14 +146,14 @@ using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_chain_kernel(const FilteredChainArguments a) {
-  walk_request<ChainRequest, Team, 1, RowFilters<NoEdits>>(a);
+  walk_request<ChainRequest, Team, 1, RowFilters>(a);
 }
 
 using EditedChainArguments = EditedWalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_chain_kernel(const EditedChainArguments a) {
-  walk_request<ChainRequest, Team, 1, RowFilters<BlockEdits>>(a);
+  walk_request<ChainRequest, Team, 1, EditedFilters>(a);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------

@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_tree_kernel(const FilteredWalkArguments<TreeParams> a) {
-  walk_request<WarpTree, Team, 1, RowFilters<NoEdits>>(a);
+  walk_request<WarpTree, Team, 1, RowFilters>(a);
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     edited_tree_kernel(const EditedWalkArguments<TreeParams> a) {
-  walk_request<WarpTree, Team, 1, RowFilters<BlockEdits>>(a);
+  walk_request<WarpTree, Team, 1, EditedFilters>(a);
 }
 
 }  // namespace

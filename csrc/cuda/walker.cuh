@@ -85,7 +85,7 @@ __device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<P
     if (!(order.sides >> side & 1u)) continue;
     const auto row = side == 0 ? filters.row(true, a.p.target, order.target) : filters.row(false, a.p.draft, order.draft);
     const auto found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
-                                            side == 0 ? filters.target : filters.draft, a.cut);
+                                            filters.filter(side == 0 ? kTarget : kDraft), a.cut);
     if (threadIdx.x != 0) continue;
     looked_through[side] = found.known;
     filters.cuts[side] = found.kept.cut;
@@ -251,25 +251,32 @@ __host__ __device__ __forceinline__ int drafts_kept(const Params& p) {
 template <class Params>
 size_t bytes_of_drafts(const Params& p) { return (drafts_kept(p) + 3) / 4 * size_t{16}; }
 
-// Decodes the edits of a node's row. What does not depend on the row stays as it is if it is not the first one.
+// By one thread.
+__device__ __forceinline__ void remember_status(const Shared<Memory>& memory, int32_t status) {
+  Memory known = memory[0];
+  known.status |= status;
+  memory[0] = known;
+}
+
+// Decodes the edits of a node's row, unless they are. What does not depend on the row is decoded once.
 template <class Topology>
-__device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node, bool first,
-                                         const EditRoom& room, const Shared<Memory>& memory) {
+__device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node,
+                                         const BlockEdits& block, const Shared<Memory>& memory) {
+  const int32_t before = static_cast<RowEdits>(block.edits[0]).node;
+  if (before == node) return;
   const int32_t drafts = static_cast<Memory>(memory[0]).walk.depth;
-  if (first || p.edits.by_row) {
+  __syncthreads();
+  if (before == kNoNode || p.edits.by_row) {
     const Topology t(p, request);
     const int32_t status =
-        decode_edits(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts, room);
-    if (threadIdx.x != 0) return;
-    Memory known = memory[0];
-    known.status |= status;
-    memory[0] = known;
-    return;
+        decode_edits(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts, block);
+    if (threadIdx.x == 0) remember_status(memory, status);
   }
   if (threadIdx.x == 0) {
-    RowEdits edits = room.edits[0];
+    RowEdits edits = block.edits[0];
+    edits.node = node;
     if (edits.penalties.on()) edits.drafts = drafts;
-    room.edits[0] = edits;
+    block.edits[0] = edits;
   }
   __syncthreads();
 }
@@ -284,34 +291,35 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
-  Shared<Cut> cuts = {};
-  Shared<int> listed = {};
+  typename Filters::Room room = {};
   if constexpr (Filters::kFiltered) {
-    SPECDEC_SHARED(Cut, room, 2);
-    SPECDEC_SHARED(int, count, 1);
-    cuts = room, listed = count;
-    if (threadIdx.x == 0) count[0] = -1;
-  }
-  typename Filters::Edits edits = {};
-  int32_t edited = kNoNode;  // the node whose row's edits are decoded
-  if constexpr (Filters::Edits::kEdited) {
-    SPECDEC_SHARED(RowEdits, room, 1);
-    edits.room = {room, dynamic_shared<int32_t>(a.drafted_at, drafts_kept(a.p))};
+    SPECDEC_SHARED(Cut, cuts, 2);
+    SPECDEC_SHARED(int, listed, 1);
+    room.cuts = cuts, room.listed = listed;
+    if (threadIdx.x == 0) listed[0] = -1;
   }
   Team team(a.team);
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
+  if constexpr (Filters::kEdited) {
+    SPECDEC_SHARED(Filter, decoded, 2);
+    SPECDEC_SHARED(RowEdits, edits, 1);
+    room.filters = decoded, room.edits = {edits, a.drafted_at};
+    if (threadIdx.x == 0) {
+      remember_status(memory, Filters::decode(Topology(a.p, team.index()), room));
+      RowEdits none = {};
+      none.node = kNoNode;
+      edits[0] = none;
+    }
+  }
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, cuts, listed, edits, memory,
-                                 ordered);
+      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, room, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
-    if constexpr (Filters::Edits::kEdited)
-      if (edited != order.node) edit_row<Topology>(a.p, team.index(), order.node, edited == kNoNode, edits.room, memory);
-    edited = order.node;
-    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), cuts, listed, edits);
+    if constexpr (Filters::kEdited) edit_row<Topology>(a.p, team.index(), order.node, room.edits, memory);
+    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), room);
     if (order.kind == Order::kSums) {
       if constexpr (Filters::kFiltered) take_filtered_sums(a, team, ordered, filters, looked_through);
       else take_sums(a, team, order, looked_through);
