@@ -680,8 +680,8 @@ __device__ __forceinline__ typename Edits::RowType row_of_pair(const Params& p, 
 // know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
 // What is found waits in shared memory: in registers it would be too much.
 template <class Params, class Edits, class Team>
-__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const Edits& edits, int64_t i, int64_t n,
-                                                   int64_t j, const CutRoom& room,
+__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const Edits& edits, int64_t i,
+                                                   int64_t n, int64_t j, const CutRoom& room,
                                                    LawRowOf<FilteredOf<typename Edits::RowType>> (&sides)[2],
                                                    int32_t* status) {
   using R = typename Edits::RowType;

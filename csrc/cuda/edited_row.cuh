@@ -54,14 +54,28 @@ template <class F>
 __device__ __forceinline__ auto with_type(const EditedRow&, F&& f) { return f(Float32{}); }
 __device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row.raw; }
 __device__ __forceinline__ EditedRow whole_row(const EditedRow& row) { return row; }
-__device__ __forceinline__ bool forbids(const EditedRow& row, float logit) { return row.edited && !(logit > -kInfinity); }
+__device__ __forceinline__ bool forbids(const EditedRow& row, float logit) {
+  return row.edited && !(logit > -kInfinity);
+}
 
 // The index is opaque, so that nothing of the edits stays in registers for longer than it is used.
 __device__ __forceinline__ RowEdits edits_of(const EditedRow& row) { return row.edits[opaque(0u)]; }
 
 // ---- one token ------------------------------------------------------------------------------------------------------
 
-// Calls f(token, entry) for the bias of the tokens [from, end).
+// Calls f(token).
+template <class F>
+__device__ __forceinline__ void each_pending(const RowEdits& e, F&& f) {
+#pragma unroll 1
+  for (int32_t i = 0; i < e.pendings; ++i) f(e.pending_at(i));
+}
+template <class F>
+__device__ __forceinline__ void each_draft(const RowEdits& e, F&& f) {
+#pragma unroll 1
+  for (int32_t i = 0; i < e.drafts; ++i) f(e.draft_at(i));
+}
+
+// Calls f(token, value) for the bias of the tokens [from, end).
 template <class F>
 __device__ __forceinline__ void each_bias(const RowEdits& e, int32_t vocab, int32_t from, int32_t end, F&& f) {
   int32_t entry = 0;
@@ -79,29 +93,33 @@ __device__ __forceinline__ void each_bias(const RowEdits& e, int32_t vocab, int3
     const int32_t token = e.bias_tokens[entry];
     if (token <= last || token >= vocab) continue;  // ignored: not in order, or out of range
     last = token;
-    if (token >= from && token < end) f(token, entry);
+    if (token >= from && token < end) f(token, e.bias_values[entry]);
   }
 }
 
-__device__ __forceinline__ int32_t count_in(const RowEdits& e, int32_t token) {
-  const bool seen = e.output && has_bit(e.output, token);
-  int32_t count = seen ? specdec::count_of(e.counts ? e.counts[token] : 1, true)
-                       : e.prompt && has_bit(e.prompt, token) ? 0 : kUnseen;
-#pragma unroll 1
-  for (int32_t i = 0; i < e.pendings; ++i)
-    if (e.pending_at(i) == token) count = count_after(count);
-#pragma unroll 1
-  for (int32_t i = 0; i < e.drafts; ++i)
-    if (e.draft_at(i) == token) count = count_after(count);
+// How often a token stands in the output so far, or kUnseen. Of the edits each step reads what it needs.
+__device__ __forceinline__ int32_t count_in(const EditedRow& row, int32_t token) {
+  int32_t count = kUnseen;
+  {
+    const RowEdits e = edits_of(row);
+    if (e.output && has_bit(e.output, token)) count = specdec::count_of(e.counts ? e.counts[token] : 1, true);
+    else if (e.prompt && has_bit(e.prompt, token)) count = 0;
+  }
+  each_pending(edits_of(row), [&](int64_t other) {
+    if (other == token) count = count_after(count);
+  });
+  each_draft(edits_of(row), [&](int32_t other) {
+    if (other == token) count = count_after(count);
+  });
   return count;
 }
 
 // An element after all edits but the grammar's.
 __device__ __forceinline__ float changed(const EditedRow& row, int32_t token, float raw) {
-  const RowEdits e = edits_of(row);
+  const float count = static_cast<float>(count_in(row, token));
   float bias = kNoBias;
-  each_bias(e, row.vocab, token, token + 1, [&](int32_t, int32_t entry) { bias = bias_of(e.bias_values[entry]); });
-  return edited(raw, bias, static_cast<float>(count_in(e, token)), e.penalties);
+  each_bias(edits_of(row), row.vocab, token, token + 1, [&](int32_t, float value) { bias = bias_of(value); });
+  return edited(raw, bias, count, edits_of(row).penalties);
 }
 
 __device__ __forceinline__ float element(const EditedRow& row, int32_t token) {
@@ -121,23 +139,20 @@ __device__ __forceinline__ uint32_t allowed_word(const EditedRow& row, int32_t w
 
 // Which of its tokens may have a penalty or a bias.
 __device__ __forceinline__ uint32_t touched_word(const EditedRow& row, int32_t word) {
-  const RowEdits e = edits_of(row);
-  const int32_t first = 32 * word;
   uint32_t touched = 0;
-  if (e.output) touched |= static_cast<uint32_t>(e.output[word]);
-  if (e.prompt) touched |= static_cast<uint32_t>(e.prompt[word]);
-#pragma unroll 1
-  for (int32_t i = 0; i < e.pendings; ++i) {
-    const int64_t token = e.pending_at(i);
+  const auto touch = [&](int64_t token) {
     if (token >> 5 == word) touched |= 1u << (token & 31);
+  };
+  {
+    const RowEdits e = edits_of(row);
+    if (e.output) touched |= static_cast<uint32_t>(e.output[word]);
+    if (e.prompt) touched |= static_cast<uint32_t>(e.prompt[word]);
   }
-#pragma unroll 1
-  for (int32_t i = 0; i < e.drafts; ++i) {
-    const int32_t token = e.draft_at(i);
-    if (token >> 5 == word) touched |= 1u << (token & 31);
-  }
-  each_bias(e, row.vocab, first, first + 32, [&](int32_t token, int32_t) { touched |= 1u << (token & 31); });
-  return row.vocab - first < 32 ? touched & ((1u << (row.vocab - first)) - 1u) : touched;
+  each_pending(edits_of(row), touch);
+  each_draft(edits_of(row), touch);
+  each_bias(edits_of(row), row.vocab, 32 * word, 32 * word + 32, [&](int32_t token, float) { touch(token); });
+  const int32_t left = row.vocab - 32 * word;
+  return left < 32 ? touched & ((1u << left) - 1u) : touched;
 }
 
 // A vector of four with one element replaced: it is selected, so that all stay in registers.

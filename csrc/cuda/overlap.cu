@@ -102,7 +102,8 @@ cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStre
   a.cut = cut.room;
   const size_t shared = a.cut.at + cut.shared_bytes();
   if (p.edits.on())
-    return launch_teams(edited_overlap_kernel<LocalTeam>, edited_overlap_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams(edited_overlap_kernel<LocalTeam>, edited_overlap_kernel<GridTeam>, plan, device, a, shared,
+                        stream);
   if (has_filters(p))
     return launch_teams(filtered_overlap_kernel<LocalTeam>, filtered_overlap_kernel<ClusterTeam>,
                         filtered_overlap_kernel<GridTeam>, plan, device, a, shared, stream);

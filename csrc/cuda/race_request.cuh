@@ -53,7 +53,8 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
 __device__ __forceinline__ RaceRequestOf<EditedRow> edited_request(const RaceParams& p, int64_t index,
                                                                    const BlockEdits& block) {
   const RaceRequest r = race_request(p, index);
-  RaceRequestOf<EditedRow> edited = race_of(EditedRow{whole_row(r.row), r.row.vocab, true, block.edits}, r.law, r.noise);
+  const EditedRow row = {whole_row(r.row), r.row.vocab, true, block.edits};
+  RaceRequestOf<EditedRow> edited = race_of(row, r.law, r.noise);
   edited.who = r.who;
   edited.status = r.status;
   const RowPlace place = {index / p.rows.rows, index % p.rows.rows};

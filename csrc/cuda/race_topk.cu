@@ -11,7 +11,8 @@ namespace {
 // The key of one column, exactly; 0 if it cannot beat `to_beat`.
 template <class Kept>
 __device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::RowType>& r,
-                                          const WeightsOf<Kept>& weights, const Group& group, float raw, int32_t column, float to_beat) {
+                                          const WeightsOf<Kept>& weights, const Group& group, float raw, int32_t column,
+                                          float to_beat) {
   if (r.law.greedy) {
     const float rank = r.law.rank(raw);
     return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
@@ -108,8 +109,8 @@ __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const 
 
 // Called by one thread. `first` is the row's first arrival.
 template <class R>
-__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index, bool bad,
-                                             WideKey first) {
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
+                                             bool bad, WideKey first) {
   RowPartial found = kNoPart;
   found.best = candidate_of_key(first);
   if (bad) found.status |= kStatusNonFinite;

@@ -150,7 +150,8 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
   a.cut = cut.room;
   const size_t shared = a.cut.at + cut.shared_bytes();
   if (p.edits.on())
-    return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
+                        stream);
   if (has_filters(p))
     return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
                         filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);

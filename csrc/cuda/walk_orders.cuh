@@ -172,8 +172,9 @@ struct AskingOps {
     }
     *q = 1.0f;
     if (!t.has_draft()) return true;
-    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
-                                  t.p.draft_map.data, filters.kept(kDraft, place_of(node, kDraft))};
+    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)),
+                                  known_law(t.draft_law, known(node, kDraft)), t.p.draft_map.data,
+                                  filters.kept(kDraft, place_of(node, kDraft))};
     *q = law_of(draft, token, status);
     return true;
   }

@@ -83,7 +83,8 @@ __device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<P
   for (int side = 1; side >= 0; --side) {
     const Order order = ordered[0];
     if (!(order.sides >> side & 1u)) continue;
-    const auto row = side == 0 ? filters.row(true, a.p.target, order.target) : filters.row(false, a.p.draft, order.draft);
+    const auto row = side == 0 ? filters.row(true, a.p.target, order.target)
+                               : filters.row(false, a.p.draft, order.draft);
     const auto found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
                                             filters.filter(side == 0 ? kTarget : kDraft), a.cut);
     if (threadIdx.x != 0) continue;
@@ -103,8 +104,9 @@ __device__ __forceinline__ WeightsOf<typename Filters::Kept> ordered_weights(
   if (order.residual && !order.end)
     return weights_of_residual(ordered_target(a, order, looked_through, filters),
                                ordered_draft(a, order, looked_through, filters), order.taken);
-  WeightsOf<typename Filters::Kept> weights = weights_of_row(filters.row(true, a.p.target, order.target),
-                                                             order.target_law, filters.kept(kTarget, order.target_place));
+  WeightsOf<typename Filters::Kept> weights =
+      weights_of_row(filters.row(true, a.p.target, order.target), order.target_law,
+                     filters.kept(kTarget, order.target_place));
   if (!order.end) return weights;
   if constexpr (Topology::kSiblings) {
     weights.tried = tried;
