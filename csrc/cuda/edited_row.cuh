@@ -207,11 +207,11 @@ __device__ __forceinline__ const char* address_of(const Row& row, int32_t token)
   return static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (row.dtype == DType::kFloat32 ? 4 : 2);
 }
 
-// Edits a batch that begins with `first`, a multiple of 32. All lanes of the warp call.
-__device__ __forceinline__ void edit(const EditedRow& row, int32_t first, Batch<Float32>* batch) {
+// Edits a batch of `count` steps that begins with `first`, a multiple of 32. All lanes of the warp call.
+__device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int count, Batch<Float32>* batch) {
   const int32_t word = first / 32 + lane_id();  // of this lane; each step of a batch has four words
   const int shift = lane_id() % 8 * 4;
-  const bool inside = word * 32 < row.vocab;
+  const bool inside = lane_id() < 4 * count && word * 32 < row.vocab;
   const uint32_t allowed = inside ? allowed_word(row, word) : 0u;
   const uint32_t touched = inside ? touched_word(row, word) & allowed : 0u;
   uint32_t mine = 0;  // four bits a vector
@@ -258,7 +258,7 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
     for (int u = 0; u < kVectors; ++u)
       vector[u] = u >= count ? kNoElements : brain ? widened<BFloat16>(half[u]) : widened<Float16>(half[u]);
   }
-  if (row.edited) edit(row, first, this);
+  if (row.edited) edit(row, first, count, this);
 }
 
 template <class T>
