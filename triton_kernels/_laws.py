@@ -22,7 +22,6 @@ from specdec_kernels.triton_kernels._math import (
     scaled,
 )
 
-
 _EDITED = (*Place._fields, *Edits._fields)
 Law = namedtuple("Law", ("inverse", "greedy", "cuts", "row", *_EDITED), defaults=(None, 0, *(None for _ in _EDITED)))
 Law.__doc__ = """How values become weights.

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-import specdec_kernels
 from specdec_kernels import (
     Edits,
     Sampling,
@@ -18,13 +17,10 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from tests.conftest import EDITING, PLAYED, running
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.trees import depths, tree_call
 
-backend = pytest.fixture(running, name="backend", params=EDITING)
-refusing = pytest.fixture(running, params=PLAYED)
 pytestmark = pytest.mark.usefixtures("backend")
 
 V = 70  # no whole number of words
@@ -662,16 +658,6 @@ class TestBadInput:
         found = race_sample(rows, seed=seeds(4), position=0, edits=edits, status=status)
         assert status.tolist() == [0, 0, 1, 1]
         assert found[3] == 3
-
-
-class TestRefusals:
-    def test_by_name(self, refusing):
-        edits = Edits(presence=torch.ones(3))
-        with pytest.raises(
-            specdec_kernels.backends.BackendError, match="cannot do this race_sample: edits: expected none"
-        ):
-            race_sample(rows_of(3), seed=seeds(3), position=0, edits=edits)
-        race_sample(rows_of(3), seed=seeds(3), position=0, edits=Edits())
 
 
 class TestRegistration:
