@@ -2,6 +2,7 @@
 // normaliser or its argmax, and what its filters keep.
 #pragma once
 
+#include "bound_row.h"
 #include "kept.h"
 #include "mass_row.h"
 
@@ -31,6 +32,7 @@ struct LawRow {
   int32_t status;   // of all its elements
   bool looked;      // whether the row was looked through
   bool weighed;     // whether the normaliser is known as well; a race does not need it
+  float error;      // until it is, known.lse.log_sum may differ from it by this; -1 if there are no bounds
   bool undecided;   // whether `kept` may hold tokens that top_p drops: ask still_kept
   uint64_t mass;    // of the whole row; 0 until it is needed
 
@@ -44,6 +46,16 @@ struct LawRow {
     if (column == kNoColumn) return 0.0f;
     const float raw = element(row, column);
     return keeps(column, raw) ? known.probability(column, raw) : 0.0f;
+  }
+
+  // Whether the normaliser is known by its bounds alone.
+  SPECDEC_HD bool rough() const { return !weighed && error >= 0.0f; }
+  // The row with the largest and the least probabilities that it may have.
+  SPECDEC_HD LawRow at_most() const { return with_log_sum(-error); }
+  SPECDEC_HD LawRow at_least() const { return with_log_sum(error); }
+  SPECDEC_HD Range probability_range(int32_t token) const {
+    const float p = probability(token);
+    return rough() ? Range{at_least().probability(token), at_most().probability(token)} : Range{p, p};
   }
 
   // Sixteen probabilities from `token` on, zero from `end` on and for tokens that the row does not have. `column` is
@@ -84,6 +96,12 @@ struct LawRow {
     return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
   }
 
+  SPECDEC_HD LawRow with_log_sum(float more) const {
+    LawRow moved = *this;
+    if (rough()) moved.known.lse.log_sum = add(known.lse.log_sum, more);
+    return moved;
+  }
+
   // If a map does not rise, some lanes stay without weight; nothing outside of them is written.
   SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
     const bool greedy = known.law.greedy;
@@ -103,7 +121,7 @@ struct LawRow {
 
 SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
   return {row, nothing_known(law), filter, map, nullptr, {}, {kKeepsAll, 0, 0, nullptr}, kStatusOk, false, false,
-          false, 0};
+          -1.0f, false, 0};
 }
 
 // The row at an offset, with the law of (outer, inner).
@@ -166,7 +184,9 @@ SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   const RowMemory memory = memory_of(r, scratch_slot);
   r.weighed = weigh;
   if (weigh) {
-    r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
+    weighed_rows.fetch_add(1, std::memory_order_relaxed);
+    if (r.looked) row_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
+    else r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
     const int32_t tiles = mass_tiles_of(r.row.vocab);
     if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= kStatusNonFinite;
     r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
@@ -182,6 +202,27 @@ SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
 // status.
 SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
   if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
+}
+
+// Looks through a row as far as bounds of its probabilities need it; these may be exact. Returns false if there are
+// none: then only look_through helps. Bounds are for rows in which all is as usual.
+SPECDEC_HD bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
+  if (r.filter.on() || !r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
+  if (r.weighed || !r.known.law.needs_sum()) return true;
+  if (!r.looked) {
+    const RowMemory memory = memory_of(r, scratch_slot);
+    BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
+    r.status = row_bounds(r.row, r.known.law, crew, r.cells, tiles);
+    r.looked = true;
+    float top = -kInfinity;
+    for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
+    top = r.known.law.logits().scaled(top);
+    if (magnitude(top) < kLargestBounded && r.status == kStatusOk) {
+      r.known.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
+      r.error = log_sum_error(top);
+    }
+  }
+  return r.error >= 0.0f;
 }
 
 // Looks through a row as far as a race needs it: its maxima, and what its filters keep.

@@ -1,6 +1,6 @@
-// The race over one row on the CPU. A cell of the row is a group of the race, so its maximum and the group's first words
-// tell the best score that the group can reach. The groups that can reach most give a first bar; then only groups that
-// can reach it are opened, mostly a handful. Only their largest tokens cost logarithms (specdec/race.h).
+// The race over one row on the CPU. A cell of the row is a group of the race, so its maximum and the group's first
+// words tell the best score that the group can reach. The groups that can reach most give a first bar; then only groups
+// that can reach it are opened, a few dozen. Few of their tokens cost logarithms (specdec/race.h).
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,7 @@ SPECDEC_BEGIN
 template <class Space>
 struct RowWeights {
   static constexpr bool kMayBeFiltered = Space::kSigned;  // probabilities are final
+  static constexpr bool kBounds = false;
   Space space;
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
@@ -33,7 +34,7 @@ SPECDEC_HD RowWeights<Space> row_weights(const Space& space) { return {space}; }
 // Weights (p - h q)^+. They are at most p, so only opened groups cost exponentials and a look at the draft's row.
 template <class Space>
 struct ResidualWeights {
-  static constexpr bool kMayBeFiltered = Space::kSigned;
+  static constexpr bool kMayBeFiltered = Space::kSigned, kBounds = false;
   const LawRow& target;
   const LawRow& draft;
   Space space;  // the target's
@@ -49,12 +50,38 @@ struct ResidualWeights {
   }
 };
 
+// The same where normalisers are known roughly. Its weights are upper bounds, by the rows at the ends of their ranges.
+template <class Space>
+struct ResidualBounds : ResidualWeights<Space> {
+  static constexpr bool kMayBeFiltered = false, kBounds = true;
+  const ResidualWeights<Space> least;  // lower bounds
+  SPECDEC_HD float least_log_weight(float raw, int32_t column) const { return least.log_weight(raw, column); }
+};
+
 // The winner alone.
 struct Winner {
   Candidate best = kNobody;
   SPECDEC_HD int32_t places() const { return 1; }
   SPECDEC_HD float to_beat() const { return best.score; }
   SPECDEC_HD void offer(const Candidate& c) { best = best_of(best, c); }
+};
+
+// The winner where weights have bounds. Each token is offered once, by the best score it may have and by the least.
+struct ContestedWinner {
+  Candidate sure = kNobody;  // of the best least score
+  Candidate most = kNobody;  // of the best score that may be
+  float second = -kInfinity;
+  SPECDEC_HD int32_t places() const { return 1; }
+  SPECDEC_HD float to_beat() const { return sure.score; }
+  SPECDEC_HD void offer(const Candidate& c, float least) {
+    sure = best_of(sure, {least, c.token});
+    second = max(second, min(c.score, most.score));
+    most = best_of(most, c);
+  }
+  // Whether `sure` wins, whatever the weights are.
+  SPECDEC_HD bool decided() const {
+    return sure.score > -kInfinity && (sure.token == most.token ? second : most.score) < lowest_noted(sure.score);
+  }
 };
 
 // The first k arrivals, in order.
@@ -90,8 +117,8 @@ struct RaceTiles {
   }
   // The column where a group begins. It is negative if the group begins before the row.
   SPECDEC_HD int64_t column(uint32_t group) const { return static_cast<int64_t>(group) * kGroup - first_token; }
-  // At least the largest elements of the even and the odd groups of a tile. A group may lie in two cells if the row begins
-  // inside of a group.
+  // At least the largest elements of the even and the odd groups of a tile. A group may lie in two cells if the row
+  // begins inside of a group.
   SPECDEC_HD void largest(const float* cells, int32_t tile, F16* even, F16* odd) const {
     const float* first = cells + tile * kCellsATile;
     float mine[kCellsATile];
@@ -144,8 +171,8 @@ SPECDEC_HD uint64_t group_at_least(const Weights& weights, const Row& row, int64
   return found;
 }
 
-// Tokens that may win by what is known of their groups, gathered until they are sixteen. Then their second words are drawn
-// together, and most prove to arrive too late.
+// Tokens that may win by what is known of their groups, gathered until they are sixteen. Then their second words are
+// drawn together, and most prove to arrive too late.
 template <class Weights, class Result>
 class Sixteen {
  public:
@@ -180,7 +207,12 @@ class Sixteen {
       if (log_weight == -kInfinity) continue;
       const float first = first_arrival(as[i], bs[i]);
       const float time = is_first(i) ? first : specdec::add(first, later_by(mine[i]));
-      result.offer({race_score(log_weight, time), columns[i]});
+      const Candidate found = {race_score(log_weight, time), columns[i]};
+      if constexpr (Weights::kBounds) {
+        result.offer(found, race_score(weights.least_log_weight(raws[i], columns[i]), time));
+      } else {
+        result.offer(found);
+      }
     }
     count = 0;
   }
@@ -261,10 +293,15 @@ class GroupRace {
       const int64_t column = tiles.column(group.index) + first_winner(group.b);
       const bool inside = lanes >> i & 1 && column >= 0 && column < row.vocab;
       const int32_t at = inside ? static_cast<int32_t>(column) : 0;
-      weight[i] = inside ? weights.log_weight(element(row, at), at) : -kInfinity;
+      weight[i] = inside ? least_log_weight(element(row, at), at) : -kInfinity;
       uniform[i] = group_uniform(group.a, group.b);
     }
     return race_score(load(weight), first_arrival_of(load(uniform)));
+  }
+
+  SPECDEC_HD float least_log_weight(float raw, int32_t column) const {
+    if constexpr (Weights::kBounds) return weights.least_log_weight(raw, column);
+    else return weights.log_weight(raw, column);
   }
 
   // Takes the columns of a group that could win if they arrived first.
@@ -275,7 +312,8 @@ class GroupRace {
     const float least = max(weights.needed_key(needed_at_least(late.to_beat(), earliest)), -kLargest);
     for (uint64_t left = group_at_least(weights, row, begin, least, raw); left; left &= left - 1) {
       const int i = __builtin_ctzll(left);
-      late.add(static_cast<int32_t>(begin + i), group.index * kGroup + static_cast<uint32_t>(i), raw[i], group.a, group.b);
+      const uint32_t token = group.index * kGroup + static_cast<uint32_t>(i);
+      late.add(static_cast<int32_t>(begin + i), token, raw[i], group.a, group.b);
     }
   }
 

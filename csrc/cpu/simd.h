@@ -15,7 +15,7 @@
 #endif
 #endif
 
-#include "specdec/arithmetic.h"
+#include "specdec/bounds.h"
 #include "specdec/params.h"
 #include "specdec/philox.h"
 
@@ -439,6 +439,19 @@ SPECDEC_HD float total(F16 a) {
   for (int width = kLanes / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) lane[i] = add(lane[i], lane[i + width]);
   return lane[0];
+}
+
+// 2^t for t <= 1, by about_exp2_fraction. Below -125 it is that of -125: denormal numbers would be slow.
+SPECDEC_HD F16 about_exp2(F16 t) {
+  const F16 x = max(F16(-125.0f), t);
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+  return _mm512_scalef_ps(about_exp2_fraction(F16(_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF))).v, x.v);
+#else
+  const F16 magic(12582912.0f);  // 1.5 * 2^23, as in exponential.h
+  const F16 shifted = add(sub(x, F16(0.5f)), magic);
+  const F16 f = sub(x, sub(shifted, magic));
+  return from_bits(bits(about_exp2_fraction(f)) + shift_left(bits(shifted), 23));
+#endif
 }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)

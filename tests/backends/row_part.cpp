@@ -9,6 +9,7 @@
 #include "../../csrc/cpu/race_topk.cpp"
 
 namespace specdec {
+std::atomic<int64_t> weighed_rows{0};
 float* scratch(int slot, int64_t floats) {
   static std::vector<float> memory[3];
   memory[slot].resize(static_cast<size_t>(floats));

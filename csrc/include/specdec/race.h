@@ -59,8 +59,8 @@ SPECDEC_HD Float log_below(Float x) {
   return mul(signed_float(bits(x) - Word(0x3f800000u)), Float(8.26295829e-8f));  // ln 2 / 2^23
 }
 
-// What the best possible score of a group must be at least, if it is an upper bound minus log_below: else no token of the
-// group wins.
+// What the best possible score of a group must be at least, if it is an upper bound minus log_below: else no token of
+// the group wins.
 SPECDEC_HD float lowest_noted(float best_score) { return best_score - slack(best_score, best_score); }
 
 // A lower bound of the log weight that a token needs to win if it arrives at `earliest` or later. Takes no logarithm.
