@@ -14,7 +14,7 @@ export SPECDEC_CUDA_ARCHS ?= 90a
 # Two test workers, one thread each: more only gets in each other's way on a small machine.
 TEST_JOBS ?= 2
 
-.PHONY: demo test bench lint docs dist build clean
+.PHONY: demo test test-all bench lint docs dist build clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -22,7 +22,11 @@ demo: build
 	$(BIN)/specdec-kernels generate --show --method race
 
 test: build $(DIST)/.ready
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --benchmark-disable
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --benchmark-disable $(TEST_OPTIONS)
+
+# With the long sweeps that are marked as slow.
+test-all: TEST_OPTIONS := -m ""
+test-all: test
 
 bench: build
 	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \

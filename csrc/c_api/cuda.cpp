@@ -61,6 +61,14 @@ int specdec_cuda_available(void) {
   return c_api::failed(SPECDEC_NO_CUDA, "", e != cudaSuccess ? cudaGetErrorString(e) : "no CUDA device");
 }
 
+int specdec_cuda_capture(void* stream, uint64_t* capture) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  const cudaError_t e = cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id);
+  *capture = status == cudaStreamCaptureStatusActive ? id : 0;
+  return e == cudaSuccess ? SPECDEC_OK : c_api::failed(SPECDEC_CUDA_ERROR, "", cudaGetErrorString(e));
+}
+
 #else
 
 namespace {
@@ -73,6 +81,7 @@ int built_without(const char* op) { return c_api::failed(SPECDEC_NO_CUDA, op, "b
   int specdec_cuda_##op(const specdec_##op##_params*, void*, size_t, size_t*, void*) { return built_without(#op); }
 
 int specdec_cuda_available(void) { return built_without(""); }
+int specdec_cuda_capture(void*, uint64_t* capture) { return *capture = 0, built_without(""); }
 
 #endif
 

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "law_row.h"
 
@@ -210,17 +212,16 @@ class CutRow {
 
   // The cut, and what it keeps, from a list of all tokens down to some value below the cut or at it.
   Kept cut_list(int32_t listed, int32_t k, uint64_t limit, float floor) {
-    const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
     uint64_t* end = list + listed;
     if (floor > -kInfinity) end = std::partition(list, end, [&](uint64_t p) { return value_at(p) >= floor; });
     if (k < end - list) {
-      std::nth_element(list, list + (k - 1), end, earlier);
+      std::nth_element(list, list + (k - 1), end, std::greater<uint64_t>());
       const uint32_t last = key_at(list[k - 1]);
       end = f.ties_all() ? std::partition(list + k, end, [&](uint64_t p) { return key_at(p) == last; }) : list + k;
     }
     uint64_t mass = 0;
     if (limit != kNoLimit) {
-      std::sort(list, end, earlier);
+      std::sort(list, end, std::greater<uint64_t>());
       uint64_t* at = list;
       while (at < end && (at == list || mass < limit)) {
         const uint32_t key = key_at(*at);
@@ -241,7 +242,7 @@ class CutRow {
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // The same cut if the list would be too long. Each pass over the row takes count and mass of the tokens above eight
+  // The same cut if the list would be too long. A pass over the row takes count and mass of the tokens above a few
   // levels, and goes on between the two levels where the cut lies, until the tokens there fit the list or all have the
   // same value.
   Cut narrowed(int32_t k, uint64_t limit, float low) {
@@ -249,83 +250,144 @@ class CutRow {
     uint32_t first = ordered(low), end = ordered(top) + 1;  // the cut is at one of the keys [first, end)
     uint64_t rank = 0, mass = 0;                            // how many tokens have larger keys, and their mass
     for (int turn = 0;; ++turn) {
-      uint32_t level[kLevels + 1] = {first};
-      for (int j = 1; j <= kLevels; ++j) level[j] = std::max(level[j - 1], level_at(j, turn, first, end));
-      uint64_t counts[kLevels + 1], masses[kLevels + 1];
-      measure(level, end, counts, masses);
-      const auto reached = [&](int j) { return rank + counts[j] >= most || mass + masses[j] >= limit; };
-      int j = kLevels;
-      while (j >= 0 && !reached(j)) --j;
-      if (j < 0) return {low, kNoToken};  // all are kept
-      uint64_t between = counts[j];
-      if (j < kLevels) {
-        between -= counts[j + 1];
-        rank += counts[j + 1], mass += masses[j + 1];
-        end = level[j + 1];
+      Levels levels = turn == 0 ? guessed(most, limit, first, end) : between(turn, first, end);
+      measure(&levels, end, limit != kNoLimit);
+      int j = levels.count;
+      while (j > 0 && rank + levels.ranks[j - 1] < most && mass + levels.masses[j - 1] < limit) --j;
+      // The cut is before level j, and from level j - 1 on.
+      uint64_t inside = j > 0 ? levels.ranks[j - 1] : kNoLimit;
+      if (j == 0 && levels.key[0] == first) return {low, kNoToken};  // all are kept
+      if (j < levels.count) {
+        inside -= levels.ranks[j];
+        rank += levels.ranks[j], mass += levels.masses[j];
+        end = levels.key[j];
       }
-      first = level[j];
-      if (between <= kListed) return cut_in(first, end - 1, rank, mass, most, limit);
+      if (j == 0) continue;
+      first = levels.key[j - 1];
+      if (inside <= kListed) return cut_in(first, end, rank, mass, most, limit);
       if (end - first == 1) return cut_among_equals(first, rank, mass, most, limit);
     }
   }
 
-  static constexpr int kLevels = 8;
+  static constexpr int kLevels = 9;
 
-  // The j-th level inside of the keys [first, end). In the first pass by distance from the largest value, in the next
-  // two by equal steps of the value, then by equal steps of the key, which always come to an end.
-  uint32_t level_at(int j, int turn, uint32_t first, uint32_t end) const {
-    constexpr float kBelowTop[kLevels + 1] = {0.0f, 26.0f, 18.0f, 13.0f, 9.0f, 6.0f, 4.0f, 2.0f, 1.0f};
+  // Rising keys, and count and mass of the tokens from each on.
+  struct Levels {
+    int count = 0;
+    uint32_t key[kLevels];
+    uint64_t ranks[kLevels], masses[kLevels];
+    void add(uint32_t level) { key[count++] = level; }
+  };
+
+  // Levels inside of the keys [first, end), from `first` on: in two passes by equal steps of the value, then by equal
+  // steps of the key, which always come to an end.
+  static Levels between(int turn, uint32_t first, uint32_t end) {
     const uint64_t width = end - first;
-    uint32_t key = first + static_cast<uint32_t>(width * static_cast<uint64_t>(j) / (kLevels + 1));
-    if (turn == 0) key = ordered(sub(top, kBelowTop[j]));
-    if (turn == 1 || turn == 2) {
-      const float from = unordered_value(first), to = unordered_value(end - 1);
-      key = ordered(from + (to - from) * (static_cast<float>(j) / (kLevels + 1)));
+    const float from = unordered_value(first), to = unordered_value(end - 1);
+    Levels levels;
+    for (int j = 0; j < kLevels; ++j) {
+      uint32_t key = first + static_cast<uint32_t>(width * static_cast<uint64_t>(j) / kLevels);
+      if (turn <= 2) key = ordered(from + (to - from) * (static_cast<float>(j) / kLevels));
+      key = std::min(std::max(key, first), end - 1);
+      levels.add(j > 0 ? std::max(key, levels.key[j - 1]) : first);
     }
-    return std::min(std::max(key, first), end - 1);
+    return levels;
   }
 
-  // For each level, count and mass of the tokens whose keys are at least the level and below `end`.
-  void measure(const uint32_t* level, uint32_t end, uint64_t* counts, uint64_t* masses) const {
-    Sum16 sums[kLevels + 1];
-    F16 least[kLevels + 1];
-    for (int j = 0; j <= kLevels; ++j) {
-      least[j] = F16(unordered_value(level[j]));
-      counts[j] = 0;
+  // Two levels around the place where a sample of the row, sixteen of its cells, has the cut: three standard deviations
+  // of its count and mass before and after.
+  Levels guessed(uint64_t most, uint64_t limit, uint32_t first, uint32_t end) const {
+    constexpr int32_t kSampled = 16;
+    uint32_t keys[kSampled * kCell];
+    int32_t size = 0;
+    for (int32_t i = 0; i < kSampled; ++i) {
+      const int32_t begin = static_cast<int32_t>(int64_t{count} * (2 * i + 1) / (2 * kSampled)) * kCell;
+      const Cell cell = cell_of(row, begin);
+      for (const F16& raw : cell.vector) {
+        float lane[kLanes];
+        store(lane, value(raw));
+        for (const float v : lane)
+          if (v == v && ordered(v) >= first) keys[size++] = ordered(v);
+      }
+    }
+    std::sort(keys, keys + size, [](uint32_t a, uint32_t b) { return a > b; });
+    const double share = static_cast<double>(kSampled) / count;
+    const double wanted = static_cast<double>(most) * share, mass_wanted = static_cast<double>(limit) * share;
+    double mass = 0.0, squares = 0.0;
+    uint32_t high = end - 1, low = first;
+    bool before = true;  // whether the cut is probably after the tokens looked at
+    for (int32_t i = 0; i < size; ++i) {
+      const double w = static_cast<double>(weight(unordered_value(keys[i])));
+      const double spread = 3.0 * std::sqrt(i + 1.0), mass_spread = 3.0 * std::sqrt(squares + w * w);
+      before = before && i + 1 + spread < wanted && mass + w + mass_spread < mass_wanted;
+      if (before) high = keys[i];
+      mass += w, squares += w * w;
+      if (i + 1 - spread <= wanted && mass - mass_spread <= mass_wanted) continue;
+      low = keys[i];
+      break;
+    }
+    Levels levels;
+    levels.add(low);
+    if (high > low) levels.add(high);
+    return levels;
+  }
+
+  // Counts, and masses if they are asked for, of the tokens from each level on whose keys are below `end`.
+  void measure(Levels* levels, uint32_t end, bool weighed) const {
+    Sum16 sums[kLevels];
+    F16 least[kLevels];
+    for (int j = 0; j < levels->count; ++j) {
+      least[j] = F16(unordered_value(levels->key[j]));
+      levels->ranks[j] = 0;
     }
     const F16 stop(unordered_value(end)), high(top);
-    each_kept({unordered_value(level[0]), kNoToken}, [&](F16 raw, Mask found) {
+    each_kept({unordered_value(levels->key[0]), kNoToken}, [&](F16 raw, Mask found) {
       const F16 v = value(raw);
+      auto e = integer_exp(F16(0.0f));
+      if (weighed) e = integer_exp(sub(v, high));
       found &= ~at_least(v, stop);
-      const auto e = integer_exp(sub(v, high));
-      for (int j = 0; j <= kLevels && found; ++j) {
+      for (int j = 0; j < levels->count; ++j) {
         found &= at_least(v, least[j]);
-        counts[j] += static_cast<uint64_t>(__builtin_popcount(found));
-        sums[j].add(e.q, e.n, found);
+        if (!found) break;
+        levels->ranks[j] += static_cast<uint64_t>(__builtin_popcount(found));
+        if (weighed) sums[j].add(e.q, e.n, found);
       }
     });
-    for (int j = 0; j <= kLevels; ++j) masses[j] = sums[j].total();
+    for (int j = 0; j < levels->count; ++j) levels->masses[j] = sums[j].total();
   }
 
-  // The cut among the tokens of the keys [first, last], which fit the list. Above them are `rank` tokens of mass `mass`.
-  Cut cut_in(uint32_t first, uint32_t last, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) {
+  // The cut among the tokens of the keys [first, end), which fit the list. Above them are `rank` tokens of mass `mass`.
+  Cut cut_in(uint32_t first, uint32_t end, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) {
+    const F16 least(unordered_value(first)), stop(unordered_value(end));
     int32_t listed = 0;
-    each_from(unordered_value(first), [&](float v, int32_t column) {
-      if (ordered(v) <= last) list[listed++] = place_of(v, column);
+    each_sixteen(unordered_value(first), [&](F16 raw, int32_t at) {
+      const F16 v = value(raw);
+      float lane[kLanes];
+      store(lane, v);
+      for (Mask found = at_least(v, least) & ~at_least(v, stop); found; found &= found - 1) {
+        const int i = __builtin_ctz(found);
+        list[listed++] = place_of(lane[i], at + i);
+      }
       return true;
     });
-    std::sort(list, list + listed, [](uint64_t a, uint64_t b) { return a > b; });
-    int32_t at = 0;
-    while (at < listed && ((rank < most && mass < limit) || rank == 0)) {
-      const uint32_t key = key_at(list[at]);
-      const uint64_t w = weight(value_at(list[at]));
-      do {
-        mass += w;
-        ++rank;
-        ++at;
-      } while (f.ties_all() && at < listed && key_at(list[at]) == key);
+    const uint64_t last_kept = reaching(list, list + listed, rank, mass, most, limit);
+    return {value_at(last_kept), f.ties_all() ? kNoToken : column_at(last_kept)};
+  }
+
+  // The place at which a list reaches `most` tokens or a mass of `limit`; its last place if it does not. Only the half
+  // where that happens is looked at again.
+  uint64_t reaching(uint64_t* begin, uint64_t* end, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) const {
+    while (end - begin > 1) {
+      uint64_t* const middle = begin + (end - begin) / 2;
+      std::nth_element(begin, middle, end, std::greater<uint64_t>());
+      const uint64_t tokens = static_cast<uint64_t>(middle - begin);
+      uint64_t weights = 0;
+      if (limit != kNoLimit)
+        for (const uint64_t* at = begin; at < middle; ++at) weights += weight(value_at(*at));
+      if (rank + tokens >= most || mass + weights >= limit) end = middle;
+      else rank += tokens, mass += weights, begin = middle;
     }
-    return {value_at(list[at - 1]), f.ties_all() ? kNoToken : column_at(list[at - 1])};
+    return *begin;
   }
 
   // The cut among many tokens of one value.

@@ -53,7 +53,16 @@ void bind(pybind11::module_ m) {
   python::method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
     return python::remembered(python::calls_of<&specdec_cuda_##op, Params>(), arguments, count);   \
   }),
-  static PyMethodDef methods[] = {SPECDEC_CUDA_OPS(SPECDEC_METHOD) PyMethodDef{}};
+  // capture(stream): which capture a stream is in, or 0.
+  static const auto capture = [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+    return python::called(arguments, count, 1, [](PyObject* const* argument) {
+      uint64_t found = 0;
+      if (const int error = specdec_cuda_capture(reinterpret_cast<void*>(integer(argument[0])), &found))
+        python::raise_for(error);
+      return PyLong_FromUnsignedLongLong(found);
+    });
+  };
+  static PyMethodDef methods[] = {SPECDEC_CUDA_OPS(SPECDEC_METHOD) python::method("capture", capture), PyMethodDef{}};
 #undef SPECDEC_METHOD
   python::add_functions(m, methods);
 }

@@ -10,6 +10,8 @@ namespace cuda {
 constexpr int kThreads = 256;  // at most
 constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which leaves 128 registers a thread
 
+constexpr size_t kDeclaredShared = 4 << 10;  // bytes of shared memory that a kernel declares, at most
+
 struct Device {
   int multiprocessors;
   int capability;  // major * 10 + minor
@@ -39,7 +41,8 @@ template <class Params>
 cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& params, cudaStream_t stream) {
   if (shape.blocks == 0) return cudaSuccess;
   if (shape.blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (shape.dynamic_shared > (48 << 10)) {
+  // What a kernel declares counts, too. More than 48 KiB in all must be asked for.
+  if (shape.dynamic_shared + kDeclaredShared > (48 << 10)) {
     const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                static_cast<int>(shape.dynamic_shared));
     if (e != cudaSuccess) return e;

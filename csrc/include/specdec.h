@@ -68,6 +68,9 @@ SPECDEC_API const char* specdec_error_string(int error);
 SPECDEC_API const char* specdec_last_error(void);
 /* SPECDEC_OK if the CUDA functions have a device to run on. */
 SPECDEC_API int specdec_cuda_available(void);
+/* Writes into `capture` which capture the stream is in, 0 if none. Whoever keeps workspaces gives each capture one of its
+ * own, because a graph keeps it. */
+SPECDEC_API int specdec_cuda_capture(void* stream, uint64_t* capture);
 
 /* Bits of the output `status`, one word a request or row. */
 enum {

@@ -7,11 +7,12 @@ None. Beside rows [A, R, V], tensors of numbers are [A, R]. For chains (rows [B,
 and ``draft_prob`` is [B, K], ragged [B, D]. They have any strides. Outputs are [rows] or [rows, columns].
 
 A backend that cannot run everywhere has ``unavailable()``, one that cannot do every call has ``unsupported(op, call)``.
-Both give the reason, or None.
+Both give the reason, or None. ``absent()`` is what ``unavailable()`` can tell without touching a device.
 """
 
 import contextlib
 import contextvars
+import functools
 import importlib
 import json
 import os
@@ -50,17 +51,23 @@ def _check_name(name):
         raise ValueError(f"backend: expected one of {', '.join(sorted(_BACKENDS))}; got {name!r}")
 
 
+def _module(name):
+    module = _BACKENDS[name][0]
+    return importlib.import_module(module) if isinstance(module, str) else module
+
+
 def _load(name):
     module = _loaded.get(name)
     if module is None:
-        module = _BACKENDS[name][0]
-        if isinstance(module, str):
-            module = importlib.import_module(module)
-        reason = module.unavailable() if hasattr(module, "unavailable") else None
-        if reason:
-            raise BackendError(f"backend {name!r} is not available: {reason}")
+        module = _module(name)
+        if reason := getattr(module, "unavailable", lambda: None)():
+            raise BackendError(_not_available(name, reason))
         _loaded[name] = module
     return module
+
+
+def _not_available(name, reason):
+    return f"backend {name!r} is not available: {reason}"
 
 
 @contextlib.contextmanager
@@ -99,11 +106,19 @@ def backend(name: str) -> Iterator[None]:
         _chosen.reset(token)
 
 
+@functools.cache
+def _cuda_runs():
+    try:
+        return _load("cuda") is not None
+    except (ImportError, BackendError):
+        return False
+
+
 def _default(device_type):
     if device_type == "cpu":
         return "cpu"
     if device_type == "cuda":
-        return "cuda" if _reason("cuda") is None else "triton"
+        return "cuda" if _cuda_runs() else "triton"
     raise BackendError(f"device: expected cpu or cuda; got {device_type}")
 
 
@@ -136,15 +151,16 @@ def remember(op, device_type, *call):
         op.recalls[name] = (*known, module.recalls[op.name])
 
 
-def _reason(name):
-    """Why a backend cannot run here, or None."""
+def _absent(name):
+    """Why a backend cannot run here, or None; touches no device."""
     if name in _loaded:
         return None
     try:
-        _load(name)
-    except (ImportError, RuntimeError) as error:
+        module = _module(name)
+        reason = getattr(module, "absent", getattr(module, "unavailable", lambda: None))()
+    except ImportError as error:
         return str(error)
-    return None
+    return _not_available(name, reason) if reason else None
 
 
 def available_backends() -> list[str]:
@@ -160,7 +176,7 @@ def available_backends() -> list[str]:
     >>> "reference" in specdec_kernels.available_backends()
     True
     """
-    return [name for name in _BACKENDS if _reason(name) is None]
+    return [name for name in _BACKENDS if _absent(name) is None]
 
 
 def build_info() -> dict[str, Any]:
@@ -186,5 +202,5 @@ def build_info() -> dict[str, Any]:
         "torch": torch.__version__,
         **json.loads(_C.build_info()),
         "isa": _C.isa(),
-        "backends": {name: _reason(name) for name in _BACKENDS},
+        "backends": {name: _absent(name) for name in _BACKENDS},
     }

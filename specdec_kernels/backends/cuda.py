@@ -10,12 +10,13 @@ from specdec_kernels.backends._edits import unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["HAS", "Kernels", "Workspaces", "runs_on", "unavailable", "unsupported"]
+__all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable", "unsupported"]
 
 HAS = list(OPS)
 
-_WORKSPACE_BYTES = 256 << 10  # enough for most calls; one that needs more gets more
-_SPARES = 2
+_BYTES = 1 << 20  # what a stream has to start with: enough for most calls
+_ASIDE = 4 << 20  # put aside for captures
+_STEP = 4 << 10  # what captures get is a multiple of this
 
 
 def runs_on(capability, archs):
@@ -31,52 +32,88 @@ def runs_on(capability, archs):
     return False
 
 
-def unavailable():
-    """Why this backend cannot run here, or None."""
+def absent():
+    """Why this backend cannot run here, as far as one can tell without touching a device; or None.
+
+    A process that has touched one can no longer fork children that use it.
+    """
     built = json.loads(_C.build_info())
     if not hasattr(_C, "cuda"):
         return f"built without CUDA: {built['cuda_reason']}"
+    if torch.version.cuda is None:
+        return "this torch cannot use CUDA"
+    if torch.cuda.device_count() == 0:  # asks the driver's management library
+        return "no CUDA device can be used: torch finds none"
+    return None
+
+
+def unavailable():
+    """Why this backend cannot run here, or None."""
+    if reason := absent():
+        return reason
     if reason := _C.cuda.unavailable():
         return f"no CUDA device can be used: {reason}"
-    if not torch.cuda.is_available():
-        return "this torch cannot use CUDA"
+    archs = json.loads(_C.build_info())["cuda_archs"]
     major, minor = torch.cuda.get_device_capability()
-    if not runs_on((major, minor), built["cuda_archs"]):
-        return f"built for {', '.join(built['cuda_archs'])}; the device is of capability {major}.{minor}"
+    if not runs_on((major, minor), archs):
+        return f"built for {', '.join(archs)}; the device is of capability {major}.{minor}"
     return None
 
 
 class Workspaces:
-    """Device memory that kernels leave as they found it: one per device and stream.
+    """Device memory that kernels leave as they found it: one for each stream of a device, and one for each capture.
 
-    A CUDA graph keeps the workspace of the stream it was captured on, so graphs captured on one stream must not be
-    replayed at the same time. Nothing may be allocated for good while a graph is captured; so the first call on a
-    device puts some spares aside, and where they are used up the graph gets one of its own, cleared in each replay.
+    A CUDA graph keeps the workspace of its capture for as long as it can be replayed, beside anything else. So that
+    memory is never used again. Nothing can be allocated for good while a graph is captured: what captures take was put
+    aside by a call before. Where that is used up, the graph gets memory of its own, and clears it at each replay.
     """
 
-    def __init__(self):
-        self.held = {}
-        self._spares = {}
+    def __init__(self, capture_of):
+        """``capture_of(stream)``: the number of the capture that a stream is in, or 0."""
+        self.held = {}  # (device, stream) -> memory
+        self._capture_of = capture_of
+        self._captured = {}  # (device, stream) -> (capture, memory)
+        self._aside = {}  # device -> memory that nobody has yet
+        self._taken = set()  # devices where some of it was taken
+        self._kept = []  # what graphs may hold parts of
 
     def get(self, device, stream, size):
-        held = self.held.get((device, stream))
+        """Memory of ``size`` bytes or more; a capture that asks for one byte may get none."""
+        place, capture = (device, stream), self._capture_of(stream)
+        if capture:
+            return self._of_capture(place, capture, size)
+        held = self.held.get(place)
         if held is None or held.numel() < size:
-            held = self._new((device, stream), max(size, _WORKSPACE_BYTES))
+            # The stream that used the old memory is the one it was allocated on, so it may be freed.
+            held = self.held[place] = torch.zeros(max(size, _BYTES), dtype=torch.uint8, device=device)
+        if device in self._taken or device not in self._aside:
+            self._put_aside(device)
         return held
 
-    def _new(self, place, size):
-        device = place[0]
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            spares = self._spares.get(device, [])
-            if size > _WORKSPACE_BYTES or not spares:
-                return torch.zeros(size, dtype=torch.uint8, device=device)
-            self.held[place] = spares.pop()
-        else:
-            if device.type == "cuda" and device not in self._spares:
-                self._spares[device] = list(torch.zeros(_SPARES, _WORKSPACE_BYTES, dtype=torch.uint8, device=device))
-                torch.cuda.synchronize(device)  # once a device: another stream will use them
-            self.held[place] = torch.zeros(size, dtype=torch.uint8, device=device)
-        return self.held[place]
+    def _of_capture(self, place, capture, size):
+        known, held = self._captured.get(place, (0, None))
+        if known != capture:
+            held = torch.empty(0, dtype=torch.uint8, device=place[0])  # so the first call says what it needs
+        if size > max(held.numel(), 1):
+            held = self._taken_aside(place[0], -(-size // _STEP) * _STEP)
+        self._captured[place] = capture, held
+        return held
+
+    def _taken_aside(self, device, size):
+        aside = self._aside.get(device)
+        if aside is None or aside.numel() < size:
+            return torch.zeros(size, dtype=torch.uint8, device=device)  # in the graph
+        self._aside[device] = aside[size:]
+        self._taken.add(device)
+        return aside[:size]
+
+    def _put_aside(self, device):
+        if device not in self._aside or self._aside[device].numel() < _ASIDE // 2:
+            self._aside[device] = torch.zeros(_ASIDE, dtype=torch.uint8, device=device)
+            self._kept.append(self._aside[device])
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # other streams will use it
+        self._taken.discard(device)
 
 
 class Kernels:
@@ -85,7 +122,7 @@ class Kernels:
     def __init__(self, native, current_stream):
         self._native = native
         self._current_stream = current_stream
-        self._workspaces = Workspaces()
+        self._workspaces = Workspaces(native.capture)
         for name in HAS:
             setattr(self, name, functools.partial(self._launch, OPS[name], getattr(native, name)))
         self.recalls = {name: functools.partial(self._recall, OPS[name]) for name in HAS}

@@ -346,7 +346,10 @@ static void machine(void) {
   char said[100];
   size_t needed = 1;
   int error;
+  uint64_t capture = 1;
   expect("a device", specdec_cuda_available(), SPECDEC_OK, "");
+  expect("a capture", specdec_cuda_capture(NULL, &capture), SPECDEC_OK, "");
+  if (capture != 0) expect("no capture", (int)capture, 0, "");
   expect("no workspace", specdec_cuda_race_sample(&p, NULL, 16, &needed, NULL), SPECDEC_INVALID_ARGUMENT,
          "race_sample: workspace: expected memory; got NULL");
   expect("askew", specdec_cuda_race_sample(&p, room + 8, 16, NULL, NULL), SPECDEC_INVALID_ARGUMENT,

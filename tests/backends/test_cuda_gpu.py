@@ -155,6 +155,30 @@ class TestTheHost:
         assert (tokens != first).float().mean() > 0.9
         assert_same([tokens], [race_sample(rows, seed=seed, position=1)])
 
+    def test_graphs_of_many_sizes(self, gpu, options):
+        """Captured from large to small with calls between, as engines do; replayed in any order, two at a time."""
+        graphs = []
+        for requests in (40, 33, 28, 8, 1):
+            with specdec_kernels.backend("cpu"):
+                call = on_gpu(wide_call(requests, 60_000, seed=requests) | options)
+            out, expected = out_for(requests), verify_chain(**call)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                verify_chain(**call, out=out)
+            graphs.append((graph, out, expected))
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        for turn in range(20):
+            pair = graphs[turn % 5], graphs[(turn + 1 + turn % 4) % 5]
+            torch.cuda.synchronize()
+            for stream, (graph, out, _) in zip(streams, pair, strict=True):
+                with torch.cuda.stream(stream):
+                    for part in out:
+                        part.fill_(99)
+                    graph.replay()
+            torch.cuda.synchronize()
+            for _, out, expected in pair:
+                assert_same(out, expected)
+
     def test_no_synchronisation_and_no_allocation(self, gpu, options):
         call, out = on_gpu(chain_call(1, requests=5, slots=SLOTS) | options), out_for(5)
         verify_chain(**call, out=out)

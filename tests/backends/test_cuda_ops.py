@@ -267,6 +267,25 @@ class TestTheLaunch:
         for workspace in machine.workspaces():
             assert not workspace[: workspace.numel() // 64 * 8].any()
 
+    def test_captures_have_workspaces_of_their_own(self, machine):
+        call = chain_call(1, requests=2, slots=3, vocabulary=60_000)
+        expected = verify_chain(**call)
+        held = [(memory.data_ptr(), memory.sum()) for memory in machine.workspaces()]
+        for memory in machine.workspaces():
+            memory.fill_(255)  # tickets that nobody may take
+        for number in (1, 2):
+            machine.begin_capture(number)
+            try:
+                found = [verify_chain(**call) for _ in range(2)]
+            finally:
+                machine.begin_capture(0)
+            for verdict in found:
+                assert all(map(torch.equal, verdict, expected))
+        assert [memory.data_ptr() for memory in machine.workspaces()] == [place for place, _ in held]
+        for memory in machine.workspaces():
+            assert (memory == 255).all()
+            memory.zero_()
+
     def test_calls_without_values_take_no_workspace(self, machine):
         row = torch.zeros(64)
         race_sample(row, seed=1, position=0)  # remembered: the next one looks for its like

@@ -56,6 +56,11 @@ class TestTheSameBits:
         assert_same(found, on_cpu(tree_positions, parents, prefix_len=prefix_len, status=theirs))
         assert_same(mine, theirs)
 
+    def test_shared_memory_that_only_just_needs_to_be_allowed(self, machine):
+        """A bit a token is 48 KiB less some bytes here, and what the kernel declares comes on top."""
+        call = tree_call(1, requests=1, nodes=2, vocabulary=392_000) | {"draft": None}
+        assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
+
     @pytest.mark.parametrize("nodes, columns", [(1, 1), (5, 1023), (40, 1024), (40, 2047)])
     def test_tree_mask(self, machine, nodes, columns):
         parents, prefix_len = trees_of(nodes)

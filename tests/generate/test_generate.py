@@ -13,21 +13,14 @@ from specdec_kernels.generate import (
     NgramDrafter,
     RandomLength,
     generate,
-    load_model,
     stream,
 )
-from tests.generate.small import llama
 from tests.support.laws import follows_law
 
 # Forwards of different shapes round differently. In float64 the differences vanish in the float32 logits that the ops
 # get, so that equality of whole generations can be asked for.
 PROMPTS = ["ROMEO:\nO, ", "First Citizen:\nBefore we proceed any further, hear me", "J", "The the the the the "]
 NEW = 40
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_model("embedded:target", dtype="float64"), load_model("embedded:draft", dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +98,6 @@ def test_temperatures_and_seeds_of_each_prompt(pair, plain):
 # Laws. A model over 5 tokens writes 3 tokens: 125 texts, whose probabilities are a product of three softmaxes.
 TEXTS, VOCAB, LENGTH = 12_000, 5, 3
 PROMPT = [1, 4]
-
-
-@pytest.fixture(scope="module")
-def small_pair():
-    return llama(VOCAB, seed=1, spread=0.25), llama(VOCAB, seed=2, spread=0.25)
 
 
 @pytest.fixture(scope="module")

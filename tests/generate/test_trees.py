@@ -15,7 +15,6 @@ from specdec_kernels.generate import (
     VerifiedTree,
     drafters,
     generate,
-    load_model,
     stream,
 )
 from specdec_kernels.generate.trees import cut
@@ -85,11 +84,6 @@ def test_reading_a_tree_depth_by_depth_equals_reading_it_at_once():
 
 
 # Whole generations on the embedded pair.
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_model("embedded:target", dtype="float64"), load_model("embedded:draft", dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -171,11 +165,6 @@ def test_greedy_is_the_same_by_every_method(pair, plain):
 
 
 # Laws. A model over 5 tokens writes 3 tokens: 125 texts.
-
-
-@pytest.fixture(scope="module")
-def small_pair():
-    return llama(VOCAB, seed=1, spread=0.25), llama(VOCAB, seed=2, spread=0.25)
 
 
 def drawn(small_pair, **options):

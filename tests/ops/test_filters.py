@@ -23,7 +23,7 @@ from specdec_kernels.ops._laws import target_law
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import Contexts, Given, completed, output_law
-from tests.support.laws import assert_law
+from tests.support.laws import assert_law, counts_follow
 from tests.support.races import LARGEST
 from tests.support.tree_enumeration import emitted_law
 from tests.support.tree_enumeration import output_law as tree_law
@@ -439,6 +439,66 @@ class TestExactly:
 
 def rows_of_law(p):
     return 0.7 * p.log()
+
+
+@pytest.mark.usefixtures("fast_backend")
+class TestManyDraws:
+    """10^7 draws: none outside of what is kept, and all together with the filtered law."""
+
+    DRAWS, ROUND = 1_600_000, 200_000
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+    def test_of_a_short_row(self, sampling):
+        row = rows_of(seed=4)
+        keep = filters.kept(row, sampling)
+        law = filters.masked(row / sampling.temperature, keep).double().softmax(-1)
+        counts = torch.zeros(33, dtype=torch.int64)
+        for begin in range(0, self.DRAWS, self.ROUND):
+            position = torch.arange(begin, begin + self.ROUND)
+            drawn = race_sample(row.expand(self.ROUND, -1), seed=5, position=position, sampling=sampling)
+            counts += drawn.bincount(minlength=33)
+        assert not counts[~keep].any()
+        assert counts_follow(counts, law)
+
+    @pytest.mark.parametrize("drawn_as_filtered", [False, True], ids=["plain drafts", "filtered drafts"])
+    def test_of_rejection(self, drawn_as_filtered):
+        """Both slots of a chain; the second row decides where the first draft was accepted."""
+        sampling, draft_rows = SAMPLINGS["all"], rows_of(2, seed=5)
+        target_rows = torch.cat([draft_rows + rows_of(2, seed=6) / 4, rows_of(1, seed=7)])
+        draft_sampling = sampling if drawn_as_filtered else Sampling(1.1)
+        n, counts = 100_000, torch.zeros(2, 33, dtype=torch.int64)
+        for begin in range(0, 400_000, n):
+            position = torch.arange(begin, begin + n) * 3
+            drafts = torch.stack([
+                race_sample(row.expand(n, -1), seed=9, position=position + j, sampling=draft_sampling)
+                for j, row in enumerate(draft_rows)
+            ], 1)  # fmt: skip
+            verdict = verify_chain(
+                drafts, target_rows.expand(n, 3, -1), draft_rows.expand(n, 2, -1), method="rejection", seed=9,
+                position=position, sampling=sampling, draft_sampling=draft_sampling,
+            )  # fmt: skip
+            assert not verdict.status.any()
+            for j in range(2):
+                emitted = verdict.tokens[:, j]
+                counts[j] += emitted[emitted >= 0].bincount(minlength=33)
+        for row, found in zip(target_rows, counts, strict=False):
+            keep = filters.kept(row, sampling)
+            assert not found[~keep].any()
+            assert counts_follow(found, filters.masked(row / sampling.temperature, keep).double().softmax(-1))
+
+    def test_of_a_long_row(self):
+        """The tail of what 128k tokens keep: the most likely ones are one cell."""
+        row = 2 * torch.randn(128_256, generator=torch.Generator().manual_seed(8))
+        sampling = Sampling(1.3, top_k=1000, top_p=0.97)
+        cut, v = cutoff(row, sampling=sampling), torch.from_numpy(filters.scaled(row, 1.3))
+        keep = (v > cut.value) | ((v == cut.value) & (torch.arange(len(v)) <= cut.last))
+        assert 500 < keep.sum() < 1000
+        drawn = race_sample(row.expand(40_000, -1), seed=6, position=torch.arange(40_000), sampling=sampling)
+        law = filters.masked(row / 1.3, keep).double().softmax(-1)
+        order = row.argsort(descending=True)[: int(keep.sum())]
+        place = torch.full((128_256,), -1).scatter(0, order, torch.arange(len(order)))[drawn]
+        assert place.min() >= 0
+        assert_law((place - 20).clamp(min=0), torch.cat([law[order[:21]].sum()[None], law[order[21:]]]))
 
 
 @pytest.mark.usefixtures("backend")

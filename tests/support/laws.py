@@ -13,8 +13,13 @@ Q = torch.tensor([0.1, 0.2, 0.3, 0.4])
 
 def follows_law(tokens, law, false_alarm=FALSE_ALARM):
     """Whether ``tokens`` look drawn from ``law``: Pearson's chi-squared, and no token of probability 0 at all."""
+    return counts_follow(np.bincount(np.asarray(tokens).ravel(), minlength=len(law)), law, false_alarm)
+
+
+def counts_follow(counts, law, false_alarm=FALSE_ALARM):
+    """`follows_law` of how often each token was drawn."""
     law = np.asarray(law, dtype=np.float64) / np.sum(np.asarray(law, dtype=np.float64))
-    counts = np.bincount(np.asarray(tokens).ravel(), minlength=len(law))
+    counts = np.asarray(counts)
     if len(counts) > len(law) or counts[law == 0].any():
         return False
     counts, expected = pooled(counts[law > 0], law[law > 0] * counts.sum())

@@ -13,7 +13,8 @@ from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
-    *HAS, "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported", "workspaces",
+    *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported",
+    "workspaces",
 ]  # fmt: skip
 
 
@@ -67,6 +68,10 @@ class HostCuda(Kernels):
         before = self._native.counters()
         call()
         return {name: count - before[name] for name, count in self._native.counters().items()}
+
+    def begin_capture(self, number):
+        """From here on calls are in this capture; 0 ends it."""
+        self._native.begin_capture(number)
 
     def workspaces(self):
         return list(self._workspaces.held.values())
@@ -125,5 +130,6 @@ class HostCuda(Kernels):
 
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
+begin_capture = _kernels.begin_capture
 recalls, remember = _kernels.recalls, _kernels.remember
 globals().update({name: getattr(_kernels, name) for name in HAS})

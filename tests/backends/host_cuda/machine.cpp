@@ -200,6 +200,7 @@ struct Machine {
   Device device;
   Counters counters{};
   std::string fault;
+  std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
   std::mutex mutex;
   StackPool stacks;
   const Launch* launch = nullptr;
@@ -494,6 +495,10 @@ std::string kernel_name(const char* name) {
 
 Device& device() { return machine().device; }
 Counters& counters() { return machine().counters; }
+uint64_t& capture() {
+  static uint64_t number = 0;
+  return number;
+}
 const std::string& last_fault() { return machine().fault; }
 
 bool launch(const Launch& launch) {
@@ -633,6 +638,20 @@ void progress() { machine().idle_spins = 0; }
 
 size_t shared_limit() { return machine().device.capability >= 90 ? 227 << 10 : machine().device.capability == 80 ? 163 << 10 : 99 << 10; }
 
+void allow_dynamic_shared(const void* kernel, size_t bytes) { machine().allowed[kernel] = bytes; }
+
+// A kernel may have 48 KiB, with what it declares itself; more dynamic memory must be allowed first.
+void check_shared(size_t declared) {
+  const Machine& m = machine();
+  const size_t dynamic = m.launch->dynamic_shared;
+  const auto allowed = m.allowed.find(m.launch->kernel);
+  const size_t most = std::max((size_t{48} << 10) - declared, allowed == m.allowed.end() ? 0 : allowed->second);
+  if (dynamic > most)
+    fault(std::to_string(dynamic) + " bytes of dynamic shared memory beside " + std::to_string(declared) +
+          " declared ones were not allowed", Site::here());
+  if (dynamic + declared > shared_limit()) fault("more shared memory than a block can have", Site::here());
+}
+
 Range static_shared(const void* tag, size_t element, size_t count, const char* name) {
   Block& block = *machine().current->block;
   const uint32_t bytes = static_cast<uint32_t>(element * count);
@@ -645,6 +664,7 @@ Range static_shared(const void* tag, size_t element, size_t count, const char* n
   block.arrays.push_back({tag, offset, bytes});
   block.static_bytes += bytes;
   if (block.static_bytes > 48 << 10) fault("more than 48 KiB of static shared memory", Site::here());
+  check_shared(block.static_bytes);
   return {&block, offset, static_cast<uint32_t>(count), name};
 }
 

@@ -44,6 +44,7 @@ struct Launch {
   dim3 grid, block, cluster;
   size_t dynamic_shared = 0;
   bool cooperative = false;
+  const void* kernel = nullptr;
   const char* name = "";
   std::function<void()> body;
 };
@@ -55,8 +56,10 @@ struct Counters {
 };
 
 Device& device();
+uint64_t& capture();  // the one that all streams are in; 0: none
 Counters& counters();
 bool launch(const Launch&);  // false after a fault
+void allow_dynamic_shared(const void* kernel, size_t bytes);
 const std::string& last_fault();
 [[noreturn]] void fault(const std::string& what, Site site);
 

@@ -22,6 +22,7 @@ PYBIND11_MODULE(specdec_host_cuda, m) {
       },
       py::arg("multiprocessors"), py::arg("blocks_per_multiprocessor"), py::arg("capability"), py::arg("blocks_in_flight"),
       py::arg("schedule"));
+  m.def("begin_capture", [](uint64_t number) { host_cuda::capture() = number; }, "0 ends it.");
   m.def("counters", [] {
     const host_cuda::Counters& c = host_cuda::counters();
     return py::dict(py::arg("launches") = c.launches, py::arg("blocks") = c.blocks, py::arg("bytes_read") = c.bytes_read);

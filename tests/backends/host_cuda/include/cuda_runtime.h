@@ -54,6 +54,12 @@ inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess;
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id) {
+  *id = ::host_cuda::capture();
+  return *status = *id ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
+}
+
 // The device's memory is the host's, and nothing runs once a launch has returned.
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) { return *memory = std::malloc(bytes), cudaSuccess; }
@@ -77,7 +83,11 @@ enum cudaFuncAttribute {
   cudaFuncAttributeNonPortableClusterSizeAllowed,
 };
 template <class T>
-cudaError_t cudaFuncSetAttribute(T*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) {
+  if (which == cudaFuncAttributeMaxDynamicSharedMemorySize)
+    ::host_cuda::allow_dynamic_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(value));
+  return cudaSuccess;
+}
 
 template <class T>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T*, int, size_t) {
@@ -123,6 +133,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = {a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z};
     if (a.id == cudaLaunchAttributeCooperative) launch.cooperative = a.val.cooperative;
   }
+  launch.kernel = reinterpret_cast<const void*>(kernel);
   Dl_info info{};
   launch.name = dladdr(reinterpret_cast<void*>(kernel), &info) && info.dli_sname ? info.dli_sname : "?";
   const std::tuple<Expected...> arguments(static_cast<Expected>(given)...);  // every thread gets its own copy
