@@ -161,8 +161,8 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
 // last child the law left is norm((p - T q)^+). With replacement R_m = 1 throughout. If a draft is made only with
 // probability h, h q takes the place of q for the first child. A chain has no second child.
 
-// How a draft is tested: by both probabilities. A backend may give `walk` another way that decides the same. *p is used
-// only among siblings without draft laws.
+// How a draft is tested: by both probabilities. A backend may bring another way that decides the same. *p is used only
+// among siblings without draft laws.
 struct ByLaws {
   template <class Ops>
   SPECDEC_HD bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
@@ -231,8 +231,9 @@ SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* 
 }
 
 // Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none.
-template <class Topology, class Ops, class Tester>
-SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, const Tester& tester, Walk* at, int32_t* status) {
+template <class Topology, class Ops, class Tester = ByLaws>
+SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* status,
+                               const Tester& tester = Tester{}) {
   for (;;) {
     int32_t child;
     if (!try_children(t, ops, tester, at, &child, status)) return false;
@@ -258,7 +259,7 @@ SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32
     return true;
   }
   if (t.target_law.greedy || method == Method::kRace) return walk_race(t, ops, at, status);
-  return walk_rejection(t, ops, tester, at, status);
+  return walk_rejection(t, ops, at, status, tester);
 }
 
 SPECDEC_END
