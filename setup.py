@@ -197,11 +197,15 @@ def project_urls(repository=REPOSITORY):
     return {name: repository + page for name, page in pages.items()} if repository else {}
 
 
+def build_folder():
+    return ROOT / "build" / f"ninja-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+
+
 class NinjaBuild(build_ext):
     """Builds in ``build/ninja-<platform>-<python>``, whatever command asked, so that every build is incremental."""
 
     def build_extension(self, ext):
-        folder = ROOT / "build" / f"ninja-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        folder = build_folder()
         folder.mkdir(parents=True, exist_ok=True)
         module = self.write_ninja(folder)
         command = [*ninja_command(), "-C", str(folder)]
@@ -283,8 +287,11 @@ class NinjaBuild(build_ext):
     @staticmethod
     def compile_cuda(ninja, nvcc, archs, include):
         """Each .cu once, for all architectures; the objects."""
-        ninja.rule("nvcc", f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
-        flags = [*NVCC_FLAGS, *"-cudart static --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall".split()]
+        # What each kernel takes goes into a file; of the rest warnings and errors are shown.
+        command = f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out >$out.log 2>&1"
+        show = "{ status=$$?; cat $out.log; exit $$status; }; grep -A4 warning $out.log || true"
+        ninja.rule("nvcc", f"{command} || {show}", depfile=True)
+        flags = [*NVCC_FLAGS, *"--resource-usage -cudart static -Xcompiler -fPIC,-fvisibility=hidden,-Wall".split()]
         for arch in archs:
             number = arch.removesuffix("+PTX")
             flags += ["-gencode", f"arch=compute_{number},code=sm_{number}"]

@@ -134,6 +134,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("isas", &cpu::isas);
   m.def("isa", &cpu::isa);
   m.def("set_isa", &cpu::set_isa);
+  m.def("weighed_rows", &cpu::weighed_rows);
   m.def("use_threads", use_threads);
   m.def("use_functions", use_functions);
   m.def("use_tensors", use_tensors);

@@ -23,8 +23,6 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
-# Those that know edits of logits; the others refuse them by name.
-EDITING = (ORACLE, NATIVE)
 
 
 def pytest_configure():

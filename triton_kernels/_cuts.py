@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels import _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at
 from specdec_kernels.triton_kernels._filters import (
     AFTER_MIN_P,
     AFTER_TOP_K,
@@ -57,29 +58,25 @@ DRAFT_MET = tl.constexpr(NON_FINITE.value << 8)  # in a record's status: a draft
 
 
 @triton.jit
-def order_of(inverse, filter, rules):
-    """What filters multiply raw values by before they compare them. It does not matter where they are off."""
-    top_k, share, log_min_p = filter
-    filtered = (top_k > 0) | (share >= 0) | (log_min_p > -INFINITY)
-    return tl.where(filtered & (rules & BEFORE_TEMPERATURE != 0), 1.0, inverse), filtered
+def is_on(filter):
+    return (filter.top_k > 0) | (filter.share >= 0) | (filter.log_min_p > -INFINITY)
 
 
 @triton.jit
 def cut_row(
-    row, order, filter, rules, record, scratch, split, splits, STAGE: tl.constexpr, MET: tl.constexpr,
+    row, law, filter, rules, record, scratch, split, splits, STAGE: tl.constexpr, MET: tl.constexpr,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A part of a row of logits is looked at (STAGE ``scan``), or its cut is found by one program (``cut``).
 
-    MET goes to the record's status if a value is bad. Returns what is found: the value and id of the last token kept,
-    -inf and -1 without filters; how many are kept; the sum of their weights, without filters the row's mass; the
-    largest value.
+    ``law`` says what filters compare. MET goes to the record's status if a value is bad. Returns what is found: the
+    value and id of the last token kept, -inf and -1 without filters; how many are kept; the sum of their weights,
+    without filters the row's mass; the largest value.
     """
     top_k, share, log_min_p = filter
-    filtered = (top_k > 0) | (share >= 0) | (log_min_p > -INFINITY)
+    filtered = is_on(filter)
     after = ((top_k > 0) & (rules & AFTER_TOP_K != 0)) | ((log_min_p > -INFINITY) & (rules & AFTER_MIN_P != 0))
     weighed = (filtered == 0) | ((share >= 0) & (after == 0))
-    law = Law(order, None)
     tiles = tl.cdiv(row.columns, TILE)
     items = scratch + tiles * (TILE // GROUP)
     value, token = tl.full([], -INFINITY, tl.float32), tl.full([], -1, tl.int32)
@@ -140,7 +137,7 @@ def cuts_kernel(
     top_p, top_p_request: tl.int64, top_p_row: tl.int64, top_p_value: tl.float32,
     min_p, min_p_request: tl.int64, min_p_row: tl.int64, min_p_value: tl.float32, rules: tl.int32,
     cuts, known, known_row: tl.int64, records, records_row: tl.int64, flags, flags_request: tl.int64,
-    flags_row: tl.int64, scratch, scratch_row: tl.int64,
+    flags_row: tl.int64, scratch, scratch_row: tl.int64, edits,
     STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """``rows`` rows of a request; what is stored lies ``step`` rows further for the next, or is packed like a chain's.
@@ -174,14 +171,20 @@ def cuts_kernel(
         if (readable & (j < drafts + (0 if DRAFT else 1))) == 0:  # there is no such row
             return
     filter = Filter(k, share, log_min_p)
-    order, filtered = order_of(inverse, filter, rules)
+    filtered = is_on(filter)
+    order = tl.where(filtered & (rules & BEFORE_TEMPERATURE != 0), 1.0, inverse)
     row = Row(row_at(target, offset, ALIGNED), tl.where(live, vocab, 0))
+    if cu_drafts is None:
+        place, _bad_bias = place_at(edits, entry, j, i, j, j, 0, live, vocab)
+    else:
+        place, _bad_bias = place_at(edits, entry, j, i, n, j, begin, live, vocab)
     record, cut = records + records_row * n, cuts + CUT * n
     MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
     scratch += scratch_row * n
     value, token, _count, mass, top = cut_row(
-        row, order, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), STAGE, MET, TILE, TILES
-    )
+        row, Law(order, None, None, n, *place, *edits), filter, rules, record, scratch, tl.program_id(1),
+        tl.num_programs(1), STAGE, MET, TILE, TILES,
+    )  # fmt: skip
     if STAGE == "cut":
         weighs = top > -INFINITY
         if live & (weighs == 0):
@@ -198,7 +201,8 @@ def cuts_kernel(
         else:
             if filtered & (order != inverse):
                 barrier()  # the cut is stored
-                mass, top = kept_mass(row, Law(inverse, None, cut), scratch, value, min(LOOKED_AT, TILE))
+                kept_law = Law(inverse, None, cuts, n, *place, *edits)
+                mass, top = kept_mass(row, kept_law, scratch, value, min(LOOKED_AT, TILE))
             top, log_sum = tl.where(weighs, top, 0.0), tl.where(weighs, log_sum_of(mass), INFINITY)
         tl.store(known + known_row * n, top)
         tl.store(known + known_row * n + 1, log_sum)
@@ -229,7 +233,8 @@ def words_of(vocab, *laws):
 
 
 def launch_cuts(
-    rows, law, index, places, scratch, requests, count, width, draft=False, draft_map=None, cu_drafts=None, tokens=None
+    rows, law, index, places, scratch, requests, count, width, edits=_edits.OFF, draft=False, draft_map=None,
+    cu_drafts=None, tokens=None,
 ):  # fmt: skip
     """Launches the kernel for ``count`` rows of each request, and returns their cuts, CUT words each.
 
@@ -238,7 +243,7 @@ def launch_cuts(
     """
     vocab, ragged = rows.shape[-1], cu_drafts is not None
     stored = len(rows) + draft * requests if ragged else requests * width
-    tile, tiles, warps = _launch.tile_of(vocab)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     if requests * count:
         numbers = {
             key: value
@@ -250,8 +255,8 @@ def launch_cuts(
             step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests, draft_map=draft_map, **index,
             tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
             tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=scratch,
-            **places._asdict(), scratch=scratch[CUT.value * stored :], scratch_row=search_words_of(vocab), DRAFT=draft,
-            ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
+            **places._asdict(), **edits, scratch=scratch[CUT.value * stored :], scratch_row=search_words_of(vocab),
+            DRAFT=draft, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         splits = _launch.splits_of(requests * count, tiles, rows.device)
         _launch.launch(cuts_kernel, (requests * count, splits), warps, arguments | {"STAGE": "scan"})
@@ -259,21 +264,21 @@ def launch_cuts(
     return scratch
 
 
-def launch_rows(rows, law, index, draft_map, counters, scratch):
+def launch_rows(rows, law, index, draft_map, counters, scratch, edits):
     """The cuts of rows [A, R, V] that have records of four counters; None if there are no filters."""
     if not _launch.is_filtered(law):
         return None
     outer, inner, _ = rows.shape
     places = Places(scratch, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
     return launch_cuts(
-        rows, law, index, places, scratch[2 * outer * inner :], outer, inner, inner, draft_map=draft_map
+        rows, law, index, places, scratch[2 * outer * inner :], outer, inner, inner, edits, draft_map=draft_map
     )  # fmt: skip
 
 
 NO_CUTS = {"target_cuts": None, "draft_cuts": None}
 
 
-def launch_pair(call, draft, index, figures, records, records_row, flags, flags_steps, scratch, requests, width):
+def launch_pair(call, draft, index, edits, figures, records, records_row, flags, flags_steps, scratch, requests, width):
     """The arguments ``target_cuts`` and ``draft_cuts`` of an op on rows of a target and of a draft, or of no draft.
 
     None for a law without filters. ``figures`` has four words for each of the ``width`` rows of a request.
@@ -283,7 +288,7 @@ def launch_pair(call, draft, index, figures, records, records_row, flags, flags_
     if _launch.is_filtered(call.target_law):
         places = Places(figures, 4, records, records_row, flags, *flags_steps)
         found["target_cuts"] = launch_cuts(
-            call.target, call.target_law, index, places, scratch, requests, width, width, cu_drafts=cu_drafts
+            call.target, call.target_law, index, places, scratch, requests, width, width, edits, cu_drafts=cu_drafts
         )
         stored = requests * width if cu_drafts is None else len(call.target)
         scratch = scratch[words_of(call.target.shape[-1], call.target_law) * stored :]

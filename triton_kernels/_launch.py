@@ -13,10 +13,13 @@ from specdec_kernels.triton_kernels import _versions
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime import driver
 
+from specdec_kernels.ops._laws import FILTERED
+
 INTERPRETED = triton.knobs.runtime.interpret
 
 ANY_NUMBER = 2**31
 POINTERS, SIZES = ("target", "draft", "probs", "mask"), ("vocab", "draft_vocab")  # all that code may depend on
+EDITS = "edits"
 _here = contextlib.nullcontext()
 _workspaces = threading.local()
 
@@ -35,24 +38,28 @@ class Programs:
 
     Triton's own launch looks at each of some 70 arguments anew. But a program depends on these only: the device, the
     warps, the constants, the vocabularies, which tensors there are and their types, and what Triton wants to know of
-    ``POINTERS`` (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types that they are
-    annotated with.
+    ``POINTERS`` and of ``EDITS`` (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types
+    that they are annotated with.
     """
 
     def __init__(self, parameters):
         self.found = {}
         self._all = tuple_of([p.name for p in parameters])
         self._numbers = tuple_of([p.name for p in parameters if p.annotation is tl.constexpr or p.name in SIZES])
-        self._tensors = tuple_of([p.name for p in parameters if p.annotation is inspect.Parameter.empty])
+        untyped = [p.name for p in parameters if p.annotation is inspect.Parameter.empty]
+        self._tensors, self._edited = tuple_of([name for name in untyped if name != EDITS]), EDITS in untyped
         self._pointers = tuple_of([p.name for p in parameters if p.name in POINTERS])
 
     def key(self, device, num_warps, arguments):
         """What decides which program a launch needs."""
         seen = seen_of(device)
+        edits = ()
+        if self._edited and arguments[EDITS].by_row is not None:
+            edits = [(x.dtype, seen(x, align=True)) if hasattr(x, "dtype") else type(x) for x in arguments[EDITS]]
         return (
             device, num_warps, self._numbers(arguments),
             *[None if x is None else x.dtype for x in self._tensors(arguments)],
-            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)],
+            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)], *edits,
         )  # fmt: skip
 
     def launch(self, kernel, grid, num_warps, arguments):
@@ -134,10 +141,13 @@ def multiprocessors(device):
 
 
 @functools.cache
-def tile_of(vocab):
-    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary only, so nothing else recompiles."""
-    tile = min(4096, max(128, triton.next_power_of_2(vocab)))
-    return tile, -(-vocab // tile), max(1, tile // 1024)
+def tile_of(vocab, edited=False):
+    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary, and on whether there are edits.
+
+    A thread has 32 tokens at once. Where they are edited it has 8, for it needs several numbers for each.
+    """
+    tile = min(1024 if edited else 4096, max(128, triton.next_power_of_2(vocab)))
+    return tile, -(-vocab // tile), max(1, tile // (256 if edited else 1024))
 
 
 # Triton's functions are made for kernels, too: on the host they take microseconds, and integers are remembered.
@@ -199,13 +209,14 @@ def noise(value, *strides):
     }
 
 
-def index(request_index, *values):
-    """Arguments for ``request_index``: itself, and how many entries draft rows and tensors of numbers have.
+def index(request_index, *values, edit):
+    """Arguments for ``request_index``: itself, and how many entries draft rows, tensors of numbers and edits have.
 
     If there are none of these, all requests have the same numbers, and any index is good.
     """
     if request_index is None:
         return {"request_index": None, "entries": 0}
+    values = *values, *edit.by_entry()
     entries = next((value.shape[0] for value in values if isinstance(value, torch.Tensor)), ANY_NUMBER)
     return {"request_index": request_index, "entries": entries}
 
@@ -222,7 +233,7 @@ def numbers_of(law):
 
 def is_filtered(law):
     """Whether sampling filters may be on."""
-    return law.rules & 16 != 0
+    return law.rules & FILTERED != 0
 
 
 def is_own(law, other):

@@ -4,10 +4,12 @@ A law, its row and what is known of the row are separate arguments. Before Trito
 be part of another tuple, cannot be returned and cannot be compared with None.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels._edits import Edits, Place
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NOBODY,
@@ -20,21 +22,18 @@ from specdec_kernels.triton_kernels._math import (
     scaled,
 )
 
+_EDITED = (*Place._fields, *Edits._fields)
+Law = namedtuple("Law", ("inverse", "greedy", "cuts", "row", *_EDITED), defaults=(None, 0, *(None for _ in _EDITED)))
+Law.__doc__ = """How values become weights.
 
-class Law(NamedTuple):
-    """How values become weights.
-
-    ``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
-    weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cut`` points to what filters
-    keep, None if there are none: CUT words a row, of which ``kept`` speaks.
-    """
-
-    inverse: tl.tensor
-    greedy: tl.tensor
-    cut: tl.tensor = None
+``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
+weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what filters
+keep of rows, None without filters; ``row`` says which of them is meant. The rest is the row's ``Place`` and the
+``Edits``.
+"""
 
 
-CUT = tl.constexpr(4)  # words; the last one is not used
+CUT = tl.constexpr(4)  # words of a row's cut; the last one is not used
 
 
 class Known(NamedTuple):
@@ -60,19 +59,31 @@ def keeps(x, columns, there, law):
     The words of a cut: the smallest value kept, the last column kept that has it, what raw values are multiplied by
     before they are compared.
     """
-    value = tl.load(law.cut, mask=there, other=0.0)
-    last = tl.load(law.cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)
-    v = scaled(x, tl.load(law.cut + 2, mask=there, other=0.0))
+    cut = law.cuts + CUT * law.row
+    value = tl.load(cut, mask=there, other=0.0)
+    last = tl.load(cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)
+    v = scaled(x, tl.load(cut + 2, mask=there, other=0.0))
     return (v > value) | ((v == value) & (columns <= last))
 
 
 @triton.jit
 def kept(x, columns, there, law):
     """Raw values of a row, with -inf in place of those that its filters drop."""
-    if law.cut is None:
+    if law.cuts is None:
         return x
     else:
         return tl.where(keeps(x, columns, there, law), x, -INFINITY)
+
+
+@triton.jit
+def epsilon_at(epsilon, x, there, law):
+    """The epsilon of tokens with these values: over-acceptance does not bring back what filters or edits took out."""
+    if law.by_row is not None:
+        epsilon = tl.where(x > -INFINITY, epsilon, 0.0)
+    elif law.cuts is not None:
+        cut = tl.load(law.cuts + CUT * law.row, mask=there, other=0.0)
+        epsilon = tl.where(x > -INFINITY, epsilon, tl.where(cut > -INFINITY, 0.0, epsilon))
+    return epsilon
 
 
 @triton.jit

@@ -341,3 +341,16 @@ def key_score(key):
 def key_token(key):
     """The token; 0 if there was no candidate."""
     return tl.where(key == NOBODY, 0, ((key & 0xFFFFFFFF).to(tl.uint32) ^ 0xFFFFFFFF).to(tl.int32))
+
+
+# Rising lists
+
+
+@triton.jit
+def first_not_below(entries, low, count, token):
+    """The index of the first of ``count`` rising entries from ``low`` on that is at least ``token``; else the next."""
+    while count > 1:
+        half = count // 2
+        low = tl.where(tl.load(entries + low + (half - 1)) < token, low + half, low)
+        count -= half
+    return low + (tl.load(entries + low) < token).to(tl.int32)

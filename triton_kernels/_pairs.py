@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._laws import CUT, Law, unclean_groups
+from specdec_kernels.triton_kernels._edits import place_at
+from specdec_kernels.triton_kernels._laws import Law, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     NON_FINITE,
     PARAMETER,
@@ -58,7 +59,7 @@ def laws_kernel(
     target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
     draft_temperature_value: tl.float32,
-    counters, figures, partials, target_cuts, draft_cuts,
+    counters, figures, partials, target_cuts, draft_cuts, edits,
     TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Stores four numbers for each pair: the ``Known`` of the target's row and that of the draft's row."""
@@ -71,13 +72,12 @@ def laws_kernel(
         draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
     record = counters + 8 * row
-    target_cut = None if target_cuts is None else target_cuts + CUT * row
-    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
+    place, _bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     last, _, _ = learn_pair(
         Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab),
-        Law(inverse if TARGET == "logits" else None, greedy, target_cut), key_at(record + 4),
+        Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row, *place, *edits), key_at(record + 4),
         Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab),
-        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut), draft_map,
+        Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row), draft_map,
         record, partials + 2 * mass_items_of(vocab) * row, figures + 4 * row, tl.program_id(1), tl.num_programs(1),
         TILE, TILES,
     )  # fmt: skip
@@ -128,14 +128,14 @@ def words_of(call):
     return 4 + _launch.mass_items_of(vocab) + _cuts.words_of(vocab, call.target_law, call.draft_law)
 
 
-def launch_laws(call, counters, scratch, rows, tile, tiles, warps):
+def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
     """Launches what finds the laws of rows, if it is needed. Returns the arguments that the next kernel shares."""
     target, draft = call.target, call.draft
     outer, inner, vocab = target.shape
-    index = _launch.index(call.request_index, draft)
+    index = _launch.index(call.request_index, draft, edit=call.edits)
     items = scratch[4 * rows :]
     cuts = _cuts.launch_pair(
-        call, draft, index, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
+        call, draft, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
         items[_launch.mass_items_of(vocab) * rows :], outer, inner,
     )  # fmt: skip
     arguments = dict(
@@ -144,7 +144,7 @@ def launch_laws(call, counters, scratch, rows, tile, tiles, warps):
         inner=inner, vocab=vocab, draft_vocab=draft.shape[-1], draft_map=call.draft_map, **index,
         **_launch.number("target_temperature", call.target_law.temperature, "outer", "inner"),
         **_launch.number("draft_temperature", call.draft_law.temperature, "outer", "inner"),
-        counters=counters, figures=scratch, partials=items, **cuts,
+        counters=counters, figures=scratch, partials=items, **cuts, **edits,
         TARGET=call.target_law.space, DRAFT=call.draft_law.space, TILE=tile, TILES=_launch.power_of_2(tiles),
         ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels._edits import edited
 from specdec_kernels.triton_kernels._laws import (
     Known,
     argmax_known,
@@ -27,6 +28,7 @@ from specdec_kernels.triton_kernels._math import (
     PARAMETER,
     Noise,
     any_of,
+    first_not_below,
     key_of,
     log_sum_of,
     tile_mass,
@@ -139,17 +141,19 @@ def load_tile(row, law, start, TILE: tl.constexpr):
     """A tile of a row; columns beyond its end have no weight."""
     tokens = tile_tokens(start, TILE)
     x = tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
-    return kept(x, tokens, start >= 0, law)
+    return kept(edited(x, tokens, tokens < row.columns, start, start + TILE, law), tokens, start >= 0, law)
 
 
 @triton.jit
-def first_not_below(draft_map, low, count, token):
-    """The index of the first of ``count`` rising entries from ``low`` on that is at least ``token``; else the next."""
-    while count > 1:
-        half = count // 2
-        low = tl.where(tl.load(draft_map + low + (half - 1)) < token, low + half, low)
-        count -= half
-    return low + (tl.load(draft_map + low) < token).to(tl.int32)
+def value_at(row, column, there, law):
+    """The value of a column of a row, or of a block of one column; without weight if not ``there``."""
+    x = tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
+    if law.bias_tokens is not None:
+        first = column if len(column.shape) == 0 else tl.max(column, axis=0)
+        x = edited(x, column, there, first, first + 1, law)
+    else:
+        x = edited(x, column, there, 0, 0, law)
+    return kept(x, column, there, law)
 
 
 @triton.jit
@@ -184,7 +188,7 @@ def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
 def probability_at(row, token, there, law, known, draft_map):
     """(the probability of a token in a row, 0 if not ``there``; whether its value cannot be a probability)."""
     column, there = column_of(draft_map, row.columns, token, there)
-    x = kept(tl.load(row.at + column, mask=there, other=0.0).to(tl.float32), column, there, law)
+    x = value_at(row, column, there, law)
     return tl.where(there, probabilities(x, token, law, known), 0.0), there & unlike(x, law)
 
 
@@ -279,6 +283,7 @@ def load_masses(row, law, start, TILE: tl.constexpr):
     group, mass, column = tl.arange(0, GROUPS), tl.arange(0, MASSES), tl.arange(0, GROUP)
     tokens = start + mass[None, :, None] * MASS_TILE + group[:, None, None] * GROUP + column[None, None, :]
     x = tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
+    x = edited(x, tokens, tokens < row.columns, start, start + TILE, law)
     return tl.reshape(tl.trans(x, 1, 0, 2), [MASSES, GROUPS * GROUP])
 
 
@@ -351,7 +356,7 @@ def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
     """
     first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
     bad = first < 0
-    if law.cut is not None:
+    if law.cuts is not None:
         pass
     elif law.greedy is not None:
         if law.greedy:
@@ -368,7 +373,7 @@ def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
 def finish_row(row, law, draft_map, key, items, own, ITEMS: tl.constexpr):
     """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
-    if law.cut is not None:
+    if law.cuts is not None:
         top, log_sum = tl.load(own), tl.load(own + 1)
     elif law.greedy is not None:
         if law.greedy:

@@ -1,9 +1,11 @@
 """Where sampling filters cut rows, and what they keep: one launch looks at all rows, the next finds each row's cut."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._cuts import cut_row
+from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, Filter, filter_of
+from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import INFINITY, NON_FINITE, PARAMETER, inverse_temperature
 from specdec_kernels.triton_kernels._rows import FLAGS, Row, barrier, entry_of, number, row_at
 
@@ -16,7 +18,7 @@ def cutoff_kernel(
     top_k, top_k_outer: tl.int64, top_k_inner: tl.int64, top_k_value: tl.int64,
     top_p, top_p_outer: tl.int64, top_p_inner: tl.int64, top_p_value: tl.float32,
     min_p, min_p_outer: tl.int64, min_p_inner: tl.int64, min_p_value: tl.float32, rules: tl.int32,
-    value, last_token, count, mass, max, status, counters, scratch, scratch_row: tl.int64,
+    value, last_token, count, mass, max, status, counters, scratch, scratch_row: tl.int64, edits,
     STAGE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -33,9 +35,11 @@ def cutoff_kernel(
     filter = Filter(k, share, log_min_p)
     order = tl.where(rules & BEFORE_TEMPERATURE != 0, 1.0, inverse)
     own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(live, vocab, 0))
+    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
+    law = Law(order, None, None, row, *place, *edits)
     record = counters + 4 * row
     found, found_last, found_count, found_mass, top = cut_row(
-        own, order, filter, rules, record, scratch + scratch_row * row, tl.program_id(1), tl.num_programs(1),
+        own, law, filter, rules, record, scratch + scratch_row * row, tl.program_id(1), tl.num_programs(1),
         STAGE, NON_FINITE, TILE, TILES,
     )  # fmt: skip
     if STAGE == "cut":
@@ -46,6 +50,7 @@ def cutoff_kernel(
         tl.store(max + row, top)
         met = tl.load(record + FLAGS, cache_modifier=".cg")
         if status is not None:
+            flags |= bad_bias | request_status(edits, entry, j, live, vocab)
             flags |= bad_number | met | tl.where(top > -INFINITY, 0, NON_FINITE)
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
         barrier()  # all warps have read
@@ -59,13 +64,15 @@ def cutoff(call):
     count = outer * inner
     if count == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.search_words_of(vocab)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, 4 * count, count * words)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
-            **_launch.index(call.request_index, *_launch.numbers_of(law)),
+            **_launch.index(call.request_index, *_launch.numbers_of(law), edit=call.edits),
+            **edits,
             **_launch.number("temperature", law.temperature, "outer", "inner"),
             **_launch.number("top_k", law.top_k, "outer", "inner"),
             **_launch.number("top_p", law.top_p, "outer", "inner"),

@@ -6,8 +6,9 @@ ones; the last program of a row merges them.
 
 import torch
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, clean, kept
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import CUT, Law, clean
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
     NOBODY,
@@ -31,6 +32,7 @@ from specdec_kernels.triton_kernels._rows import (
     number,
     row_at,
     tile_tokens,
+    value_at,
 )
 
 
@@ -39,7 +41,7 @@ def logprobs_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
     tokens, tokens_outer: tl.int64, tokens_inner: tl.int64, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
-    logprob, rank, top_tokens, top_logprobs, most: tl.int32, status, counters, cuts, known, counts, scratch,
+    logprob, rank, top_tokens, top_logprobs, most: tl.int32, status, counters, cuts, known, counts, scratch, edits,
     ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -52,11 +54,11 @@ def logprobs_kernel(
     token = tl.load(tokens + i * tokens_outer + j * tokens_inner).to(tl.int64)
     asked = live & ((token != -1) | (most > 0))
     in_range = asked & (token >= 0) & (token < vocab)
-    law = Law(inverse, None, cuts + CUT * row)
+    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
+    law = Law(inverse, None, cuts, row, *place, *edits)
     own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(asked, vocab, 0))
     record = counters + 4 * row
-    raw = tl.load(own.at + token, mask=in_range, other=-INFINITY).to(tl.float32)
-    mine = clean(kept(raw, token, in_range, law), law)
+    mine = clean(value_at(own, token, in_range, law), law)
     start = tile * TILE
     x, ids = clean(load_tile(own, law, start, TILE), law), tile_tokens(start, TILE)
     at_least = tl.where(mine > -INFINITY, tl.sum(tl.sum((x >= mine).to(tl.int32), axis=1), axis=0), 0)
@@ -86,6 +88,7 @@ def logprobs_kernel(
             tl.store(top_logprobs + row * most + n, tl.where(there, value, -INFINITY))
         met = tl.load(record + FLAGS, cache_modifier=".cg")
         if status is not None:
+            flags |= bad_bias | request_status(edits, entry, j, live, vocab)
             flags = (flags | met) + tl.where((token != -1) & (in_range == 0), TOKEN_RANGE, 0)
             tl.store(status + row, tl.where(asked, flags, tl.where(live | idle, 0, PARAMETER)))
         barrier()  # all warps have read
@@ -100,8 +103,9 @@ def logprobs(call):
     count = outer * inner
     if count == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
-    index = _launch.index(call.request_index, *_launch.numbers_of(law))
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
+    index = _launch.index(call.request_index, *_launch.numbers_of(law), edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
         words = CUT.value + 2 + _cuts.search_words_of(vocab)
@@ -109,14 +113,15 @@ def logprobs(call):
         known, counts = scratch[keys:], scratch[keys + words * count :].view(torch.int32)
         places = _cuts.Places(known, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
         cuts = _cuts.launch_cuts(
-            rows, law, index, places, known[2 * count :], outer, inner, inner, tokens=None if most else call.tokens
-        )
+            rows, law, index, places, known[2 * count :], outer, inner, inner, edits,
+            tokens=None if most else call.tokens,
+        )  # fmt: skip
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
             tokens=call.tokens, tokens_outer=call.tokens.stride(0), tokens_inner=call.tokens.stride(1), **index,
             **_launch.number("temperature", law.temperature, "outer", "inner"),
             logprob=call.logprob, rank=call.rank, top_tokens=call.top_tokens, top_logprobs=call.top_logprobs,
             most=most, status=call.status, counters=counters, cuts=cuts, known=known, counts=counts,
-            scratch=scratch, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
+            scratch=scratch, **edits, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         _launch.launch(logprobs_kernel, (count, tiles), warps, arguments)

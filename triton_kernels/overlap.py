@@ -1,8 +1,9 @@
 """How well a draft law covers a target law: sums over pairs of tiles, added up by the last program of a row."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, known_at, probabilities
+from specdec_kernels.triton_kernels import _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term
 from specdec_kernels.triton_kernels._pairs import (
     launch_laws,
@@ -33,7 +34,7 @@ def overlap_kernel(
     target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
     draft_temperature_value: tl.float32,
-    accept, tv, kl, harmonic, status, counters, figures, partials, target_cuts, draft_cuts,
+    accept, tv, kl, harmonic, status, counters, figures, partials, target_cuts, draft_cuts, edits,
     TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -46,10 +47,9 @@ def overlap_kernel(
         target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
         draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
     )  # fmt: skip
-    target_cut = None if target_cuts is None else target_cuts + CUT * row
-    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
-    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cut)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut)
+    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
+    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row, *place, *edits)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
     draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     own, record = figures + 4 * row, counters + 8 * row
@@ -83,6 +83,7 @@ def overlap_kernel(
         both = tl.sum(tl.load(sums + 4 * index + 3, mask=here, other=0.0, cache_modifier=".cg"), axis=0)
         tl.store(harmonic + row, both)
         if status is not None:
+            flags |= bad_bias | request_status(edits, entry, j, live, vocab)
             tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
         tl.store(record + FLAGS, 0)
         tl.store(record + DONE, 0)
@@ -95,9 +96,10 @@ def overlap(call):
     rows = outer * inner
     if rows == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
-        shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
+        shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         sums = dict(accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status)
         _launch.launch(overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, shared | sums)

@@ -1,8 +1,9 @@
 """Sampling by a race: one launch, rows split over programs, the last program of a row writes its token."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import (
     NOBODY,
     NON_FINITE,
@@ -35,7 +36,7 @@ def race_sample_kernel(
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, counters, cuts,
+    tokens, status, counters, cuts, edits,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -48,7 +49,8 @@ def race_sample_kernel(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
-    law = Law(inverse if SPACE == "logits" else None, greedy, None if cuts is None else cuts + CUT * row)
+    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
+    law = Law(inverse if SPACE == "logits" else None, greedy, cuts, row, *place, *edits)
     record = counters + 4 * row
     first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)
@@ -65,6 +67,7 @@ def race_sample_kernel(
         best = tl.atomic_xchg(key_at(record), best * 0, sem="relaxed")
         tl.store(tokens + row, tl.where(idle, -1, key_token(best)).to(tl.int64))
         if status is not None:
+            flags |= bad_bias | request_status(edits, entry, j, live, vocab)
             flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(best == NOBODY, NON_FINITE, 0)
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
             barrier()  # all warps have read
@@ -79,18 +82,19 @@ def race_sample(call):
     count = outer * inner
     if count == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.words_of(vocab, call.law)
-    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise)
+    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(rows, 4 * count, words * count)
-        cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch)
+        cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch, edits)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
             inner=inner, vocab=vocab, draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
-            cuts=cuts, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
+            cuts=cuts, **edits, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(count, tiles, rows.device)
         _launch.launch(race_sample_kernel, (count, splits), warps, arguments)

@@ -1,8 +1,9 @@
 """The first k arrivals of a race: one launch. Each program finds those of one tile; the last of a row merges them."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, clean, greedy_scores, unclean_groups
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import Law, clean, greedy_scores, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     NOBODY,
     NON_FINITE,
@@ -39,7 +40,7 @@ def race_topk_kernel(
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, counters, cuts, scratch,
+    tokens, status, counters, cuts, edits, scratch,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -53,7 +54,8 @@ def race_topk_kernel(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
     )  # fmt: skip
-    law = Law(inverse if SPACE == "logits" else None, greedy, None if cuts is None else cuts + CUT * row)
+    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
+    law = Law(inverse if SPACE == "logits" else None, greedy, cuts, row, *place, *edits)
     record = counters + 4 * row
 
     start = tile * TILE
@@ -86,6 +88,7 @@ def race_topk_kernel(
             weighs = weighs & ((n > 0) | (best != NOBODY))
             before = best
         if status is not None:
+            flags |= bad_bias | request_status(edits, entry, j, live, vocab)
             flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(weighs, 0, NON_FINITE)
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
             barrier()  # all warps have read
@@ -100,18 +103,19 @@ def race_topk(call):
     count, k = outer * inner, call.tokens.shape[-1]
     if count * k == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     words = _cuts.words_of(vocab, call.law)
-    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise)
+    index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * k
         counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
-        cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:])
+        cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:], edits)
         arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
             draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
-            cuts=cuts, scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
+            cuts=cuts, **edits, scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         _launch.launch(race_topk_kernel, (count, tiles), warps, arguments)

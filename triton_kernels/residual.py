@@ -5,8 +5,9 @@ does not wait for the stores of other waves.
 """
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, known_at, probabilities
+from specdec_kernels.triton_kernels import _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import Law, epsilon_at, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     draft_prob_of,
@@ -46,7 +47,7 @@ def residual_kernel(
     draft_temperature_value: tl.float32,
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
     epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
-    probs, mass, status, counters, figures, partials, target_cuts, draft_cuts,
+    probs, mass, status, counters, figures, partials, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
@@ -65,10 +66,9 @@ def residual_kernel(
     )  # fmt: skip
     share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
     flags |= bad_h | bad_share
-    target_cut = None if target_cuts is None else target_cuts + CUT * row
-    draft_cut = None if draft_cuts is None else draft_cuts + CUT * row
-    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cut)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cut)
+    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
+    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row, *place, *edits)
+    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
     target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
     draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
     probs = row_at(probs, row * vocab, ALIGNED)
@@ -89,7 +89,8 @@ def residual_kernel(
             weight = residual_weight(p, drafted)
             tl.store(probs + tokens, weight, mask=tokens < vocab)
             tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
-            tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected_weight(p, drafted, share), axis=1), axis=0))
+            rejected = rejected_weight(p, drafted, epsilon_at(share, x, row >= 0, target_law))
+            tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected, axis=1), axis=0))
             if status is not None:
                 met = look(y, draft_law, look(x, target_law, met, 1), 2)
         if status is not None:
@@ -111,6 +112,7 @@ def residual_kernel(
             tl.store(mass + row, drawn_mass(weight, rejected, h, share))
             if status is not None:
                 flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
+                flags |= bad_bias | request_status(edits, entry, j, live, vocab)
                 tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
             tl.store(record + FLAGS, 0)
 
@@ -122,10 +124,11 @@ def residual(call):
     rows = outer * inner
     if rows == 0:
         return
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
         counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
-        shared = launch_laws(call, counters, scratch, rows, tile, tiles, warps)
+        shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         arguments = shared | {
             "ALIGNED": _launch.aligned(target, call.draft, call.probs),
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
-from specdec_kernels.triton_kernels._laws import CUT, Law, keeps, known_at
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import Law, epsilon_at, known_at, probabilities, unlike
 from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
@@ -50,6 +51,7 @@ from specdec_kernels.triton_kernels._rows import (
     row_at,
     row_of,
     share_of,
+    value_at,
 )
 
 CHUNK = tl.constexpr(32)  # slots handled at once
@@ -57,14 +59,21 @@ END = tl.constexpr(4)  # of a request's record: where the walk ends
 
 
 class Chain(NamedTuple):
-    """Where the draft tokens of a request are, how many, their shares, and the number of its first row."""
+    """Where the draft tokens of a request are, how many, and their shares; and which request that is, for its edits.
+
+    ``first_row`` and ``first_draft`` count the rows and draft tokens before its own where they are packed.
+    """
 
     slots: tl.tensor
     tokens: tl.tensor
     tokens_slot: tl.tensor
     share_at: tl.tensor
     share_slot: tl.tensor
-    row: tl.tensor
+    request: tl.tensor
+    entry: tl.tensor
+    live: tl.tensor
+    first_row: tl.tensor
+    first_draft: tl.tensor
 
 
 @triton.jit
@@ -77,6 +86,13 @@ def from_end(slot):
 def token_at(chain, slot):
     """The draft token of a slot or a block of slots; -1 behind the last."""
     return tl.load(chain.tokens + slot * chain.tokens_slot, mask=slot < chain.slots, other=-1).to(tl.int64)
+
+
+@triton.jit
+def place_of(chain, edits, slot, columns):
+    """(the ``Place`` of a slot's row, the status of its bias)."""
+    row = chain.first_row + slot
+    return place_at(edits, chain.entry, 0, chain.request, row, slot, chain.first_draft, chain.live, columns)
 
 
 @triton.jit
@@ -94,10 +110,9 @@ def slot_accepts(
     slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
 ):  # fmt: skip
     """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` are."""
-    p, bad = probability_at(target, token, in_range, target_law, p_known, None)
-    if target_law.cut is not None:  # over-acceptance does not bring back what filters drop
-        x = tl.load(target.at + token, mask=in_range, other=0.0).to(tl.float32)
-        in_range = in_range & keeps(x, token, in_range, target_law)
+    x = value_at(target, token, in_range, target_law)
+    p, bad = tl.where(in_range, probabilities(x, token, target_law, p_known), 0.0), in_range & unlike(x, target_law)
+    epsilon = epsilon_at(epsilon, x, in_range, target_law)
     q = 1.0
     if draft is not None:
         q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
@@ -157,7 +172,7 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         winner = key_token(keys)
         n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, NO_TOKEN), axis=0))
         reached = held & (slot <= n)
-        flags |= any_of(reached & bad) * NON_FINITE
+        flags |= any_of(reached & bad) * NON_FINITE | any_of(reached & (met & PARAMETER != 0)) * PARAMETER
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
@@ -169,31 +184,36 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
 
 @triton.jit
 def walk(
-    chain, target, target_law, draft, draft_law, draft_map, draft_prob, draft_prob_value, epsilon, noise, records,
-    figures, MET: tl.constexpr, ALIGNED: tl.constexpr,
+    chain, edits, target, target_law, draft, draft_law, draft_map, draft_prob, draft_prob_value, epsilon, noise,
+    records, figures, MET: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots."""
+    """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots.
+
+    Slots whose rows are edited are looked at one by one, for each row has lists of its own.
+    """
+    SLOTS: tl.constexpr = CHUNK if edits.by_row is None else 1
     n = chain.slots
     refused = tl.full([], -1, tl.int64)
     share = 1.0
     flags = 0
-    for base in range(0, chain.slots, CHUNK):
-        slot = base + tl.arange(0, CHUNK)
+    base = chain.slots * 0
+    while base < tl.minimum(chain.slots, n + 1):
+        slot = base + tl.arange(0, SLOTS)
         here = slot < chain.slots
         token = token_at(chain, slot)
         in_range = (token >= 0) & (token < target.columns)
         own = figures + 4 * slot
-        h = tl.full([CHUNK], 1.0, tl.float32)
-        bad_h = tl.zeros([CHUNK], tl.int32)
+        h = tl.full([SLOTS], 1.0, tl.float32)
+        bad_h = tl.zeros([SLOTS], tl.int32)
         drafted, q_known = None, None
-        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * slot)
+        place, bad_bias = place_of(chain, edits, base, target.columns)
+        flags |= bad_bias
+        p_law = Law(target_law.inverse, None, target_law.cuts, target_law.row + slot, *place, *edits)
         q_law = draft_law
         if draft is not None:
             h, bad_h = share_at(chain, draft_prob, draft_prob_value, slot)
             drafted, q_known = row_of(draft, slot, ALIGNED), known_at(own + 2, draft_law, here)
-            q_law = Law(
-                draft_law.inverse, draft_law.greedy, None if draft_law.cut is None else draft_law.cut + CUT * slot
-            )
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, draft_law.row + slot)
         accepted, bad = slot_accepts(
             slot, token, in_range, row_of(target, slot, ALIGNED), p_law, drafted, q_law, draft_map,
             known_at(own, target_law, here), q_known, h, epsilon, noise,
@@ -208,6 +228,7 @@ def walk(
         flags |= tl.max(tl.where(reached, bad_h, 0), axis=0)
         refused += tl.sum(tl.where(here & (slot == n), token + 1, 0), axis=0)
         share += tl.sum(tl.where(here & (slot == n), h - 1.0, 0.0), axis=0)
+        base += SLOTS
     return n, refused, share, flags
 
 
@@ -237,7 +258,7 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items, target_cuts, draft_cuts,
+    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -268,20 +289,16 @@ def verify_chain_kernel(
         flags = tl.where(idle, 0, flags)
     chain = Chain(
         slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
-        entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, row,
+        entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, b,
+        entry, live, row if RAGGED else 0, draft_at if RAGGED else 0,
     )  # fmt: skip
-    target_law = Law(
-        inverse if TARGET == "logits" else None, None, None if target_cuts is None else target_cuts + CUT * row
-    )  # fmt: skip
+    target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(
         row_at(target, row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
     )  # fmt: skip
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(
-            draft_inverse if DRAFT == "logits" else None, draft_greedy,
-            None if draft_cuts is None else draft_cuts + CUT * row,
-        )  # fmt: skip
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
         draft_rows = Rows(
             row_at(draft, draft_at * draft_row if RAGGED else entry * draft_request, ALIGNED), draft_row, draft_vocab
         )  # fmt: skip
@@ -305,24 +322,26 @@ def verify_chain_kernel(
             record = records + 4 * slot
             token = token_at(chain, slot)
             target_slot = row_of(target_rows, slot, ALIGNED)
-            cut = None if target_law.cut is None else target_law.cut + CUT * slot
+            place, bad_bias = place_of(chain, edits, slot, vocab)
             if racing:
+                if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+                    if bad_bias != 0:
+                        tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
                 race_slot(
-                    target_slot, Law(target_law.inverse, greedy, cut), noise, slot, token, chunks > max_drafts, record,
-                    request, split, splits, TILE,
+                    target_slot, Law(target_law.inverse, greedy, target_cuts, row + slot, *place, *edits), noise, slot,
+                    token, chunks > max_drafts, record, request, split, splits, TILE,
                 )  # fmt: skip
             elif LEARNS:
                 h, draft_slot, q_law = 1.0, None, None
                 if draft is not None:
                     h, _ = share_at(chain, draft_prob, draft_prob_value, slot)
                     draft_slot = row_of(draft_rows, slot, ALIGNED)
-                    draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * slot
-                    q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
+                    q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + slot)
                 walking = (token != -1) | (h < 1.0)
                 if walking:
                     learn_slot(
-                        target_slot, Law(target_law.inverse, None, cut), draft_slot, q_law, draft_map, h, share, noise,
-                        slot, token, record, request, figures + 4 * slot,
+                        target_slot, Law(target_law.inverse, None, target_cuts, row + slot, *place, *edits), draft_slot,
+                        q_law, draft_map, h, share, noise, slot, token, record, request, figures + 4 * slot,
                         items + 2 * mass_items_of(vocab) * (row + slot), split, splits, TILE, TILES,
                     )  # fmt: skip
                 walking = walking & (token != -1)
@@ -332,6 +351,7 @@ def verify_chain_kernel(
                 walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
         if racing:  # noqa: SIM102  `and` would take a ticket
             if is_last(request + DONE, splits * chunks):
+                flags |= request_status(edits, entry, 0, live, vocab)
                 finish_race(
                     chain, readable, flags, vocab, records, request, tokens + b * tokens_request, num_accepted + b,
                     status + b, max_drafts + 1,
@@ -341,17 +361,17 @@ def verify_chain_kernel(
             return
         split, splits = tl.program_id(1), tl.num_programs(1)
         n, refused, h, met = walk(
-            chain, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value, share,
-            noise, records, figures, LEARNS or FILTERED, ALIGNED,
+            chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value,
+            share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
         )  # fmt: skip
         draft_n, q_law, excluded = None, None, None
         if draft is None:
             excluded = tl.where(refused < vocab, refused, -1)
         else:
             draft_n = row_of(draft_rows, n, ALIGNED)
-            draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * n
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
-        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * n)
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + n)
+        place, bad_bias = place_of(chain, edits, n, vocab)
+        p_law = Law(target_law.inverse, None, target_cuts, row + n, *place, *edits)
         if FILTERED:
             met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
         target_n = row_of(target_rows, n, ALIGNED)
@@ -362,10 +382,14 @@ def verify_chain_kernel(
             figures + 4 * n, request, noise, split, splits, TILE,
         ):  # fmt: skip
             token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE)
+            met |= bad_bias | request_status(edits, entry, 0, live, vocab)
             finish_draw(
                 chain, readable, n, token, flags | met | drawn_flags, records, request, tokens + b * tokens_request,
                 num_accepted + b, status + b, max_drafts + 1,
             )  # fmt: skip
+
+
+verify_chain_kernel.most_registers = _edits.most_registers
 
 
 def verify_chain(call):
@@ -376,7 +400,8 @@ def verify_chain(call):
     target, ragged = call.target, call.cu_drafts is not None
     vocab = target.shape[-1]
     rows = target.shape[0] if ragged else requests * width
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
     draft = None if race else call.draft
@@ -385,14 +410,14 @@ def verify_chain(call):
     words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, None if ragged else call.draft, *_launch.numbers_of(call.target_law),
-        *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise,
+        *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, figures + words * rows)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, index, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0), scratch[figures:],
-            requests, width,
+            call, draft, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
+            scratch[figures:], requests, width,
         )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
@@ -407,7 +432,7 @@ def verify_chain(call):
             ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
-            **index, **cuts,
+            **index, **cuts, **edits,
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),

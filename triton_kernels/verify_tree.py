@@ -15,27 +15,22 @@ child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _launch
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at, probabilities, unclean_groups
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import Known, Law, known_at
 from specdec_kernels.triton_kernels._math import (
-    GROUP,
-    LARGEST,
     NOBODY,
     NON_FINITE,
     PARAMETER,
     STREAM_RACE,
     TOKEN_RANGE,
-    accept_coin,
-    accepts,
-    any_of,
     inverse_temperature,
     key_token,
     later,
-    residual_weight,
-    share_left,
 )
-from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles, without_children
+from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
@@ -43,20 +38,15 @@ from specdec_kernels.triton_kernels._rows import (
     barrier,
     clear,
     entry_of,
-    group_tops,
     is_last,
     key_at,
     learn_pair,
-    load_tile,
-    load_tokens,
     mass_items_of,
     noise_at,
     number,
-    probability_at,
     row_at,
     row_of,
     share_of,
-    tile_tokens,
 )
 from specdec_kernels.triton_kernels._trees import (
     NODES,
@@ -70,7 +60,6 @@ from specdec_kernels.triton_kernels._trees import (
 ROW = tl.constexpr(6)  # words of a row's record
 NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
 NODE, NODE_TAKEN, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)  # of a request's
-MASS_PART = tl.constexpr(1024)  # tokens at once of a pass for masses
 NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
 
 
@@ -86,96 +75,6 @@ def decide(records, request, node, child, nodes):
             said = tl.atomic_max(records + node * ROW + NEXT, 0, sem="relaxed")
         if said == NOWHERE:
             tl.atomic_max(request + FRONT, nodes, sem="relaxed")
-
-
-@triton.jit
-def masses(
-    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, marks, TILE: tl.constexpr
-):  # fmt: skip
-    """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
-
-    These are sums of floats: unlike p and q, they may differ from another backend's in their last bits.
-    ``marks`` has the bits of the parts, modulo 64, in which children have tokens.
-    """
-    PART: tl.constexpr = min(MASS_PART, TILE)
-    GROUPS: tl.constexpr = PART // GROUP
-    left, untried = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
-    p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
-    bad = tl.zeros([GROUPS], tl.int1)
-    for at in range(0, target.columns, PART):
-        start = tl.cast(at, tl.int32)
-        tokens = tile_tokens(start, PART)
-        x = load_tile(target, target_law, start, PART)
-        y = load_tokens(draft, draft_law, draft_map, start, PART)
-        p = probabilities(x, tokens, target_law, p_known)
-        q = probabilities(y, tokens, draft_law, q_known)
-        if target_law.inverse is None:
-            bad = bad | unclean_groups(x, group_tops(x), target_law)
-            p_all += tl.sum(p, axis=1)
-        if draft_law.inverse is None:
-            bad = bad | unclean_groups(y, group_tops(y), draft_law)
-            q_all += tl.sum(q, axis=1)
-        left += tl.sum(residual_weight(p, taken * q), axis=1)
-        if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
-            q = without_children(q, start, 0.0, children, PART)
-        untried += tl.sum(q, axis=1)
-    unfit = any_of(bad) > 0
-    if target_law.inverse is None:
-        unfit = unfit | (any_of(p_all > 0.0) == 0)
-    if draft_law.inverse is None:
-        unfit = unfit | (any_of(q_all > 0.0) == 0)
-    return tl.sum(left, axis=0), tl.sum(untried, axis=0), tl.where(unfit, NON_FINITE, 0)
-
-
-@triton.jit
-def try_children(
-    tree, node, nodes, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise,
-    REPLACEMENT: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """tree.h's: (the child accepted or -1, T_m after the last one tried, status)."""
-    tokens, tokens_node = tree[2], tree[3]
-    REPEATS: tl.constexpr = REPLACEMENT and draft is not None
-    accepted, flags = -1 + 0 * node, 0 * node
-    taken, share = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
-    marks = tl.full([], 0, tl.uint64)
-    tried = node < 0
-    child = next_child(tree, node, node, nodes)
-    while child < nodes:
-        token = tl.load(tokens + child * tokens_node).to(tl.int64)
-        in_range = (token >= 0) & (token < target.columns)
-        flags |= tl.where(in_range, 0, TOKEN_RANGE)
-        if (REPEATS == 0) & tried & in_range:  # a repeated sibling is no draw from q^m, which has it no more
-            again = child_with(tree, node, token, child) < child
-        else:
-            again = node < 0
-        if again == 0:
-            if (draft is not None) and tried:
-                left, untried, met = masses(
-                    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, (tree, node, child),
-                    marks, TILE,
-                )  # fmt: skip
-                flags |= met
-                if REPEATS:
-                    untried = 1.0
-                share = share_left(left, untried)
-            tried = node >= 0
-            p, bad = probability_at(target, token, in_range, target_law, p_known, None)
-            q = 1.0
-            if draft is not None:
-                q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
-                bad |= bad_draft
-            flags |= tl.where(bad, NON_FINITE, 0)
-            if in_range & accepts(accept_coin(noise, child - 1), p - taken * q, share * q, 0.0):
-                accepted = child
-            elif draft is not None:
-                taken = tl.minimum(taken + share, LARGEST)
-            else:  # one-hot drafts: the mass not yet tried
-                share = tl.maximum(share - p, 0.0)
-            marks |= tl.full([], 1, tl.uint64) << (tl.where(in_range, token, 0) // min(MASS_PART, TILE) % 64).to(
-                tl.uint64
-            )
-        child = tl.where(accepted < 0, next_child(tree, node, child, nodes), nodes)
-    return accepted, taken, flags
 
 
 @triton.jit
@@ -291,7 +190,7 @@ def verify_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, items,
-    target_cuts, draft_cuts,
+    target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -314,16 +213,11 @@ def verify_tree_kernel(
         parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
     )  # fmt: skip
     row = nodes * b
-    target_law = Law(
-        inverse if TARGET == "logits" else None, None, None if target_cuts is None else target_cuts + CUT * row
-    )  # fmt: skip
+    target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
     draft_law, draft_rows = None, None
     if draft is not None:
-        draft_law = Law(
-            draft_inverse if DRAFT == "logits" else None, draft_greedy,
-            None if draft_cuts is None else draft_cuts + CUT * row,
-        )  # fmt: skip
+        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
         draft_rows = Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab)
     records = counters + nodes * ROW * b
     request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
@@ -346,10 +240,14 @@ def verify_tree_kernel(
         while node < end:
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
             target_node = row_of(target_rows, node, ALIGNED)
-            cut = None if target_law.cut is None else target_law.cut + CUT * node
+            place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+            if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+                if bad_bias != 0:
+                    tl.atomic_or(records + node * ROW + FLAGS, bad_bias, sem="relaxed")
             if racing:
                 race_node(
-                    tree, node, below, nodes, target_node, Law(target_law.inverse, greedy, cut), later(noise, depth),
+                    tree, node, below, nodes, target_node,
+                    Law(target_law.inverse, greedy, target_cuts, row + node, *place, *edits), later(noise, depth),
                     records, request, split, splits, TILE,
                 )  # fmt: skip
             elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
@@ -357,10 +255,10 @@ def verify_tree_kernel(
                     draft_node, q_law = None, None
                     if draft is not None:
                         draft_node = row_of(draft_rows, node, ALIGNED)
-                        draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * node
-                        q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
+                        q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
                     try_node(
-                        tree, node, below, nodes, target_node, Law(target_law.inverse, None, cut), draft_node, q_law,
+                        tree, node, below, nodes, target_node,
+                        Law(target_law.inverse, None, target_cuts, row + node, *place, *edits), draft_node, q_law,
                         draft_map, later(noise, depth), records, request, figures + 4 * node,
                         items + 2 * mass_items_of(vocab) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
                         FILTERED, TILE, TILES,
@@ -368,6 +266,7 @@ def verify_tree_kernel(
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             node, depth = next_node(tree, node + chunks, chunks, front, end)
         if is_last(request + DONE, splits * chunks):
+            flags |= request_status(edits, entry, 0, live, vocab)
             finish_walk(
                 tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
                 path + b * path_request, num_accepted + b, status + b, max_depth,
@@ -384,9 +283,9 @@ def verify_tree_kernel(
             children = (tree, node, tl.where(tried, nodes, 0))
         else:
             draft_node = row_of(draft_rows, node, ALIGNED)
-            draft_cut = None if draft_law.cut is None else draft_law.cut + CUT * node
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cut)
-        p_law = Law(target_law.inverse, None, None if target_law.cut is None else target_law.cut + CUT * node)
+            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
+        place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+        p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
         taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
         if draw_part(
@@ -394,7 +293,7 @@ def verify_tree_kernel(
             figures + 4 * node, request, noise, split, splits, TILE,
         ):  # fmt: skip
             token, met = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
-            flags = tl.load(status + b) | met
+            flags = tl.load(status + b) | met | bad_bias
             barrier()  # all warps have read
             tl.store(tokens + b * tokens_request + depth, token, mask=live)
             tl.store(status + b, flags)
@@ -404,7 +303,8 @@ def verify_tree_kernel(
 
 def most_registers(arguments):
     """A limit where children are tried against a draft law: four programs of 128 threads then fit a multiprocessor."""
-    return 128 if arguments["STAGE"] == "scan" and arguments["draft"] is not None else None
+    tries = arguments["STAGE"] == "scan" and arguments["draft"] is not None
+    return _edits.most_registers(arguments) or (128 if tries else None)
 
 
 verify_tree_kernel.most_registers = most_registers
@@ -417,7 +317,8 @@ def verify_tree(call):
     if requests == 0:
         return
     rows = requests * nodes
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call, call.draft_tokens, call.parents)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
     draft = None if race else call.draft
@@ -426,14 +327,14 @@ def verify_tree(call):
     words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
-        *call.noise,
+        *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
         counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, figures + words * rows)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, index, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0), scratch[figures:],
-            requests, nodes,
+            call, draft, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
+            scratch[figures:], requests, nodes,
         )  # fmt: skip
         arguments = dict(
             draft_map=None if race else call.draft_map, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
@@ -447,7 +348,7 @@ def verify_tree(call):
         ) | {
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
-            **index, **cuts,
+            **index, **cuts, **edits,
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.noise(call.noise, "request"),

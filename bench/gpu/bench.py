@@ -1,13 +1,18 @@
 """The ops on a GPU: our backends and what others do, side by side, replayed from CUDA graphs.
 
     python bench/gpu/bench.py --out DIRECTORY       measures; writes gpu.json and plots
+    python bench/gpu/bench.py --out DIRECTORY --seconds 480 --ops race,rejection
     python bench/gpu/bench.py --dry-run             small, on the CPU: the same path, no figure worth anything
+    python bench/gpu/bench.py --profile             a few calls of the cases that a profiler looks at
 
 bfloat16 logits with a peaked head and a long tail, K = 4: a chain, or a tree of two children, the first of which has
 two. *Cold*: a graph of calls on inputs that together overflow the L2 cache; *warm*: a graph of calls on one. A time is
 that of a replay over the number of its calls. Bytes are those of the rows that a verification cannot do without, up to
 and including the first rejection, or on the accepted path; the roof is the best of a large read and a large copy in the
-same run. A call is checked against the CPU backend before it is timed.
+same run. A call is checked against the CPU backend before it is timed; one that differs is written down and not timed.
+
+Each case is added to cases.jsonl once it is measured. A run with the same directory leaves those out, so that a long
+bench can be done in pieces.
 """
 
 import argparse
@@ -192,7 +197,8 @@ def bytes_needed(op, inputs):
     return int(rows.sum() / len(inputs[:8])) * row
 
 
-def check(op, backend, inputs):
+def same(op, backend, inputs):
+    """Does a backend give the CPU's results?"""
     for x in inputs[:2]:
         with sd.backend("cpu"):
             expected = OURS[op](x.on("cpu"))
@@ -200,7 +206,8 @@ def check(op, backend, inputs):
             found = OURS[op](x)
         pairs = zip(expected, found, strict=True) if op != "race_sample" else [(expected, found)]
         if not all(torch.equal(one, other.cpu()) for one, other in pairs):
-            raise SystemExit(f"{op}, {backend}: differs from the CPU backend; no figure is written")
+            return False
+    return True
 
 
 def facts(op, contender, call, inputs):
@@ -274,40 +281,84 @@ def cases(scale):
     yield from (("warm", min(b, most), middle, 0.7, False) for b in (1, 8, 64))
 
 
-def measure(book, scale, device, backends):
-    """Fills the book; what was found besides, and what was left out and why."""
-    found, skipped = [], {}
+def measured(op, case, scale, device, backends):
+    """What was found of a case: seconds by contender, what differs from the CPU backend, what was left out and why."""
+    inputs = inputs_of(op, case["B"], case["V"], case["acceptance"], case["cold"], scale, device)
     timed = called if device == "cpu" else replayed
-    for op in OURS:
-        peers, missing = available(op)
-        skipped |= missing
+    peers, skipped = available(op)
+    entry = {
+        "op": op, "case": case, "bytes": bytes_needed(op, inputs), "seconds": {}, "facts": [], "differs": [],
+        "skipped": skipped,
+    }  # fmt: skip
+
+    def time_of(name, call):
+        times = timed(call, inputs)
+        if times is None:
+            skipped[name] = "cannot be captured in a graph"
+            return
+        entry["seconds"][name] = times
+        if device != "cpu":
+            entry["facts"].append(facts(op, name, call, inputs))
+
+    for name, backend in backends.items():
+        if same(op, backend, inputs):
+            with sd.backend(backend):
+                time_of(name, OURS[op])
+        else:
+            entry["differs"].append(name)
+    for name, call in peers.items():
+        try:
+            time_of(name, call)
+        except Exception as error:  # another version's signature, say: told, and left out
+            skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return entry
+
+
+def all_cases(scale, ops):
+    for op in ops:
         for sweep, requests, vocabulary, acceptance, cold in cases(scale):
-            if op in TREES and acceptance != 0.7:
-                continue
-            inputs = inputs_of(op, requests, vocabulary, acceptance, cold, scale, device)
-            case = {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold}
-            needed = bytes_needed(op, inputs)
-            for name, backend in backends.items():
-                check(op, backend, inputs)
-                with sd.backend(backend):
-                    book.add(op, name, case, timed(OURS[op], inputs), needed)
-                    if device != "cpu":
-                        found.append(facts(op, name, OURS[op], inputs))
-            for name, call in peers.items():
-                try:
-                    times = timed(call, inputs)
-                except Exception as error:  # another version's signature, say: told, and left out
-                    skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                    continue
-                if times is None:
-                    skipped[name] = "cannot be captured in a graph"
-                    continue
-                book.add(op, name, case, times, needed)
-                if device != "cpu":
-                    found.append(facts(op, name, call, inputs))
-            if sweep in ("B", "V"):
-                book.add(op, "read roof", case, [needed / book.roof()], needed)
-    return found, skipped
+            if op in CHAINS or acceptance == 0.7:
+                case = {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold}
+                yield op, case
+
+
+def book_of(entries, roof):
+    book = harness.Book()
+    book.bytes_per_second = roof
+    for entry in entries:
+        op, case = entry["op"], entry["case"]
+        for name, times in entry["seconds"].items():
+            book.add(op, name, case, times, entry["bytes"])
+        if case["sweep"] in ("B", "V"):
+            book.add(op, "read roof", case, [entry["bytes"] / roof], entry["bytes"])
+    book.close()
+    return book
+
+
+# Microseconds of a cold call at V = 128,256 on an H100, by op and B: estimates of docs/cuda.md, section 8.
+PREDICTED = {
+    "race_sample": {1: 5, 8: 5.5, 64: 13},
+    "race": {1: 6.5, 8: 11.5, 64: 35, 256: 88},
+    "rejection": {1: 13, 8: 19.5, 64: 61, 256: 150},
+}
+
+
+def predictions(book):
+    """Rows of (op, B, predicted, measured), in microseconds."""
+    for op, times in PREDICTED.items():
+        for requests, predicted in times.items():
+            found = book.find(op, harness.OURS, B=requests, V=128_256, sweep="B")
+            if found:
+                yield {"op": op, "B": requests, "predicted_us": predicted, "measured_us": round(found * 1e6, 2)}
+
+
+def profile(device, scale):
+    """The calls that a profiler looks at: chains of few requests and of many, by either method."""
+    for op in ("race", "rejection"):
+        for requests in (1, 64):
+            inputs = inputs_of(op, requests, scale["V"][2 % len(scale["V"])], 0.7, True, scale, device)
+            for x in inputs[:4]:
+                OURS[op](x)
 
 
 def goals():
@@ -368,41 +419,85 @@ def environment(device):
     }
 
 
-def main():
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="where gpu.json and the plots go (default: bench/results/<device>)")
+    parser.add_argument("--out", type=Path, help="where the results go (default: bench/results/<device>)")
+    parser.add_argument(
+        "--ops", type=lambda text: text.split(","), default=list(OURS), help="some of the ops, by commas"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many")
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU; writes only where --out says")
+    parser.add_argument("--profile", action="store_true", help="only call what a profiler looks at")
     chosen = parser.parse_args()
-    device, scale = ("cpu", DRY) if chosen.dry_run else ("cuda", FULL)
-    if device == "cuda" and not torch.cuda.is_available():
+    if unknown := set(chosen.ops) - set(OURS):
+        parser.error(f"argument --ops: expected some of {', '.join(OURS)}; got {', '.join(sorted(unknown))}")
+    if not chosen.dry_run and not torch.cuda.is_available():
         parser.exit(0, "skipped: no CUDA device\n")
+    return chosen
+
+
+def main():
+    chosen, begun = arguments(), time.monotonic()
+    device, scale = ("cpu", DRY) if chosen.dry_run else ("cuda", FULL)
+    if chosen.profile:
+        return profile(device, scale)
     wanted = {harness.OURS: "cpu"} if chosen.dry_run else {harness.OURS: "cuda", f"{harness.OURS} triton": "triton"}
     reasons = sd.build_info()["backends"]
     backends = {name: backend for name, backend in wanted.items() if reasons[backend] is None}
+    env = environment(device)
+    out = chosen.out or (None if chosen.dry_run else harness.folder(env))
+    if out:
+        out.mkdir(parents=True, exist_ok=True)
+    path = out and out / "cases.jsonl"
+    entries = lines_of(path)
+    known = [(entry["op"], entry["case"]) for entry in entries]
+    for op, case in all_cases(scale, chosen.ops):
+        if time.monotonic() - begun > chosen.seconds:
+            break
+        if (op, case) in known:
+            continue
+        entries.append(measured(op, case, scale, device, backends))
+        if path:
+            with path.open("a") as file:
+                file.write(json.dumps(entries[-1]) + "\n")
+    skipped = {name: reasons[backend] for name, backend in wanted.items() if reasons[backend]}
+    report(entries, read_roof(scale, device), env, skipped, len(list(all_cases(scale, OURS))), out)
+    return any(entry["differs"] for entry in entries)
+
+
+def report(entries, roof, env, skipped, cases_in_all, out):
+    """Tables, and gpu.json and plots where they are wanted."""
     from rich.console import Console
 
-    book, env = harness.Book(), environment(device)
-    book.bytes_per_second = read_roof(scale, device)
-    found, skipped = measure(book, scale, device, backends)
-    skipped |= {name: reasons[backend] for name, backend in wanted.items() if reasons[backend]}
-    book.close()
+    book = book_of(entries, roof)
     met = [row for row in (goal.row(book) for goal in goals()) if row]
     harness.print_table(book, met, env, Console(width=170))
+    for entry in entries:
+        skipped |= entry["skipped"]
+        for name in entry["differs"]:
+            print(f"DIFFERS from the CPU backend: {name}, {entry['op']}, {entry['case']}")
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
-    if chosen.dry_run and not chosen.out:
+    for row in (found := list(predictions(book))):
+        print("{op}, B = {B}: predicted {predicted_us} µs, measured {measured_us}".format(**row))
+    print(f"{len(entries)} of {cases_in_all} cases")
+    if not out:
         return
-    out = chosen.out or harness.folder(env)
-    out.mkdir(parents=True, exist_ok=True)
     content = {
-        "environment": env, "roof_bytes_per_second": book.roof(), "goals": met, "facts": found, "skipped": skipped,
+        "environment": env, "roof_bytes_per_second": roof, "goals": met, "predictions": found, "skipped": skipped,
+        "differs": [[entry["op"], entry["case"], entry["differs"]] for entry in entries if entry["differs"]],
+        "facts": [fact for entry in entries for fact in entry["facts"]],
         "records": [asdict(r) for r in book.records],
     }  # fmt: skip
     (out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
-    for op in OURS:
+    for op in {entry["op"] for entry in entries}:
         harness.plot(book, out / f"{op.replace(' ', '_')}_batch.png", op, "B", "batch", sweep="B")
         harness.plot(book, out / f"{op.replace(' ', '_')}_vocabulary.png", op, "V", "vocabulary", sweep="V")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

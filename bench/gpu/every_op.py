@@ -11,11 +11,23 @@ from torch.utils._pytree import tree_map_only
 import specdec_kernels as sd
 from tests.support.calls import every_call
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
+from tests.support.edits import random_edits
 from tests.support.trees import tree_call
 
 
 def on_gpu(call):
     return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in call.items()}
+
+
+def with_edits(call, rows, noise):
+    edits = random_edits(len(rows), vocabulary=rows.shape[-1], seed=1)
+    edits = tree_map_only(torch.Tensor, torch.Tensor.cuda, edits)
+    for sampling in (None, sd.Sampling(top_k=50, top_p=0.9)):
+        sd.race_sample(rows, **noise, sampling=sampling, edits=edits)
+        sd.race_topk(rows, 9, **noise, sampling=sampling, edits=edits)
+        sd.cutoff(rows, sampling=sampling or sd.Sampling(), edits=edits)
+    for options in ({}, {"draft": None, "method": "race"}):
+        sd.verify_chain(**call | options, edits=edits)
 
 
 def trees(requests, vocabulary, dtype, space):
@@ -47,12 +59,12 @@ def main():
                 noise = {"seed": seeds(requests).cuda(), "position": 3, "space": space}
                 sd.race_sample(rows, **noise)
                 sd.race_topk(rows, 40, **noise)
+                if space == "logits":
+                    with_edits(call, rows, noise)
                 sd.residual(call["target"][:, :3], call["draft"], space=space)
                 sd.overlap(call["target"][:, :3], call["draft"], space=space)
                 trees(requests, vocabulary, dtype, space)
     for function, arguments in every_call().values():
-        if "edits" in arguments and function is not sd.count_tokens:  # this backend knows none
-            continue
         function(**tree_map_only(torch.Tensor, torch.Tensor.cuda, arguments))
     torch.cuda.synchronize()
     print("every op ran")

@@ -1,12 +1,17 @@
 #!/bin/sh
-# Everything that needs a GPU: build, test, sanitize, bench. Logs and results go to $OUT (default build/gpu).
-#   OUT=... PYTHON=... bench/gpu/run.sh [build] [test] [sanitize] [bench]      all four if none is named
-# A step that fails does not stop the others; the exit status tells.
+# Everything that needs a GPU: build, test, sanitize, measure. Each step ends by itself, writes as it goes, and leaves
+# the others alone; the exit status tells whether one failed. Run again, a step goes on where it stopped.
+#   OUT=... PYTHON=... SECONDS_A_STEP=540 bench/gpu/run.sh [STEP...]
+# Steps: build test triton/1 ... triton/4 sanitize micro bench profile; all of them if none is named.
+# $OUT (default build/gpu) gets the logs and results, and gpu.tar.gz with all of them.
 set -u
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-build/gpu}
-mkdir -p "$OUT"
+LIMIT=${SECONDS_A_STEP:-540}
+PYTEST="-m pytest -q -rs -p no:cacheprovider -o faulthandler_timeout=120"
+SHARDS=4
+mkdir -p "$OUT/logs"
 failed=0
 
 run_build() {
@@ -21,25 +26,60 @@ print(f"{major}{minor}{chr(97) if major in (9, 10) else str()}")') || return 1
 }
 
 run_test() {
-    "$PYTHON" -m pytest -q -rs tests/backends/test_cuda_gpu.py &&
-        "$PYTHON" -m pytest -q tests -k "cuda-device or triton-device"
+    status=0
+    # shellcheck disable=SC2086
+    "$PYTHON" $PYTEST tests/backends/test_cuda_gpu.py || status=1
+    # shellcheck disable=SC2086
+    "$PYTHON" $PYTEST tests -k cuda-device || status=1
+    return $status
+}
+
+# Triton compiles some 600 kernels, 5 s each: every fourth test.
+run_triton() {
+    # shellcheck disable=SC2086
+    PYTHONPATH=bench/gpu SHARD=$1/$SHARDS "$PYTHON" $PYTEST -p shard tests -k triton-device
 }
 
 run_sanitize() {
-    PYTHON=$PYTHON sh bench/gpu/sanitize.sh "$OUT"
+    PYTHON=$PYTHON sh bench/gpu/sanitize.sh "$OUT/logs"
+}
+
+run_micro() {
+    nvcc -O3 -std=c++17 -arch=native -I csrc/include -o "$OUT/micro" bench/gpu/micro.cu &&
+        "$OUT/micro" >"$OUT/micro.json.new" && mv "$OUT/micro.json.new" "$OUT/micro.json" && cat "$OUT/micro.json"
 }
 
 run_bench() {
-    "$PYTHON" bench/gpu/bench.py --out "$OUT"
+    "$PYTHON" bench/gpu/bench.py --out "$OUT" --seconds $((LIMIT - 60))
 }
 
-for step in ${*:-build test sanitize bench}; do
-    case $step in
-    build | test | sanitize | bench) ;;
+run_profile() {
+    command -v ncu >/dev/null || { echo "skipped: no ncu"; return 0; }
+    metrics=dram__bytes_read.sum,lts__t_bytes.sum,gpu__time_duration.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
+    ncu --metrics "$metrics" --kernel-name 'regex:race|chain|tree' --launch-skip 10 --launch-count 8 \
+        "$PYTHON" bench/gpu/bench.py --profile
+}
+
+steps="build test"
+for shard in $(seq $SHARDS); do steps="$steps triton/$shard"; done
+steps="$steps sanitize micro bench profile"
+
+for step in ${*:-$steps}; do
+    case " $steps " in
+    *" $step "*) ;;
     *) echo "unknown step: $step" && exit 2 ;;
     esac
+    name=${step%/*}
+    log="$OUT/logs/$(echo "$step" | tr / -).txt"
+    # A step is a shell of its own, so that timeout can end it.
+    if [ "${IN_STEP:-}" = "$step" ]; then
+        "run_$name" "${step#*/}"
+        exit $?
+    fi
     echo "== $step"
-    { "run_$step" 2>&1 || echo "FAILED: $step"; } | tee "$OUT/$step.txt"
-    if grep -q "^FAILED: $step\$" "$OUT/$step.txt"; then failed=1; fi
+    IN_STEP=$step timeout -k 10 "$LIMIT" sh "$0" "$step" >"$log" 2>&1 || { failed=1 && echo "FAILED: $step" >>"$log"; }
+    tail -n 25 "$log"
+    # All results at once, however many files come back.
+    tar -czf "$OUT/gpu.tar.gz.new" -C "$OUT" --exclude='gpu.tar.gz*' --exclude=micro . && mv "$OUT/gpu.tar.gz.new" "$OUT/gpu.tar.gz"
 done
 exit $failed

@@ -5,8 +5,6 @@ using namespace specdec;
 
 #if defined(SPECDEC_WITH_CUDA)
 
-#include <tuple>
-
 #include "../cuda/ops.h"
 
 namespace {
@@ -20,20 +18,12 @@ void check_workspace(const void* data, size_t bytes) {
     throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "workspace: expected memory aligned to 16 bytes"};
 }
 
-// The kernels do not know edits.
-void refuse_edits(const EditParams& edits) {
-  if (edits.on()) throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "edits: expected none, for CUDA knows no edits"};
-}
-template <class T>
-void refuse_edits(const T&) {}
-
 template <class Params, class C>
 int run(const char* op, void (*check)(Params), Launcher<Params> launch, const C* c, void* workspace, size_t bytes,
         size_t* needed, void* stream) {
   int64_t wanted = 0;
   const int error = c_api::call(op, check, c, [&](const Params& params) {
     check_workspace(workspace, bytes);
-    std::apply([](const auto&... field) { (refuse_edits(field), ...); }, Params(params).fields());
     const cudaError_t e =
         launch(params, {workspace, static_cast<int64_t>(bytes)}, static_cast<cudaStream_t>(stream), &wanted);
     if (e != cudaSuccess)

@@ -417,10 +417,7 @@ class CutRow {
 // The mass of a row whose cells are known; `top` is its largest x.
 inline uint64_t row_mass(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles,
                          float top) {
-  over_parts(row.tiles(), crew, [&](int, int32_t from, int32_t to) {
-    for (int32_t t = from * kMassTilesATile; t < to * kMassTilesATile; ++t)
-      tiles[t] = mass_tile(row, space, t, largest(load(cells + t * kLanes)));
-  });
+  row_masses(row, space, crew, cells, tiles);
   return mass_of(tiles, mass_tiles_of(row.vocab), top);
 }
 

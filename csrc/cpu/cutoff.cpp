@@ -49,7 +49,7 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
   const Logits order = p.law.rules & kFiltered ? r.filter.order : r.known.law.logits();
   r.filter.order = order;
   const RowMemory memory(0, r.row, true);
-  status |= row_cells(r.row, crew, memory.cells, memory.tile_max);
+  status |= row_cells(r.row, r.known.law, crew, memory.cells);
   CutRow finder(r.row, r.filter, memory.cells, memory.values, memory.list);
   if (finder.top == -kInfinity) return store(p, index, nothing, -kInfinity, status | kStatusNonFinite);
   const auto whole = [&] { return row_mass(r.row, order, crew, memory.cells, memory.mass_tiles, finder.top); };

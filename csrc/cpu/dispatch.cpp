@@ -12,6 +12,8 @@
 
 namespace specdec {
 
+std::atomic<int64_t> weighed_rows{0};
+
 float* scratch(int slot, int64_t floats) {
   static thread_local std::vector<float> memory[5];
   if (static_cast<int64_t>(memory[slot].size()) < floats) memory[slot].resize(static_cast<size_t>(floats));
@@ -75,6 +77,7 @@ int threads_here(int threads) { return forked ? 1 : threads; }
 }  // namespace
 
 std::string isa() { return chosen() == kScalar ? "scalar" : chosen() == kAvx2 ? "avx2" : "avx512"; }
+int64_t weighed_rows() { return specdec::weighed_rows; }
 void set_isa(const std::string& name) { chosen() = isa_of(name); }
 
 #if defined(__x86_64__)

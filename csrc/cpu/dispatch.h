@@ -13,6 +13,7 @@ namespace specdec::cpu {
 std::vector<std::string> isas();  // what this machine can run, least capable first
 std::string isa();                // what it does run: the most capable, or $SPECDEC_CPU_ISA
 void set_isa(const std::string& name);
+int64_t weighed_rows();  // so far, in this process; for tests
 #pragma GCC visibility pop
 
 #define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);

@@ -25,10 +25,8 @@ uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& 
 
 void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   const Logits space = r.known.law.logits();
-  const RowMemory memory(scratch_slot, r.row, true);
-  r.tile_max = memory.tile_max;
-  r.cells = memory.cells;
-  r.status = row_cells(r.row, crew, memory.cells, memory.tile_max);
+  const RowMemory memory = memory_of(r, scratch_slot);
+  r.status = row_cells(r.row, r.known.law, crew, memory.cells);
   CutRow finder = cut_row(r, r.filter, memory);
   r.weighed = look == Look::kForLaw;
   r.undecided = false;
@@ -52,7 +50,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     return;
   }
   float top = -kInfinity;
-  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(memory.tile_max[tile], top);
+  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(memory.cells, tile), top);
   top = space.scaled(top);
   r.known.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
 }

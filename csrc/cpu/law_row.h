@@ -2,22 +2,37 @@
 // normaliser or its argmax, and what its filters keep.
 #pragma once
 
+#include "bound_row.h"
 #include "kept.h"
 #include "mass_row.h"
 
 SPECDEC_BEGIN
+
+// Room for what a race notes of the groups of a row (race_scan.h): for each tile the even groups, then the odd ones.
+struct RaceMemory {
+  float* scores;    // the best that a group can reach
+  uint32_t* words;  // the words a of the even and the odd groups, then their words b
+
+  RaceMemory() = default;
+  SPECDEC_HD RaceMemory(float* memory, const Row& row)
+      : scores(memory), words(reinterpret_cast<uint32_t*>(memory + tiles(row) * 2 * kLanes)) {}
+  // The race's tiles are those of the whole vocabulary, so there may be one more.
+  SPECDEC_HD static int64_t tiles(const Row& row) { return int64_t{row.tiles()} + 1; }
+  SPECDEC_HD static int64_t floats(const Row& row) { return tiles(row) * 6 * kLanes; }
+};
 
 struct LawRow {
   Row row;
   KnownLaw known;
   Filter filter;
   DraftMap map;     // the tokens of its columns
-  float* tile_max;  // raw maxima, one for each tile, in scratch memory
-  float* cells;     // raw maxima, one for each cell; null if they were not taken
+  float* cells;     // raw maxima, in scratch memory
+  RaceMemory race;
   Kept kept;        // what the filter keeps, if it is on
   int32_t status;   // of all its elements
   bool looked;      // whether the row was looked through
   bool weighed;     // whether the normaliser is known as well; a race does not need it
+  float error;      // until it is, known.lse.log_sum may differ from it by this; -1 if there are no bounds
   bool undecided;   // whether `kept` may hold tokens that top_p drops: ask still_kept
   uint64_t mass;    // of the whole row; 0 until it is needed
 
@@ -31,6 +46,16 @@ struct LawRow {
     if (column == kNoColumn) return 0.0f;
     const float raw = element(row, column);
     return keeps(column, raw) ? known.probability(column, raw) : 0.0f;
+  }
+
+  // Whether the normaliser is known by its bounds alone.
+  SPECDEC_HD bool rough() const { return !weighed && error >= 0.0f; }
+  // The row with the largest and the least probabilities that it may have.
+  SPECDEC_HD LawRow at_most() const { return with_log_sum(-error); }
+  SPECDEC_HD LawRow at_least() const { return with_log_sum(error); }
+  SPECDEC_HD Range probability_range(int32_t token) const {
+    const float p = probability(token);
+    return rough() ? Range{at_least().probability(token), at_most().probability(token)} : Range{p, p};
   }
 
   // Sixteen probabilities from `token` on, zero from `end` on and for tokens that the row does not have. `column` is
@@ -71,6 +96,12 @@ struct LawRow {
     return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
   }
 
+  SPECDEC_HD LawRow with_log_sum(float more) const {
+    LawRow moved = *this;
+    if (rough()) moved.known.lse.log_sum = add(known.lse.log_sum, more);
+    return moved;
+  }
+
   // If a map does not rise, some lanes stay without weight; nothing outside of them is written.
   SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
     const bool greedy = known.law.greedy;
@@ -89,8 +120,8 @@ struct LawRow {
 };
 
 SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
-  return {row, nothing_known(law), filter, map, nullptr, nullptr, {kKeepsAll, 0, 0, nullptr}, kStatusOk, false, false,
-          false, 0};
+  return {row, nothing_known(law), filter, map, nullptr, {}, {kKeepsAll, 0, 0, nullptr}, kStatusOk, false, false,
+          -1.0f, false, 0};
 }
 
 // The row at an offset, with the law of (outer, inner).
@@ -102,20 +133,20 @@ SPECDEC_HD LawRow law_row_of(const Rows& rows, int64_t offset, const LawParams& 
 
 // Scratch memory for looking through one row.
 struct RowMemory {
-  float* tile_max;
   MassTile* mass_tiles;
-  float *cells, *values;
+  float* cells;
+  RaceMemory race;
+  float* values;
   uint64_t* list;
 
   SPECDEC_HD RowMemory(int slot, const Row& row, bool filtered) {
-    const int64_t tiles = (row.tiles() + 1) / 2 * 2, masses = mass_tiles_of(row.vocab);
-    const int64_t cell_count = filtered ? cells_of(row.vocab) : 0;
-    constexpr int64_t kFloats = sizeof(MassTile) / sizeof(float);
-    tile_max = scratch(slot, tiles + kFloats * masses + 2 * cell_count + (filtered ? 2 * kListed : 0));
-    mass_tiles = reinterpret_cast<MassTile*>(tile_max + tiles);
-    cells = tile_max + tiles + kFloats * masses;
-    values = cells + cell_count;
-    list = reinterpret_cast<uint64_t*>(values + cell_count);
+    const int64_t masses = mass_tiles_of(row.vocab) * (sizeof(MassTile) / sizeof(float)), count = cells_of(row.vocab);
+    float* memory = scratch(slot, masses + count + RaceMemory::floats(row) + (filtered ? count + 2 * kListed : 0));
+    mass_tiles = reinterpret_cast<MassTile*>(memory);
+    cells = memory + masses;
+    race = RaceMemory(cells + count, row);
+    values = cells + count + RaceMemory::floats(row);
+    list = reinterpret_cast<uint64_t*>(values + count);
   }
 };
 
@@ -133,32 +164,65 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot);
 // from then on.
 bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot);
 
+// Makes scratch memory the row's.
+SPECDEC_HD RowMemory memory_of(LawRow& r, int scratch_slot) {
+  const RowMemory memory(scratch_slot, r.row, r.filter.on());
+  r.cells = memory.cells;
+  r.race = memory.race;
+  return memory;
+}
+
 // Looks through a row, once. Then its probabilities, its maxima and its status are known.
 SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   const bool weigh = r.known.law.needs_sum();
   if (r.looked && r.weighed >= weigh) return;
-  r.looked = true;
   const Law& law = r.known.law;
-  if (r.filter.on()) return look_filtered(r, Look::kForLaw, crew, scratch_slot);
-  const RowMemory memory(scratch_slot, r.row, false);
-  r.tile_max = memory.tile_max;
+  if (r.filter.on()) {
+    r.looked = true;
+    return look_filtered(r, Look::kForLaw, crew, scratch_slot);
+  }
+  const RowMemory memory = memory_of(r, scratch_slot);
   r.weighed = weigh;
   if (weigh) {
-    r.status = row_masses(r.row, law.logits(), crew, memory.tile_max, memory.mass_tiles);
+    weighed_rows.fetch_add(1, std::memory_order_relaxed);
+    if (r.looked) row_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
+    else r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
     const int32_t tiles = mass_tiles_of(r.row.vocab);
     if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= kStatusNonFinite;
     r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
-    return;
+  } else {
+    r.status = row_cells(r.row, law, crew, r.cells);
+    r.known.argmax = row_argmax(r.row, law, r.cells).token;
+    if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
   }
-  r.status = row_maxima(r.row, law, crew, r.tile_max);
-  r.known.argmax = row_argmax(r.row, law, r.tile_max).token;
-  if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
+  r.looked = true;
 }
 
 // Looks through a row if its law's probabilities need that. A row that holds probabilities needs it only for its
 // status.
 SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
   if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
+}
+
+// Looks through a row as far as bounds of its probabilities need it; these may be exact. Returns false if there are
+// none: then only look_through helps. Bounds are for rows in which all is as usual.
+SPECDEC_HD bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
+  if (r.filter.on() || !r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
+  if (r.weighed || !r.known.law.needs_sum()) return true;
+  if (!r.looked) {
+    const RowMemory memory = memory_of(r, scratch_slot);
+    BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
+    r.status = row_bounds(r.row, r.known.law, crew, r.cells, tiles);
+    r.looked = true;
+    float top = -kInfinity;
+    for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
+    top = r.known.law.logits().scaled(top);
+    if (magnitude(top) < kLargestBounded && r.status == kStatusOk) {
+      r.known.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
+      r.error = log_sum_error(top);
+    }
+  }
+  return r.error >= 0.0f;
 }
 
 // Looks through a row as far as a race needs it: its maxima, and what its filters keep.
@@ -168,15 +232,8 @@ SPECDEC_HD void look_for_race(LawRow& r, Look look, const Crew& crew, int scratc
     r.looked = true;
     return look_filtered(r, look, crew, scratch_slot);
   }
-  const bool by_cells = r.known.law.needs_sum();
-  const RowMemory memory(scratch_slot, r.row, by_cells);
-  r.tile_max = memory.tile_max;
-  if (by_cells) {
-    r.cells = memory.cells;
-    r.status = row_cells(r.row, crew, memory.cells, memory.tile_max);
-  } else {
-    r.status = row_maxima(r.row, r.known.law, crew, r.tile_max);
-  }
+  memory_of(r, scratch_slot);
+  r.status = row_cells(r.row, r.known.law, crew, r.cells);
 }
 
 SPECDEC_END

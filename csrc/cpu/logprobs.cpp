@@ -15,7 +15,7 @@ int32_t rank_of(const LawRow& r, const Logits& space, float x) {
   int32_t rank = 0;
   const F16 least(x), largest_x(kLargest);
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
-    if (!(space.scaled(r.tile_max[tile]) >= x)) continue;
+    if (!(space.scaled(tile_max(r.cells, tile)) >= x)) continue;
     const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
     for (int32_t at = begin; at < end; at += kLanes) {
       const F16 raw = elements(r.row, at, end - at, __builtin_nanf(""));
@@ -50,7 +50,7 @@ std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_
     least = value_at(found.back());
   };
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
-    if (!(space.scaled(r.tile_max[tile]) > least)) continue;
+    if (!(space.scaled(tile_max(r.cells, tile)) > least)) continue;
     const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
     for (int32_t column = begin; column < end; ++column) {
       const float raw = element(r.row, column), x = space.scaled(raw);

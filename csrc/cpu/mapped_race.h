@@ -26,10 +26,10 @@ struct GroupNoise {
 
 template <class Weights, class Result>
 SPECDEC_HD void mapped_race_tiles(const Weights& weights, const Row& row, const DraftMap& map, const Noise& noise,
-                                  const float* tile_maxima, int32_t from, int32_t to, Result& result) {
+                                  const float* cells, int32_t from, int32_t to, Result& result) {
   GroupNoise group(noise);
   for (int32_t tile = from; tile < to; ++tile) {
-    const float bound = weights.log_bound(tile_maxima[tile]);
+    const float bound = weights.log_bound(tile_max(cells, tile));
     if (!(bound > -kInfinity)) continue;
     float beaten = result.to_beat();
     uint32_t limit = largest_winning_word(bound, beaten);
@@ -49,14 +49,14 @@ SPECDEC_HD void mapped_race_tiles(const Weights& weights, const Row& row, const 
   }
 }
 
-// The winner of the whole row. `tile_maxima` comes from row_maxima.
+// The winner of the whole row.
 template <class Weights>
 SPECDEC_HD Candidate mapped_race_winner(const Weights& weights, const Row& row, const DraftMap& map,
-                                        const Noise& noise, const float* tile_maxima, const Crew& crew) {
+                                        const Noise& noise, const float* cells, const Crew& crew) {
   Winner winners[kMaxParts];
   over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
     Winner mine;
-    mapped_race_tiles(weights, row, map, noise, tile_maxima, from, to, mine);
+    mapped_race_tiles(weights, row, map, noise, cells, from, to, mine);
     winners[part] = mine;
   });
   Winner winner;

@@ -2,7 +2,7 @@
 // tiles in any order.
 #pragma once
 
-#include "row.h"
+#include "cells.h"
 #include "specdec/mass.h"
 
 SPECDEC_BEGIN
@@ -37,24 +37,26 @@ SPECDEC_HD MassTile mass_tile(const Row& row, const Logits& space, int32_t tile,
 
 SPECDEC_HD int32_t mass_tiles_of(int32_t vocab) { return tiles_of(vocab) * kMassTilesATile; }
 
-// Fills the mass tiles of a row, and the raw maxima of its tiles. Every tile is read twice, the second time from the L1
+static_assert(kMassTile == kLanes * kCell, "Sixteen cells are a mass tile");
+
+// Fills the mass tiles that are in a tile of the row; its cells are known.
+SPECDEC_HD void tile_masses(const Row& row, const Logits& space, int32_t tile, const float* cells, MassTile* tiles) {
+  for (int32_t t = tile * kMassTilesATile; t < (tile + 1) * kMassTilesATile; ++t)
+    tiles[t] = mass_tile(row, space, t, largest(load(cells + t * kLanes)));
+}
+
+// Fills the mass tiles of a row whose cells are known.
+SPECDEC_HD void row_masses(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles) {
+  over_tiles(row.tiles(), crew, [&](int32_t tile, int32_t*) { tile_masses(row, space, tile, cells, tiles); });
+}
+
+// Fills the raw maxima of a row's cells, and its mass tiles. Every tile is read twice, the second time from the L1
 // cache. Returns the status of the row's elements.
-SPECDEC_HD int32_t row_masses(const Row& row, const Logits& space, const Crew& crew, float* tile_maxima,
-                              MassTile* tiles) {
+SPECDEC_HD int32_t row_cells_and_masses(const Row& row, const Logits& space, const Crew& crew, float* cells,
+                                        MassTile* tiles) {
   return over_tiles(row.tiles(), crew, [&](int32_t tile, int32_t* status) {
-    tile_maxima[tile] = -kInfinity;
-    for (int32_t t = tile * kMassTilesATile; t < (tile + 1) * kMassTilesATile; ++t) {
-      const int32_t begin = t * kMassTile, left = row.vocab - begin;
-      if (left <= 0) {
-        tiles[t] = kNoTile;
-        continue;
-      }
-      const float top = with_elements(row, begin, [&](auto p) {
-        return tile_max_of(space, p, left < kMassTile ? left : kMassTile, status);
-      });
-      tile_maxima[tile] = max(top, tile_maxima[tile]);
-      tiles[t] = mass_tile(row, space, t, top);
-    }
+    tile_cells(row, space, tile, cells, status);
+    tile_masses(row, space, tile, cells, tiles);
   });
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 Candidate winner_of(RaceRequest& race, const Crew& crew) {
   LawRow& r = race.r;
-  if (r.known.law.greedy) return row_argmax(r.row, r.known.law, r.tile_max);
+  if (r.known.law.greedy) return row_argmax(r.row, r.known.law, r.cells);
   return r.known.law.in_space([&](auto space) {
     return r.map.tokens ? mapped_row_winner(row_weights(space), r, race.noise, crew, 0)
                         : row_winner(row_weights(space), r, race.noise, crew, 0);

@@ -1,24 +1,29 @@
-// The race over one row on the CPU. Tiles are dismissed by their maximum, groups by one integer compare, tokens by
-// their weight. Only the tokens that are left cost logarithms (specdec/race.h).
+// The race over one row on the CPU. A cell of the row is a group of the race, so its maximum and the group's first
+// words tell the best score that the group can reach. The groups that can reach most give a first bar; then only groups
+// that can reach it are opened, a few dozen. Few of their tokens cost logarithms (specdec/race.h).
 #pragma once
+
+#include <algorithm>
+#include <functional>
 
 #include "law_row.h"
 #include "specdec/residual.h"
 
 SPECDEC_BEGIN
 
-// What the race needs to know of a row's weights: `key`, `log_bound` and `needed_key` as in specdec/law.h, and the log
-// weight of a column. The caller gives the column's raw element.
+// What the race needs to know of a row's weights: `key`, `log_bound` and `needed_key` as in specdec/law.h, log_bounds
+// (log_bound of sixteen maxima), and the log weight of a column. The caller gives the column's raw element.
 
 // Weights p.
 template <class Space>
 struct RowWeights {
   static constexpr bool kMayBeFiltered = Space::kSigned;  // probabilities are final
-  static constexpr bool kByCells = Space::kSigned;        // whether keys are log weights
+  static constexpr bool kBounds = false;
   Space space;
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
   SPECDEC_HD float log_bound(float raw) const { return space.log_bound(raw); }
+  SPECDEC_HD F16 log_bounds(F16 maxima) const { return space.log_bounds(maxima); }
   SPECDEC_HD float needed_key(float log_weight) const { return space.needed_key(log_weight); }
   SPECDEC_HD float log_weight(float raw, int32_t) const { return space.log_weight(raw); }
 };
@@ -29,8 +34,7 @@ SPECDEC_HD RowWeights<Space> row_weights(const Space& space) { return {space}; }
 // Weights (p - h q)^+. They are at most p, so only opened groups cost exponentials and a look at the draft's row.
 template <class Space>
 struct ResidualWeights {
-  static constexpr bool kMayBeFiltered = Space::kSigned;
-  static constexpr bool kByCells = false;
+  static constexpr bool kMayBeFiltered = Space::kSigned, kBounds = false;
   const LawRow& target;
   const LawRow& draft;
   Space space;  // the target's
@@ -38,6 +42,7 @@ struct ResidualWeights {
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
   SPECDEC_HD float log_bound(float raw) const { return space.log_bound(raw, target.known.lse); }
+  SPECDEC_HD F16 log_bounds(F16 maxima) const { return space.log_bounds(maxima, target.known.lse); }
   SPECDEC_HD float needed_key(float log_weight) const { return space.needed_key(log_weight, target.known.lse); }
   SPECDEC_HD float log_weight(float raw, int32_t column) const {
     const float p = space.probability(raw, target.known.lse);
@@ -45,11 +50,38 @@ struct ResidualWeights {
   }
 };
 
+// The same where normalisers are known roughly. Its weights are upper bounds, by the rows at the ends of their ranges.
+template <class Space>
+struct ResidualBounds : ResidualWeights<Space> {
+  static constexpr bool kMayBeFiltered = false, kBounds = true;
+  const ResidualWeights<Space> least;  // lower bounds
+  SPECDEC_HD float least_log_weight(float raw, int32_t column) const { return least.log_weight(raw, column); }
+};
+
 // The winner alone.
 struct Winner {
   Candidate best = kNobody;
+  SPECDEC_HD int32_t places() const { return 1; }
   SPECDEC_HD float to_beat() const { return best.score; }
   SPECDEC_HD void offer(const Candidate& c) { best = best_of(best, c); }
+};
+
+// The winner where weights have bounds. Each token is offered once, by the best score it may have and by the least.
+struct ContestedWinner {
+  Candidate sure = kNobody;  // of the best least score
+  Candidate most = kNobody;  // of the best score that may be
+  float second = -kInfinity;
+  SPECDEC_HD int32_t places() const { return 1; }
+  SPECDEC_HD float to_beat() const { return sure.score; }
+  SPECDEC_HD void offer(const Candidate& c, float least) {
+    sure = best_of(sure, {least, c.token});
+    second = max(second, min(c.score, most.score));
+    most = best_of(most, c);
+  }
+  // Whether `sure` wins, whatever the weights are.
+  SPECDEC_HD bool decided() const {
+    return sure.score > -kInfinity && (sure.token == most.token ? second : most.score) < lowest_noted(sure.score);
+  }
 };
 
 // The first k arrivals, in order.
@@ -59,6 +91,7 @@ struct Podium {
   SPECDEC_HD Podium(Candidate* memory, int32_t count) : place(memory), k(count) {
     for (int32_t i = 0; i < k; ++i) place[i] = kNobody;
   }
+  SPECDEC_HD int32_t places() const { return k; }
   SPECDEC_HD float to_beat() const { return place[k - 1].score; }
   SPECDEC_HD void offer(const Candidate& c) {
     if (!better(c, place[k - 1])) return;
@@ -84,13 +117,44 @@ struct RaceTiles {
   }
   // The column where a group begins. It is negative if the group begins before the row.
   SPECDEC_HD int64_t column(uint32_t group) const { return static_cast<int64_t>(group) * kGroup - first_token; }
-  // At least the largest element of a tile of the race, which may lie in two of the row's own tiles.
-  SPECDEC_HD float largest(const float* tile_maxima, int32_t tile) const {
-    if (skipped == 0) return tile_maxima[tile];
-    const float before = tile > 0 ? tile_maxima[tile - 1] : -kInfinity;
-    return tile < row_tiles ? max(before, tile_maxima[tile]) : before;
+  // At least the largest elements of the even and the odd groups of a tile. A group may lie in two cells if the row
+  // begins inside of a group.
+  SPECDEC_HD void largest(const float* cells, int32_t tile, F16* even, F16* odd) const {
+    const float* first = cells + tile * kCellsATile;
+    float mine[kCellsATile];
+    if (skipped != 0) {
+      for (int32_t group = 0; group < kCellsATile; ++group) {
+        const int32_t column = tile * kTile + group * kGroup - skipped;
+        mine[group] = max(cell_at(cells, column), cell_at(cells, column + kGroup - 1));
+      }
+      first = mine;
+    }
+    load_pairs(first, even, odd);
+  }
+
+ private:
+  SPECDEC_HD float cell_at(const float* cells, int32_t column) const {
+    return column >= 0 && column < row_tiles * kTile ? cells[column / kCell] : -kInfinity;
   }
 };
+
+// The best scores that the groups of some tiles can reach: the token of the largest weight arrives first.
+template <class Weights>
+SPECDEC_HD void note_groups(const Weights& weights, const Row& row, const Noise& noise, const float* cells,
+                            const RaceMemory& notes, int32_t from, int32_t to) {
+  const RaceTiles tiles(row);
+  const F16 unit(0x1p-38f);
+  for (int32_t tile = from; tile < to; ++tile) {
+    const Words<U16> words = noise_words(noise, tiles.counters(tile));
+    F16 largest[2];
+    tiles.largest(cells, tile, &largest[0], &largest[1]);
+    for (int parity = 0; parity < 2; ++parity) {
+      const F16 earliest = mul(unsigned_float(words.word[parity]), unit);
+      store(notes.scores + (2 * tile + parity) * kLanes, sub(weights.log_bounds(largest[parity]), log_below(earliest)));
+    }
+    for (int word = 0; word < 4; ++word) store(notes.words + (4 * tile + word) * kLanes, words.word[word]);
+  }
+}
 
 // The columns of a group with a key of at least `needed`, one bit each, and their elements.
 template <class Weights>
@@ -107,146 +171,167 @@ SPECDEC_HD uint64_t group_at_least(const Weights& weights, const Row& row, int64
   return found;
 }
 
-// Evaluates the columns of one group that could still win. Most groups that come here have none. Where a group has
-// some, most of them arrive so late that their second word alone rules them out.
+// Tokens that may win by what is known of their groups, gathered until they are sixteen. Then their second words are
+// drawn together, and most prove to arrive too late.
 template <class Weights, class Result>
-SPECDEC_HD void open_group(const Weights& weights, const Row& row, const Noise& noise, uint32_t index, uint32_t a,
-                           uint32_t b, Result& result) {
-  const int64_t begin = static_cast<int64_t>(index) * kGroup - row.first_token;
-  const float earliest = static_cast<float>(a) * 0x1p-38f;
-  float raw[kGroup + kLanes];
-  uint64_t left =
-      group_at_least(weights, row, begin, weights.needed_key(needed_at_least(result.to_beat(), earliest)), raw);
-  if (!left) return;
-  const Group group = group_of(index, a, b);
-  for (; left; left &= left - 1) {
-    const int i = __builtin_ctzll(left);
-    const int32_t column = static_cast<int32_t>(begin + i);
-    const float log_weight = weights.log_weight(raw[i], column);
-    if (log_weight == -kInfinity) continue;
-    float time = group.first;
-    if (i != group.winner) {
-      const uint32_t word = second_word(noise, index * kGroup + static_cast<uint32_t>(i));
-      const float sooner = group.first + static_cast<float>(word) * 0x1p-32f;
-      if (log_weight < needed_at_least(result.to_beat(), sooner)) continue;
-      time = add(group.first, later_by(word));
-    }
-    result.offer({race_score(log_weight, time), column});
+class Sixteen {
+ public:
+  SPECDEC_HD Sixteen(const Weights& of, const Noise& with, Result& into) : weights(of), noise(with), result(into) {}
+
+  float bar = -kInfinity;  // no token of a lower score is among the result's
+  SPECDEC_HD float to_beat() const { return max(result.to_beat(), bar); }
+
+  // `a` and `b` are the words of the token's group.
+  SPECDEC_HD void add(int32_t column, uint32_t token, float raw, uint32_t a, uint32_t b) {
+    columns[count] = column, tokens[count] = token, raws[count] = raw, as[count] = a, bs[count] = b;
+    if (++count == kLanes) decide();
   }
-}
 
-// The even and the odd groups of a tile, one bit each, of which some column could still win: by the first arrivals of
-// the groups, words `a`, and the largest elements of the cells, which are the same columns.
-template <class Weights>
-SPECDEC_HD void groups_in_race(const Weights& weights, const float* cells, const U16& a_even, const U16& a_odd,
-                               float to_beat, Mask* even, Mask* odd) {
-  F16 largest_even, largest_odd;
-  load_pairs(cells, &largest_even, &largest_odd);
-  const F16 unit(0x1p-38f);
-  *even &= at_least(weights.key(largest_even), needed_at_least(to_beat, mul(unsigned_float(a_even), unit)));
-  *odd &= at_least(weights.key(largest_odd), needed_at_least(to_beat, mul(unsigned_float(a_odd), unit)));
-}
+  // Offers those that win. It must be called after the last token.
+  __attribute__((noinline)) void decide() {
+    if (count == 0) return;
+    const Words<U16> later = noise_words(noise, shift_right(load(tokens), U16(2)), 1);
+    uint32_t words[4][kLanes];
+    for (int word = 0; word < 4; ++word) store(words[word], later.word[word]);
+    uint32_t mine[kLanes], waits[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      mine[i] = words[tokens[i] % 4][i];
+      waits[i] = is_first(i) ? 0u : mine[i];
+    }
+    const F16 sooner = specdec::add(mul(unsigned_float(load(as)), F16(0x1p-38f)),
+                                    mul(unsigned_float(load(waits)), F16(0x1p-32f)));
+    Mask left = at_least(weights.log_bounds(load(raws)), needed_at_least(to_beat(), sooner)) & first_lanes(count);
+    for (; left; left &= left - 1) {
+      const int i = __builtin_ctz(left);
+      const float log_weight = weights.log_weight(raws[i], columns[i]);
+      if (log_weight == -kInfinity) continue;
+      const float first = first_arrival(as[i], bs[i]);
+      const float time = is_first(i) ? first : specdec::add(first, later_by(mine[i]));
+      const Candidate found = {race_score(log_weight, time), columns[i]};
+      if constexpr (Weights::kBounds) {
+        result.offer(found, race_score(weights.least_log_weight(raws[i], columns[i]), time));
+      } else {
+        result.offer(found);
+      }
+    }
+    count = 0;
+  }
 
+ private:
+  SPECDEC_HD bool is_first(int i) const { return static_cast<int>(tokens[i] % kGroup) == first_winner(bs[i]); }
+
+  const Weights& weights;
+  const Noise& noise;
+  Result& result;
+  int32_t count = 0, columns[kLanes];
+  float raws[kLanes] = {};
+  uint32_t tokens[kLanes] = {}, as[kLanes] = {}, bs[kLanes] = {};
+};
+
+// Offers the arrivals of a row whose groups were noted.
 template <class Weights, class Result>
-SPECDEC_HD void race_tiles(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
-                           const float* cells, int32_t from, int32_t to, Result& result) {
-  const RaceTiles tiles(row);
-  for (int32_t tile = from; tile < to; ++tile) {
-    const float bound = weights.log_bound(tiles.largest(tile_maxima, tile));
-    if (!(bound > -kInfinity)) continue;
-    float beaten = result.to_beat();
-    uint32_t limit = largest_winning_word(bound, beaten);
-    const U16 largest_word(limit);
-    const Words<U16> words = noise_words(noise, tiles.counters(tile));
-    Mask even = at_most(words.word[0], largest_word), odd = at_most(words.word[1], largest_word);
-    if constexpr (Weights::kByCells) {
-      if (cells && (even | odd) && beaten > -kInfinity)
-        groups_in_race(weights, cells + tile * (kTile / kGroup), words.word[0], words.word[1], beaten, &even, &odd);
+class GroupRace {
+ public:
+  SPECDEC_HD GroupRace(const Weights& of, const Row& of_row, const Noise& with, const RaceMemory& noted, Result& into)
+      : weights(of), row(of_row), notes(noted), result(into), tiles(of_row), late(of, with, into) {}
+
+  SPECDEC_HD void run() {
+    const int32_t vectors = 2 * tiles.count;
+    raise_bar();
+    for (int32_t v = 0; v < vectors; ++v) {
+      const F16 scores = load(notes.scores + v * kLanes);
+      for (Mask left = at_least(scores, F16(needed())); left; left &= left - 1)
+        open(group_noted(v, __builtin_ctz(left)));
     }
-    if (!(even | odd)) continue;
-    uint32_t a[2][kLanes], b[2][kLanes];
-    store(a[0], words.word[0]), store(a[1], words.word[1]);
-    store(b[0], words.word[2]), store(b[1], words.word[3]);
-    for (Mask left = even | odd << kLanes; left; left &= left - 1) {
-      const int bit = __builtin_ctz(left), parity = bit / kLanes, i = bit % kLanes;
-      const uint32_t index = tiles.first_group(tile) + static_cast<uint32_t>(2 * i + parity);
-      if (tiles.column(index) >= row.vocab || tiles.column(index) <= -kGroup) continue;
-      if (result.to_beat() != beaten) beaten = result.to_beat(), limit = largest_winning_word(bound, beaten);
-      if (a[parity][i] > limit) continue;
-      open_group(weights, row, noise, index, a[parity][i], b[parity][i], result);
+    late.decide();
+  }
+
+ private:
+  // A group that was noted as a lane of a vector.
+  struct Noted {
+    uint32_t index, a, b;
+  };
+  SPECDEC_HD Noted group_noted(int32_t vector, int lane) const {
+    const int32_t tile = vector / 2, parity = vector % 2;
+    const uint32_t* a = notes.words + (4 * tile + parity) * kLanes + lane;
+    return {tiles.first_group(tile) + static_cast<uint32_t>(2 * lane + parity), a[0], a[2 * kLanes]};
+  }
+
+  // The score that a group must be able to reach. One without weight cannot.
+  SPECDEC_HD float needed() const { return max(lowest_noted(late.to_beat()), -kLargest); }
+
+  // Sets the bar from the scores of tokens that arrive first in their groups. The groups are put into classes, at least
+  // two for each of the result's places. Of each class the group that can reach most is looked at.
+  SPECDEC_HD void raise_bar() {
+    constexpr int32_t kMostRounds = 64;
+    const int32_t places = result.places(), vectors = 2 * tiles.count, rounds = (2 * places + kLanes - 1) / kLanes;
+    if (rounds > kMostRounds) return;
+    float scores[kMostRounds * kLanes];
+    for (int32_t round = 0; round < rounds; ++round) {
+      F16 most(-kInfinity);
+      U16 at(0u);
+      for (int32_t v = round; v < vectors; v += rounds) {
+        const F16 reach = load(notes.scores + v * kLanes);
+        const Mask more = greater(reach, most);
+        most = where(more, reach, most);
+        at = where(more, U16(static_cast<uint32_t>(v)), at);
+      }
+      store(scores + round * kLanes, first_scores(greater(most, F16(-kInfinity)), at));
+    }
+    if (places > 1)
+      std::nth_element(scores, scores + places - 1, scores + rounds * kLanes, std::greater<float>());
+    late.bar = places > 1 ? scores[places - 1] : largest(load(scores));
+  }
+
+  // The scores of the tokens that arrive first in sixteen groups, noted in these vectors.
+  SPECDEC_HD F16 first_scores(Mask lanes, U16 vectors) const {
+    uint32_t vector[kLanes];
+    float weight[kLanes], uniform[kLanes];
+    store(vector, vectors);
+    for (int i = 0; i < kLanes; ++i) {
+      const Noted group = group_noted(static_cast<int32_t>(vector[i]), i);
+      const int64_t column = tiles.column(group.index) + first_winner(group.b);
+      const bool inside = lanes >> i & 1 && column >= 0 && column < row.vocab;
+      const int32_t at = inside ? static_cast<int32_t>(column) : 0;
+      weight[i] = inside ? least_log_weight(element(row, at), at) : -kInfinity;
+      uniform[i] = group_uniform(group.a, group.b);
+    }
+    return race_score(load(weight), first_arrival_of(load(uniform)));
+  }
+
+  SPECDEC_HD float least_log_weight(float raw, int32_t column) const {
+    if constexpr (Weights::kBounds) return weights.least_log_weight(raw, column);
+    else return weights.log_weight(raw, column);
+  }
+
+  // Takes the columns of a group that could win if they arrived first.
+  SPECDEC_HD void open(const Noted& group) {
+    const int64_t begin = tiles.column(group.index);
+    const float earliest = static_cast<float>(group.a) * 0x1p-38f;
+    float raw[kGroup + kLanes];
+    const float least = max(weights.needed_key(needed_at_least(late.to_beat(), earliest)), -kLargest);
+    for (uint64_t left = group_at_least(weights, row, begin, least, raw); left; left &= left - 1) {
+      const int i = __builtin_ctzll(left);
+      const uint32_t token = group.index * kGroup + static_cast<uint32_t>(i);
+      late.add(static_cast<int32_t>(begin + i), token, raw[i], group.a, group.b);
     }
   }
-}
 
-constexpr int32_t kTilesSeen = 16;  // by the search for an early arrival
+  const Weights& weights;
+  const Row& row;
+  const RaceMemory& notes;
+  Result& result;
+  const RaceTiles tiles;
+  Sixteen<Weights, Result> late;
+};
 
-// Offers the best of some early arrivals. Each lane looks at its groups in a few tiles and keeps the earliest.
-template <class Weights>
-SPECDEC_HD void offer_early(const Weights& weights, const Row& row, const Noise& noise, Winner& winner) {
-  const RaceTiles tiles(row);
-  const U16 lane = lane_index();
-  U16 earliest[2] = {U16(~0u), U16(~0u)}, second[2] = {lane, lane}, seen[2] = {lane, lane};
-  for (int32_t tile = 0; tile < tiles.count; tile += tiles.count / kTilesSeen) {
-    const Words<U16> words = noise_words(noise, tiles.counters(tile));
-    for (int parity = 0; parity < 2; ++parity) {
-      const Mask earlier = at_most(words.word[parity], earliest[parity]);
-      earliest[parity] = where(earlier, words.word[parity], earliest[parity]);
-      second[parity] = where(earlier, words.word[2 + parity], second[parity]);
-      seen[parity] = where(earlier, U16(static_cast<uint32_t>(tile)), seen[parity]);
-    }
-  }
-  uint32_t a[2 * kLanes], b[2 * kLanes], tile[2 * kLanes];
-  for (int parity = 0; parity < 2; ++parity) {
-    store(a + parity * kLanes, earliest[parity]);
-    store(b + parity * kLanes, second[parity]);
-    store(tile + parity * kLanes, seen[parity]);
-  }
-  float best_guess = -kInfinity, best_weight = 0.0f;
-  int32_t best = -1, best_column = 0;
-  for (int i = 0; i < 2 * kLanes; ++i) {
-    const uint32_t group = tiles.first_group(static_cast<int32_t>(tile[i])) + 2 * (i % kLanes) + i / kLanes;
-    const int64_t at = tiles.column(group) + first_winner(b[i]);
-    if (at < 0 || at >= row.vocab) continue;
-    const int32_t column = static_cast<int32_t>(at);
-    const float log_weight = weights.log_weight(element(row, column), column);
-    const float guess = log_weight - log_below(static_cast<float>(a[i]));
-    if (guess > best_guess) best_guess = guess, best_weight = log_weight, best = i, best_column = column;
-  }
-  if (best >= 0) winner.offer({race_score(best_weight, first_arrival(a[best], b[best])), best_column});
-}
-
-// A first guess at the winner: the token of the largest weight, or an early one. It lets the race dismiss most groups.
-template <class Weights>
-SPECDEC_HD Winner race_start(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima) {
-  Winner winner;
-  int32_t tile = 0;
-  for (int32_t t = 1; t < row.tiles(); ++t)
-    if (tile_maxima[t] > tile_maxima[tile]) tile = t;
-  const int32_t column = first_at_least(row, tile, tile_maxima[tile]);
-  if (column == kNoToken) return winner;
-  const float log_weight = weights.log_weight(element(row, column), column);
-  const uint32_t token = static_cast<uint32_t>(row.first_token) + static_cast<uint32_t>(column);
-  if (log_weight > -kInfinity) winner.offer({race_score(log_weight, arrival(noise, token)), column});
-  if (RaceTiles(row).count >= kTilesSeen) offer_early(weights, row, noise, winner);
-  return winner;
-}
-
-// The winner of the whole row, as a column. `tile_maxima` comes from row_maxima, `cells` from row_cells; the latter may be
-// null.
-template <class Weights>
-SPECDEC_HD Candidate race_winner(const Weights& weights, const Row& row, const Noise& noise, const float* tile_maxima,
-                              const float* cells, const Crew& crew) {
-  const Winner start = race_start(weights, row, noise, tile_maxima);
-  const bool whole_tiles = RaceTiles(row).skipped == 0;
-  Candidate best[kMaxParts];
-  const int parts = over_parts(RaceTiles(row).count, crew, [&](int part, int32_t from, int32_t to) {
-    Winner mine = start;
-    race_tiles(weights, row, noise, tile_maxima, whole_tiles ? cells : nullptr, from, to, mine);
-    best[part] = mine.best;
-  });
-  Winner winner = start;
-  for (int part = 0; part < parts; ++part) winner.offer(best[part]);
-  return winner.best;
+// Offers a row's arrivals to a result, by columns. The maxima of its cells are known.
+template <class Weights, class Result>
+SPECDEC_HD void race_groups(const Weights& weights, const Row& row, const Noise& noise, const float* cells,
+                            const RaceMemory& notes, const Crew& crew, Result& result) {
+  over_parts(RaceTiles(row).count, crew,
+             [&](int, int32_t from, int32_t to) { note_groups(weights, row, noise, cells, notes, from, to); });
+  GroupRace<Weights, Result>(weights, row, noise, notes, result).run();
 }
 
 SPECDEC_END

@@ -15,6 +15,7 @@ struct Crowd {
   int32_t k, count = 0;
   float beaten = -kInfinity;  // the score of the last of the best k, when they were last looked for
 
+  int32_t places() const { return k; }
   float to_beat() const { return beaten; }
   void offer(const Candidate& c) {
     if (c.score < beaten) return;
@@ -38,9 +39,9 @@ struct Crowd {
 
 // The k most probable tokens, for temperature 0.
 template <class Result>
-void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Result& podium) {
+void largest_tokens(const Row& row, const Law& law, const float* cells, Result& podium) {
   for (int32_t tile = 0; tile < row.tiles(); ++tile) {
-    if (!(law.rank(tile_maxima[tile]) > podium.to_beat())) continue;
+    if (!(law.rank(tile_max(cells, tile)) > podium.to_beat())) continue;
     const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
     for (int32_t token = begin; token < end; token += kLanes) {
       const F16 raw = elements(row, token, end - token, __builtin_nanf(""));
@@ -55,25 +56,25 @@ void largest_tokens(const Row& row, const Law& law, const float* tile_maxima, Re
 
 // Offers the row's tokens.
 template <class Result>
-void offer_arrivals(const RaceRequest& race, Result& result) {
+void offer_arrivals(const RaceRequest& race, const Crew& crew, Result& result) {
   const LawRow& r = race.r;
-  if (r.known.law.greedy) return largest_tokens(r.row, r.known.law, r.tile_max, result);
-  r.known.law.in_space([&](auto space) { race_row(row_weights(space), r, race.noise, result); });
+  if (r.known.law.greedy) return largest_tokens(r.row, r.known.law, r.cells, result);
+  r.known.law.in_space([&](auto space) { race_row(row_weights(space), r, race.noise, crew, result); });
 }
 
 }  // namespace
 
 void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
-  over_race_requests(p, Look::kForCut, threads, [&](const RaceRequest& race, const Crew&, int64_t* tokens) {
+  over_race_requests(p, Look::kForCut, threads, [&](const RaceRequest& race, const Crew& crew, int64_t* tokens) {
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
     Candidate* place = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
     if (k <= kPlaces) {
       Podium podium(place, k);
-      offer_arrivals(race, podium);
+      offer_arrivals(race, crew, podium);
     } else {
       Crowd crowd = {place, k};
-      offer_arrivals(race, crowd);
+      offer_arrivals(race, crew, crowd);
       crowd.sort();
     }
     for (int32_t i = 0; i < k; ++i) {

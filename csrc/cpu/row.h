@@ -79,34 +79,6 @@ SPECDEC_HD Cell cell_of(const Row& row, int32_t token) {
   });
 }
 
-// The largest element of a tile; a NaN does not count. The status tells of values that are impossible in a law.
-template <class Space, class Elements>
-SPECDEC_HD float tile_max_of(const Space& space, Elements p, int32_t count, int32_t* status) {
-  F16 best[kCellVectors] = {F16(-kInfinity), F16(-kInfinity), F16(-kInfinity), F16(-kInfinity)};
-  Mask bad = 0;
-  const auto take = [&](F16 x, int k, Mask lanes) {
-    best[k] = max(x, best[k]);
-    bad |= space.foreign(x, lanes);
-  };
-  int32_t i = 0;
-  for (; i + kCell <= count; i += kCell) {
-    const Cell cell = load_cell(p + i);
-    for (int k = 0; k < kCellVectors; ++k) take(cell.vector[k], k, 0xffffu);
-  }
-  for (; i < count; i += kLanes) {
-    const int lanes = count - i;
-    take(load_first(p + i, lanes, -kInfinity), 0, lanes >= kLanes ? 0xffffu : (1u << lanes) - 1u);
-  }
-  const float value = largest(max(max(best[0], best[1]), max(best[2], best[3])));
-  if (bad != 0 || value == kInfinity) *status |= kStatusNonFinite;
-  return value;
-}
-
-template <class Space>
-SPECDEC_HD float tile_max(const Row& row, const Space& space, int32_t tile, int32_t* status) {
-  return with_elements(row, tile * kTile, [&](auto p) { return tile_max_of(space, p, row.tile_size(tile), status); });
-}
-
 // Calls f(tile, &status) for every tile, in parts. Returns all the status bits that it set.
 template <class F>
 SPECDEC_HD int32_t over_tiles(int32_t tiles, const Crew& crew, F&& f) {
@@ -119,37 +91,6 @@ SPECDEC_HD int32_t over_tiles(int32_t tiles, const Crew& crew, F&& f) {
   int32_t all = kStatusOk;
   for (int part = 0; part < parts; ++part) all |= status[part];
   return all;
-}
-
-// Fills tile_maxima[0 .. tiles) with raw maxima. The status tells of values that are impossible in a law.
-SPECDEC_HD int32_t row_maxima(const Row& row, const Law& law, const Crew& crew, float* tile_maxima) {
-  return law.in_space([&](auto space) {
-    return over_tiles(row.tiles(), crew, [&](int32_t tile, int32_t* status) {
-      tile_maxima[tile] = tile_max(row, space, tile, status);
-    });
-  });
-}
-
-// The first element of a tile that is at least `value`, or kNoToken.
-SPECDEC_HD int32_t first_at_least(const Row& row, int32_t tile, float value) {
-  const F16 wanted(value);
-  const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
-  for (int32_t token = begin; token < end; token += kLanes) {
-    const Mask found = at_least(elements(row, token, end - token, __builtin_nanf("")), wanted);
-    if (found) return token + __builtin_ctz(found);
-  }
-  return kNoToken;
-}
-
-// The most probable token, the lowest on ties. `tile_maxima` comes from row_maxima.
-SPECDEC_HD Candidate row_argmax(const Row& row, const Law& law, const float* tile_maxima) {
-  float top = -kInfinity;
-  int32_t tile = 0;
-  for (int32_t t = 0; t < row.tiles(); ++t) {
-    const float rank = law.rank(tile_maxima[t]);
-    if (rank > top) top = rank, tile = t;
-  }
-  return top == -kInfinity ? kNobody : Candidate{top, first_at_least(row, tile, top)};
 }
 
 SPECDEC_END

@@ -15,8 +15,9 @@
 #endif
 #endif
 
-#include "specdec/arithmetic.h"
+#include "specdec/bounds.h"
 #include "specdec/params.h"
+#include "specdec/philox.h"
 
 SPECDEC_BEGIN
 
@@ -94,7 +95,8 @@ SPECDEC_HD U16 mulhi(U16 a, U16 b) {
 }
 SPECDEC_HD Mask at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
 SPECDEC_HD Mask greater(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
-SPECDEC_HD Mask unordered(F16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
+// Where either is a NaN.
+SPECDEC_HD Mask unordered(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
 SPECDEC_HD Mask at_most(U16 a, U16 b) { return _mm512_cmple_epu32_mask(a.v, b.v); }
 SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(m), b.v, a.v); }
 // `x`, but the lanes of `m` are the next elements of p, by rising lane. May read sixteen of them.
@@ -231,8 +233,8 @@ SPECDEC_HD Mask at_least(F16 x, F16 y) {
 SPECDEC_HD Mask greater(F16 x, F16 y) {
   return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
 }
-SPECDEC_HD Mask unordered(F16 x) {
-  return lanes(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q));
+SPECDEC_HD Mask unordered(F16 x, F16 y) {
+  return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, y.b, _CMP_UNORD_Q));
 }
 SPECDEC_HD __m256 at_most(__m256i x, __m256i y) {
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x, y), x));
@@ -355,7 +357,7 @@ SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
 SPECDEC_HD U16 mulhi(U16 a, U16 b) { SPECDEC_LANES(U16, mulhi(a.v[i], b.v[i])); }
 SPECDEC_HD Mask at_least(F16 a, F16 b) { SPECDEC_MASK(a.v[i] >= b.v[i]); }
 SPECDEC_HD Mask greater(F16 a, F16 b) { SPECDEC_MASK(a.v[i] > b.v[i]); }
-SPECDEC_HD Mask unordered(F16 a) { SPECDEC_MASK(a.v[i] != a.v[i]); }
+SPECDEC_HD Mask unordered(F16 a, F16 b) { SPECDEC_MASK(a.v[i] != a.v[i] || b.v[i] != b.v[i]); }
 SPECDEC_HD Mask at_most(U16 a, U16 b) { SPECDEC_MASK(a.v[i] <= b.v[i]); }
 SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { SPECDEC_LANES(F16, (m >> i & 1) ? a.v[i] : b.v[i]); }
 
@@ -410,6 +412,18 @@ SPECDEC_HD F16 load_first(const T* p, int count, float fill) {
   return load(lane);
 }
 
+#if defined(__AVX2__)
+SPECDEC_HD float largest(F16 x) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+#else
+  const __m256 eight = _mm256_max_ps(x.a, x.b);
+#endif
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 SPECDEC_HD float largest(F16 a) {
   float lane[kLanes];
   store(lane, a);
@@ -417,6 +431,7 @@ SPECDEC_HD float largest(F16 a) {
     for (int i = 0; i < width; ++i) lane[i] = max(lane[i], lane[i + width]);
   return lane[0];
 }
+#endif
 
 SPECDEC_HD float total(F16 a) {
   float lane[kLanes];
@@ -425,6 +440,46 @@ SPECDEC_HD float total(F16 a) {
     for (int i = 0; i < width; ++i) lane[i] = add(lane[i], lane[i + width]);
   return lane[0];
 }
+
+// 2^t for t <= 1, by about_exp2_fraction. Below -125 it is that of -125: denormal numbers would be slow.
+SPECDEC_HD F16 about_exp2(F16 t) {
+  const F16 x = max(F16(-125.0f), t);
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+  return _mm512_scalef_ps(about_exp2_fraction(F16(_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF))).v, x.v);
+#else
+  const F16 magic(12582912.0f);  // 1.5 * 2^23, as in exponential.h
+  const F16 shifted = add(sub(x, F16(0.5f)), magic);
+  const F16 f = sub(x, sub(shifted, magic));
+  return from_bits(bits(about_exp2_fraction(f)) + shift_left(bits(shifted), 23));
+#endif
+}
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+// The lanes of a U16 as 64-bit numbers, even and odd lanes apart; their upper halves are not defined. A multiplication
+// then gives both halves of the product at once.
+struct Split16 {
+  __m512i even, odd;
+  SPECDEC_HD Split16(__m512i e, __m512i o) : even(e), odd(o) {}
+  SPECDEC_HD explicit Split16(U16 x) : even(x.v), odd(_mm512_srli_epi64(x.v, 32)) {}
+  SPECDEC_HD explicit Split16(uint32_t x) : Split16(_mm512_set1_epi64(x), _mm512_set1_epi64(x)) {}
+  SPECDEC_HD U16 joined() const { return _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32)); }
+};
+SPECDEC_HD Split16 operator*(Split16 a, Split16 b) {
+  return {_mm512_mul_epu32(a.even, b.even), _mm512_mul_epu32(a.odd, b.odd)};
+}
+SPECDEC_HD Split16 mulhi(Split16 a, Split16 b) {
+  const Split16 product = a * b;
+  return {_mm512_srli_epi64(product.even, 32), _mm512_srli_epi64(product.odd, 32)};
+}
+SPECDEC_HD Split16 operator^(Split16 a, Split16 b) {
+  return {_mm512_xor_si512(a.even, b.even), _mm512_xor_si512(a.odd, b.odd)};
+}
+
+SPECDEC_HD Words<U16> philox(Key key, U16 c0, U16 c1, U16 c2, U16 c3) {
+  const Words<Split16> w = philox(key, Split16(c0), Split16(c1), Split16(c2), Split16(c3));
+  return {{w.word[0].joined(), w.word[1].joined(), w.word[2].joined(), w.word[3].joined()}};
+}
+#endif
 
 SPECDEC_HD U16 lane_index() {
   uint32_t lane[kLanes];

@@ -59,6 +59,8 @@ class WalkOps {
     if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &filter_status);
   }
 
+  SPECDEC_HD bool has_draft() const { return t.has_draft(); }
+
   // Of filters and edits.
   SPECDEC_HD int32_t status() const { return filter_status | (editor ? editor->status : kStatusOk); }
 
@@ -81,6 +83,15 @@ class WalkOps {
     if (never_spared(token)) *p = kNever;
     *q = t.has_draft() ? probability(draft, 1, token, status) : 1.0f;
     return true;
+  }
+
+  // Decides a test by bounds of both probabilities if these suffice. Then *p is not known.
+  SPECDEC_HD bool decided_by_bounds(int32_t node, int32_t token, const AcceptTest& test, bool* accepted,
+                                    int32_t* status) {
+    go_to(node);
+    if (!look_roughly(target, crew, 0) || (t.has_draft() && !look_roughly(draft, crew, 1))) return false;
+    const Range p = never_spared(token) ? Range{kNever, kNever} : range(target, token, status);
+    return test.decided(p, t.has_draft() ? range(draft, token, status) : Range{1.0f, 1.0f}, accepted);
   }
 
   // An empty residual draws from p.
@@ -143,10 +154,19 @@ class WalkOps {
   // is not kept.
   SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* bits) {
     look_if_needed(side, false, crew, scratch_slot);
+    note_status(side, token, bits);
+    return side.probability(token);
+  }
+  SPECDEC_HD void note_status(const LawRow& side, int32_t token, int32_t* bits) const {
     const int32_t column = side.map.column(token);
     if (side.looked) *bits |= side.status;
     else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column))) *bits |= kStatusNonFinite;
-    return side.probability(token);
+  }
+
+  // Bounds of p(token), after look_roughly.
+  SPECDEC_HD Range range(const LawRow& side, int32_t token, int32_t* bits) const {
+    note_status(side, token, bits);
+    return side.probability_range(token);
   }
 
   // The winner by the weights that `restricted` makes of p; kNoToken if no token has weight.
@@ -168,10 +188,30 @@ class WalkOps {
   }
 
   SPECDEC_HD Draw race_residual(const Noise& noise, float taken) {
+    const int32_t found = winner_by_bounds(noise, taken);
+    if (found != kNoToken) return {found, target.status | draft.status};
     const int32_t status = look_through_both();
     return target.known.law.in_space([&](auto space) -> Draw {
       const ResidualWeights<decltype(space)> weights = {target, draft, space, taken};
       return {row_winner(weights, target, noise, crew, 0).token, status};
+    });
+  }
+
+  // The winner of the residual's race if bounds of its weights tell, else kNoToken. A race over what filters keep of
+  // the target is not held by bounds.
+  SPECDEC_HD int32_t winner_by_bounds(const Noise& noise, float taken) {
+    if (target.filter.on() || !look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1)) return kNoToken;
+    if (!target.rough() && !draft.rough()) return kNoToken;
+    if (!target.rough()) look_through(target, crew, 0);
+    if (!draft.rough()) look_through(draft, crew, 1);
+    const LawRow p_most = target.at_most(), p_least = target.at_least();
+    const LawRow q_most = draft.at_most(), q_least = draft.at_least();
+    return target.known.law.in_space([&](auto space) {
+      using Weights = ResidualBounds<decltype(space)>;
+      const Weights weights = {{p_most, q_least, space, taken}, {p_least, q_most, space, taken}};
+      ContestedWinner winner;
+      race_groups(weights, target.row, noise, target.cells, target.race, crew, winner);
+      return winner.decided() ? winner.sure.token : kNoToken;
     });
   }
 
@@ -203,6 +243,18 @@ class WalkOps {
   LawRow target = {}, draft = {};  // of node `at`
 };
 
+// How the CPU tests a draft: by bounds, and by the laws only if a coin is too close to its threshold for them. Siblings
+// without draft laws have to know p itself.
+struct ByBounds {
+  template <class Topology>
+  SPECDEC_HD bool operator()(WalkOps<Topology>& ops, int32_t node, int32_t token, const AcceptTest& test, float* p,
+                             bool* accepted, int32_t* status) const {
+    if ((ops.has_draft() || !Topology::kSiblings) && ops.decided_by_bounds(node, token, test, accepted, status))
+      return true;
+    return ByLaws{}(ops, node, token, test, p, accepted, status);
+  }
+};
+
 // Walks request `b` and writes its verdict.
 template <class Topology>
 SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, const Crew& crew) {
@@ -212,7 +264,7 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
   WalkOps<Topology> ops(t, b, verdict, crew);
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
-  walk(t, p.method, ops, &at, &status);
+  walk(t, p.method, ops, &at, &status, ByBounds{});
   *verdict.num_accepted = accepted_by(t, at);
   *verdict.status = status | ops.status();
 }

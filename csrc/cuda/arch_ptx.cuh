@@ -26,6 +26,13 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
   return v;
 }
 
+// Eight bytes, likewise.
+__device__ __forceinline__ uint2 load_stream_half(const void* p) {
+  uint2 v;
+  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
 __device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {

@@ -6,6 +6,7 @@
 // first. All sums are of integers, so the cut does not depend on how the row was shared.
 #pragma once
 
+#include "edited_row.cuh"
 #include "law_sums.cuh"
 #include "race_request.cuh"
 #include "specdec/filter.h"
@@ -185,10 +186,10 @@ struct CellsOfChunk {
 
 constexpr WideKey kOddTile = WideKey{1} << 63, kInfiniteTile = WideKey{1} << 62;  // flags beside a tile's units
 
-template <class Team>
+template <class Team, class R>
 struct CutRow {
   Team& team;
-  const Row& row;
+  const R& row;
   const Filter& f;
   const CutRoom& room;
   Shared<uint32_t> cells;
@@ -196,11 +197,11 @@ struct CutRow {
   int count;
   float top;
 
-  __device__ CutRow(Team& with, const Row& of, const Filter& filter, const CutRoom& r)
+  __device__ CutRow(Team& with, const R& of, const Filter& filter, const CutRoom& r)
       : team(with), row(of), f(filter), room(r),
         cells(dynamic_shared<uint32_t>(r.at + sizeof(WideKey) * kListed, r.cells)),
         list(dynamic_shared<WideKey>(r.at, kListed)),
-        count(chunks_of(of) * mass_tiles_a_chunk(of.dtype) * cells_a_tile(r.lanes)) {}
+        count(chunks_of(of) * mass_tiles_a_chunk(loaded_type(of)) * cells_a_tile(r.lanes)) {}
 
   __device__ uint32_t key(float raw) const { return ordered(f.order.scaled(raw)); }
   __device__ uint64_t weight(uint32_t key) const { return row_weight(sub(from_ordered(key), top)); }
@@ -208,11 +209,11 @@ struct CutRow {
   // Reads the row. Fills the cells, `top` and what is known of the whole row; its mass if `weigh`.
   __device__ KeptRow look_through(bool weigh) {
     const int chunks = chunks_of(row), lanes = room.lanes, words = words_a_tile(lanes), each = cells_a_tile(lanes);
-    const int stride = word_stride(team, chunks), tiles = mass_tiles_a_chunk(row.dtype);
+    const int stride = word_stride(team, chunks), tiles = mass_tiles_a_chunk(loaded_type(row));
     for (int i = team.rank() * warps_in_block() + warp_id(); i < chunks; i += team.size() * warps_in_block()) {
       CellsOfChunk<Team> out = {team, i, stride, lanes, weigh};
       const ChunkMass mass = with_type(
-          row.dtype, [&](auto type) { return weigh_chunk<decltype(type)>(row, i, f.order, out); });
+          row, [&](auto type) { return weigh_chunk<decltype(type)>(row, i, f.order, out); });
       const bool infinite = __any_sync(kWarp, out.infinite);
       if (lane_id() != 0) continue;
 #pragma unroll
@@ -361,7 +362,8 @@ struct CutRow {
 
   // By a warp.
   __device__ void list_cell(int cell, const KeyRange& range, const Shared<unsigned>& listed) const {
-    const int each = cells_a_tile(room.lanes), vector = row.dtype == DType::kFloat32 ? 4 : 8, run = room.lanes * vector;
+    const int each = cells_a_tile(room.lanes), vector = loaded_type(row) == DType::kFloat32 ? 4 : 8;
+    const int run = room.lanes * vector;
     const int32_t first = cell / each * kMassTile + cell % each * run;
 #pragma unroll 1
     for (int i = lane_id(); i < 32 * room.lanes; i += 32) {
@@ -592,21 +594,22 @@ struct CutRow {
 // ---- laws -----------------------------------------------------------------------------------------------------------
 
 // What is known of a row of logits, and what its filters keep.
+template <class R>
 struct FilteredRow {
   KnownRow known;
-  Filtered kept;
+  FilteredOf<R> kept;
   int listed;  // as in KeptRow, until the next row is looked through
 };
 
 // For every thread of the team. The law needs a sum.
-template <class Team>
-__device__ __forceinline__ FilteredRow know_filtered(Team& team, const Row& row, const Law& law, Filter filter,
-                                                     const CutRoom& room) {
+template <class Team, class R>
+__device__ __forceinline__ FilteredRow<R> know_filtered(Team& team, const R& row, const Law& law, Filter filter,
+                                                        const CutRoom& room) {
   const Logits space = law.logits();
   if (!filter.on()) filter.order = space;
-  CutRow<Team> finder(team, row, filter, room);
+  CutRow<Team, R> finder(team, row, filter, room);
   KeptRow kept = finder.look_through(!filter.on() || filter.of_row());
-  FilteredRow found = {kNothingKnown, {}, -1};
+  FilteredRow<R> found = {kNothingKnown, {}, -1};
   found.known.status = kept.status;
   if (kept.top == -kInfinity) return found;
   if (filter.on()) {
@@ -625,16 +628,16 @@ __device__ __forceinline__ FilteredRow know_filtered(Team& team, const Row& row,
 // ---- races ----------------------------------------------------------------------------------------------------------
 
 // What the filter of a race keeps, by columns.
-template <class Team>
-__device__ __forceinline__ FilteredRow kept_of_race(Team& team, const RaceRequest& r, const Filter& filter,
-                                                    const CutRoom& room) {
+template <class Team, class R>
+__device__ __forceinline__ FilteredRow<R> kept_of_race(Team& team, const RaceRequestOf<R>& r, const Filter& filter,
+                                                       const CutRoom& room) {
   if (!filter.on()) return {kNothingKnown, {}, -1};
-  return know_filtered(team, {r.row.data, r.row.vocab, r.row.dtype}, r.law, filter, room);
+  return know_filtered(team, whole_row(r.row), r.law, filter, room);
 }
 
 // The winner among the tokens that are listed, as a column. Every block of a team finds it, without the row's others.
-template <class Kept>
-__device__ __forceinline__ RowPartial race_listed(const RaceRequest& r, const WeightsOf<Kept>& weights, int listed,
+template <class R, class Kept>
+__device__ __forceinline__ RowPartial race_listed(const RaceRequestOf<R>& r, const WeightsOf<Kept>& weights, int listed,
                                                   const CutRoom& room, int32_t status) {
   const Shared<WideKey> list = dynamic_shared<WideKey>(room.at, kListed);
   Candidate mine = kNobody;
@@ -657,35 +660,44 @@ __device__ __forceinline__ RowPartial race_listed(const RaceRequest& r, const We
 }
 
 // The winner of a row under a filter, for every thread of the team.
-template <class Team>
-__device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequest& r, const Filter& filter,
+template <class Team, class R>
+__device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequestOf<R>& r, const Filter& filter,
                                                       const CutRoom& room) {
-  const FilteredRow row = kept_of_race(team, r, filter, room);
+  const FilteredRow<R> row = kept_of_race(team, r, filter, room);
   if (row.listed >= 0)
     return race_listed(r, weights_of_row(r.row, r.law, row.kept), row.listed, room, row.known.status);
   return best_of_team(team, find_winner(r, {team.rank(), team.size()}, row.kept));
 }
 
-// law_row and know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after
-// the other. What is found waits in shared memory: in registers it would be too much.
-template <class Params, class Team>
-__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, int64_t i, int64_t n, int64_t j,
-                                                   const CutRoom& room, LawRowOf<Filtered> (&sides)[2],
+// Row (i, j) of the target (side 0), or row (n, j) of the draft.
+template <class Params, class Edits>
+__device__ __forceinline__ typename Edits::RowType row_of_pair(const Params& p, const Edits& edits, int side, int64_t i,
+                                                               int64_t n, int64_t j) {
+  const Rows& rows = side == 0 ? p.target : p.draft;
+  return edits.row(side == 0, rows, rows.offset(side == 0 ? i : n, j));
+}
+
+// know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
+// What is found waits in shared memory: in registers it would be too much.
+template <class Params, class Edits, class Team>
+__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const Edits& edits, int64_t i,
+                                                   int64_t n, int64_t j, const CutRoom& room,
+                                                   LawRowOf<FilteredOf<typename Edits::RowType>> (&sides)[2],
                                                    int32_t* status) {
+  using R = typename Edits::RowType;
   SPECDEC_SHARED(KnownRow, known, 2);
   SPECDEC_SHARED(Cut, cuts, 2);
   SPECDEC_SHARED(float, orders, 2);
   int32_t bits = kStatusOk;
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
-    const Rows& rows = side == 0 ? p.target : p.draft;
     const LawParams& params = side == 0 ? p.target_law : p.draft_law;
-    const Row row = row_at(rows, rows.offset(side == 0 ? i : n, j));
+    const R row = row_of_pair(p, edits, side, i, n, j);
     const Law law = law_at(params, n, j, &bits);
     const Filter filter = filter_at(params, law, row.vocab, n, j, &bits);
-    FilteredRow found = {kNothingKnown, {}, -1};
+    FilteredRow<R> found = {kNothingKnown, {}, -1};
     if (law.needs_sum()) found = know_filtered(team, row, law, filter, room);
-    else if (law.greedy || p.status.data) found.known = look_through(team, {row, nothing_known(law)});
+    else if (law.greedy || p.status.data) found.known = look_through(team, law_row<FilteredOf<R>>(row, law));
     if (threadIdx.x != 0) continue;
     known[side] = found.known;
     cuts[side] = found.kept.cut;
@@ -697,8 +709,8 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
   for (int side = 0; side < 2; ++side) {
     const KnownRow row = known[side];
     const Law law = law_at(side == 0 ? p.target_law : p.draft_law, n, j, &bits);
-    sides[side] = law_row<Filtered>(side == 0 ? p.target : p.draft, side == 0 ? i : n, j, law,
-                                    side == 0 ? nullptr : p.draft_map.data);
+    sides[side] = law_row<FilteredOf<R>>(row_of_pair(p, edits, side, i, n, j), law,
+                                         side == 0 ? nullptr : p.draft_map.data);
     sides[side].known = known_law(law, row);
     sides[side].kept = {cuts[side], {orders[side]}};
     *status |= row.status;
@@ -707,10 +719,21 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// Whether rows of either side may be filtered.
+// Whether rows of either side may be filtered, or have edits: the kernels for edits know filters, too.
 template <class Params>
 bool has_filters(const Params& p) {
-  return ((p.target_law.rules | (p.draft.data ? p.draft_law.rules : 0)) & kFiltered) != 0;
+  return p.edits.on() || ((p.target_law.rules | (p.draft.data ? p.draft_law.rules : 0)) & kFiltered) != 0;
+}
+
+// The blocks that share a row whose filters or edits are looked at, and the rows as they are loaded. Kernels with edits
+// are not compiled for small clusters, which saves a third of them.
+inline TeamShape cut_shape(const Device& device, int64_t requests, const Rows& rows, int work, bool edited) {
+  const TeamShape shape = team_shape(device, requests, rows, work);
+  return edited ? without_clusters(shape) : shape;
+}
+inline Rows loaded(Rows rows, bool edited) {
+  if (edited) rows.dtype = DType::kFloat32;
+  return rows;
 }
 
 template <class Params>
@@ -720,8 +743,10 @@ cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* need
   const cudaError_t e = this_device(device);
   if (e != cudaSuccess) return e;
   pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
-  const TeamShape shape = team_shape(*device, p.count(), p.target, 2);
-  *cut = cut_plan(shape, p.count(), p.target, p.draft);
+  const bool edited = p.edits.on();
+  const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
+  const TeamShape shape = cut_shape(*device, p.count(), target, 2, edited);
+  *cut = cut_plan(shape, p.count(), target, draft);
   const int masses = has_filters(p) ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
   const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
   const Room room = room_in(workspace);

@@ -25,8 +25,8 @@ __device__ __forceinline__ void store(const CutoffParams& p, int64_t index, cons
 }
 
 // The cut at the last token that `cut` keeps, for every thread. The value of `cut` itself may lie between two tokens'.
-template <class Team>
-__device__ __forceinline__ Cut last_kept(Team& team, const Row& row, const Logits& order, const Cut& cut) {
+template <class Team, class R>
+__device__ __forceinline__ Cut last_kept(Team& team, const R& row, const Logits& order, const Cut& cut) {
   RowPartial mine = kNoPart;  // the last of the order is the best of the order turned round
   over_sum_tiles(
       team, row.vocab, [](int) {},
@@ -44,8 +44,9 @@ __device__ __forceinline__ Cut last_kept(Team& team, const Row& row, const Logit
   return {-last.score, row.vocab - 1 - last.token};
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
+template <class Team, class Edits>
+__device__ __forceinline__ void find_cutoff(const CutoffArguments& a, const Edits& edits) {
+  using R = typename Edits::RowType;
   const CutoffParams& p = a.p;
   Team team(a.team);
   const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
@@ -53,17 +54,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
   KeptRow kept = {kKeepsAll, -1, 0, 0, -kInfinity, false, who.status()};
   if (who.live()) {
     int32_t status = kStatusOk;
-    const Row row = row_at(p.rows, p.rows.offset(i, j));
+    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
+    const R row = edits.row(true, p.rows, p.rows.offset(i, j));
     const Law law = law_at(p.law, who.index, j, &status);
     Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
     if (law.greedy) {
-      const Draw draw = draw_of(look_through(team, {row, nothing_known(law)}));
+      const Draw draw = draw_of(look_through(team, law_row<FilteredOf<R>>(row, law)));
       const float v = Logits{1.0f}.scaled(element(row, draw.token));
       if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, kStatusOk};
       kept.status = draw.status;
     } else {
       if (!(p.law.rules & kFiltered)) filter.order = law.logits();
-      CutRow<Team> finder(team, row, filter, a.room);
+      CutRow<Team, R> finder(team, row, filter, a.room);
       const KeptRow whole = finder.look_through(!filter.on() || filter.of_row());
       kept = whole;
       if (whole.top > -kInfinity) {
@@ -78,6 +80,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
   team.leave();
 }
 
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
+  find_cutoff<Team>(a, NoEdits{});
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_cutoff_kernel(const CutoffArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  find_cutoff<Team>(a, BlockEdits{edits});
+}
+
 }  // namespace
 
 cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
@@ -86,15 +99,21 @@ cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  const TeamShape shape = team_shape(device, p.count(), p.rows, 1);
-  const CutPlan cut = cut_plan(shape, p.count(), p.rows, p.rows);
+  const bool edited = p.edits.on();
+  const Rows rows = loaded(p.rows, edited);
+  const TeamShape shape = cut_shape(device, p.count(), rows, 1, edited);
+  const CutPlan cut = cut_plan(shape, p.count(), rows, rows);
   const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   CutoffArguments a = {p, plan.team(room), cut.room};
   a.room.at = plan.shared_bytes();
+  const size_t shared = a.room.at + cut.shared_bytes();
+  if (edited)
+    return launch_teams(edited_cutoff_kernel<LocalTeam>, edited_cutoff_kernel<GridTeam>, plan, device, a, shared,
+                        stream);
   return launch_teams(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>, plan, device, a,
-                      a.room.at + cut.shared_bytes(), stream);
+                      shared, stream);
 }
 
 }  // namespace cuda

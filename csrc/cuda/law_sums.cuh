@@ -12,31 +12,6 @@ constexpr int kSumTile = 1024;
 
 __host__ __device__ __forceinline__ int sum_tiles_of(int32_t vocab) { return (vocab + kSumTile - 1) / kSumTile; }
 
-struct alignas(16) Four {
-  float value[4];
-};
-
-// Elements token .. token + 3 of a row; past its end, -inf.
-__device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
-  const int size = row.dtype == DType::kFloat32 ? 4 : 2;
-  const char* at = static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size;
-  if (token + 4 <= row.vocab && reinterpret_cast<uintptr_t>(at) % (4 * size) == 0) {
-    if (size == 4) {
-      const uint4 v = load_stream(at);
-      return {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
-    }
-    const uint2 half = *reinterpret_cast<const uint2*>(at);
-    const uint4 v = {half.x, half.y, 0, 0};
-    if (row.dtype == DType::kBFloat16)
-      return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
-    return {{Float16::at(v, 0), Float16::at(v, 1), Float16::at(v, 2), Float16::at(v, 3)}};
-  }
-  Four four;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) four.value[i] = token + i < row.vocab ? element(row, token + i) : -kInfinity;
-  return four;
-}
-
 // p of tokens token .. token + 3, of a row in a draft's own vocabulary. 0 from `end` on, even if the map has such
 // tokens.
 template <class Kept>
@@ -66,11 +41,11 @@ __device__ __forceinline__ Four probabilities(const LawRowOf<Kept>& side, int32_
   return four;
 }
 
-// Row (i, j) of one side.
-template <class Kept = Unfiltered>
-__device__ __forceinline__ LawRowOf<Kept> law_row(const Rows& rows, int64_t i, int64_t j, const Law& law,
+
+template <class Kept>
+__device__ __forceinline__ LawRowOf<Kept> law_row(const typename Kept::RowType& row, const Law& law,
                                                   const int32_t* map = nullptr) {
-  return {row_at(rows, rows.offset(i, j)), nothing_known(law), map};
+  return {row, nothing_known(law), map};
 }
 
 struct PairArguments {
@@ -112,7 +87,7 @@ __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], 
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     if (side == 0 ? sides[0].known.law.greedy : sides[1].known.law.greedy) continue;
-    const Row row = side == 0 ? sides[0].row : sides[1].row;
+    const Row row = side == 0 ? as_it_came(sides[0].row) : as_it_came(sides[1].row);
     const int32_t step = kSector / (row.dtype == DType::kFloat32 ? 4 : 2), first = tile * kSumTile;
     for (int32_t token = first + lane_id() * step; token < first + kSumTile && token < row.vocab; token += 32 * step)
       prefetch_line(static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (kSector / step));

@@ -15,13 +15,14 @@ struct LogprobsArguments {
 };
 
 // x of an element, -inf if the row's law does not keep it.
-__device__ __forceinline__ float kept_x(const LawRowOf<Filtered>& side, float raw, int32_t column) {
+template <class R>
+__device__ __forceinline__ float kept_x(const LawRowOf<FilteredOf<R>>& side, float raw, int32_t column) {
   return side.kept.keeps(raw, column) ? side.known.law.logits().scaled(raw) : -kInfinity;
 }
 
 // How many kept tokens have at least this x.
-template <class Team>
-__device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<Filtered>& side, float x) {
+template <class Team, class R>
+__device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<FilteredOf<R>>& side, float x) {
   uint64_t rank[1] = {0};
   over_sum_tiles(
       team, side.row.vocab, [](int) {},
@@ -36,8 +37,8 @@ __device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<Filtered>&
 }
 
 // Offers this warp's kept tokens.
-template <class Team>
-__device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<Filtered>& side, Podium* podium) {
+template <class Team, class R>
+__device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<FilteredOf<R>>& side, Podium* podium) {
   const int warps = team.size() * warps_in_block();
 #pragma unroll 1
   for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(side.row.vocab); tile += warps) {
@@ -66,9 +67,9 @@ __device__ __forceinline__ void merge_teams(Team& team, Podium* podium) {
     if (rank != team.rank()) podium->offer(team.get(member_slot(team, rank, lane_id())));
 }
 
-template <class Team>
+template <class Team, class R>
 __device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, int64_t index,
-                                          const LawRowOf<Filtered>& side) {
+                                          const LawRowOf<FilteredOf<R>>& side) {
   SPECDEC_SHARED(WideKey, lowest, 1);
   const int32_t top = p.top();
   WideKey below = kCeiling;
@@ -94,8 +95,9 @@ __device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, i
   }
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_kernel(const LogprobsArguments a) {
+template <class Team, class Edits>
+__device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const Edits& edits) {
+  using R = typename Edits::RowType;
   const LogprobsParams& p = a.p;
   Team team(a.team);
   const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
@@ -107,9 +109,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_ker
   if (who.live() && (token != -1 || p.top() > 0)) {
     const Law law = law_at(p.law, who.index, j, &status);
     const Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
-    LawRowOf<Filtered> side = {row_at(p.rows, p.rows.offset(i, j)), nothing_known(law)};
-    FilteredRow found = {kNothingKnown, {}, -1};
-    if (law.greedy) found.known = look_through(team, {side.row, side.known});
+    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
+    LawRowOf<FilteredOf<R>> side = law_row<FilteredOf<R>>(edits.row(true, p.rows, p.rows.offset(i, j)), law);
+    FilteredRow<R> found = {kNothingKnown, {}, -1};
+    if (law.greedy) found.known = look_through(team, side);
     else found = know_filtered(team, side.row, law, filter, a.cut);
     status |= found.known.status;
     argmax = found.known.argmax;
@@ -142,6 +145,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_ker
   team.leave();
 }
 
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_kernel(const LogprobsArguments a) {
+  find_logprobs<Team>(a, NoEdits{});
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_logprobs_kernel(const LogprobsArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  find_logprobs<Team>(a, BlockEdits{edits});
+}
+
 }  // namespace
 
 cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
@@ -150,15 +164,21 @@ cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaSt
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  const TeamShape shape = team_shape(device, p.count(), p.rows, 1);
-  const CutPlan cut = cut_plan(shape, p.count(), p.rows, p.rows);
+  const bool edited = p.edits.on();
+  const Rows rows = loaded(p.rows, edited);
+  const TeamShape shape = cut_shape(device, p.count(), rows, 1, edited);
+  const CutPlan cut = cut_plan(shape, p.count(), rows, rows);
   const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   LogprobsArguments a = {p, plan.team(room), cut.room};
   a.cut.at = plan.shared_bytes();
+  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (edited)
+    return launch_teams(edited_logprobs_kernel<LocalTeam>, edited_logprobs_kernel<GridTeam>, plan, device, a, shared,
+                        stream);
   return launch_teams(logprobs_kernel<LocalTeam>, logprobs_kernel<ClusterTeam>, logprobs_kernel<GridTeam>, plan, device,
-                      a, a.cut.at + cut.shared_bytes(), stream);
+                      a, shared, stream);
 }
 
 }  // namespace cuda

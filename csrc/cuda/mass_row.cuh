@@ -36,8 +36,9 @@ template <class T>
 constexpr int kMassTilesAChunk = Batch<T>::kTokens / kMassTile;
 constexpr int kMostMassTiles = kMassTilesAChunk<BFloat16>;
 
-__device__ __forceinline__ int32_t chunks_of(const Row& row) {
-  const int32_t chunk = row.dtype == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
+template <class R>
+__device__ __forceinline__ int32_t chunks_of(const R& row) {
+  const int32_t chunk = loaded_type(row) == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
   return (row.vocab + chunk - 1) / chunk;
 }
 
@@ -67,7 +68,8 @@ __device__ __forceinline__ int32_t status_of_packed(WideKey units) {
 }
 
 // A tile of which some elements are no logits, or are scaled to infinity: by element, from a cache.
-__device__ __forceinline__ MassTile weigh_odd_tile(const Row& row, const Logits& space, int32_t begin, bool* bad) {
+template <class R>
+__device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& space, int32_t begin, bool* bad) {
   const int32_t end = row.vocab - begin < kMassTile ? row.vocab : begin + kMassTile;
   float top = -kInfinity;
 #pragma unroll 1
@@ -90,8 +92,8 @@ struct NoTops {
 };
 
 // The same of a tile with odd elements, from a cache. NaNs are left out. Says whether +inf was met.
-template <class T>
-__device__ __forceinline__ float top_of_lane(const Row& row, const Logits& space, int32_t begin, bool* infinite) {
+template <class T, class R>
+__device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, int32_t begin, bool* infinite) {
   float top = -kInfinity;
 #pragma unroll 1
   for (int u = 0; u < kVectors / kMassTilesAChunk<T>; ++u) {
@@ -106,8 +108,8 @@ __device__ __forceinline__ float top_of_lane(const Row& row, const Logits& space
   return top;
 }
 
-template <class T, class Tops = NoTops>
-__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space,
+template <class T, class R, class Tops = NoTops>
+__device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, const Logits& space,
                                                  Tops&& tops = {}) {
   constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
   constexpr int kTiles = kMassTilesAChunk<T>, kSteps = kVectors / kTiles;
@@ -158,7 +160,7 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, 
 }
 
 __device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space) {
-  return with_type(row.dtype, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space); });
+  return with_type(row, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space); });
 }
 
 // By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk.

@@ -27,8 +27,8 @@ __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, con
   if (p.status.data) p.status.data[index] = status;
 }
 
-template <class Kept, class Team, class Arguments>
-__device__ __forceinline__ void find_overlap(const Arguments& a) {
+template <class Kept, class Team, class Arguments, class Edits>
+__device__ __forceinline__ void find_overlap(const Arguments& a, const Edits& edits) {
   const OverlapParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
@@ -40,9 +40,11 @@ __device__ __forceinline__ void find_overlap(const Arguments& a) {
   }
   const int64_t n = who.index;
   int32_t status = kStatusOk;
-  LawRowOf<Kept> sides[2] = {law_row<Kept>(p.target, i, j, law_at(p.target_law, n, j, &status)),
-                             law_row<Kept>(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, i, n, j, a.cut, sides, &status);
+  LawRowOf<Kept> sides[2] = {
+      law_row<Kept>(row_of_pair(p, edits, 0, i, n, j), law_at(p.target_law, n, j, &status)),
+      law_row<Kept>(row_of_pair(p, edits, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.target.vocab, {n, j}, {i, j}, 0, edits);
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, edits, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   const int32_t vocab = p.target.vocab;
@@ -73,12 +75,18 @@ __device__ __forceinline__ void find_overlap(const Arguments& a) {
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
-  find_overlap<Unfiltered, Team>(a);
+  find_overlap<Unfiltered, Team>(a, NoEdits{});
 }
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_overlap_kernel(const FilteredOverlapArguments a) {
-  find_overlap<Filtered, Team>(a);
+  find_overlap<Filtered, Team>(a, NoEdits{});
+}
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    edited_overlap_kernel(const FilteredOverlapArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  find_overlap<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
 }
 
 }  // namespace
@@ -92,9 +100,13 @@ cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStre
   const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair, &cut);
   if (e != cudaSuccess || *needed) return e;
   a.cut = cut.room;
+  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (p.edits.on())
+    return launch_teams(edited_overlap_kernel<LocalTeam>, edited_overlap_kernel<GridTeam>, plan, device, a, shared,
+                        stream);
   if (has_filters(p))
     return launch_teams(filtered_overlap_kernel<LocalTeam>, filtered_overlap_kernel<ClusterTeam>,
-                        filtered_overlap_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+                        filtered_overlap_kernel<GridTeam>, plan, device, a, shared, stream);
   return launch_teams<OverlapArguments>(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>,
                                         overlap_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
 }

@@ -1,14 +1,16 @@
 // The rows of race_sample and race_topk, decoded.
 #pragma once
 
+#include "edited_row.cuh"
 #include "scan.cuh"
 #include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
 
-struct RaceRequest {
-  Row row;
+template <class R>
+struct RaceRequestOf {
+  R row;
   Law law;
   Noise noise;
   DraftMap map;  // which tokens its columns are
@@ -22,9 +24,12 @@ struct RaceRequest {
   }
 };
 
+using RaceRequest = RaceRequestOf<Row>;
+
 // The race over a target row.
-__device__ __forceinline__ RaceRequest race_of(const Row& row, const Law& law, const Noise& noise) {
-  RaceRequest r = {};
+template <class R>
+__device__ __forceinline__ RaceRequestOf<R> race_of(const R& row, const Law& law, const Noise& noise) {
+  RaceRequestOf<R> r = {};
   r.row = row;
   r.law = law;
   r.noise = noise;
@@ -44,8 +49,23 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   return r;
 }
 
+// The same with the edits of its row, for a whole block. Such a row is of the whole vocabulary, and the target's.
+__device__ __forceinline__ RaceRequestOf<EditedRow> edited_request(const RaceParams& p, int64_t index,
+                                                                   const BlockEdits& block) {
+  const RaceRequest r = race_request(p, index);
+  const EditedRow row = {whole_row(r.row), r.row.vocab, true, block.edits};
+  RaceRequestOf<EditedRow> edited = race_of(row, r.law, r.noise);
+  edited.who = r.who;
+  edited.status = r.status;
+  const RowPlace place = {index / p.rows.rows, index % p.rows.rows};
+  if (r.who.live())
+    edited.status |= decode_edits(p.edits, r.row.vocab, {r.who.index, place.inner}, place, 0, block);
+  return edited;
+}
+
 // The filters of a live request.
-__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequest* r) {
+template <class R>
+__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequestOf<R>* r) {
   return filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
 }
 
@@ -69,8 +89,9 @@ __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, c
 
 // A column as a candidate; nobody if it cannot beat `to_beat`.
 template <class Kept>
-__device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, const WeightsOf<Kept>& weights,
-                                                      int32_t column, float to_beat) {
+__device__ __forceinline__ Candidate mapped_candidate(const RaceRequestOf<typename Kept::RowType>& r,
+                                                      const WeightsOf<Kept>& weights, int32_t column,
+                                                      float to_beat) {
   const int32_t token = r.map.tokens[column];
   if (token < 0) return kNobody;  // not a valid map
   const uint32_t index = static_cast<uint32_t>(token) / kGroup;
@@ -86,11 +107,12 @@ __device__ __forceinline__ Candidate mapped_candidate(const RaceRequest& r, cons
 
 // The best of this block's part of a row. Every thread gets it.
 template <class Kept>
-__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Part part, const Kept& kept) {
+__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typename Kept::RowType>& r, Part part,
+                                                       const Kept& kept) {
   const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
   Candidate mine = kNobody;
   bool bad = false;
-  with_type(r.row.dtype, [&](auto type) {
+  with_type(r.row, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(r.row, part, [](int32_t, int, bool) {},
                    [&](const Batch<T>& batch, int32_t first, int steps) {
@@ -108,19 +130,21 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequest& r, Par
 }
 
 template <class Kept = Unfiltered>
-__device__ __forceinline__ RowPartial find_winner(const Row& row, const Law& law, const Noise& noise, Part part,
-                                                  const Kept& kept = {}) {
+__device__ __forceinline__ RowPartial find_winner(const typename Kept::RowType& row, const Law& law,
+                                                  const Noise& noise, Part part, const Kept& kept = {}) {
   if (law.greedy) return argmax_part(row, law, part);
   return race_part(weights_of_row(row, law, kept), noise, part);
 }
 
 // The target's token for the column that was found.
-__device__ __forceinline__ Draw draw_of(const RaceRequest& r, const RowPartial& found) {
+template <class R>
+__device__ __forceinline__ Draw draw_of(const RaceRequestOf<R>& r, const RowPartial& found) {
   return draw_of(r.token_of(found.best), r.status | found.status);
 }
 
 template <class Kept = Unfiltered>
-__device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part, const Kept& kept = {}) {
+__device__ __forceinline__ RowPartial find_winner(const RaceRequestOf<typename Kept::RowType>& r, Part part,
+                                                  const Kept& kept = {}) {
   return r.map.tokens && !r.law.greedy ? mapped_race_part(r, part, kept)
                                        : find_winner(r.row, r.law, r.noise, part, kept);
 }

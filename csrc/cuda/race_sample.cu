@@ -1,6 +1,6 @@
 // race_sample: grid = rows x splits; the last block of a row compares what the others found.
 //
-// With filters a team has a row: it finds what they keep, then who of these arrives first.
+// With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
 #include "cut.cuh"
 #include "race_request.cuh"
 
@@ -19,7 +19,8 @@ struct FilteredRaceArguments {
   CutRoom cut;
 };
 
-__device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequest& row,
+template <class R>
+__device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequestOf<R>& row,
                                       const RowPartial& found) {
   const Draw draw = row.who.live() ? draw_of(row, found) : Draw{row.who.token(), row.status};
   p.tokens.data[index] = draw.token;
@@ -40,34 +41,49 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
   if (threadIdx.x == 0) store(a.p, index, row, found);
 }
 
+template <class Team, class R>
+__device__ __forceinline__ void race_filtered(const FilteredRaceArguments& a, Team& team, RaceRequestOf<R> row) {
+  RowPartial found = kNoPart;
+  if (row.who.live()) {
+    const Filter filter = race_filter(a.p, team.index(), &row);
+    found = filtered_winner(team, row, filter, a.cut);
+  }
+  if (team.rank() == 0 && threadIdx.x == 0) store(a.p, team.index(), row, found);
+  team.leave();
+}
+
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_race_kernel(const FilteredRaceArguments a) {
   Team team(a.team);
-  const int64_t index = team.index();
-  RaceRequest row = race_request(a.p, index);
-  RowPartial found = kNoPart;
-  if (row.who.live()) {
-    const Filter filter = race_filter(a.p, index, &row);
-    found = filtered_winner(team, row, filter, a.cut);
-  }
-  if (team.rank() == 0 && threadIdx.x == 0) store(a.p, index, row, found);
-  team.leave();
+  race_filtered(a, team, race_request(a.p, team.index()));
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_race_kernel(const FilteredRaceArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  Team team(a.team);
+  race_filtered(a, team, edited_request(a.p, team.index(), {edits}));
 }
 
 namespace {
 
 cudaError_t filtered_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                           int64_t* needed) {
-  const TeamShape shape = team_shape(device, p.count(), p.rows, 1);
-  const CutPlan cut = cut_plan(shape, p.count(), p.rows, p.rows);
+  const bool edited = p.edits.on();
+  const Rows rows = loaded(p.rows, edited);
+  const TeamShape shape = cut_shape(device, p.count(), rows, 1, edited);
+  const CutPlan cut = cut_plan(shape, p.count(), rows, rows);
   const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   FilteredRaceArguments a = {p, plan.team(room), cut.room};
   a.cut.at = plan.shared_bytes();
+  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (edited)
+    return launch_teams(edited_race_kernel<LocalTeam>, edited_race_kernel<GridTeam>, plan, device, a, shared, stream);
   return launch_teams(filtered_race_kernel<LocalTeam>, filtered_race_kernel<ClusterTeam>,
-                      filtered_race_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+                      filtered_race_kernel<GridTeam>, plan, device, a, shared, stream);
 }
 
 }  // namespace
@@ -79,7 +95,7 @@ cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStr
   const int64_t rows = p.count();
   *needed = 0;
   if (rows == 0) return cudaSuccess;
-  if (p.law.rules & kFiltered) return filtered_race(p, workspace, device, stream, needed);
+  if (p.edits.on() || p.law.rules & kFiltered) return filtered_race(p, workspace, device, stream, needed);
   const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   const Room room = room_in(workspace);
   if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))

@@ -10,8 +10,9 @@ namespace {
 
 // The key of one column, exactly; 0 if it cannot beat `to_beat`.
 template <class Kept>
-__device__ __forceinline__ WideKey key_of(const RaceRequest& r, const WeightsOf<Kept>& weights, const Group& group,
-                                          float raw, int32_t column, float to_beat) {
+__device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::RowType>& r,
+                                          const WeightsOf<Kept>& weights, const Group& group, float raw, int32_t column,
+                                          float to_beat) {
   if (r.law.greedy) {
     const float rank = r.law.rank(raw);
     return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
@@ -24,8 +25,8 @@ __device__ __forceinline__ WideKey key_of(const RaceRequest& r, const WeightsOf<
 }
 
 // The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
-template <class T>
-__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequest& r, int32_t first,
+template <class T, class R>
+__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequestOf<R>& r, int32_t first,
                                                      int steps, float to_beat, bool* bad) {
   unsigned open = 0;
   float top = -kInfinity;
@@ -41,11 +42,11 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
 
 // The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
 template <class Kept>
-__device__ __forceinline__ bool fill_podium(const RaceRequest& r, Part part, const Kept& kept,
+__device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::RowType>& r, Part part, const Kept& kept,
                                             const Shared<unsigned>& best, Podium* podium) {
   const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
   bool bad = false;
-  with_type(r.row.dtype, [&](auto type) {
+  with_type(r.row, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(
         r.row, part,
@@ -99,15 +100,17 @@ struct RaceTopkArguments {
   int splits;
 };
 
-__device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequest& r, int64_t index,
+template <class R>
+__device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                               int32_t at, WideKey key) {
   const int32_t token = r.token_of(candidate_of_key(key)).token;
   a.p.tokens.data[index * a.p.k() + at] = token == kNoToken ? -1 : token;
 }
 
 // Called by one thread. `first` is the row's first arrival.
-__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequest& r, int64_t index, bool bad,
-                                             WideKey first) {
+template <class R>
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
+                                             bool bad, WideKey first) {
   RowPartial found = kNoPart;
   found.best = candidate_of_key(first);
   if (bad) found.status |= kStatusNonFinite;
@@ -115,7 +118,8 @@ __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const R
 }
 
 // A row that is not read.
-__device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, const RaceRequest& r, int64_t index,
+template <class R>
+__device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                                   int rank) {
   const int32_t k = a.p.k();
   if (rank > 0) return;
@@ -126,7 +130,8 @@ __device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, co
 
 // By block `rank` of the row's: the arrivals of its part, and of the whole row if it comes last.
 template <class Kept>
-__device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a, const RaceRequest& r, int64_t index, int rank,
+__device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
+                                              const RaceRequestOf<typename Kept::RowType>& r, int64_t index, int rank,
                                               const Kept& kept) {
   SPECDEC_SHARED(unsigned, best, 1);
   SPECDEC_SHARED(WideKey, lowest, 1);
@@ -179,20 +184,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
   else store_no_arrivals(a, r, index, rank);
 }
 
-// With filters a team finds what they keep. Then its blocks are those of a row as above.
+// With filters or edits a team finds what is kept. Then its blocks are those of a row as above.
 struct FilteredTopkArguments {
   RaceTopkArguments race;
   TeamRoom team;
   CutRoom cut;
 };
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_topk_kernel(const FilteredTopkArguments a) {
-  Team team(a.team);
+template <class Team, class R>
+__device__ __forceinline__ void take_filtered(const FilteredTopkArguments& a, Team& team, RaceRequestOf<R> r) {
   const int64_t index = team.index();
-  RaceRequest r = race_request(a.race.p, index);
-  Filtered kept;
+  FilteredOf<R> kept;
   if (r.who.live()) {
     const Filter filter = race_filter(a.race.p, index, &r);
     kept = kept_of_race(team, r, filter, a.cut).kept;
@@ -200,6 +202,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   team.leave();
   if (r.who.live()) take_arrivals(a.race, r, index, team.rank(), kept);
   else store_no_arrivals(a.race, r, index, team.rank());
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_topk_kernel(const FilteredTopkArguments a) {
+  Team team(a.team);
+  take_filtered(a, team, race_request(a.race.p, team.index()));
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_topk_kernel(const FilteredTopkArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  Team team(a.team);
+  take_filtered(a, team, edited_request(a.race.p, team.index(), {edits}));
 }
 
 // Each block has a list of k, so the blocks of a row are limited to keep the lists short.
@@ -211,17 +227,22 @@ int64_t most_lists(int64_t rows, int32_t k) {
 cudaError_t filtered_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                           int64_t* needed) {
   const int64_t rows = p.count(), most = most_lists(rows, p.k());
-  TeamShape shape = team_shape(device, rows, p.rows, 1);
+  const bool edited = p.edits.on();
+  const Rows as_loaded = loaded(p.rows, edited);
+  TeamShape shape = cut_shape(device, rows, as_loaded, 1, edited);
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
-  const CutPlan cut = cut_plan(shape, rows, p.rows, p.rows);
+  const CutPlan cut = cut_plan(shape, rows, as_loaded, as_loaded);
   const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
   const TeamPlan plan = team_plan(shape, rows, cut.items, shape.size > 1 ? rows : 0, lists + flags);
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   FilteredTopkArguments a = {{p, room.words, room.words + lists, room.tickets, shape.size}, plan.team(room), cut.room};
   a.cut.at = plan.shared_bytes();
+  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (edited)
+    return launch_teams(edited_topk_kernel<LocalTeam>, edited_topk_kernel<GridTeam>, plan, device, a, shared, stream);
   return launch_teams(filtered_topk_kernel<LocalTeam>, filtered_topk_kernel<ClusterTeam>,
-                      filtered_topk_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+                      filtered_topk_kernel<GridTeam>, plan, device, a, shared, stream);
 }
 
 }  // namespace
@@ -234,7 +255,7 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   Device device;
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
-  if (p.law.rules & kFiltered) return filtered_topk(p, workspace, device, stream, needed);
+  if (p.edits.on() || p.law.rules & kFiltered) return filtered_topk(p, workspace, device, stream, needed);
   const int64_t most = most_lists(rows, k);
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   if (splits > most) splits = most;

@@ -45,12 +45,16 @@ __device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t i
   if (p.status.data) p.status.data[index] = status;
 }
 
-__device__ __forceinline__ bool keeps(const LawRowOf<Filtered>& side, int32_t token) {
-  return token < side.row.vocab && side.kept.keeps(element(side.row, token), token);
+// Whether neither filters nor edits took a token out.
+template <class R>
+__device__ __forceinline__ bool keeps(const LawRowOf<FilteredOf<R>>& side, int32_t token) {
+  if (token >= side.row.vocab) return false;
+  const float logit = element(side.row, token);
+  return side.kept.keeps(logit, token) && !forbids(side.row, logit);
 }
 
-template <class Kept, class Team, class Arguments>
-__device__ __forceinline__ void find_residual(const Arguments& a) {
+template <class Kept, class Team, class Arguments, class Edits>
+__device__ __forceinline__ void find_residual(const Arguments& a, const Edits& edits) {
   const ResidualParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
@@ -66,9 +70,11 @@ __device__ __forceinline__ void find_residual(const Arguments& a) {
   const int64_t n = who.index;
   int32_t status = kStatusOk;
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
-  LawRowOf<Kept> sides[2] = {law_row<Kept>(p.target, i, j, law_at(p.target_law, n, j, &status)),
-                             law_row<Kept>(p.draft, n, j, law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, i, n, j, a.cut, sides, &status);
+  LawRowOf<Kept> sides[2] = {
+      law_row<Kept>(row_of_pair(p, edits, 0, i, n, j), law_at(p.target_law, n, j, &status)),
+      law_row<Kept>(row_of_pair(p, edits, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.target.vocab, {n, j}, {i, j}, 0, edits);
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, edits, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   float weight = 0.0f, rejected = 0.0f;
@@ -82,7 +88,7 @@ __device__ __forceinline__ void find_residual(const Arguments& a) {
           const float drafted = mul(h, draft.value[k]);
           left.value[k] = residual_weight(target.value[k], drafted);
           weight = add(weight, left.value[k]);
-          float spared = epsilon;  // none accepts what the target's filters drop
+          float spared = epsilon;  // none accepts what the target's filters or edits took out
           if constexpr (Kept::kFiltered)
             if (epsilon > 0.0f && !keeps(sides[0], token + k)) spared = 0.0f;
           rejected = add(rejected, rejected_weight(target.value[k], drafted, spared));
@@ -117,12 +123,18 @@ __device__ __forceinline__ void find_residual(const Arguments& a) {
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
-  find_residual<Unfiltered, Team>(a);
+  find_residual<Unfiltered, Team>(a, NoEdits{});
 }
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_residual_kernel(const FilteredResidualArguments a) {
-  find_residual<Filtered, Team>(a);
+  find_residual<Filtered, Team>(a, NoEdits{});
+}
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    edited_residual_kernel(const FilteredResidualArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  find_residual<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
 }
 
 }  // namespace
@@ -136,9 +148,13 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
   const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair, &cut);
   if (e != cudaSuccess || *needed) return e;
   a.cut = cut.room;
+  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (p.edits.on())
+    return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
+                        stream);
   if (has_filters(p))
     return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
-                        filtered_residual_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+                        filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
   return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
                                          residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
 }

@@ -89,15 +89,27 @@ __device__ __forceinline__ Row part_at(const Rows& rows, int64_t offset) {
   return row;
 }
 
-// Calls f with the row's element type. The branch is the same for a whole block.
+// The type that elements are loaded as.
+__device__ __forceinline__ DType loaded_type(const Row& row) { return row.dtype; }
+
+// Calls f with that type. The branch is the same for a whole block.
 template <class F>
-__device__ __forceinline__ auto with_type(DType dtype, F&& f) {
-  switch (dtype) {
+__device__ __forceinline__ auto with_type(const Row& row, F&& f) {
+  switch (row.dtype) {
     case DType::kBFloat16: return f(BFloat16{});
     case DType::kFloat16: return f(Float16{});
     default: return f(Float32{});
   }
 }
+
+// Whether edits forbid a token of this element.
+__device__ __forceinline__ bool forbids(const Row&, float) { return false; }
+
+// The row in memory.
+__device__ __forceinline__ const Row& as_it_came(const Row& row) { return row; }
+
+// The same row, of which the compiler knows that first_token is 0.
+__device__ __forceinline__ Row whole_row(const Row& row) { return {row.data, row.vocab, row.dtype}; }
 
 // One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
 __device__ __forceinline__ float element(const Row& row, int32_t token) {
@@ -105,6 +117,33 @@ __device__ __forceinline__ float element(const Row& row, int32_t token) {
          : row.dtype == DType::kBFloat16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
                                          : Float16::value(static_cast<const uint16_t*>(row.data)[token]);
 }
+
+struct alignas(16) Four {
+  float value[4];
+};
+
+// Elements token .. token + 3 of a row; past its end, -inf.
+__device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
+  const int size = row.dtype == DType::kFloat32 ? 4 : 2;
+  const char* at = static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size;
+  if (token + 4 <= row.vocab && reinterpret_cast<uintptr_t>(at) % (4 * size) == 0) {
+    if (size == 4) {
+      const uint4 v = load_stream(at);
+      return {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
+    }
+    const uint2 half = *reinterpret_cast<const uint2*>(at);
+    const uint4 v = {half.x, half.y, 0, 0};
+    if (row.dtype == DType::kBFloat16)
+      return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
+    return {{Float16::at(v, 0), Float16::at(v, 1), Float16::at(v, 2), Float16::at(v, 3)}};
+  }
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.value[i] = token + i < row.vocab ? element(row, token + i) : -kInfinity;
+  return four;
+}
+
+struct EditedRow;  // edited_row.cuh
 
 // What a warp holds of a row at once: `count` vectors a lane, from token `first` on.
 template <class T>
@@ -168,6 +207,10 @@ struct Batch {
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
   }
+
+  // The same of rows with edits.
+  __device__ void load(const EditedRow& row, int32_t first, int count);
+  __device__ static uint4 load_again(const EditedRow& row, int32_t at);
 
  private:
   // Do vectors begin on 16 bytes?

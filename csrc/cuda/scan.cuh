@@ -24,8 +24,8 @@ __device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
 }
 
 // Calls start(first column, steps, any), then f(batch, first column, steps) for each of this warp's chunks.
-template <class T, class Start, class F>
-__device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& start, F&& f) {
+template <class T, class R, class Start, class F>
+__device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& start, F&& f) {
   const int warps = part.size * warps_in_block();
   const int steps = steps_a_chunk<T>(row.vocab, warps);
   const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep;
@@ -41,8 +41,8 @@ __device__ __forceinline__ void over_chunks(const Row& row, Part part, Start&& s
 
 // Is one of the lane's values impossible in a law (NaN, +inf, a negative probability)? `largest` is their maximum, or
 // NaN.
-template <class T>
-__device__ __forceinline__ bool bad_elements(const Row& row, const Law& law, const Batch<T>& batch, float largest,
+template <class T, class R>
+__device__ __forceinline__ bool bad_elements(const R& row, const Law& law, const Batch<T>& batch, float largest,
                                              int32_t first, int steps) {
   if (!(largest < kInfinity)) return true;
   if (law.is_signed()) return false;
@@ -71,7 +71,8 @@ struct LaneNoise {
   uint32_t a, b;
 };
 
-__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const Row& row, int32_t first) {
+template <class R>
+__device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const R& row, int32_t first) {
   const Noise noise = opaque(visible);
   const uint32_t group = static_cast<uint32_t>((row.first_token + first) / kGroup + lane_id());
   const Words<uint32_t> w = noise_words(noise, group >> 1);
@@ -82,7 +83,7 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const Row&
 template <class Kept>
 __device__ __forceinline__ void offer_first_arrival(const WeightsOf<Kept>& weights, int32_t first, int groups,
                                                     const LaneNoise& words, Candidate* mine) {
-  const Row& row = weights.target.row;
+  const auto& row = weights.target.row;
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
   if (lane_id() >= groups || column < 0 || column >= row.vocab) return;
   const float log_weight = weights.log_weight(element(row, column), column, -kInfinity);
@@ -93,7 +94,7 @@ __device__ __forceinline__ void offer_first_arrival(const WeightsOf<Kept>& weigh
 template <class T, class Kept>
 __device__ __forceinline__ void open_vector(const WeightsOf<Kept>& weights, const Noise& visible, const uint4& values,
                                             int32_t column, float to_beat, Candidate* mine) {
-  const Row& row = weights.target.row;
+  const auto& row = weights.target.row;
   const Noise noise = opaque(visible);
   const Group group = group_at(noise, static_cast<uint32_t>(row.first_token + column) / kGroup);
 #pragma unroll 1
@@ -173,7 +174,7 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
   __syncthreads();
   Candidate mine = kNobody;
   bool bad = false;
-  with_type(weights.target.row.dtype, [&](auto type) {
+  with_type(weights.target.row, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(
         weights.target.row, part,
@@ -188,7 +189,7 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
           __syncthreads();
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          const Row& row = weights.target.row;
+          const auto& row = weights.target.row;
           race_chunk(batch, weights, noise, first, steps, best, &mine, &bad, [&](int step) {
             return Batch<T>::load_again(row, Batch<T>::token(first, step));
           });
@@ -198,10 +199,11 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
 }
 
 // The largest element of this block's part of a row, lowest token on ties: temperature 0.
-__device__ __forceinline__ RowPartial argmax_part(const Row& row, const Law& law, Part part) {
+template <class R>
+__device__ __forceinline__ RowPartial argmax_part(const R& row, const Law& law, Part part) {
   Candidate mine = kNobody;
   bool bad = false;
-  with_type(row.dtype, [&](auto type) {
+  with_type(row, [&](auto type) {
     using T = decltype(type);
     over_chunks<T>(row, part, [](int32_t, int, bool) {},
                    [&](const Batch<T>& batch, int32_t first, int steps) {

@@ -149,6 +149,12 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
   return {threads, size >= 4 ? 4 : 2, false};
 }
 
+// The same with software clusters in place of small ones, as on devices without clusters.
+inline TeamShape without_clusters(TeamShape shape) {
+  shape.grid = shape.size > 1;
+  return shape;
+}
+
 // The places that `items` of so many words take.
 inline int places_of(const TeamShape& shape, int items, int words) {
   return words * rounded_up(items, shape.size * (shape.threads / 32));
@@ -190,6 +196,13 @@ cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), v
   }
   shape.cluster = plan.shape.size;
   return launch(plan.shape.size > 1 ? cluster : local, shape, a, stream);
+}
+
+// The same of a shape without small clusters: without_clusters().
+template <class Arguments>
+cudaError_t launch_teams(void (*local)(Arguments), void (*grid)(Arguments), const TeamPlan& plan, const Device& device,
+                         const Arguments& a, size_t shared, cudaStream_t stream) {
+  return launch_teams(local, grid, grid, plan, device, a, shared, stream);
 }
 
 }  // namespace cuda

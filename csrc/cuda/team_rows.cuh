@@ -38,8 +38,8 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chun
 }
 
 // The argmax of a row, and whether it has a value that is impossible in a law. Every thread of the team gets both.
-template <class Team>
-__device__ __forceinline__ KnownRow look_through(Team& team, const LawRow& side) {
+template <class Team, class Kept>
+__device__ __forceinline__ KnownRow look_through(Team& team, const LawRowOf<Kept>& side) {
   return known_argmax(best_of_team(team, argmax_part(side.row, side.known.law, {team.rank(), team.size()})));
 }
 

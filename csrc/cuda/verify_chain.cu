@@ -6,8 +6,8 @@
 //                     decided are not read. A team is one block in large batches, a cluster or a software cluster in
 //                     smaller ones. A software cluster takes the log-sum-exps of several rows between two barriers.
 //
-// With filters: the same, but every row has a team of its own in the first shape, and the second takes one row at a
-// time.
+// With filters or edits: the same, but every row has a team of its own in the first shape, and the second takes one row
+// at a time.
 #include "race_request.cuh"
 #include "specdec/chain.h"
 #include "team_rows.cuh"
@@ -88,25 +88,48 @@ struct FilteredRowsArguments {
   CutRoom cut;
 };
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_rows_kernel(const FilteredRowsArguments a) {
+struct EditedRowsArguments : FilteredRowsArguments {
+  size_t drafted_at;  // the drafts before the row, in bytes of shared memory
+};
+
+template <class Team, class Edits>
+__device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& a, const Edits& edits) {
   const ChainParams& p = a.p;
   Team team(a.team);
   const int64_t row = team.index();
   const int32_t rows = p.max_drafts() + 1, node = static_cast<int32_t>(row % rows);
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
-  const RowFilters filters(r, {}, {});
+  const RowFilters filters(r, {});
   if (reachable(r, node)) {
-    const RaceRequest race = race_of(row_at(p.target, r.target_row(node)), r.target_law,
-                                     r.noise_at_depth(node, kStreamRace));
-    const RowPartial found = filtered_winner(team, race, filters.target, a.cut);
+    int32_t status = kStatusOk;
+    if constexpr (Edits::kEdited) {
+      const Shared<int32_t> drafted = dynamic_shared<int32_t>(edits.drafted_at, drafts_kept(p));
+      for (int32_t i = static_cast<int32_t>(threadIdx.x); i < node; i += static_cast<int32_t>(blockDim.x))
+        drafted[i] = static_cast<int32_t>(r.draft_token(i + 1));
+      status = decode_edits(p.edits, p.target.vocab, {r.entry, 0}, r.target_place(request, node), node, edits);
+    }
+    const auto race = race_of(edits.row(true, p.target, r.target_row(node)), r.target_law,
+                              r.noise_at_depth(node, kStreamRace));
+    RowPartial found = filtered_winner(team, race, filters.target, a.cut);
+    found.status |= status;
     if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);
   }
   team.leave();
   if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows)) || threadIdx.x >= 32) return;
   walk_winners(r, request, a.partials, 1, r.status | filters.status());
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_rows_kernel(const FilteredRowsArguments a) {
+  race_filtered_rows<Team>(a, NoEdits{});
+}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_rows_kernel(const EditedRowsArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  race_filtered_rows<Team>(a, BlockEdits{edits, a.drafted_at});
 }
 
 // ---- row by row -----------------------------------------------------------------------------------------------------
@@ -124,6 +147,13 @@ template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_chain_kernel(const FilteredChainArguments a) {
   walk_request<ChainRequest, Team, 1, RowFilters>(a);
+}
+
+using EditedChainArguments = EditedWalkArguments<ChainParams>;
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_chain_kernel(const EditedChainArguments a) {
+  walk_request<ChainRequest, Team, 1, EditedFilters>(a);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -158,27 +188,39 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
 cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                                  int64_t* needed) {
   const int64_t rows = p.batch() * (p.max_drafts() + 1);
-  const TeamShape shape = team_shape(device, rows, p.target, 1);
-  const CutPlan cut = cut_plan(shape, rows, p.target, p.target);
+  const bool edited = p.edits.on();
+  const Rows target = loaded(p.target, edited);
+  const TeamShape shape = cut_shape(device, rows, target, 1, edited);
+  const CutPlan cut = cut_plan(shape, rows, target, target);
   const TeamPlan plan = team_plan(shape, rows, cut.items, p.batch(), rows * kWordsAPartial);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  FilteredRowsArguments a = {p, plan.team(room), room.tickets, room.words, cut.room};
+  EditedRowsArguments a = {{p, plan.team(room), room.tickets, room.words, cut.room}, 0};
   a.cut.at = plan.shared_bytes();
-  return launch_teams(filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
-                      filtered_rows_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+  a.drafted_at = a.cut.at + cut.shared_bytes();
+  if (edited)
+    return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan, device, a,
+                        a.drafted_at + bytes_of_drafts(p), stream);
+  return launch_teams<FilteredRowsArguments>(filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
+                                             filtered_rows_kernel<GridTeam>, plan, device, a, a.drafted_at, stream);
 }
 
 cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                                   int64_t* needed) {
-  const TeamShape shape = team_shape(device, p.batch(), p.target, 1);
-  const CutPlan cut = cut_plan(shape, p.batch(), p.target, p.draft.data ? p.draft : p.target);
+  const bool edited = p.edits.on();
+  const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
+  const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited);
+  const CutPlan cut = cut_plan(shape, p.batch(), target, p.draft.data ? draft : target);
   const TeamPlan plan = walk_plan(shape, p.batch(), cut.items);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  FilteredChainArguments a = {walk_arguments(p), cut.room};
+  EditedChainArguments a = {{walk_arguments(p), cut.room}, 0};
   use_room(a, plan, room);
   a.cut.at = plan.shared_bytes();
-  return launch_teams(filtered_chain_kernel<LocalTeam>, filtered_chain_kernel<ClusterTeam>,
-                      filtered_chain_kernel<GridTeam>, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+  a.drafted_at = a.cut.at + cut.shared_bytes();
+  if (edited)
+    return launch_teams(edited_chain_kernel<LocalTeam>, edited_chain_kernel<GridTeam>, plan, device, a,
+                        a.drafted_at + bytes_of_drafts(p), stream);
+  return launch_teams<FilteredChainArguments>(filtered_chain_kernel<LocalTeam>, filtered_chain_kernel<ClusterTeam>,
+                                              filtered_chain_kernel<GridTeam>, plan, device, a, a.drafted_at, stream);
 }
 
 }  // namespace

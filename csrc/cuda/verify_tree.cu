@@ -42,6 +42,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   walk_request<WarpTree, Team, 1, RowFilters>(a);
 }
 
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    edited_tree_kernel(const EditedWalkArguments<TreeParams> a) {
+  walk_request<WarpTree, Team, 1, EditedFilters>(a);
+}
+
 }  // namespace
 
 cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
@@ -51,18 +57,19 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   const cudaError_t e = this_device(&device);
   if (e != cudaSuccess) return e;
   const int sides = p.draft.data ? 2 : 1, sums = sum_tiles_of(p.target.vocab);
-  const bool filtered = has_filters(p);
-  FilteredWalkArguments<TreeParams> a = {walk_arguments(p), {}};
+  const bool filtered = has_filters(p), edited = p.edits.on();
+  const Rows target = loaded(p.target, edited), draft = p.draft.data ? loaded(p.draft, edited) : target;
+  EditedWalkArguments<TreeParams> a = {{walk_arguments(p), {}}, 0};
   const size_t marks = p.method == Method::kRejection ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor, with what both declare.
   const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
-  TeamShape shape = team_shape(device, p.batch(), p.target, sides);
+  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited);
   // Blocks that wait for each other must run at the same time.
-  CutPlan cut = cut_plan(shape, p.batch(), p.target, p.draft.data ? p.draft : p.target);
-  const size_t cuts = filtered ? cut.shared_bytes() : 0;
-  if (shape.grid && marks + cuts > room_of_block) {
+  CutPlan cut = cut_plan(shape, p.batch(), target, draft);
+  const size_t cuts = filtered ? cut.shared_bytes() : 0, drafts = edited ? bytes_of_drafts(p) : 0;
+  if (shape.grid && marks + cuts + drafts > room_of_block) {
     shape = {shape.threads, 1, false};
-    cut = cut_plan(shape, p.batch(), p.target, p.draft.data ? p.draft : p.target);
+    cut = cut_plan(shape, p.batch(), target, draft);
   }
   const int masses = filtered ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk);
   const TeamPlan plan = walk_plan(shape, p.batch(), masses > sums ? masses : sums);
@@ -71,15 +78,20 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   use_room(a, plan, room);
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
-  a.tried_at = plan.shared_bytes() + cuts;
+  a.drafted_at = plan.shared_bytes() + cuts;
+  a.tried_at = a.drafted_at + drafts;
   a.held_at = a.tried_at + marks;
   const int fours = own_slots(sums, shape.size, shape.threads / 32) * kSumTile / 4;
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours ? held : 0);
+  if (edited)
+    return launch_teams(edited_tree_kernel<LocalTeam>, edited_tree_kernel<GridTeam>, plan, device, a, shared, stream);
   if (filtered)
-    return launch_teams(filtered_tree_kernel<LocalTeam>, filtered_tree_kernel<ClusterTeam>,
-                        filtered_tree_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams<FilteredWalkArguments<TreeParams>>(filtered_tree_kernel<LocalTeam>,
+                                                           filtered_tree_kernel<ClusterTeam>,
+                                                           filtered_tree_kernel<GridTeam>, plan, device, a, shared,
+                                                           stream);
   return launch_teams<WalkArguments<TreeParams>>(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>,
                                                  tree_kernel<GridTeam>, plan, device, a, shared, stream);
 }

@@ -4,6 +4,7 @@
 // out, and the walk continues from the same place.
 #pragma once
 
+#include "edited_row.cuh"
 #include "mass_row.cuh"
 #include "specdec/walk.h"
 #include "weights.cuh"
@@ -49,33 +50,40 @@ __device__ __forceinline__ Memory nothing_remembered(bool writes) {
   return memory;
 }
 
-// The filters of a request, in kernels that know none.
+// The filters of a request, in kernels that know none. `Room` is what a block keeps of filters in shared memory.
 struct NoFilters {
   using Kept = Unfiltered;
-  static constexpr bool kFiltered = false;
+  static constexpr bool kFiltered = false, kEdited = false;
+  struct Room {};
   __device__ int32_t status() const { return kStatusOk; }
   __device__ int count() const { return -1; }
+  __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
   __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
 };
 
 // What they keep of a row is known once the row was looked through.
-struct RowFilters {
-  using Kept = Filtered;
-  static constexpr bool kFiltered = true;
+struct CutsRoom {
   Shared<Cut> cuts;    // by place, as `looked_through`
   Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow
+};
+
+struct RowFilters : CutsRoom {
+  using Kept = Filtered;
+  static constexpr bool kFiltered = true, kEdited = false;
+  using Room = CutsRoom;
   Filter target, draft;
   int32_t bits = kStatusOk;
 
   template <class Topology>
-  __device__ RowFilters(const Topology& t, const Shared<Cut>& known, const Shared<int>& count)
-      : cuts(known), listed(count) {
+  __device__ RowFilters(const Topology& t, const Room& room) : Room(room) {
     if (!t.readable) return;
     target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &bits);
     if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &bits);
   }
   __device__ int32_t status() const { return bits; }
   __device__ int count() const { return listed[0]; }
+  __device__ const Filter& filter(unsigned side) const { return side == kTarget ? target : draft; }
+  __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
   __device__ Filtered kept(unsigned side, int32_t place) const {
     const bool on = side == kTarget ? target.on() : draft.on();
     if (!on) return {};
@@ -83,10 +91,44 @@ struct RowFilters {
   }
 };
 
+// The same where the target's rows have edits. Decoded filters are in shared memory: in registers it would be too much.
+struct EditedRoom : CutsRoom {
+  Shared<Filter> filters;  // the target's, the draft's
+  BlockEdits edits;
+};
+
+struct EditedFilters : EditedRoom {
+  using Kept = FilteredOf<EditedRow>;
+  static constexpr bool kFiltered = true, kEdited = true;
+  using Room = EditedRoom;
+
+  template <class Topology>
+  __device__ EditedFilters(const Topology&, const Room& room) : Room(room) {}
+  // By one thread, once. Returns the status.
+  template <class Topology>
+  __device__ static int32_t decode(const Topology& t, const Room& room) {
+    const RowFilters decoded(t, room);
+    room.filters[0] = decoded.target;
+    room.filters[1] = decoded.draft;
+    return decoded.bits;
+  }
+  __device__ int32_t status() const { return kStatusOk; }
+  __device__ int count() const { return listed[0]; }
+  __device__ Filter filter(unsigned side) const { return filters[opaque(side == kTarget ? 0u : 1u)]; }
+  __device__ EditedRow row(bool of_target, const Rows& rows, int64_t offset) const {
+    return edits.row(of_target, rows, offset);
+  }
+  __device__ Kept kept(unsigned side, int32_t place) const {
+    const Filter decoded = filter(side);
+    if (!decoded.on()) return {};
+    return {cuts[place], decoded.order};
+  }
+};
+
 template <class Filters, class Topology>
 __device__ __forceinline__ Filters filters_of(const typename Topology::Params& p, int64_t request,
-                                              const Shared<Cut>& cuts, const Shared<int>& listed) {
-  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), cuts, listed);
+                                              const typename Filters::Room& room) {
+  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), room);
   else return {};
 }
 
@@ -117,16 +159,22 @@ struct AskingOps {
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know(node, rows_needed())) return false;
     *status |= row_status(node, rows_needed());
-    const LawRowOf<Kept> target = {row_at(t.p.target, t.target_row(node)),
+    const LawRowOf<Kept> target = {filters.row(true, t.p.target, t.target_row(node)),
                                    known_law(t.target_law, known(node, kTarget)), nullptr,
                                    filters.kept(kTarget, place_of(node, kTarget))};
-    *p = law_of(target, token, status);
-    if constexpr (Filters::kFiltered)
-      if (filters.target.on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
+    if constexpr (Filters::kEdited) {  // of logits, so the row has the status
+      const float logit = element(target.row, token);
+      *p = target.kept.keeps(logit, token) && logit > -kInfinity ? target.known.probability(token, logit) : kNever;
+    } else {
+      *p = law_of(target, token, status);
+      if constexpr (Filters::kFiltered)
+        if (filters.filter(kTarget).on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
+    }
     *q = 1.0f;
     if (!t.has_draft()) return true;
-    const LawRowOf<Kept> draft = {row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(node, kDraft)),
-                                  t.p.draft_map.data, filters.kept(kDraft, place_of(node, kDraft))};
+    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)),
+                                  known_law(t.draft_law, known(node, kDraft)), t.p.draft_map.data,
+                                  filters.kept(kDraft, place_of(node, kDraft))};
     *q = law_of(draft, token, status);
     return true;
   }
@@ -161,6 +209,9 @@ struct AskingOps {
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
     if (memory.writes && lane_id() == 0) verdict.put(depth, node, token);
+    // If the walk goes on, it goes to a draft of this token.
+    if constexpr (Filters::kEdited)
+      if (lane_id() == 0) dynamic_shared<int32_t>(filters.edits.drafted_at, verdict.places)[depth] = token;
   }
 
  private:
@@ -168,7 +219,7 @@ struct AskingOps {
 
   // The row that must be looked through before a race over it.
   __device__ unsigned rows_cut() const {
-    if constexpr (Filters::kFiltered) return filters.target.on() ? kTarget : 0u;
+    if constexpr (Filters::kFiltered) return filters.filter(kTarget).on() ? kTarget : 0u;
     return 0u;
   }
   // The rows that must be looked through before their probabilities are known.
@@ -240,10 +291,10 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
 template <class Topology, class Filters>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
-                        const Shared<KnownRow>& looked_through, const Shared<Cut>& cuts,
-                        const Shared<int>& listed, const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
+                        const Shared<KnownRow>& looked_through, const typename Filters::Room& room,
+                        const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
   const Topology t(p, request);
-  const Filters filters = filters_of<Filters, Topology>(p, request, cuts, listed);
+  const Filters filters = filters_of<Filters, Topology>(p, request, room);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};

@@ -27,6 +27,11 @@ struct FilteredWalkArguments : WalkArguments<Params> {
   CutRoom cut;
 };
 
+template <class Params>
+struct EditedWalkArguments : FilteredWalkArguments<Params> {
+  size_t drafted_at;  // the tokens of the path so far, in bytes of shared memory
+};
+
 // ---- what is known of rows ------------------------------------------------------------------------------------------
 
 // Puts the log-sum-exps that were ordered into shared memory.
@@ -54,7 +59,7 @@ __device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_target(const
                                                                            const Filters& filters) {
   KnownRow whole = kNothingKnown;
   if (order.target_law.needs_row()) whole = looked_through[order.target_place];
-  return {row_at(a.p.target, order.target), known_law(order.target_law, whole), nullptr,
+  return {filters.row(true, a.p.target, order.target), known_law(order.target_law, whole), nullptr,
           filters.kept(kTarget, order.target_place)};
 }
 template <class Params, class Filters>
@@ -64,23 +69,24 @@ __device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_draft(const 
                                                                           const Filters& filters) {
   KnownRow whole = kNothingKnown;
   if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
-  return {row_at(a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data,
+  return {filters.row(false, a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data,
           filters.kept(kDraft, order.draft_place)};
 }
 
 // What is known of the rows that were ordered, and what their filters keep, into shared memory. One node at a time; the
 // target's row comes last, so that its list stays.
-template <class Params, class Team>
+template <class Params, class Team, class Filters>
 __device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<Params>& a, Team& team,
-                                                   const Shared<Order>& ordered, const RowFilters& filters,
+                                                   const Shared<Order>& ordered, const Filters& filters,
                                                    const Shared<KnownRow>& looked_through) {
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
     const Order order = ordered[0];
     if (!(order.sides >> side & 1u)) continue;
-    const Row row = side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft);
-    const FilteredRow found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
-                                            side == 0 ? filters.target : filters.draft, a.cut);
+    const auto row = side == 0 ? filters.row(true, a.p.target, order.target)
+                               : filters.row(false, a.p.draft, order.draft);
+    const auto found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
+                                            filters.filter(side == 0 ? kTarget : kDraft), a.cut);
     if (threadIdx.x != 0) continue;
     looked_through[side] = found.known;
     filters.cuts[side] = found.kept.cut;
@@ -98,8 +104,9 @@ __device__ __forceinline__ WeightsOf<typename Filters::Kept> ordered_weights(
   if (order.residual && !order.end)
     return weights_of_residual(ordered_target(a, order, looked_through, filters),
                                ordered_draft(a, order, looked_through, filters), order.taken);
-  WeightsOf<typename Filters::Kept> weights = weights_of_row(row_at(a.p.target, order.target), order.target_law,
-                                                             filters.kept(kTarget, order.target_place));
+  WeightsOf<typename Filters::Kept> weights =
+      weights_of_row(filters.row(true, a.p.target, order.target), order.target_law,
+                     filters.kept(kTarget, order.target_place));
   if (!order.end) return weights;
   if constexpr (Topology::kSiblings) {
     weights.tried = tried;
@@ -126,7 +133,8 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
     if (!(order.sides >> side & 1u)) continue;
-    looked = argmax_part(side == 0 ? row_at(a.p.target, order.target) : row_at(a.p.draft, order.draft),
+    looked = argmax_part(side == 0 ? filters.row(true, a.p.target, order.target)
+                                   : filters.row(false, a.p.draft, order.draft),
                          side == 0 ? order.target_law : order.draft_law, part);
     if (order.kind != Order::kLook) continue;
     const KnownRow whole = known_argmax(best_of_team(team, looked));
@@ -235,6 +243,46 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
   }
 }
 
+// ---- edits ----------------------------------------------------------------------------------------------------------
+
+// How many tokens of a path a walk may keep. The last one is no draft.
+template <class Params>
+__host__ __device__ __forceinline__ int drafts_kept(const Params& p) {
+  return static_cast<int>(p.tokens.columns);
+}
+template <class Params>
+size_t bytes_of_drafts(const Params& p) { return (drafts_kept(p) + 3) / 4 * size_t{16}; }
+
+// By one thread.
+__device__ __forceinline__ void remember_status(const Shared<Memory>& memory, int32_t status) {
+  Memory known = memory[0];
+  known.status |= status;
+  memory[0] = known;
+}
+
+// Decodes the edits of a node's row, unless they are. What does not depend on the row is decoded once.
+template <class Topology>
+__device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node,
+                                         const BlockEdits& block, const Shared<Memory>& memory) {
+  const int32_t before = static_cast<RowEdits>(block.edits[0]).node;
+  if (before == node) return;
+  const int32_t drafts = static_cast<Memory>(memory[0]).walk.depth;
+  __syncthreads();
+  if (before == kNoNode || p.edits.by_row) {
+    const Topology t(p, request);
+    const int32_t status =
+        decode_edits(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts, block);
+    if (threadIdx.x == 0) remember_status(memory, status);
+  }
+  if (threadIdx.x == 0) {
+    RowEdits edits = block.edits[0];
+    edits.node = node;
+    if (edits.penalties.on()) edits.drafts = drafts;
+    block.edits[0] = edits;
+  }
+  __syncthreads();
+}
+
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
 // A team walks one request. `rows_at_once` is at most `kRows`, and 1 with filters.
@@ -245,24 +293,35 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
-  Shared<Cut> cuts = {};
-  Shared<int> listed = {};
+  typename Filters::Room room = {};
   if constexpr (Filters::kFiltered) {
-    SPECDEC_SHARED(Cut, room, 2);
-    SPECDEC_SHARED(int, count, 1);
-    cuts = room, listed = count;
-    if (threadIdx.x == 0) count[0] = -1;
+    SPECDEC_SHARED(Cut, cuts, 2);
+    SPECDEC_SHARED(int, listed, 1);
+    room.cuts = cuts, room.listed = listed;
+    if (threadIdx.x == 0) listed[0] = -1;
   }
   Team team(a.team);
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
+  if constexpr (Filters::kEdited) {
+    SPECDEC_SHARED(Filter, decoded, 2);
+    SPECDEC_SHARED(RowEdits, edits, 1);
+    room.filters = decoded, room.edits = {edits, a.drafted_at};
+    if (threadIdx.x == 0) {
+      remember_status(memory, Filters::decode(Topology(a.p, team.index()), room));
+      RowEdits none = {};
+      none.node = kNoNode;
+      edits[0] = none;
+    }
+  }
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, cuts, listed, memory, ordered);
+      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, room, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
-    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), cuts, listed);
+    if constexpr (Filters::kEdited) edit_row<Topology>(a.p, team.index(), order.node, room.edits, memory);
+    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), room);
     if (order.kind == Order::kSums) {
       if constexpr (Filters::kFiltered) take_filtered_sums(a, team, ordered, filters, looked_through);
       else take_sums(a, team, order, looked_through);

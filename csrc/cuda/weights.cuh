@@ -17,13 +17,16 @@ struct LogAbove {
 
 // What is kept of a row in kernels without filters, which do not pay for them: everything.
 struct Unfiltered {
+  using RowType = Row;
   static constexpr bool kFiltered = false;
   __device__ bool keeps(float, int32_t) const { return true; }
   __device__ bool reaches(float) const { return true; }
 };
 
-// What a row's filters keep; everything, tokens without weight too, if they are off.
-struct Filtered {
+// What a row's filters keep; everything, tokens without weight too, if they are off. `R` is Row or EditedRow.
+template <class R>
+struct FilteredOf {
+  using RowType = R;
   static constexpr bool kFiltered = true;
   Cut cut = {-kInfinity, kNoToken};
   Logits order = {1.0f};
@@ -32,10 +35,12 @@ struct Filtered {
   __device__ bool reaches(float largest) const { return order.scaled(largest) >= cut.value; }
 };
 
-// A row and what is known of its law. `Kept` is Unfiltered or Filtered.
+using Filtered = FilteredOf<Row>;
+
+// A row and what is known of its law. `Kept` is Unfiltered or FilteredOf.
 template <class Kept>
 struct LawRowOf {
-  Row row;
+  typename Kept::RowType row;
   KnownLaw known;
   const int32_t* map = nullptr;  // the target's tokens of its columns, if the draft has its own vocabulary
   Kept kept = {};
@@ -85,7 +90,7 @@ struct WeightsOf {
 using Weights = WeightsOf<Unfiltered>;
 
 template <class Kept = Unfiltered>
-__device__ __forceinline__ WeightsOf<Kept> weights_of_row(const Row& row, const Law& law, const Kept& kept = {}) {
+__device__ __forceinline__ WeightsOf<Kept> weights_of_row(const typename Kept::RowType& row, const Law& law, const Kept& kept = {}) {
   WeightsOf<Kept> weights = {};
   weights.target = {row, nothing_known(law), nullptr, kept};
   weights.excluded = kNoToken;

@@ -9,6 +9,7 @@
 #include "../../csrc/cpu/race_topk.cpp"
 
 namespace specdec {
+std::atomic<int64_t> weighed_rows{0};
 float* scratch(int slot, int64_t floats) {
   static std::vector<float> memory[3];
   memory[slot].resize(static_cast<size_t>(floats));
@@ -90,10 +91,10 @@ extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float te
                           int32_t* status) {
   using namespace specdec;
   const Row row = {logits, static_cast<DType>(dtype), vocab, 0};
-  std::vector<float> maxima(row.tiles());
+  std::vector<float> cells(cells_of(vocab));
   std::vector<MassTile> found(mass_tiles_of(vocab));
   const std::atomic<int64_t> left(0);
-  *status = row_masses(row, {1.0f / temperature}, {1, &left}, maxima.data(), found.data());
+  *status = row_cells_and_masses(row, {1.0f / temperature}, {1, &left}, cells.data(), found.data());
   for (int32_t tile = 0; tile * kMassTile < vocab; ++tile) tiles[tile] = found[tile];
   return 0;
 }

@@ -14,7 +14,7 @@ def key(row):
     return row["op"], row["kernel"], row["arch"]
 
 
-# Each compiles for minutes; the build compiles for sm_90a as well.
+# Each compiles for minutes; sm_90a comes from the build.
 ARCHS = [arch if arch == "sm_90a" else pytest.param(arch, marks=pytest.mark.slow) for arch in cuda_aot.ARCHS]
 
 

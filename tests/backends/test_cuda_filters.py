@@ -51,7 +51,7 @@ def with_status(op, rows, *arguments, **options):
     return *(found if isinstance(found, tuple) else (found,)), status
 
 
-def assert_same_rows(rows, sampling, k=40):
+def assert_same_rows(rows, sampling, k=40, edits=None):
     """Of every op of single rows: what is kept, who wins, what is told of it."""
     count, noise = len(rows), {"seed": seeds(len(rows)), "position": 3}
     tokens = rows.float().nan_to_num(-torch.inf).argsort(-1, descending=True)[:, min(3, rows.shape[1] - 1)]
@@ -60,7 +60,7 @@ def assert_same_rows(rows, sampling, k=40):
         (logprobs, (tokens.where(torch.arange(count) % 3 > 0, -1),), {"top": min(k, rows.shape[1])}),
     ]  # fmt: skip
     for op, arguments, *options in calls:
-        call = {"sampling": sampling, **(options[0] if options else {})}
+        call = {"sampling": sampling, "edits": edits, **(options[0] if options else {})}
         found = with_status(op, rows, *arguments, **call)
         assert_same(found, on_cpu(with_status, op, rows, *arguments, **call))
     return len(calls)

@@ -27,7 +27,7 @@ OPTIONS = {
 PLAY_SANITIZED = """
 from specdec_kernels import backend
 from tests import conftest
-from tests.backends import test_cuda_filters, test_cuda_ops, test_cuda_trees, test_row_part
+from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees, test_row_part
 conftest.pytest_configure()
 with backend("cuda-host"):
     from tests.backends.host_cuda.backend import play
@@ -36,6 +36,7 @@ for machine in test_cuda_ops.MACHINES:
     test_cuda_ops.every_op()
     test_cuda_trees.every_op()
     test_cuda_filters.every_op()
+    test_cuda_edits.every_op()
 test_row_part.every_part()
 """
 

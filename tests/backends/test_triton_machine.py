@@ -29,6 +29,7 @@ from specdec_kernels import (
 from specdec_kernels.ops import OPS
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
+from tests.support.edits import random_edits
 from tests.support.trees import tree_call
 from tests.support.triton_machine import Race, interleaved, planted, small_tiles, sources
 
@@ -50,6 +51,7 @@ PAIR = {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0
 PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs"}
 MOVED = {"cache": [torch.arange(3 * 64.0 * 40).reshape(1, 3, 64, 40)], "path": torch.tensor([[0, *range(2, 60)]]).int()}
 FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
+EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
 CALLS = {
     "chain": (verify_chain, CHAIN),
     "chain, drafts at temperature 0": (verify_chain, CHAIN | {"draft_sampling": Sampling(0.0)}),
@@ -72,6 +74,14 @@ CALLS = {
     ),
     "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
     "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
+    "race_sample, edited": (race_sample, {"target": rows(2), "edits": OWN} | NOISE),
+    "chain, edited": (verify_chain, CHAIN | {"edits": EDITS}),
+    "chain, race, edited": (verify_chain, CHAIN | RACE | {"edits": EDITS}),
+    "tree, edited": (verify_tree, TREE | {"edits": random_edits(2, 5, vocabulary=VOCABULARY, seed=1)}),
+    "tree, race, edited": (
+        verify_tree,
+        TREE | RACE | {"edits": random_edits(2, 5, vocabulary=VOCABULARY, seed=1, bias_by_row=True)},
+    ),
     "compact_kv, a path over itself": (compact_kv, MOVED | {"prefix_len": 3}),
 }
 # What reads no rows, as the ops' own tests call it.

@@ -6,16 +6,8 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate import Controller, ModelDrafter, TextEdits, generate
 from specdec_kernels.generate.edits import before
-from tests.conftest import EDITING
 from tests.generate.laws import BATCH, EDITS, NEW, SHAPES, SMALL, of_prompt, place_of
 from tests.generate.test_generate import PROMPT
-
-
-@pytest.fixture(scope="module", autouse=True)
-def backend():
-    """The quickest that knows edits; tests/ops compares them."""
-    with specdec.backend(EDITING[-1]):
-        yield
 
 
 @torch.no_grad()

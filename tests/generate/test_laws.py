@@ -5,22 +5,13 @@ import itertools
 import pytest
 import torch
 
-import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, chains, generate, trees
 from specdec_kernels.generate.edits import before
 from specdec_kernels.generate.noise import keywords
-from tests.conftest import EDITING
 from tests.generate.laws import BATCH, LAWS, NEW, SHAPES, SMALL, of_prompt, place_of
 from tests.generate.test_generate import LENGTH, PROMPT, VOCAB, drafter_of, drawn, tokens_of
 from tests.support.laws import follows_law
-
-
-@pytest.fixture(scope="module", autouse=True)
-def backend():
-    """The quickest that knows all; tests/ops compares the others with it."""
-    with specdec.backend(EDITING[-1]):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-import specdec_kernels
 from specdec_kernels import (
     Edits,
     Sampling,
@@ -18,13 +17,10 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from tests.conftest import EDITING, INTERPRETED, PLAYED, running
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.trees import depths, tree_call
 
-backend = pytest.fixture(running, name="backend", params=EDITING)
-refusing = pytest.fixture(running, params=(*PLAYED, *INTERPRETED))
 pytestmark = pytest.mark.usefixtures("backend")
 
 V = 70  # no whole number of words
@@ -231,6 +227,7 @@ class TestChains:
                 rows.append(place.edited(row, drafts[:j], chain.sets[b][j]))
         assert_same(found, verify_chain(**chain.call | {"target": torch.stack(rows).view(24, 5, V)}))
 
+    @pytest.mark.interpreted
     def test_a_bad_span_of_a_row(self):
         """It sets status 8 if its row decided something, and is no bias."""
         target = torch.full((1, 3, V), -9.0)
@@ -262,6 +259,7 @@ class TestChains:
         found = verify_chain(**call, edits=shared, request_index=index)
         assert_same([x[live] for x in found], [x[at][live] for x in verify_chain(**chain.call, edits=shared)])
 
+    @pytest.mark.interpreted
     @pytest.mark.parametrize("index, token, status", [(2, 7, 0), (3, 0, 8), (100_000, 0, 8)])
     def test_entries_known_by_masks_alone(self, index, token, status):
         """With plain numbers everywhere, the masks say how many entries there are."""
@@ -358,6 +356,7 @@ def greedy(row, place, **options):
     ).item()
 
 
+@pytest.mark.interpreted
 class TestPenalties:
     """What each of them does, on rows small enough to see it."""
 
@@ -558,6 +557,7 @@ class TestBadInput:
             lambda places: setattr(places[4], name, float(name == "repetition")),
         )
 
+    @pytest.mark.interpreted
     @pytest.mark.parametrize(
         "spoilt", [{"presence": torch.tensor([0.5, torch.nan])}, {"pending": torch.tensor([[-1], [V]])}]
     )
@@ -587,6 +587,7 @@ class TestBadInput:
                 lambda places: setattr(places[4], "pending", [7, 7]),
             )
 
+    @pytest.mark.interpreted
     def test_bias_out_of_range(self):
         """Entries out of range or out of order are left out; spans that do not fit are, too."""
         rows = rows_of(3)
@@ -635,6 +636,7 @@ class TestBadInput:
             assert torch.equal(found, seeds(ROWS))
             assert (status == 0).all()
 
+    @pytest.mark.interpreted
     def test_top_k_of_fewer_tokens_than_are_left(self):
         """A grammar that leaves three tokens under a top_k of 12."""
         rows = rows_of(ROWS)
@@ -645,6 +647,7 @@ class TestBadInput:
         assert (tokens[:, :3].sort().values == torch.tensor([1, 40, 69])).all()
         assert (tokens[:, 3:] == -1).all()
 
+    @pytest.mark.interpreted
     def test_values_that_are_no_logits(self):
         """A NaN or +inf that a mask forbids is not met; one that is only penalised is."""
         rows = rows_of(4)
@@ -655,16 +658,6 @@ class TestBadInput:
         found = race_sample(rows, seed=seeds(4), position=0, edits=edits, status=status)
         assert status.tolist() == [0, 0, 1, 1]
         assert found[3] == 3
-
-
-class TestRefusals:
-    def test_by_name(self, refusing):
-        edits = Edits(presence=torch.ones(3))
-        with pytest.raises(
-            specdec_kernels.backends.BackendError, match="cannot do this race_sample: edits: expected none"
-        ):
-            race_sample(rows_of(3), seed=seeds(3), position=0, edits=edits)
-        race_sample(rows_of(3), seed=seeds(3), position=0, edits=Edits())
 
 
 class TestRegistration:

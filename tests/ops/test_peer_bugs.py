@@ -3,7 +3,8 @@
 Those of a law stand with the laws, in test_chain_laws.py: the draft's noise used for the residual, thresholds that do
 not fit how drafts were made, a draft law that is not the one sampled from, keys that come back in a later round. Tokens
 that a floor under the noise would never draw are in test_race_sample.py, results that depend on neighbours, chunks or
-splits in test_batch_invariance.py, padded strides and misaligned rows with each op.
+splits in test_batch_invariance.py, padded strides and misaligned rows with each op. Those of filters and penalties are
+in test_filters.py, test_cutoff.py and test_edits.py, malformed trees in test_trees.py.
 """
 
 import pytest
@@ -12,6 +13,7 @@ from specdec_kernels._C import maths
 
 from specdec_kernels import race_sample, verify_chain
 from tests.support.cases import adversarial_rows, seeds
+from tests.support.laws import assert_law, follows_law
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -152,6 +154,32 @@ def test_an_empty_residual_still_names_a_token():
     assert (verdict.num_accepted == 0).all()
     assert (verdict.status == 2).all()
     assert set(verdict.tokens[:, 0].tolist()) == {0, 1, 2, 4, 5, 6, 7}
+
+
+def test_an_argmax_draft_is_a_certain_one():
+    """With the law that its rows show, as if it had been sampled, the output would have another law."""
+    p, q = torch.tensor([0.4, 0.3, 0.2, 0.1]), torch.tensor([0.5, 0.2, 0.2, 0.1])
+    target, draft, argmax = p.expand(2000, 2, -1), q.expand(2000, 1, -1), torch.zeros(2000, 1).long()
+    certain, as_sampled = (
+        verify_chain(argmax, target, rows, space="probs", seed=seeds(2000), position=0).tokens[:, 0]
+        for rows in (None, draft)
+    )
+    assert_law(certain, p)
+    # Accepted with 0.8, else replaced by the one token of the residual.
+    assert_law(as_sampled, torch.tensor([0.8, 0.2, 0.0, 0.0]))
+    assert not follows_law(as_sampled, p)
+
+
+@pytest.mark.interpreted
+def test_a_draft_law_may_round_to_more_than_one():
+    """A float32 softmax of a row with one token gives 1 + 6e-6 in some engines: still a probability."""
+    row = torch.tensor([1 + 6e-6, 0.0, 0.0])
+    verdict = verify_chain(
+        torch.zeros(50, 1).long(), row.expand(50, 2, -1), row.expand(50, 1, -1), space="probs", seed=seeds(50),
+        position=0,
+    )  # fmt: skip
+    assert (verdict.num_accepted == 1).all()
+    assert not verdict.status.any()
 
 
 def test_tokens_of_minus_infinity_are_never_sampled():

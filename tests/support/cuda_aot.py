@@ -3,7 +3,8 @@
     python -m tests.support.cuda_aot sm_90a      the kernels' figures there, as JSON
     python -m tests.support.cuda_aot table       writes the committed table
 
-It needs nvcc, and cuobjdump from the toolkit or from the triton wheel. What was compiled once is kept under ``build/``.
+It needs nvcc, and cuobjdump from the toolkit or from the triton wheel. What was compiled once is kept under ``build/``;
+what the package's own build compiled is taken from there.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setup import CSRC, NVCC_FLAGS, ROOT, cuda_toolkit
+from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, cuda_toolkit
 
 TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
@@ -88,26 +89,46 @@ def loads(sass):
     return {"loads_of_16": sum(together), "loads_together": max(together), "bulk_copies": bulk}
 
 
-def compiled(source, arch):
-    """A row for each kernel of a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder, "kernels.cubin")
-        flags = [*NVCC_FLAGS, "-I", CSRC / "include", "--resource-usage", f"-arch={arch}", "-cubin"]
-        taken = dict(resources(run(cuda_toolkit()[0], *flags, source, "-o", cubin)))
-        functions = run(disassembler(), "-sass", cubin).split("Function : ")[1:]
+def rows_of(source, arch, log, binary):
+    """A row for each kernel of a file, from what ptxas said and from the instructions."""
+    taken = dict(resources(log))
     rows = []
-    for text in functions:
+    for text in run(disassembler(), "-sass", binary).split("Function : ")[1:]:
         name = text.split()[0]
         row = {"op": source.stem, "kernel": name_of(name), "arch": arch, **taken[name], **loads(text)}
         rows.append({**row, "compiler": compiler()})
     return sorted(rows, key=lambda row: row["kernel"])
 
 
+def compiled(source, arch):
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "kernels.cubin")
+        flags = [*NVCC_FLAGS, "-I", CSRC / "include", "--resource-usage", f"-arch={arch}", "-cubin"]
+        return rows_of(source, arch, run(cuda_toolkit()[0], *flags, source, "-o", cubin), cubin)
+
+
+def built(source, arch):
+    """The same from the package's build, if that is for this architecture alone and as new as the sources."""
+    import specdec_kernels
+
+    binary = build_folder() / f"cuda_{source.stem}.cuda.o"
+    log = binary.with_suffix(".o.log")
+    if specdec_kernels.build_info()["cuda_archs"] != [arch.removeprefix("sm_")] or not log.exists():
+        return None
+    if max(path.stat().st_mtime for path in texts()) > log.stat().st_mtime:
+        return None
+    return rows_of(source, arch, log.read_text(), binary)
+
+
+def texts():
+    folders = [CSRC / "cuda", CSRC / "include" / "specdec"]
+    return [ROOT / "setup.py", *sorted(path for folder in folders for path in folder.iterdir())]
+
+
 def digest():
     """Of everything that could change a figure."""
     h = hashlib.sha256(" ".join([*NVCC_FLAGS, compiler(), Path(__file__).read_text()]).encode())
-    folders = [CSRC / "cuda", CSRC / "include" / "specdec"]
-    for path in sorted(path for folder in folders for path in folder.iterdir()):
+    for path in texts():
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]
 
@@ -117,7 +138,8 @@ def report(arch):
     cache = ROOT / "build" / "compiled" / f"{digest()}-{arch}.json"
     if not cache.exists():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            found = pool.map(lambda source: compiled(source, arch), sorted((CSRC / "cuda").glob("*.cu")))
+            sources = sorted((CSRC / "cuda").glob("*.cu"))
+            found = pool.map(lambda source: built(source, arch) or compiled(source, arch), sources)
             rows = [row for rows in found for row in rows]
         cache.parent.mkdir(parents=True, exist_ok=True)
         fresh = cache.with_suffix(f".{os.getpid()}")

@@ -24,7 +24,7 @@ from triton.runtime.jit import create_function_from_signature
 
 from specdec_kernels import Edits, backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
-from specdec_kernels.ops._declaration import COUNTER, NOISE
+from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, COUNTER, NOISE
 from specdec_kernels.ops._laws import FILTERED
 from tests.support import triton_order
 from tests.support.calls import every_call
@@ -149,17 +149,32 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     def laws(temperature):
         return Law(space, temperature), Law(space, temperature)
 
-    def chain(method, draft, temperature):
+    def everything(*places):
+        """An Edit of lists for each of these places, and masks of rows of their own."""
+        words, lists = -(-vocabulary // 32), (requests, places[1] if len(places) > 1 else 1)
+        numbers = torch.ones(places)
+        mask = torch.zeros(*lists, words, dtype=torch.int32)
+        allowed = torch.zeros(requests, lists[1] if len(places) > 1 else drafts + 1, words, dtype=torch.int32)
+        spans = torch.zeros(*lists, 2, dtype=torch.int32)
+        listed = torch.zeros(requests * drafts, dtype=torch.int32)
+        pending = torch.zeros(*lists, drafts, dtype=torch.int64)
+        counts = torch.empty(*lists, vocabulary, dtype=torch.int32)
+        return Edit(
+            allowed, listed, listed.float(), spans, numbers, numbers, numbers, mask, mask, counts, pending,
+            ALLOWED_BY_ROW,
+        )  # fmt: skip
+
+    def chain(method, draft, temperature, edit=Edit()):  # noqa: B008
         rows = draft_tokens, target, draft, None, None, None
         run(
-            "verify_chain", *rows, method, *laws(temperature), Edit(), 1.0, 0.0, Noise(seed, seed, seed), tokens,
+            "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), tokens,
             *counts,
         )  # fmt: skip
 
-    def tree(method, draft, temperature):
+    def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
         rows = tokens, parents, target, draft, None, None
         run(
-            "verify_tree", *rows, method, False, *laws(temperature), Edit(), Noise(seed, seed, seed), tokens, path,
+            "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), tokens, path,
             *counts,
         )  # fmt: skip
 
@@ -188,6 +203,15 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
+    if dtype == torch.bfloat16 and space == "logits":
+        edit, own = everything(requests), everything(requests, drafts)
+        drawn = head, None, None, Law(space, 1.0), own, row_noise, row_tokens[..., 0].flatten(), None
+        yield "race_sample, edited", lambda: run("race_sample", *drawn)
+        yield "cutoff, edited", lambda: run("cutoff", head, None, law, own, *cut, None)
+        yield "verify_chain, race, edited", lambda: chain("race", None, 1.0, edit)
+        yield "verify_chain, rejection, edited", lambda: chain("rejection", draft, temperature, edit)
+        yield "verify_tree, race, edited", lambda: tree("race", None, 1.0, edit)
+        yield "verify_tree, rejection, edited", lambda: tree("rejection", whole_draft, temperature, edit)
     if dtype == torch.bfloat16:  # no rows of the vocabulary in these
         mask = torch.zeros(requests, drafts + 1, 64, dtype=torch.bool)
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
@@ -238,7 +262,8 @@ def kernels(*arguments, made=None, **options):
     for op, call in (calls if made is None else made)(*arguments, **options):
         for launch in recorded(call):
             stage = launch[2].get("STAGE")
-            name = launch[0].__name__.removesuffix("_kernel") if stage is None else f"{op}: {stage}"
+            own = launch[0].__name__.removesuffix("_kernel") + ", edited" * op.endswith(", edited")
+            name = own if stage is None else f"{op}: {stage}"
             found.setdefault(name, launch)
     return found
 

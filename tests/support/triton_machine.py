@@ -14,7 +14,7 @@ Programs are threads of which one runs. At every atomic a seeded choice says whi
   stores it. In larger ones each place has its thread. Where one thread loads a word and another stores it, in either
   order, a barrier has to stand between.
 
-Values of ``ROWS`` are only read: they are not watched.
+Values of ``ROWS``, and what edits point to, are only read: they are not watched.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ import random
 import threading
 
 import numpy as np
+import torch
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 from triton._C.libtriton import ir
@@ -280,7 +281,8 @@ def launcher(seed, clocks):
 
     def launch(kernel, grid, num_warps, arguments):
         grid = (*grid, 1, 1)[:3]
-        rows = [arguments[name] for name in ROWS if arguments.get(name) is not None]
+        read = [arguments.get(name) for name in ROWS] + list(arguments.get(_launch.EDITS, ()))
+        rows = [x for x in read if isinstance(x, torch.Tensor) and x.numel()]
         storages = [x.untyped_storage() for x in rows]
         spans = [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages]
         fixed = {name for name, kind in kernel.fn.__annotations__.items() if kind is tl.constexpr}
@@ -341,7 +343,7 @@ def small_tiles():
     """Tiles of 128 tokens, so that small rows have many programs; masses are summed by such tiles, too."""
     with (
         replaced("MASS_TILE", tl.constexpr(TILE)),
-        replaced("tile_of", lambda vocab: (TILE, -(-vocab // TILE), 4)),
+        replaced("tile_of", lambda vocab, edited=False: (TILE, -(-vocab // TILE), 4)),
         replaced("mass_items_of", lambda vocab: 6 * -(-vocab // TILE), _launch),
     ):
         yield

@@ -78,12 +78,19 @@ def unseen(program, target):
 
 
 def of_amdgcn(text):
-    """Before a ticket its wave writes back and waits for its stores; afterwards it forgets what it had read."""
+    """Before a ticket its wave writes back and waits for its stores; afterwards it forgets what it had read.
+
+    Where nothing was stored before, the compiler may leave out the wait: it has waited for the atomics already.
+    """
     found = []
     lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]", line) and "s_nop" not in line]
     for i, line in enumerate(lines):
         if re.match(r"global_atomic_add ", line):
             ahead, after = lines[i - 2 : i], lines[i + 1 : i + 3]
-            if ahead != ["buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"] or after != ["s_waitcnt vmcnt(0)", "buffer_inv sc1"]:
+            stored = any(re.match(r"(global|flat|buffer|scratch)_store", before) for before in lines[:i])
+            written = ahead == ["buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"] or (
+                not stored and ahead[1:] == ["buffer_wbl2 sc1"]
+            )
+            if not written or after != ["s_waitcnt vmcnt(0)", "buffer_inv sc1"]:
                 found.append(f"a ticket between {ahead} and {after}")
     return found

@@ -19,4 +19,26 @@ SPECDEC_HD float accept_coin(Noise noise, uint32_t index) {
   return coin(noise, index);
 }
 
+// The accept test of one draft. `taken` is the multiple of q that was subtracted from p before.
+struct AcceptTest {
+  Noise noise;
+  uint32_t index;  // of the coin
+  float taken, share, epsilon;
+
+  SPECDEC_HD bool operator()(float p, float q) const { return with_coin(accept_coin(noise, index), p, q); }
+
+  // Whether it comes out the same for all p and q of these ranges; *accepted is how. The test is monotone: each
+  // operation rounds, and rounding keeps order. Only h q = 0 is an exception.
+  SPECDEC_HD bool decided(const Range& p, const Range& q, bool* accepted) const {
+    const float u = accept_coin(noise, index);
+    *accepted = with_coin(u, p.low, q.high);
+    return *accepted == with_coin(u, p.high, q.low) && (mul(share, q.low) > 0.0f) == (mul(share, q.high) > 0.0f);
+  }
+
+ private:
+  SPECDEC_HD bool with_coin(float u, float p, float q) const {
+    return accepts(u, sub(p, mul(taken, q)), mul(share, q), epsilon);
+  }
+};
+
 SPECDEC_END

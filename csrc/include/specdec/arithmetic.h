@@ -45,4 +45,9 @@ SPECDEC_HD bool at_least(float a, float b) { return a >= b; }
 SPECDEC_HD bool greater(float a, float b) { return a > b; }
 SPECDEC_HD float where(bool m, float a, float b) { return m ? a : b; }
 
+// Where a number lies.
+struct Range {
+  float low, high;
+};
+
 SPECDEC_END

@@ -17,12 +17,13 @@ struct Logarithm {
 //   key(raw)                 increases with the raw element; a NaN stays one
 //   log_weight(raw)          in a race over the row
 //   log_bound(raw)           no token of an element up to this has a larger log weight
+//   log_bounds(raw)          log_bound of several elements, none of them NaN
 //   needed_key(w)            every token of log weight w or more has this key at least
 //   probability(raw, lse)    p; the log-sum-exp is that of the whole row, where the space has one
-//   log_bound, needed_key    with a log-sum-exp: of log p
+//   log_bound(s), needed_key with a log-sum-exp: of log p
 //   rank(raw)                what argmax compares: -inf without weight
 //   is_element(raw)          false for what no row should hold, which counts as the nearest that one may
-//   foreign(raw, lanes)      the same of a vector, as a mask; +inf, which a maximum shows, is left out
+//   foreign(a, b, lanes)     where one of two vectors holds such, as a mask; +inf, which a maximum shows, is left out
 struct Logits {
   static constexpr bool kSigned = true;
   float inverse;
@@ -37,6 +38,8 @@ struct Logits {
   SPECDEC_HD float log_weight(float raw) const { return scaled(raw); }
   template <class Log = Logarithm>
   SPECDEC_HD float log_bound(float raw, Log = {}) const { return scaled(raw); }
+  template <class Float>
+  SPECDEC_HD Float log_bounds(Float raw) const { return min(Float(kLargest), key(raw)); }
   SPECDEC_HD float needed_key(float log_weight) const { return log_weight; }
   template <class Float>
   SPECDEC_HD Float probability(Float raw, const LogSumExp& lse) const {
@@ -46,13 +49,17 @@ struct Logits {
   SPECDEC_HD float log_bound(float raw, const LogSumExp& lse, Log = {}) const {
     return log_probability(scaled(raw), lse) + 1e-5f;
   }
+  template <class Float>
+  SPECDEC_HD Float log_bounds(Float raw, const LogSumExp& lse) const {
+    return add(log_probability(log_bounds(raw), lse), Float(1e-5f));
+  }
   SPECDEC_HD float needed_key(float log_weight, const LogSumExp& lse) const {
     return log_weight + lse.log_sum + lse.max - slack(log_weight, lse.max);
   }
   SPECDEC_HD float rank(float raw) const { return raw == raw ? min(raw, kLargest) : -kInfinity; }
   SPECDEC_HD bool is_element(float raw) const { return raw < kInfinity; }
   template <class Float, class Mask>
-  SPECDEC_HD Mask foreign(Float raw, Mask) const { return unordered(raw); }
+  SPECDEC_HD Mask foreign(Float a, Float b, Mask) const { return unordered(a, b); }
 
   // x - top, of which weights are made (mass.h).
   template <class Float>
@@ -69,6 +76,11 @@ struct Probs {
   SPECDEC_HD float log_bound(float raw, Log log = {}) const {
     return raw >= kSmallest ? log(min(raw, kLargest)) : -kInfinity;
   }
+  template <class Float>
+  SPECDEC_HD Float log_bounds(Float raw) const {
+    const Float x = min(raw, Float(kLargest)), small(kSmallest);
+    return where(at_least(x, small), add(log_below(max(x, small)), Float(0.061f)), Float(-kInfinity));
+  }
   SPECDEC_HD float needed_key(float log_weight) const {
     return log_weight < kExpUnderflow ? kSmallest : exp_in_range(min(log_weight, 88.0f)) * 0.99999f;
   }
@@ -78,11 +90,15 @@ struct Probs {
   }
   template <class Log = Logarithm>
   SPECDEC_HD float log_bound(float raw, const LogSumExp&, Log log = {}) const { return log_bound(raw, log); }
+  template <class Float>
+  SPECDEC_HD Float log_bounds(Float raw, const LogSumExp&) const { return log_bounds(raw); }
   SPECDEC_HD float needed_key(float log_weight, const LogSumExp&) const { return needed_key(log_weight); }
   SPECDEC_HD float rank(float raw) const { return raw >= kSmallest ? min(raw, kLargest) : -kInfinity; }
   SPECDEC_HD bool is_element(float raw) const { return raw >= 0.0f && raw < kInfinity; }
   template <class Float, class Mask>
-  SPECDEC_HD Mask foreign(Float raw, Mask lanes) const { return ~at_least(raw, Float(0.0f)) & lanes; }
+  SPECDEC_HD Mask foreign(Float a, Float b, Mask lanes) const {
+    return ~(at_least(a, Float(0.0f)) & at_least(b, Float(0.0f))) & lanes;
+  }
 };
 
 // Decoded. Logits are multiplied by `inverse`; a greedy law has its argmax alone.

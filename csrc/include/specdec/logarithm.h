@@ -30,10 +30,12 @@ SPECDEC_HD Float log(Float x) {
 }
 
 // -log(1 - u) for u in (0, 1) with at most 24 significant bits. 1 - u is rounded; what the rounding lost is put back.
-SPECDEC_HD float neg_log1p_neg(float u) {
-  const float y = sub(1.0f, u);
-  const float lost = sub(sub(1.0f, y), u);  // exact
-  return sub(0.0f, add(log(y), mul(lost, sub(2.0f, y))));
+// `Float` is float or a vector of them.
+template <class Float>
+SPECDEC_HD Float neg_log1p_neg(Float u) {
+  const Float y = sub(Float(1.0f), u);
+  const Float lost = sub(sub(Float(1.0f), y), u);  // exact
+  return sub(Float(0.0f), add(log(y), mul(lost, sub(Float(2.0f), y))));
 }
 
 SPECDEC_END

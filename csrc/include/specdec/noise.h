@@ -49,7 +49,10 @@ SPECDEC_HD float group_uniform(uint32_t a, uint32_t b) {
   return truncated((static_cast<uint64_t>(a) << 25) | ((static_cast<uint64_t>(b) & 0xffffffu) << 1) | 1u, 0x1p-57f);
 }
 
-SPECDEC_HD float first_arrival(uint32_t a, uint32_t b) { return mul(neg_log1p_neg(group_uniform(a, b)), 0x1p-6f); }
+// `Float` is float or a vector of them.
+template <class Float>
+SPECDEC_HD Float first_arrival_of(Float group_uniform) { return mul(neg_log1p_neg(group_uniform), Float(0x1p-6f)); }
+SPECDEC_HD float first_arrival(uint32_t a, uint32_t b) { return first_arrival_of(group_uniform(a, b)); }
 SPECDEC_HD int first_winner(uint32_t b) { return static_cast<int>(b >> 26); }
 
 // How much later than the group's first any other of its tokens arrives; `word` is its second word.

@@ -34,7 +34,9 @@ SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
 }
 
 SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfinity; }
-SPECDEC_HD float race_score(float log_weight, float arrival) { return sub(log_weight, log(arrival)); }
+// `Float` is float or a vector of them.
+template <class Float>
+SPECDEC_HD Float race_score(Float log_weight, Float arrival) { return sub(log_weight, log(arrival)); }
 
 // An upper bound on the sum of all rounding errors of a score near these two.
 template <class Float>
@@ -56,6 +58,10 @@ SPECDEC_HD Float log_below(Float x) {
   using Word = decltype(bits(x));
   return mul(signed_float(bits(x) - Word(0x3f800000u)), Float(8.26295829e-8f));  // ln 2 / 2^23
 }
+
+// What the best possible score of a group must be at least, if it is an upper bound minus log_below: else no token of
+// the group wins.
+SPECDEC_HD float lowest_noted(float best_score) { return best_score - slack(best_score, best_score); }
 
 // A lower bound of the log weight that a token needs to win if it arrives at `earliest` or later. Takes no logarithm.
 template <class Float>

@@ -161,9 +161,23 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
 // last child the law left is norm((p - T q)^+). With replacement R_m = 1 throughout. If a draft is made only with
 // probability h, h q takes the place of q for the first child. A chain has no second child.
 
+// How a draft is tested: by both probabilities. A backend may bring another way that decides the same. *p is used only
+// among siblings without draft laws.
+struct ByLaws {
+  template <class Ops>
+  SPECDEC_HD bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
+                             int32_t* status) const {
+    float q;
+    if (!ops.laws(node, token, p, &q, status)) return false;
+    *accepted = test(*p, q);
+    return true;
+  }
+};
+
 // Tries the children after at->after, in order. *accepted is the one accepted, or kNoNode.
-template <class Topology, class Ops>
-SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* accepted, int32_t* status) {
+template <class Topology, class Ops, class Tester>
+SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, Walk* at, int32_t* accepted,
+                             int32_t* status) {
   const bool has_draft = t.has_draft(), repeats = has_draft && t.replacement();
   const int32_t node = at->node;
   *accepted = kNoNode;
@@ -184,11 +198,13 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, Walk* at, int32_t* acc
         share = share_of(m.left, repeats ? 1.0f : m.untried);
       }
     }
-    float p = 0.0f, q;
+    float p = 0.0f;
     if (in_range) {
-      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status)) return false;
-      const float u = accept_coin(t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1));
-      if (accepts(u, sub(p, mul(at->taken, q)), mul(share, q), t.epsilon())) {
+      const AcceptTest test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1), at->taken, share,
+                               t.epsilon()};
+      bool passed;
+      if (!tester(ops, node, static_cast<int32_t>(token), test, &p, &passed, status)) return false;
+      if (passed) {
         *accepted = child;
         return true;
       }
@@ -215,11 +231,12 @@ SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* 
 }
 
 // Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none.
-template <class Topology, class Ops>
-SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
+template <class Topology, class Ops, class Tester = ByLaws>
+SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* status,
+                               const Tester& tester = Tester{}) {
   for (;;) {
     int32_t child;
-    if (!try_children(t, ops, at, &child, status)) return false;
+    if (!try_children(t, ops, tester, at, &child, status)) return false;
     if (child == kNoNode) {
       Draw draw;
       if (!draw_instead(t, ops, *at, &draw, status)) return false;
@@ -234,14 +251,15 @@ SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* s
 
 // ---- by method ------------------------------------------------------------------------------------------------------
 
-template <class Topology, class Ops>
-SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32_t* status) {
+template <class Topology, class Ops, class Tester = ByLaws>
+SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32_t* status,
+                     const Tester& tester = Tester{}) {
   if (!t.readable) {
     if (!t.idle) ops.emit(0, 0, 0);
     return true;
   }
   if (t.target_law.greedy || method == Method::kRace) return walk_race(t, ops, at, status);
-  return walk_rejection(t, ops, at, status);
+  return walk_rejection(t, ops, at, status, tester);
 }
 
 SPECDEC_END

@@ -7,14 +7,13 @@ import shutil
 import torch
 
 from specdec_kernels.backends._native import use_torch
-from specdec_kernels.backends.cuda import HAS, Kernels, unsupported
+from specdec_kernels.backends.cuda import HAS, Kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
-    *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "unsupported",
-    "workspaces",
+    *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable", "workspaces",
 ]  # fmt: skip
 
 
@@ -80,28 +79,28 @@ class HostCuda(Kernels):
         """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""
         requests, rows, _ = target.shape
         head = target[:, :1]
-        law, cut, off = Law("logits", 1.0), Law("logits", 1.0, 50, 0.9, 0.0, FILTERED), Edit()
+        law, cut, off, on = Law("logits", 1.0), Law("logits", 1.0, 50, 0.9, 0.0, FILTERED), Edit(), Edit(frequency=1.0)
         noise = Noise(torch.zeros(requests).long(), 0, 0)
         verdict = torch.empty(requests, rows).long(), *torch.empty(2, requests).int()
         tree_verdict = verdict[0], verdict[0].int(), *verdict[1:]
         figures = torch.empty(4, requests)
         drafts = verdict[0][:, 1:]
 
-        def chain(draft, method, law=law):
-            return drafts, target, draft, None, None, None, method, law, law, off, 1.0, 0.0, noise, *verdict
+        def chain(draft, method, law=law, edits=off):
+            return drafts, target, draft, None, None, None, method, law, law, edits, 1.0, 0.0, noise, *verdict
 
-        def tree(law=law):
+        def tree(law=law, edits=off):
             parents = torch.arange(-1, rows - 1)
             return (
-                verdict[0], parents, target, target, None, None, "rejection", False, law, law, off, noise,
+                verdict[0], parents, target, target, None, None, "rejection", False, law, law, edits, noise,
                 *tree_verdict,
             )  # fmt: skip
 
-        def sample(law=law):
-            return head, None, None, law, off, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None
+        def sample(law=law, edits=off):
+            return head, None, None, law, edits, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None
 
-        def pair(law=law):
-            return head, head, None, None, law, law, off
+        def pair(law=law, edits=off):
+            return head, head, None, None, law, law, edits
 
         top, ids = torch.empty(requests, 1, 5), torch.empty(2, requests).long()
         calls = {
@@ -117,6 +116,12 @@ class HostCuda(Kernels):
             "race_topk, filtered": ("race_topk", *sample(cut)[:6], torch.empty(requests, 1, 5).long(), None),
             "tree, filtered": ("verify_tree", *tree(cut)),
             "overlap, filtered": ("overlap", *pair(cut), *figures, None),
+            "race, edited": ("verify_chain", *chain(None, "race", law, on)),
+            "rejection, edited": ("verify_chain", *chain(target[:, 1:], "rejection", law, on)),
+            "race_sample, edited": ("race_sample", *sample(law, on)),
+            "race_topk, edited": ("race_topk", *sample(law, on)[:6], torch.empty(requests, 1, 5).long(), None),
+            "tree, edited": ("verify_tree", *tree(law, on)),
+            "overlap, edited": ("overlap", *pair(law, on), *figures, None),
             "cutoff": ("cutoff", head, None, cut, off, figures[0], ids[0], figures[0].int(), ids[1], figures[1], None),
             "logprobs": (
                 "logprobs", head, drafts[:, :1], None, cut, off, figures[0], figures[0].int(), top.long(), top, None,

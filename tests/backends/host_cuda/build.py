@@ -1,5 +1,9 @@
-"""Builds the CUDA sources for the played machine with g++: a shared library per content hash under ``build/``."""
+"""Builds the CUDA sources for the played machine with g++, under ``build/``: each source once, for all libraries that
+have it and all processes that test.
+"""
 
+import fcntl
+import functools
 import hashlib
 import os
 import subprocess
@@ -32,20 +36,39 @@ def include_flags():
     return [flag for folder in folders for flag in ("-I", str(folder))]
 
 
+@functools.cache
 def compiler_version(cxx):
     return subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def digest(flags, cxx, sources):
-    """Of everything that could change the library."""
-    h = hashlib.sha256(" ".join([*flags, cxx, compiler_version(cxx), sys.implementation.cache_tag]).encode())
+@functools.cache
+def digest(*flags):
+    """Of everything that could change an object file, but its own source."""
+    h = hashlib.sha256(" ".join([*flags, sys.implementation.cache_tag]).encode())
     csrc = ROOT / "csrc"
     folders = [csrc / part for part in ("", "c_api", "cuda", "include", "include/specdec")]
     texts = {p for folder in (HERE, HERE / "include", *folders) for p in folder.iterdir()}
-    read = {p for p in texts if p.suffix in (".cpp", ".cu", ".cuh", ".h")}
-    for path in sorted(read.union(sources)):
+    for path in sorted(p for p in texts if p.suffix in (".cpp", ".cu", ".cuh", ".h")):
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]
+
+
+def make(path, command, wait=True):
+    """Run a command that writes ``path``, unless it is there. False if another process is at it and we do not wait."""
+    if path.exists():
+        return True
+    with path.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        if not path.exists():
+            fresh = path.with_suffix(".new")
+            done = subprocess.run([*command, "-o", str(fresh)], capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+            fresh.replace(path)
+    return True
 
 
 def build(name, sources, sanitize=False, module=False):
@@ -54,29 +77,25 @@ def build(name, sources, sanitize=False, module=False):
     A file that ends in ``.cu`` is compiled as C++, unchanged. ``module`` names the library as Python expects it.
     """
     cxx = os.environ.get("CXX", "g++")
-    flags = [*FLAGS, "-O1" if sanitize else "-O2", *(SANITIZE if sanitize else []), f"-DSPECDEC_HOST_MODULE={name}"]
-    suffix = sysconfig.get_config_var("EXT_SUFFIX") if module else ".so"
-    folder = ROOT / "build" / "host_cuda" / digest([*flags, name, *map(str, sources)], cxx, sources)
-    library = folder / f"{name}{suffix}"
-    if library.exists():
-        return library
+    flags = [*FLAGS, "-O1" if sanitize else "-O2", *(SANITIZE if sanitize else [])]
+    folder = ROOT / "build" / "host_cuda" / digest(cxx, compiler_version(cxx), *flags)
     folder.mkdir(parents=True, exist_ok=True)
+
+    def compiled(source, wait):
+        own = hashlib.sha256(str(source).encode() + source.read_bytes()).hexdigest()[:8]
+        path = folder / f"{source.stem}.{own}.o"
+        command = [cxx, *flags, *include_flags(), "-x", "c++", "-c", str(source)]
+        return path if make(path, command, wait) else None
+
     units = [*MACHINE, *sources]
-
-    def compile_one(source):
-        output = folder / f"{source.parent.name}_{source.stem}.{os.getpid()}.o"
-        command = [cxx, *flags, *include_flags(), "-x", "c++", "-c", str(source), "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
-        return output
-
     with ThreadPoolExecutor(min(len(units), os.cpu_count() or 1)) as pool:
-        objects = list(pool.map(compile_one, units))
-    fresh = library.with_suffix(f".{os.getpid()}.new")
+        # What another process compiles is waited for only when all else is done.
+        found = list(pool.map(lambda unit: compiled(unit, wait=False), units))
+    objects = [path or compiled(unit, wait=True) for path, unit in zip(found, units, strict=True)]
+    whole = hashlib.sha256(" ".join(map(str, objects)).encode()).hexdigest()[:8]
+    place = folder / f"{name}-{whole}"
+    place.mkdir(exist_ok=True)
+    library = place / f"{name}{sysconfig.get_config_var('EXT_SUFFIX') if module else '.so'}"
     sanitizers = ["-fsanitize=address,undefined"] if sanitize else []
-    subprocess.run([cxx, "-shared", *sanitizers, *map(str, objects), "-ldl", "-o", str(fresh)], check=True)
-    fresh.replace(library)
-    for path in objects:
-        path.unlink()
+    make(library, [cxx, "-shared", *sanitizers, *map(str, objects), "-ldl"])
     return library

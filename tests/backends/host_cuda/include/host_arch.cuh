@@ -27,6 +27,12 @@ inline uint4 load_stream(const void* p, Site site = Site::here()) {
   ::host_cuda::counters().bytes_read += sizeof v;
   return std::memcpy(&v, p, sizeof v), v;
 }
+inline uint2 load_stream_half(const void* p, Site site = Site::here()) {
+  if (reinterpret_cast<uintptr_t>(p) % 8) ::host_cuda::fault("a misaligned 8-byte load", site);
+  uint2 v;
+  ::host_cuda::counters().bytes_read += sizeof v;
+  return std::memcpy(&v, p, sizeof v), v;
+}
 inline void prefetch_line(const void* p) { static_cast<void>(*static_cast<const volatile char*>(p)); }
 template <class T>
 T load_acquire(const T* p) {

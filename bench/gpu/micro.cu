@@ -1,0 +1,117 @@
+// What a launch and a barrier cost on this GPU, in microseconds, as JSON: an empty kernel in a graph, plain and
+// cooperative, and the barriers of each kind of team (csrc/cuda/team.cuh) by the number of its blocks.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "../../csrc/cuda/team.cuh"
+
+namespace specdec {
+namespace cuda {
+namespace {
+
+constexpr int kCalls = 50, kReplays = 25, kSyncs = 100;
+
+void must(cudaError_t e) {
+  if (e == cudaSuccess) return;
+  std::fprintf(stderr, "%s\n", cudaGetErrorString(e));
+  std::exit(1);
+}
+
+// The median time of a call, from graphs of `calls` of them.
+template <class Call>
+double graph_time(int calls, Call&& call) {
+  cudaStream_t stream;
+  must(cudaStreamCreate(&stream));
+  call(stream);
+  must(cudaStreamSynchronize(stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t run;
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < calls; ++i) call(stream);
+  must(cudaStreamEndCapture(stream, &graph));
+  must(cudaGraphInstantiate(&run, graph, 0));
+  cudaEvent_t start, end;
+  must(cudaEventCreate(&start));
+  must(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i < kReplays + 3; ++i) {
+    float milliseconds = 0.0f;
+    must(cudaEventRecord(start, stream));
+    must(cudaGraphLaunch(run, stream));
+    must(cudaEventRecord(end, stream));
+    must(cudaEventSynchronize(end));
+    must(cudaEventElapsedTime(&milliseconds, start, end));
+    if (i >= 3) times.push_back(milliseconds);
+  }
+  std::sort(times.begin(), times.end());
+  must(cudaGraphExecDestroy(run));
+  must(cudaGraphDestroy(graph));
+  must(cudaStreamDestroy(stream));
+  return 1e3 * times[times.size() / 2] / calls;
+}
+
+__global__ void empty_kernel(int) {}
+
+template <class Team>
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) sync_kernel(const TeamRoom room) {
+  Team team(room);
+#pragma unroll 1
+  for (int i = 0; i < kSyncs; ++i) team.sync();
+  team.leave();
+}
+
+__global__ void ticket_kernel(unsigned* ticket) {
+#pragma unroll 1
+  for (int i = 0; i < kSyncs; ++i)
+    if (threadIdx.x == 0) add_acquire_release(ticket, 1u);
+}
+
+double empty_time(bool cooperative, int64_t blocks) {
+  Shape shape = {blocks, kThreads};
+  shape.cooperative = cooperative;
+  return graph_time(kCalls, [&](cudaStream_t s) { must(launch(empty_kernel, shape, 0, s)); });
+}
+
+// A barrier of a team, without the launch around it.
+double sync_time(void (*kernel)(TeamRoom), int size, bool grid, unsigned* counters, WideKey* words) {
+  const TeamRoom room = {size, kThreads / 32 * size, counters, words};
+  Shape shape = {size, kThreads};
+  shape.cooperative = grid;
+  shape.cluster = grid ? 1 : size;
+  shape.dynamic_shared = grid ? 0 : 2 * sizeof(WideKey) * own_slots(room.items, size, kThreads / 32);
+  const double whole = graph_time(4, [&](cudaStream_t s) { must(launch(kernel, shape, room, s)); });
+  return (whole - empty_time(grid, size)) / kSyncs;
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace specdec
+
+int main() {
+  using namespace specdec::cuda;
+  Device device;
+  must(this_device(&device));
+  unsigned* counters;
+  WideKey* words;
+  must(cudaMalloc(&counters, 4096));
+  must(cudaMalloc(&words, 1 << 20));
+  must(cudaMemset(counters, 0, 4096));
+  const int most = static_cast<int>(blocks_at_once(device));
+  std::printf("{\n  \"multiprocessors\": %d,\n", device.multiprocessors);
+  std::printf("  \"empty kernel\": %.3f,\n", empty_time(false, most));
+  std::printf("  \"empty cooperative kernel\": %.3f,\n", empty_time(true, most));
+  const double tickets = graph_time(
+      4, [&](cudaStream_t s) { must(launch(ticket_kernel, {1, kThreads}, counters + 512, s)); });
+  std::printf("  \"ticket\": %.4f,\n", (tickets - empty_time(false, 1)) / kSyncs);
+  std::printf("  \"barrier of a block\": %.4f", sync_time(sync_kernel<LocalTeam>, 1, false, counters, words));
+  for (int size = 2; size <= 8 && device.capability >= 90; size *= 2)
+    std::printf(",\n  \"barrier of a cluster of %d\": %.4f", size,
+                sync_time(sync_kernel<ClusterTeam>, size, false, counters, words));
+  for (int size : {2, 8, 32, 128, most})
+    if (size <= most)
+      std::printf(",\n  \"barrier of %d blocks of the grid\": %.4f", size,
+                  sync_time(sync_kernel<GridTeam>, size, true, counters, words));
+  std::printf("\n}\n");
+}

@@ -1,0 +1,41 @@
+// Bounds of a row's normaliser, from exponentials that are cheaper than those of its mass (mass.h). A test that comes
+// out the same at both ends needs no mass (docs/noise.md, "Bounds before masses").
+#pragma once
+
+#include "mass.h"
+
+SPECDEC_BEGIN
+
+// 2^f for f in [0, 1] to a relative error of 0.0017249: a minimax polynomial.
+template <class Float>
+SPECDEC_HD Float about_exp2_fraction(Float f) {
+  return fma(fma(Float(0x1.59482ap-2f), f, Float(0x1.50b5cap-1f)), f, Float(0x1.007104p+0f));
+}
+
+// The logarithm of a sum of such exponentials differs from that of the row's mass by at most this. Beside the
+// polynomial's error it covers that of the mass and the roundings of all sums, logarithms and probabilities. The second
+// part is for the rounding of the logits, of which `largest` is the largest, divided by T.
+SPECDEC_HD float log_sum_error(float largest) { return 1.9e-3f + 4e-7f * magnitude(largest); }
+
+// The weights of a tile add up to about sum * 2^whole, where `whole` is an integer; -inf if nothing has weight.
+struct BoundTile {
+  float sum, whole;
+};
+
+constexpr float kLargestBounded = 1e6f;  // no bounds of rows whose largest x is above it, or below its negative
+
+// Of a row, from all of its tiles; `largest` is its largest x. The sum is in double: there is no error worth a bound.
+SPECDEC_HD LogSumExp about_log_sum_exp(const BoundTile* tiles, int32_t count, float largest) {
+  float whole = -kInfinity;
+  for (int32_t tile = 0; tile < count; ++tile) whole = max(tiles[tile].whole, whole);
+  double sum = 0.0;
+  for (int32_t tile = 0; tile < count; ++tile) {
+    const float exponent = tiles[tile].whole - whole;
+    if (!(exponent >= -126.0f)) continue;
+    sum += tiles[tile].sum * from_bits(static_cast<uint32_t>(127 + static_cast<int>(exponent)) << 23);
+  }
+  const double base = whole * 0.69314718055994530942 - largest;
+  return {largest, static_cast<float>(base + log(static_cast<float>(sum)))};
+}
+
+SPECDEC_END

@@ -1,0 +1,93 @@
+"""Rejection on the CPU decides most drafts, and draws most residuals, by bounds of the normalisers. It decides as their
+exact masses do, and takes few of these."""
+
+import math
+
+import pytest
+import torch
+
+from specdec_kernels import _C, backend, verify_chain, verify_tree
+from tests.support.cases import adversarial_pairs, chain_call, seeds
+
+# Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00172.
+TOO_LARGE, TOO_SMALL = 0.7155 * math.log(2), 0.2195 * math.log(2)
+REQUESTS = 8192
+
+
+@pytest.fixture(params=_C.isas(), autouse=True)
+def isa(request):
+    before = _C.isa()
+    _C.set_isa(request.param)
+    with backend("cpu"):
+        yield
+    _C.set_isa(before)
+
+
+def weighed(call):
+    """The results of a call, and how many rows it took the mass of."""
+    before = _C.weighed_rows()
+    return call(), _C.weighed_rows() - before
+
+
+def with_nan(rows):
+    """The same law, but a NaN after the last token: no bounds are taken of such a row."""
+    return torch.nn.functional.pad(rows, (0, 1), value=math.nan)
+
+
+def verdicts(target, draft, draft_tokens, **options):
+    """Tokens and lengths by bounds, and by masses; and how many rows were weighed for each."""
+    call = {"draft_tokens": draft_tokens, "seed": seeds(len(target)), "position": 5} | options
+    return [
+        weighed(lambda rows=rows: verify_chain(target=rows(target), draft=rows(draft), **call))
+        for rows in (lambda rows: rows, with_nan)
+    ]
+
+
+def assert_same_decisions(by_bounds, by_masses):
+    assert torch.equal(by_bounds.tokens, by_masses.tokens)
+    assert torch.equal(by_bounds.num_accepted, by_masses.num_accepted)
+
+
+@pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMALL), (TOO_SMALL, TOO_LARGE)])
+def test_coins_at_the_edge(of_target, of_draft):
+    """p / q is 1/2, and its bounds are off by 0.0034 of that: some coins lie between. A flat row has the error
+    of one exponential. Bounds closer than 0.0017 would decide some of those coins wrongly."""
+    target = torch.full((REQUESTS, 2, 128), of_target)
+    draft = torch.full((REQUESTS, 1, 128), of_draft)
+    draft[..., 1::2] = -torch.inf
+    tokens = torch.zeros(REQUESTS, 1, dtype=torch.long)
+    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens)
+    assert_same_decisions(by_bounds, by_masses)
+    assert 10 < few < 200 < REQUESTS < all_rows
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0, 30.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_decisions_are_those_of_masses(dtype, temperature):
+    """Also of residuals, whose weights have bounds on both sides; and few rows are weighed."""
+    call = chain_call(1, requests=256, vocabulary=2111, dtype=dtype) | {"temperature": temperature}
+    (by_bounds, few), (by_masses, all_rows) = verdicts(**call)
+    assert_same_decisions(by_bounds, by_masses)
+    assert few < (0.15 if temperature == 0.05 else 0.05) * all_rows
+
+
+@pytest.mark.parametrize("size", [1, 65, 2049])
+def test_hard_rows(size):
+    target, draft = adversarial_pairs(size)
+    target, draft = target[:, None].expand(-1, 2, -1), draft[:, None]
+    tokens = torch.arange(len(draft))[:, None] % size
+    for options in ({}, {"draft_prob": 0.3}, {"epsilon": 0.1}, {"temperature": 1e-3}, {"temperature": 1e6}):
+        (by_bounds, _), (by_masses, _) = verdicts(target, draft, tokens, **options)
+        assert_same_decisions(by_bounds, by_masses)
+
+
+def test_one_hot_drafts_and_trees_are_tested_by_bounds():
+    call = chain_call(2, requests=64, vocabulary=300)
+    target, tokens, noise = call["target"], call["draft_tokens"], {"seed": seeds(64), "position": 5}
+    _, rows = weighed(lambda: verify_chain(tokens, target, **noise))
+    assert rows <= 3
+    nodes = torch.cat([torch.full((64, 1), -1), tokens], -1)
+    draft = torch.cat([call["draft"], call["draft"][:, :1]], 1)
+    verdict, rows = weighed(lambda: verify_tree(nodes, target, draft, parents=torch.arange(-1, 4), **noise))
+    assert rows <= 6
+    assert_same_decisions(verdict, verify_chain(tokens, target, call["draft"], **noise))
