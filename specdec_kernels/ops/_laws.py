@@ -73,11 +73,8 @@ def _rules(name, top_p_after, ties, at_temperature):
 
 def filters_of(law):
     """The names of a Law's filters that may be on: those that are tensors, or numbers that do not mean off."""
-    return [
-        name
-        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
-        if isinstance(value := getattr(law, name), torch.Tensor) or value != off
-    ]
+    filters = (("top_k", law.top_k, 0), ("top_p", law.top_p, 1.0), ("min_p", law.min_p, 0.0))
+    return [name for name, value, off in filters if isinstance(value, torch.Tensor) or value != off]
 
 
 def check_no_draft(**arguments):
