@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -115,7 +115,7 @@ def chain_speculative_sampling(
     batch, slots = drafts.shape
     _check_counter("maybe_output_accepted_token_num", maybe_output_accepted_token_num, batch)
     _check_counter("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, batch)
-    noise = _noise(batch, target.device, generator, seed, offset, stride=slots + 1)
+    noise = _noise(target, batch, generator, seed, offset, stride=slots + 1)
     verdict = specdec.verify_chain(drafts, target, draft, space="probs", **noise._asdict())
     accepted = _passed(drafts, target, draft, verdict, noise)
     if maybe_output_accepted_token_num is not None:
@@ -135,7 +135,7 @@ def _passed(
     index = known.unsqueeze(-1)
     q, p = draft.gather(-1, index).squeeze(-1), target[:, :slots].gather(-1, index).squeeze(-1)
     seed, nonce = (x.unsqueeze(-1) if isinstance(x, torch.Tensor) else x for x in (noise.seed, noise.nonce))
-    coins = specdec.coin(seed, _slots(*drafts.shape, drafts.device), nonce=nonce)
+    coins = specdec.coin(seed, _kept(_slots, drafts, *drafts.shape), nonce=nonce)
     behind = (verdict.tokens[:, :slots] < 0) & (known == drafts)
     return (behind & (coins * q < p)).sum(1, dtype=torch.int32).add_(verdict.num_accepted)
 
@@ -423,18 +423,18 @@ def _drawn(
             raise TypeError(f"indices: expected int32 or int64 [B]; got {indices.dtype} {list(indices.shape)}")
         dtype, rows = indices.dtype, rows[indices]
         sampling = Sampling(*(x[indices] if isinstance(x, torch.Tensor) and len(x) > 1 else x for x in sampling))
-    noise = _noise(len(rows), rows.device, generator, seed, offset)
+    noise = _noise(rows, len(rows), generator, seed, offset)
     status = torch.empty(len(rows), dtype=torch.int32, device=rows.device) if return_valid else None
     tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise._asdict()).to(dtype)
     return tokens if status is None else (tokens, status == 0)
 
 
 def _noise(
-    rows: int, device: torch.device, generator: torch.Generator | None, seed: Counter | None, offset: Counter | None,
+    like: torch.Tensor, rows: int, generator: torch.Generator | None, seed: Counter | None, offset: Counter | None,
     stride: int = 1,
 ) -> Noise:  # fmt: skip
     """Noise of its own for each row, `stride` positions long."""
-    position = _positions(rows, stride, device)
+    position, device = _kept(_positions, like, rows, stride), like.device
     if seed is None or offset is None:
         return Noise(seed_of(generator, device), position, 0)
     if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
@@ -444,7 +444,6 @@ def _noise(
     return Noise(mixed(seed, offset // WORD), position, offset % WORD)
 
 
-# Kept, so that a step of a running engine makes none.
 @functools.lru_cache(maxsize=64)
 def _positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
     """int64 [rows]: where the positions of each row begin."""
@@ -454,7 +453,13 @@ def _positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
 @functools.lru_cache(maxsize=64)
 def _slots(rows: int, slots: int, device: torch.device) -> torch.Tensor:
     """int64 [rows, slots]: the positions of the slots of each row, which has one more."""
-    return _positions(rows, slots + 1, device)[:, None] + torch.arange(slots, device=device)
+    return torch.arange(0, rows * (slots + 1), slots + 1, device=device)[:, None] + torch.arange(slots, device=device)
+
+
+def _kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """Kept, so that a step of a running engine makes none; but tensors of a compiler are not for others."""
+    plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
+    return (made if plain else made.__wrapped__)(*sizes, like.device)
 
 
 def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:

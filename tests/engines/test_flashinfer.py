@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from specdec_kernels import Sampling
 from specdec_kernels.engines import flashinfer
@@ -190,6 +191,22 @@ class TestSeeds:
         torch.manual_seed(1)
         assert torch.equal(first, draw())
         assert torch.equal(second, draw(seed=3))  # half a pair is none
+
+
+@pytest.mark.parametrize("name", ["chain", "top"])
+def test_compiles_to_one_graph(name):
+    """With seeds, too, which FlashInfer's op cannot."""
+    torch.compiler.reset()
+    draw, seeds = DRAWS[name], dict(seed=torch.tensor([7]), offset=torch.tensor([5]))
+    assert torch.equal(torch.compile(draw, fullgraph=True, backend="eager")(**seeds), draw(**seeds))
+
+
+def test_nothing_is_kept_of_a_fake_call():
+    flashinfer._positions.cache_clear()
+    with FakeTensorMode():
+        found = flashinfer.sampling_from_logits(torch.randn(7, 9), seed=1, offset=0)
+    assert found.shape == (7,)
+    assert flashinfer._positions.cache_info().currsize == 0
 
 
 ROWS = torch.tensor([
