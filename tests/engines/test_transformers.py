@@ -100,7 +100,8 @@ class TestGenerate:
         target = pair[0]
         batch = padded(target)
         strings = StoppingCriteriaList([StopStringCriteria(target.tokenizer, ["re", ","])])
-        for ends in (dict(eos_token_id=[32, 257]), dict(stopping_criteria=strings)):
+        tokens = dict(eos_token_id=[32, 257])
+        for ends in (tokens, tokens | dict(no_repeat_ngram_size=2), dict(stopping_criteria=strings)):
             own = target.model.generate(**batch, max_new_tokens=NEW, do_sample=False, **ends)
             assert (own[:, -1] == PAD).any()
             for method in METHODS:
