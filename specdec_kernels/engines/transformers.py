@@ -80,7 +80,7 @@ def generate(
         Where drafts come from instead, for instance a ``NgramDrafter``. ``prompt_lookup_num_tokens`` makes one.
     draft_prob, policy, tree, replacement : optional
         As in `specdec_kernels.generate`.
-    model_kwargs
+    **model_kwargs : optional
         ``attention_mask`` and ``position_ids``; a cache that is empty is not used.
 
     Returns
@@ -114,6 +114,7 @@ def generate(
     """
     parts = importlib.import_module("specdec_kernels.engines._transformers")
     from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, TreePolicy, arguments, loop
+    from specdec_kernels.generate.noise import on_device
 
     given = _given_to_generate(sys._getframe(1))
     assistant_model, streamer = (
@@ -142,8 +143,7 @@ def generate(
 
     policy = arguments.policy_of(drafter, lookup or 4 if k is None else k, draft_prob, policy, tree)
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
-    sampling = arguments.sampling_of(None, shaping.sampling, len(texts))
-    sampling = sampling._replace(temperature=sampling.temperature.to(target.device))
+    sampling = on_device(arguments.sampling_of(None, shaping.sampling, len(texts)), target.device)
     record = arguments.record_of(TextEdits(repetition=shaping.repetition), texts, target)
     seeds = arguments.spread_seed(seed_of(None, torch.device("cpu")) if seed is None else seed, len(texts))
     models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
@@ -258,8 +258,9 @@ def speculative_sampling(
     """Verify a chain: ``transformers.generation.utils._speculative_sampling``, by `verify_chain`.
 
     The law is the target's, as transformers'. A residual without mass is no error: the token comes from the target.
-    Drafts must be drawn from the softmax of `candidate_logits`; transformers' ``SinglePositionMultiTokenCandidate``
-    generator drafts the argmax, so that its law is wrong with either function.
+    Drafts must be drawn from the softmax of `candidate_logits`; transformers' own
+    ``SinglePositionMultiTokenCandidateGenerator`` (Gemma 4 assistants) drafts the argmax instead: the law is then
+    wrong, with either function.
 
     Parameters
     ----------

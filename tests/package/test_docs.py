@@ -109,7 +109,7 @@ def own_docstrings(module):
                 yield from ((f"{name}.{part}", member.__doc__) for part, member in parts)
 
 
-@pytest.mark.parametrize("package", ["generate", "studies", "theory", "trees"])
+@pytest.mark.parametrize("package", ["engines", "generate", "studies", "theory", "trees"])
 def test_docstrings_are_of_the_form_that_the_site_reads(package):
     """Else it shows a description as a type, and an example as a quotation."""
     pytest.importorskip("transformers")
