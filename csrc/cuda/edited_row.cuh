@@ -1,4 +1,4 @@
-// Rows of a target's logits with edits (specdec/edit.h), which are applied as elements are loaded. So nothing that looks
+// Rows of a target's logits with edits (specdec/edit.h), applied as elements are loaded. So nothing that looks
 // through a row knows of them, and nothing as long as a row is written. Edited elements are float32, whatever the row's
 // type. A warp therefore reads such a row as if it were one of float32, eight bytes a load if it holds 16-bit elements.
 //

@@ -43,7 +43,12 @@ def key(row):
     return row["kernel"], row["dtype"], row["space"], row["arch"]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx942"])
+SLOW = pytest.mark.slow  # minutes each
+
+
+@pytest.mark.parametrize(
+    "arch", [pytest.param("sm_80", marks=SLOW), "sm_90", pytest.param("sm_100", marks=SLOW), "gfx942"]
+)
 def test_kernels_compile(arch, tmp_path):
     committed = {key(row): row for row in json.loads(TABLE.read_text())}
     found = ahead_of_time(arch, cache=tmp_path)
