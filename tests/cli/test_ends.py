@@ -168,6 +168,8 @@ def test_interrupts_show_no_traceback():
     with subprocess.Popen(
         [*PROGRAM, "generate", "--max-new-tokens", "500", "--method", "plain"], env=ALONE, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A shell's job in the background ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as program:  # fmt: skip
         begun = program.stdout.read(10)
         program.send_signal(signal.SIGINT)
