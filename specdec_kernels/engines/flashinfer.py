@@ -457,8 +457,11 @@ def _slots(rows: int, slots: int, device: torch.device) -> torch.Tensor:
 
 
 def _kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-    """Kept, so that a step of a running engine makes none; but tensors of a compiler are not for others."""
+    """Kept, so that a step of a running engine makes none. Tensors of a compiler are not for others, nor those of a
+    graph's capture, which get their values when it is replayed.
+    """
     plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
+    plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
     return (made if plain else made.__wrapped__)(*sizes, like.device)
 
 

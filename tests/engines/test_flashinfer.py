@@ -384,3 +384,17 @@ def test_install(monkeypatch):
     assert all(getattr(sampling, name) is value for name, value in own.items())
     assert all(getattr(package, name) is own[name] for name in names)
     flashinfer.uninstall()
+
+
+def test_what_a_capture_makes_is_not_kept(monkeypatch):
+    """It gets its values when the graph is replayed, and a call outside of it would read what is there before."""
+    made = flashinfer._positions
+    made.cache_clear()
+    capturing = types.SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(flashinfer, "type", lambda x: torch.Tensor, raising=False)
+    assert flashinfer._kept(made, capturing, 3, 2).tolist() == [0, 2, 4]
+    assert made.cache_info().currsize == 0
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    flashinfer._kept(made, capturing, 3, 2)
+    assert made.cache_info().currsize == 1
