@@ -7,8 +7,6 @@ namespace cuda {
 
 namespace {
 
-constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the weight of a row's largest
-
 struct CutoffArguments {
   CutoffParams p;
   TeamRoom team;
