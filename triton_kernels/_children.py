@@ -11,8 +11,10 @@ from specdec_kernels.triton_kernels._math import (
     accept_coin,
     accepts,
     any_of,
+    of_units,
     residual_weight,
     share_left,
+    unit_sums,
 )
 from specdec_kernels.triton_kernels._races import without_children
 from specdec_kernels.triton_kernels._rows import (
@@ -31,14 +33,13 @@ MASS_PART = tl.constexpr(1024)  # tokens at once of a pass for masses
 def masses(
     target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, marks, TILE: tl.constexpr
 ):  # fmt: skip
-    """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
+    """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program.
 
-    These are sums of floats: unlike p and q, they may differ from another backend's in their last bits.
     ``marks`` has the bits of the parts, modulo 64, in which children have tokens.
     """
     PART: tl.constexpr = min(MASS_PART, TILE)
     GROUPS: tl.constexpr = PART // GROUP
-    left, untried = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
+    left, untried = tl.zeros([GROUPS], tl.int64), tl.zeros([GROUPS], tl.int64)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
     for at in range(0, target.columns, PART):
@@ -54,16 +55,16 @@ def masses(
         if draft_law.inverse is None:
             bad = bad | unclean_groups(y, group_tops(y), draft_law)
             q_all += tl.sum(q, axis=1)
-        left += tl.sum(residual_weight(p, taken * q), axis=1)
+        left += unit_sums(residual_weight(p, taken * q))
         if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
             q = without_children(q, start, 0.0, children, PART)
-        untried += tl.sum(q, axis=1)
+        untried += unit_sums(q)
     unfit = any_of(bad) > 0
     if target_law.inverse is None:
         unfit = unfit | (any_of(p_all > 0.0) == 0)
     if draft_law.inverse is None:
         unfit = unfit | (any_of(q_all > 0.0) == 0)
-    return tl.sum(left, axis=0), tl.sum(untried, axis=0), tl.where(unfit, NON_FINITE, 0)
+    return of_units(tl.sum(left, axis=0)), of_units(tl.sum(untried, axis=0)), tl.where(unfit, NON_FINITE, 0)
 
 
 @triton.jit

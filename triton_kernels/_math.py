@@ -203,6 +203,27 @@ def tile_mass(units, tile_below_max):
     return (units * (q >> 9).to(tl.int64)) >> (tl.minimum(n, 53) + 10).to(tl.int64)
 
 
+@triton.jit
+def of_units(units):
+    """A sum of whole numbers of 2^-42, int64, as float32."""
+    return units.to(tl.float32) * 2.0**-42
+
+
+@triton.jit
+def unit_sums(w):
+    """Sums [rows], int64, of a block [rows, columns] of weights, each clipped at 1 and rounded to a multiple of 2^-42.
+
+    Rounding takes two float32 steps, to 2^-20 and what is left to 2^-42, so that no token needs 64 bits. A row of 512
+    columns fits.
+    """
+    w = tl.minimum(w, 1.0)
+    coarse = w + 12.0  # its last bit is 2^-20
+    fine = (w - (coarse - 12.0)) + 1.5 * 2.0**-19  # its last bit is 2^-42
+    coarse = tl.sum(coarse.to(tl.int32, bitcast=True) - 0x41400000, axis=1)  # the bits of 12
+    fine = tl.sum(fine.to(tl.int32, bitcast=True) - 0x36400000, axis=1)  # those of 1.5 * 2^-19
+    return (coarse.to(tl.int64) << 22) + fine.to(tl.int64)
+
+
 # softmax.h, race.h, residual.h, accept.h
 
 
@@ -238,7 +259,7 @@ def slack(a, b):
 @triton.jit
 def log_sum_of(mass):
     """The log of the sum of a row's weights, in units of the largest."""
-    return log(mass.to(tl.float32) * 2.0**-42)
+    return log(of_units(mass))
 
 
 @triton.jit
