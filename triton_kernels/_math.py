@@ -315,6 +315,35 @@ def accepts(coin, p, drafted, epsilon):
     return (drafted > 0.0) & (coin * drafted < p + epsilon)
 
 
+# traversal.h
+
+
+@triton.jit
+def child_weight(weight, p, q, taken, share):
+    """The weight of a token under a node: weight p^m / q^m, at most 1."""
+    drafted = share * q
+    ratio = tl.div_rn(residual_weight(p, taken * q), tl.where(drafted > 0.0, drafted, 1.0))
+    return tl.where(drafted > 0.0, tl.minimum(weight * ratio, 1.0), 0.0)
+
+
+@triton.jit
+def taken_after(taken, share, weight):
+    return tl.minimum(taken + tl.div_rn(share, weight), LARGEST)
+
+
+@triton.jit
+def weight_after(weight, before, left):
+    """The weight of a node after a child of it was taken off, which left so much."""
+    s = weight * tl.where(before >= SMALLEST, tl.div_rn(left, tl.maximum(before, SMALLEST)), 0.0)
+    return tl.where(weight >= 1.0, 1.0, tl.div_rn(s, s + (1.0 - weight)))
+
+
+@triton.jit
+def untried_after(untried, p):
+    """The mass of p on tokens not tried, once a certain draft of probability p was."""
+    return tl.maximum(untried - tl.maximum(p, 0.0), 0.0)
+
+
 # chain.h
 
 
