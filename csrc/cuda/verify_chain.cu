@@ -43,6 +43,7 @@ struct WinnerOps {
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
     if (lane_id() == 0) verdict.put(depth, node, token);
   }
+  __device__ void enter(int32_t, int32_t, int32_t) const {}
 };
 
 // Can the walk come to the row of `node`? Only if every draft before it can be accepted.
@@ -138,7 +139,7 @@ using ChainArguments = WalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
-  walk_request<ChainRequest, Team, kRowsAtOnce>(a);
+  walk_request<ChainRequest, Team>(a);
 }
 
 using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
@@ -146,14 +147,14 @@ using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_chain_kernel(const FilteredChainArguments a) {
-  walk_request<ChainRequest, Team, 1, RowFilters>(a);
+  walk_request<ChainRequest, Team, RowFilters>(a);
 }
 
 using EditedChainArguments = EditedWalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_chain_kernel(const EditedChainArguments a) {
-  walk_request<ChainRequest, Team, 1, EditedFilters>(a);
+  walk_request<ChainRequest, Team, EditedFilters>(a);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -178,11 +179,12 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1);
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
-  const TeamPlan plan = walk_plan(shape, p.batch(), places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
+  const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
+  const size_t shared = keep_rows(a, plan.shared_bytes());
   return launch_teams(chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, plan, device, a,
-                      plan.shared_bytes(), stream);
+                      shared, stream);
 }
 
 cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
@@ -210,12 +212,12 @@ cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, co
   const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
   const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited);
   const CutPlan cut = cut_plan(shape, p.batch(), target, p.draft.data ? draft : target);
-  const TeamPlan plan = walk_plan(shape, p.batch(), cut.items);
+  const TeamPlan plan = walk_plan(shape, p, cut.items);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   EditedChainArguments a = {{walk_arguments(p), cut.room}, 0};
   use_room(a, plan, room);
   a.cut.at = plan.shared_bytes();
-  a.drafted_at = a.cut.at + cut.shared_bytes();
+  a.drafted_at = keep_rows(a, a.cut.at + cut.shared_bytes());
   if (edited)
     return launch_teams(edited_chain_kernel<LocalTeam>, edited_chain_kernel<GridTeam>, plan, device, a,
                         a.drafted_at + bytes_of_drafts(p), stream);

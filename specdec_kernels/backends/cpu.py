@@ -20,9 +20,3 @@ use_torch(_C)
 _C.use_threads(torch.get_num_threads)
 recalls = {name: getattr(_C, f"recall_{name}") for name in _HAS}
 globals().update({name: getattr(_C, name) for name in _HAS})
-
-
-def unsupported(op, call):
-    """Why this backend cannot do a call, or None."""
-    method = getattr(call, "method", None)
-    return f"it has no method={method!r} yet" if method in ("block", "traversal") else None
