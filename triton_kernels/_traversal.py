@@ -106,7 +106,7 @@ def traverse(
                 flags |= of_both | unfit
                 weight = weight_after(weight, left, rest)
                 left = rest
-                goes_on = goes_on & (weight >= SMALLEST)
+        goes_on = goes_on & (weight >= SMALLEST)
 
         gone = node + 0  # what may be taken off now
         own_p = other
