@@ -15,9 +15,3 @@ def unavailable():
     if INTERPRETED or torch.cuda.device_count() > 0:
         return None
     return "no GPU; on a CPU set TRITON_INTERPRET=1 before specdec_kernels.triton_kernels is first imported"
-
-
-def unsupported(op, call):
-    """Why this backend cannot do a call, or None."""
-    method = getattr(call, "method", None)
-    return f"it has no method={method!r} yet" if method in ("block", "traversal") else None
