@@ -129,8 +129,8 @@ inline int multiprocessors_of(cudaStream_t stream, int all) {
   static const auto driver = [](const char* name) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion(name, &found, 12050, cudaEnableDefault, &result) != cudaSuccess) found = nullptr;
-    return found;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12050, cudaEnableDefault, &result);
+    return e == cudaSuccess ? found : nullptr;
   };
   static const auto green_of = reinterpret_cast<CUresult (*)(CUstream, CUgreenCtx*)>(driver("cuStreamGetGreenCtx"));
   static const auto green_has =

@@ -112,8 +112,8 @@ cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStre
     if (has_filters(p))
       return launch_teams(filtered_overlap_kernel<LocalTeam>, filtered_overlap_kernel<ClusterTeam>,
                           filtered_overlap_kernel<GridTeam>, plan, device, a, shared, stream);
-    return launch_teams<OverlapArguments>(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>, overlap_kernel<GridTeam>, plan,
-                                     device, a, plan.shared_bytes(), stream);
+    return launch_teams<OverlapArguments>(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>,
+                                          overlap_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
   });
 }
 

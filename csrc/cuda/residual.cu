@@ -160,8 +160,8 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
     if (has_filters(p))
       return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
                           filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
-    return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>, plan,
-                                     device, a, plan.shared_bytes(), stream);
+    return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
+                                          residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
   });
 }
 
