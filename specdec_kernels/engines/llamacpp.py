@@ -11,9 +11,9 @@ Nothing is replaced in llama.cpp, so there is nothing to install. For C++ see ``
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ class LlamaModel:
         self.tokenizer = None if lib.llama_vocab_type(self.vocab) == lib.LLAMA_VOCAB_TYPE_NONE else _Text(llama)
         self.spare: list[Context] = []
 
-    @cached_property
+    @functools.cached_property
     def eos_token_ids(self) -> set[int]:
         """The tokens that end a generation (``llama_vocab_is_eog``)."""
         ends = importlib.import_module("llama_cpp").llama_vocab_is_eog
@@ -108,14 +108,13 @@ class LlamaModel:
 
 
 class _Text:
-    """A tokenizer's way back to text."""
+    """A tokenizer's way back to text, without special tokens. Each token's bytes are asked for once."""
 
     def __init__(self, llama: Llama) -> None:
-        self.llama = llama
+        self.piece = functools.cache(lambda token: llama.detokenize([token]))
 
     def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
-        found = self.llama.detokenize(tokens, special=not skip_special_tokens)
-        return found.decode(errors="replace")
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
 
 
 class LlamaDrafter(ModelDrafter):

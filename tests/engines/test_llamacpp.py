@@ -184,6 +184,12 @@ class TestContexts:
         assert len(seen) > 2
         assert all(seen)
 
+    def test_a_text_that_has_ended_is_forgotten(self):
+        reader = LlamaModel(pair()[0]).reader(3, 8)
+        reader.read(torch.tensor([[1, 2], [3, 4], [0, 1]]), [2, 2, 2], rows=1)
+        reader.keep([1])
+        assert [cell[1] for cell in reader.context.pointer.cells] == [3, 4]
+
     def test_a_tree_with_more_leaves_than_spare_sequences(self):
         target, draft = pair()
         assert texts(PROMPTS, target, draft, **WAYS["wide tree"]) == texts(PROMPTS, target, method="plain")
