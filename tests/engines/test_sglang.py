@@ -29,7 +29,7 @@ def links(first, sibling, batch):
 def outputs(batch, nodes=NODES, width=4):
     return {
         "predicts": torch.zeros(batch * nodes, dtype=torch.int32),
-        "accept_index": torch.full((batch, width), -1, dtype=torch.int32),
+        "accept_index": torch.full((batch, width), -77, dtype=torch.int32),
         "accept_token_num": torch.full((batch,), -77, dtype=torch.int32),
     }
 
@@ -140,6 +140,9 @@ class TestTree:
         assert_law(first, rows[0, 0])
         more = path[:, 1] >= 0
         assert_law(flat[path[more, 1]], rows[0, 0])
+        short = trees(MANY, target_probs=rows, candidates=tokens, **outputs(MANY, width=1))  # nothing is tried
+        sglang.tree_speculative_sampling_target_only(**short)
+        assert_law(short["predicts"].view(MANY, NODES)[:, 0], rows[0, 0])
         lenient = trees(MANY, target_probs=rows, candidates=tokens, threshold_acc=0.5)
         sglang.tree_speculative_sampling_target_only(**lenient)
         assert not follows_law(lenient["predicts"].view(MANY, NODES)[:, 0], rows[0, 0])
@@ -253,7 +256,7 @@ class TestChain:
         num, tokens = given["accept_token_num"].long(), given["predicts"].view(MANY, 3)
         assert num.max() <= min(width, 3) - 1
         assert_law(tokens[:, 0], P)
-        assert torch.equal(given["accept_index"] >= 0, torch.arange(width) <= num[:, None])
+        assert torch.equal(given["accept_index"] != -1, torch.arange(width) <= num[:, None])
         row = torch.arange(MANY)
         assert torch.equal(given["accept_index"][row, num], (3 * row + num).int())
         if width >= 3:
@@ -345,6 +348,14 @@ class TestBuild:
         assert sibling[0].tolist() == [-1, 2, -1, -1, -1, -1]
         assert mask.view(2, 6, 6)[0, 3].tolist() == [False, False, False, True, False, False]
         assert torch.equal(positions[1], 3 + torch.arange(6))
+
+    def test_a_node_before_its_parent(self):
+        """It is in no tree, as if its parent had not been selected."""
+        parents, selected = self.numbers()
+        selected[1, :2] = torch.tensor([2, 0])
+        positions, (_, first, _) = self.build(sglang.QLEN_ONLY, torch.zeros(72).bool(), parents, selected)
+        assert positions[1].tolist() == [3, 3, 4, 4, 5, 6]
+        assert first[1].tolist() == [2, 3, -1, 4, 5, -1]
 
     def test_refused(self):
         with pytest.raises(ValueError, match="tree_mask_mode: expected 0, 1 or 2; got 3"):

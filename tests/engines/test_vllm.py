@@ -32,7 +32,7 @@ def arguments(counts, slots, drafts, places, capacity=None):
     cu = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
     local = torch.cat([torch.arange(count) for count in counts.tolist()])
     request = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    sampled = torch.full((len(local),), 77)
+    sampled = torch.zeros(len(local), dtype=torch.int64)  # a token that would be accepted, where no draft is
     later = local > 0
     sampled[later] = drafts[request[later], local[later] - 1]
     draft_logits = torch.full((capacity, K, 4), torch.nan)
