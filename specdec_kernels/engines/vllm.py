@@ -165,16 +165,15 @@ def verify(
         first = pos[::per_request]
         if "draft" in laws:
             laws["draft"] = draft_logits[:, : per_request - 1]
-    tokens = torch.empty(batch, steps + 1, dtype=torch.int64, device=logits.device)
     width = steps if per_request is None else per_request - 1
     if width < steps:
-        tokens.fill_(-1)
-    status = torch.empty(2, batch, dtype=torch.int32, device=logits.device)
+        tokens = torch.full((batch, steps + 1), -1, device=logits.device)
+        numbers = torch.empty(2, batch, dtype=torch.int32, device=logits.device)
+        laws["out"] = tokens[:, : width + 1], *numbers
     verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, position=positions(first, idx_mapping, seed), request_index=idx_mapping.int(),
-        out=(tokens[:, : width + 1], *status), **laws,
-    )  # fmt: skip
-    return tokens, verdict.num_accepted.add_(1)
+        drafts, logits, seed=seed, position=positions(first, idx_mapping, seed), request_index=idx_mapping.int(), **laws
+    )
+    return verdict.tokens if width == steps else tokens, verdict.num_accepted.add_(1)
 
 
 def positions(first: torch.Tensor, idx_mapping: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
