@@ -277,8 +277,9 @@ void check_race(RaceParams& p, int64_t most) {
   check_edits(p);
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.rows.vocab);
   if (p.draft_map.data && p.edits.on()) refuse("edits", "none with draft_map", "some");
-  // What a filter keeps is a question to the whole vocabulary.
-  if (p.law.rules & kFiltered) equal(FIELD(rows.first_token), 0);
+  if (p.scores.data) contiguous(FIELD(scores), p.count(), p.tokens.columns);
+  // What a filter keeps is a question to the whole vocabulary, unless the caller says that the row is a part of one.
+  if (p.law.rules & kFiltered && !p.scores.data) equal(FIELD(rows.first_token), 0);
 }
 
 // What residual and overlap have in common: each row of the target beside one of the draft.

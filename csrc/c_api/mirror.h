@@ -73,7 +73,8 @@ SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, dra
              status)
 SPECDEC_SAME(specdec_verify_tree_params, TreeParams, draft_tokens, parents, target, draft, draft_map, request_index,
              method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status)
-SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status)
+SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status,
+             scores)
 SPECDEC_SAME(specdec_residual_params, ResidualParams, target, draft, draft_map, request_index, target_law, draft_law,
              edits, draft_prob, epsilon, probs, mass, status)
 SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, request_index, target_law, draft_law,

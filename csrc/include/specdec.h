@@ -281,6 +281,7 @@ typedef struct specdec_race_params {
   specdec_noise noise;
   specdec_output_i64 tokens; /* [R, k] */
   specdec_output_i32 status; /* [R], optional */
+  specdec_output_f32 scores; /* [R, k] for parts of rows, whose candidates are compared later; else NULL */
 } specdec_race_params;
 typedef specdec_race_params specdec_race_sample_params;
 typedef specdec_race_params specdec_race_topk_params;

@@ -1,8 +1,9 @@
 // Plain parameter structs, one per op, shared by every C++ backend. Strides are in elements. Pointers are to host or
 // device memory, whichever the backend runs on. Plain types: the same in every copy of the CPU kernels.
 //
-// A struct's `fields()` are the op's arguments in the order of its declaration in specdec_kernels/ops. Calls from
-// Python are read by the types of these fields (csrc/bindings.h). So an argument is named once here and once there.
+// A struct's `fields()`, or its `arguments()` where it has them, are the op's arguments in the order of its declaration
+// in specdec_kernels/ops. Calls from Python are read by the types of these fields (csrc/bindings.h). So an argument is
+// named once here and once there.
 #pragma once
 
 #include <tuple>
@@ -188,7 +189,12 @@ struct RaceParams {
   NoiseParams noise;
   Output<int64_t> tokens;  // [requests * rows, k]
   Output<int32_t> status;  // [requests * rows], may be null
-  auto fields() { return std::tie(rows, draft_map, request_index, law, edits, noise, tokens, status); }
+  Output<float> scores;    // [requests * rows, k]; null: the rows are whole (specdec/partial.h)
+  auto fields() { return std::tie(rows, draft_map, request_index, law, edits, noise, tokens, status, scores); }
+  // A tensor does not say where in the vocabulary it begins, so a call from Python has that apart.
+  auto arguments() {
+    return std::tie(rows, rows.first_token, draft_map, request_index, law, edits, noise, tokens, status, scores);
+  }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
   SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
 };
