@@ -82,7 +82,9 @@ def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
     GROUPS: tl.constexpr = x.shape[0]
     first = first_arrival(a, b)[:, None]
     column = tl.arange(0, GROUP)
-    four = noise.first // 4 + start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+    four = (
+        noise.first // 4 + start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+    )
     w0, w1, w2, w3 = words(noise, four.to(tl.uint32), STREAM + 1)
     second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
     arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))

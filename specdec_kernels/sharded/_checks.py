@@ -7,7 +7,9 @@ def refuse(op, **arguments):
     """Raise for an argument that ops on slices do not take."""
     for name, value in arguments.items():
         if value is not None:
-            raise ValueError(f"{name}: expected None in sharded.{op}, which has no {name} yet; got {inputs.shown(value)}")
+            raise ValueError(
+                f"{name}: expected None in sharded.{op}, which has no {name} yet; got {inputs.shown(value)}"
+            )
 
 
 def written(op, results, out, check, status=None):

@@ -65,11 +65,64 @@ class Requests:
         """seed, position and nonce of each row, and the requests' index as an op on rows takes it."""
         seed, position, nonce = map(self.of_rows, self.noise)
         position = self.step + (position.long() if isinstance(position, torch.Tensor) else position)
-        index = self.index
-        if index is not None and self.request.ndim == 1:  # ragged: each row is a request
-            own = torch.arange(len(self.request), device=index.device, dtype=torch.int32)
-            index = torch.where(index[self.request] >= 0, own, index[self.request])
-        return {"seed": seed, "position": position.expand(self.request.shape), "nonce": nonce, "request_index": index}
+        position = position.expand(self.request.shape)
+        return {"seed": seed, "position": position, "nonce": nonce, "request_index": self.row_index()}
+
+    def row_index(self, index=None):
+        """The requests' index as an op on rows takes it."""
+        index = self.index if index is None else index
+        if index is None or self.request.ndim > 1:
+            return index
+        own = torch.arange(len(self.request), device=index.device, dtype=torch.int32)  # ragged: each row is a request
+        return torch.where(index[self.request] >= 0, own, index[self.request])
+
+    def live(self):
+        """bool [B]."""
+        return torch.ones_like(self.entry, dtype=torch.bool) if self.index is None else self.index >= 0
+
+    # ---- drafts -----------------------------------------------------------------------------------------------------
+
+    def draft_places(self, chains, draft):
+        """The row of each draft among all draft rows."""
+        if chains.cu_drafts is not None:
+            return torch.arange(len(draft), device=draft.device)
+        slots = draft.shape[1]
+        return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
+
+    def of_draft_rows(self, chains, draft, x):
+        """A number of entries for each draft row."""
+        if not isinstance(x, torch.Tensor) or x.ndim == 0:
+            return x
+        return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
+
+    def draft_temperature(self, draft, x):
+        return {} if draft is None else {"draft_sampling": Sampling(self.of_requests(x))}
+
+    def greedy(self, temperature):
+        return Greedy(self, self.of_requests(temperature))
+
+
+class Greedy:
+    """Which requests have temperature 0."""
+
+    def __init__(self, requests, temperature):
+        self._all, self.any_may_be = requests, isinstance(temperature, torch.Tensor)
+        self.requests = torch.zeros(requests.batch, dtype=torch.bool, device=requests.request.device)
+        if self.any_may_be:
+            self.requests = self.requests | ~(temperature >= torch.finfo(torch.float32).tiny)
+
+    def of_rows(self, chains):
+        return self.requests[self._all.request]
+
+    def rows(self, chains):
+        """The index of an op that is to read the rows of these alone."""
+        index = torch.arange(self._all.batch, device=self.requests.device, dtype=torch.int32)
+        index = torch.where(self.requests & self._all.live(), index, -1).int()
+        return self._all.row_index(index)
+
+    def temperature(self):
+        """For rows that hold probabilities."""
+        return torch.where(self.requests, 0.0, 1.0) if self.any_may_be else 1.0
 
 
 def any_bits(status, among):

@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from specdec_kernels.ops import _inputs as inputs
 
-TILE = 1024  # tokens: of a mass tile (csrc/include/specdec/mass.h), and sixteen groups of the race
+TILE = 1024  # tokens of a mass tile (csrc/include/specdec/mass.h)
+UNIT = 128  # tokens that share words of a race (csrc/include/specdec/noise.h)
 
 
 class VocabShard:
@@ -20,7 +21,8 @@ class VocabShard:
     vocab : int
         Tokens of the whole vocabulary.
     first_token : int
-        Of this rank's slice: a multiple of 1,024. So a tile of masses, and a group of the race, has one owner.
+        Of this rank's slice: a multiple of 128, so that a group of the race has one owner. ``method="rejection"`` needs
+        a multiple of 1,024, for the same reason: its masses are summed in tiles of so many tokens.
     group : ProcessGroup, optional
         The ranks that share the vocabulary. Default: the default group of ``torch.distributed``.
     debug : bool
@@ -30,7 +32,7 @@ class VocabShard:
     Raises
     ------
     ValueError
-        If ``first_token`` is no multiple of 1,024, or outside of the vocabulary.
+        If ``first_token`` is no multiple of 128, or outside of the vocabulary.
 
     Notes
     -----
@@ -48,9 +50,9 @@ class VocabShard:
     def __init__(self, vocab: int, first_token: int, group=None, *, debug: bool = False) -> None:
         if not inputs.is_int(vocab) or vocab < 1:
             raise ValueError(f"vocab: expected an int of 1 or more; got {vocab!r}")
-        if not inputs.is_int(first_token) or not 0 <= first_token < vocab or first_token % TILE:
+        if not inputs.is_int(first_token) or not 0 <= first_token < vocab or first_token % UNIT:
             raise ValueError(
-                f"first_token: expected a multiple of {TILE:,} inside [0, {vocab}), where a tile of masses begins; "
+                f"first_token: expected a multiple of {UNIT} inside [0, {vocab}), and of {TILE:,} for rejection; "
                 f"got {first_token!r}"
             )
         self.vocab, self.first_token, self.group, self.debug = vocab, first_token, group, debug
@@ -58,16 +60,17 @@ class VocabShard:
 
     @classmethod
     def even(cls, vocab: int, group=None, *, debug: bool = False) -> "VocabShard":
-        """This rank's part of slices that differ by one tile of 1,024 tokens at most."""
+        """This rank's part of slices that differ by one tile of 1,024 tokens at most; of 128 in a small vocabulary."""
         return cls(vocab, cls.bounds(vocab, dist.get_world_size(group))[dist.get_rank(group)], group, debug=debug)
 
     @staticmethod
     def bounds(vocab: int, ranks: int) -> list[int]:
         """Where the even slices of so many ranks begin, and at last ``vocab``."""
-        tiles = -(-vocab // TILE)
-        if tiles < ranks:
-            raise ValueError(f"vocab: expected {TILE:,} tokens for each rank but the last; got {vocab} for {ranks}")
-        return [*(TILE * (tiles * rank // ranks) for rank in range(ranks)), vocab]
+        unit = TILE if vocab > TILE * (ranks - 1) else UNIT
+        units = -(-vocab // unit)
+        if units < ranks:
+            raise ValueError(f"vocab: expected {UNIT} tokens for each rank but the last; got {vocab} for {ranks}")
+        return [*(unit * (units * rank // ranks) for rank in range(ranks)), vocab]
 
     @functools.cached_property
     def ranks(self) -> int:
@@ -79,7 +82,14 @@ class VocabShard:
         if self.ranks == 1 or mine.numel() == 0:
             return mine.unsqueeze(0).expand(self.ranks, *mine.shape)
         every = mine.new_empty((self.ranks, *mine.shape))
-        dist.all_gather_into_tensor(every.flatten(0, 1) if mine.ndim else every, mine, group=self.group)
+        try:
+            dist.all_gather_into_tensor(every.flatten(0, 1), mine, group=self.group)
+        except RuntimeError as error:  # what a backend raises depends on it
+            reason = str(error).strip().split("\n")[0]
+            raise ConnectionError(
+                f"rank {dist.get_rank(self.group)} of {self.ranks} that share a vocabulary has lost another one, or has "
+                f"waited for it past the timeout of the group ({reason})"
+            ) from error
         return every
 
     # ---- checks -----------------------------------------------------------------------------------------------------
@@ -98,6 +108,14 @@ class VocabShard:
         if self.debug:
             self._check_alike(op, rows)
 
+    def check_tiles(self, op):
+        """Whether the slice begins with a tile."""
+        if self.first_token % TILE:
+            raise ValueError(
+                f"shard: expected slices that begin with multiples of {TILE:,} for {op}, which sums tiles of so many "
+                f"tokens; got first_token {self.first_token}"
+            )
+
     def _check_slices(self, rows):
         mine = torch.tensor([self.first_token, rows.shape[-1], self.vocab], device=rows.device)
         slices = sorted((first, first + size) for first, size, _ in self._told(mine))
@@ -109,6 +127,7 @@ class VocabShard:
                     f"one should begin with token {at}"
                 )
             at = end
+        self.slices = [first for first, _ in slices]
         self.most_tiles = max(-(-(end - first) // TILE) for first, end in slices)
 
     def _check_alike(self, op, rows):

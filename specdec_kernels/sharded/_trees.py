@@ -89,7 +89,9 @@ def verify_tree(
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
     if target.shape[:2] != draft_tokens.shape:
-        raise ValueError(f"target: expected shape [{', '.join(map(str, draft_tokens.shape))}, n]; got {inputs.shown(target)}")
+        raise ValueError(
+            f"target: expected shape [{', '.join(map(str, draft_tokens.shape))}, n]; got {inputs.shown(target)}"
+        )
     shard.check("verify_tree", target)
     batch, nodes = draft_tokens.shape
     depth = ops.tree_positions(parents, prefix_len=0)

@@ -104,6 +104,13 @@ def test_a_fault_in_one_slice_is_known_to_all(backend):
 
 
 @pytest.mark.interpreted
+def test_slices_of_a_small_vocabulary(backend):
+    call = {"target": torch.randn(4, 259), "seed": seeds(4), "position": 1}
+    expected = whole(specdec_kernels.race_sample, call)
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 128, 256], call), expected)
+
+
+@pytest.mark.interpreted
 def test_requests_that_are_not_live(backend):
     call = {
         "target": torch.randn(4, 2048), "seed": seeds(3), "position": 1,
@@ -201,7 +208,8 @@ def test_verdicts_of_trees_on_any_number_of_ranks(fast_backend, begins):
 def test_what_travels_is_16_bytes_a_row(fast_backend):
     part = race_partial(torch.randn(3, 5, 1024), first_token=1024, seed=seeds(3)[:, None], position=torch.arange(5))
     packed = part.packed()
-    assert packed.is_contiguous() and packed.dtype == torch.int64 and packed.shape == (3, 5, 2)
+    assert packed.is_contiguous()
+    assert (packed.dtype, packed.shape) == (torch.int64, (3, 5, 2))
 
 
 def test_keys_order_as_scores_do():
@@ -210,7 +218,7 @@ def test_keys_order_as_scores_do():
     tokens = torch.arange(10, 0, -1)[None]
     keys = sharded.RowPartial(tokens, scores, torch.zeros(1, dtype=torch.int32)).packed()[0, :-1]
     assert (keys.diff() > 0).all()
-    found, status = race_finish(torch.stack([keys[[4]], keys[[5]]]).unsqueeze(-1).expand(2, 1, 2))
+    found, _ = race_finish(torch.stack([keys[[4]], keys[[5]]]).unsqueeze(-1).expand(2, 1, 2))
     assert found.tolist() == [5]
 
 
@@ -222,17 +230,18 @@ def test_batches_of_none():
         assert [x.shape for x in verdict] == [(0, 3), (0,), (0,)]
 
 
-@pytest.mark.parametrize("first_token", [-1024, 1, 64, 1023, 4096, 1.0, None])
+@pytest.mark.parametrize("first_token", [-128, 1, 64, 1023, 4096, 1.0, None])
 def test_where_a_slice_may_begin(first_token):
-    with pytest.raises(ValueError, match=r"first_token: expected a multiple of 1,024 inside \[0, 4096\)"):
+    with pytest.raises(ValueError, match=r"first_token: expected a multiple of 128 inside \[0, 4096\)"):
         VocabShard(4096, first_token)
 
 
 def test_even_slices():
     assert VocabShard.bounds(5000, 3) == [0, 1024, 3072, 5000]
     assert VocabShard.bounds(128_256, 8)[:3] == [0, 15_360, 31_744]
-    with pytest.raises(ValueError, match="vocab: expected 1,024 tokens for each rank but the last; got 2048 for 3"):
-        VocabShard.bounds(2048, 3)
+    assert VocabShard.bounds(259, 3) == [0, 128, 256, 259]
+    with pytest.raises(ValueError, match="vocab: expected 128 tokens for each rank but the last; got 259 for 4"):
+        VocabShard.bounds(259, 4)
 
 
 @pytest.mark.parametrize(("begins", "token"), [([0, 2048], 1024), ([0, 0], 1024), ([1024, 2048], 0)])
