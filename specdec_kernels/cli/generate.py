@@ -164,8 +164,9 @@ def run(args: argparse.Namespace) -> int:
     how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop,
                logprobs=args.logprobs)  # fmt: skip
     writer = Writer(target, drafter, args, how)
-    said = open(os.devnull, "w") if rank > 0 else sys.stdout  # one rank speaks for all
-    with contextlib.redirect_stdout(said):
+    with contextlib.ExitStack() as ended:
+        if rank > 0:  # one rank speaks for all
+            ended.enter_context(contextlib.redirect_stdout(ended.enter_context(Path(os.devnull).open("w"))))
         return write(writer, args, conversations, prompts, rank == 0)
 
 

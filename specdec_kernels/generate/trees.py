@@ -50,7 +50,8 @@ class TreeRounds:
         watch.lap("target")
         drawn_from = laws if self.method == "rejection" else None
         verdict = verify(
-            "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method, replacement=self.replacement,
+            "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
+            replacement=self.replacement,
             max_depth=tree.depth, edits=None if record is None else record.of_requests(),
             **keywords(noise, sampling, drawn_from),
         )  # fmt: skip

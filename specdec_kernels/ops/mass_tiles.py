@@ -26,7 +26,7 @@ def mass_tiles(
     out: torch.Tensor | None = None,
     status: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each tile of 1,024 tokens of a row weighs: exact integers, from which ``tile_laws`` makes the row's normaliser.
+    """What each tile of 1,024 tokens of a row weighs: exact integers, from which ``tile_laws`` makes its normaliser.
 
     A row may be a part of a vocabulary that begins with a multiple of 1,024 tokens. The tiles of all parts are then
     those of the row.

@@ -44,7 +44,7 @@ def residual_race(
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The first arrival in a part of one row of each request, in the race over ``(p - taken q)^+`` that ends a rejection.
+    """The first arrival in a part of one row of each request, over ``(p - taken q)^+``: what ends a rejection.
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ def _decided(cut, tokens, logits, sampling, request_index, shard, listed):
     """Whether no token outside of the lists can be kept: each rank's list ends with one that is not, or has all."""
     kept = _keeps(cut, tokens, logits, sampling, request_index)
     found = []
-    ends = shard.slices[1:] + [shard.vocab]
+    ends = [*shard.slices[1:], shard.vocab]
     for first, end in zip(shard.slices, ends, strict=True):
         mine = (tokens >= first) & (tokens < end)
         found.append((mine.sum(-1) < min(listed, end - first)) | (mine & ~kept).any(-1) | (listed >= end - first))

@@ -44,7 +44,7 @@ class RowPartial(NamedTuple):
         return RowPartial(tokens, scores, self.status | status)
 
     def packed(self) -> torch.Tensor:
-        """int64 [..., k + 1], contiguous: what travels, 16 bytes a row for k = 1. The larger of two keys comes first."""
+        """int64 [..., k + 1], contiguous: what travels, 16 bytes a row for k = 1. The larger key comes first."""
         bits = (self.scores + 0.0).view(torch.int32)  # one zero
         ordered = bits ^ (bits >> 31 & NO_TOKEN)
         keys = (ordered.long() << 32) | (NO_TOKEN - self.tokens.long())

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from specdec_kernels.ops import _inputs as inputs
 
 TILE = 1024  # tokens of a mass tile (csrc/include/specdec/mass.h)
+# Newer versions of torch have it under the first name, and warn of the second.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 UNIT = 128  # tokens that share words of a race (csrc/include/specdec/noise.h)
 
 
@@ -83,12 +85,12 @@ class VocabShard:
             return mine.unsqueeze(0).expand(self.ranks, *mine.shape)
         every = mine.new_empty((self.ranks, *mine.shape))
         try:
-            dist.all_gather_into_tensor(every.flatten(0, 1), mine, group=self.group)
+            all_gather(every.flatten(0, 1), mine, group=self.group)
         except RuntimeError as error:  # what a backend raises depends on it
             reason = str(error).strip().split("\n")[0]
             raise ConnectionError(
-                f"rank {dist.get_rank(self.group)} of {self.ranks} that share a vocabulary has lost another one, or has "
-                f"waited for it past the timeout of the group ({reason})"
+                f"rank {dist.get_rank(self.group)} of {self.ranks} that share a vocabulary has lost another one, or "
+                f"has waited for it past the timeout of the group ({reason})"
             ) from error
         return every
 

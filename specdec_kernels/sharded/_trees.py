@@ -1,7 +1,7 @@
 """verify_tree over a vocabulary of which each rank has a slice.
 
-The walk is that of ``specdec_kernels.verify_tree``, on rows of a short vocabulary: token j stands for the token of draft
-j, if no draft before has the same, and the last one for all others.
+The walk is that of ``specdec_kernels.verify_tree``, on rows of a short vocabulary: token j stands for the token of
+draft j, if no draft before has the same, and the last one for all others.
 """
 
 import torch

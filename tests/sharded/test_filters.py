@@ -42,7 +42,9 @@ def test_races_over_what_filters_keep(fast_backend, name, begins):
 def test_numbers_of_rows(fast_backend):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     call = {"target": rows, "seed": seeds(len(rows)), "position": 3, "sampling": rows_of(Sampling(), len(rows))}
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), BEGINS[1], call), whole(specdec_kernels.race_sample, call))
+    assert_all_equal(
+        on_ranks(with_status(sharded.race_sample), BEGINS[1], call), whole(specdec_kernels.race_sample, call)
+    )
     call["sampling"] = call["sampling"]._replace(min_p=torch.linspace(-0.1, 1, len(rows)))
     expected = whole(specdec_kernels.race_sample, call)
     assert expected[1][0] & 8
@@ -77,7 +79,9 @@ def test_requests_by_their_index(fast_backend):
         "target": 2 * torch.randn(4, 2048), "seed": seeds(3), "position": 1, "sampling": rows_of(Sampling(), 3),
         "request_index": torch.tensor([2, -1, 7, 0], dtype=torch.int32),
     }  # fmt: skip
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), whole(specdec_kernels.race_sample, call))
+    assert_all_equal(
+        on_ranks(with_status(sharded.race_sample), [0, 1024], call), whole(specdec_kernels.race_sample, call)
+    )
 
 
 @pytest.mark.interpreted
@@ -112,5 +116,5 @@ def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
 @pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling.flashinfer_joint(top_k=5, top_p=0.9)])
 def test_the_mass_of_whole_rows_is_refused_by_name(sampling):
     call = {"target": torch.zeros(1, 2048), "seed": 1, "position": 1, "sampling": sampling}
-    with pytest.raises(ValueError, match="sampling.top_p: expected top_k or min_p before it on slices"):
+    with pytest.raises(ValueError, match=r"sampling\.top_p: expected top_k or min_p before it on slices"):
         on_ranks(sharded.race_sample, [0, 1024], call)
