@@ -22,9 +22,17 @@ struct FilteredRaceArguments {
 template <class R>
 __device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequestOf<R>& row,
                                       const RowPartial& found) {
-  const Draw draw = row.who.live() ? draw_of(row, found) : Draw{row.who.token(), row.status};
-  p.tokens.data[index] = draw.token;
-  if (p.status.data) p.status.data[index] = draw.status;
+  const Arrivals out = arrivals_at(p, index);
+  int32_t status = row.status;
+  if (!row.who.live()) {
+    out.put_unread(0, row.who.token());
+  } else {
+    const Candidate winner = row.token_of(found.best);
+    out.put(0, winner);
+    if (!out.of_part()) *out.tokens = draw_of(winner, kStatusOk).token;
+    status = out.status_of(winner, status | found.status);
+  }
+  if (p.status.data) p.status.data[index] = status;
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {

@@ -103,18 +103,16 @@ struct RaceTopkArguments {
 template <class R>
 __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                               int32_t at, WideKey key) {
-  const int32_t token = r.token_of(candidate_of_key(key)).token;
-  a.p.tokens.data[index * a.p.k() + at] = token == kNoToken ? -1 : token;
+  arrivals_at(a.p, index).put(at, r.token_of(candidate_of_key(key)));
 }
 
 // Called by one thread. `first` is the row's first arrival.
 template <class R>
 __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                              bool bad, WideKey first) {
-  RowPartial found = kNoPart;
-  found.best = candidate_of_key(first);
-  if (bad) found.status |= kStatusNonFinite;
-  if (a.p.status.data) a.p.status.data[index] = draw_of(r, found).status;
+  const int32_t status = r.status | (bad ? kStatusNonFinite : kStatusOk);
+  if (a.p.status.data)
+    a.p.status.data[index] = arrivals_at(a.p, index).status_of(candidate_of_key(first), status);
 }
 
 // A row that is not read.
@@ -124,7 +122,7 @@ __device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, co
   const int32_t k = a.p.k();
   if (rank > 0) return;
   for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
-    a.p.tokens.data[index * k + at] = at == 0 ? r.who.token() : -1;
+    arrivals_at(a.p, index).put_unread(at, r.who.token());
   if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
 }
 

@@ -56,6 +56,17 @@ struct MassTile {
 
 constexpr MassTile kNoTile = {0, -kInfinity};
 
+// Tiles as 32-bit words in memory: `count` maxima, as many low words of units, as many high ones.
+SPECDEC_HD MassTile tile_at(const int32_t* words, int32_t count, int32_t tile) {
+  const uint64_t low = static_cast<uint32_t>(words[count + tile]), high = static_cast<uint32_t>(words[2 * count + tile]);
+  return {high << 32 | low, from_bits(static_cast<uint32_t>(words[tile]))};
+}
+SPECDEC_HD void put_tile(int32_t* words, int32_t count, int32_t tile, const MassTile& found) {
+  words[tile] = static_cast<int32_t>(bits(found.max));
+  words[count + tile] = static_cast<int32_t>(found.units);
+  words[2 * count + tile] = static_cast<int32_t>(found.units >> 32);
+}
+
 // What a tile adds to the mass of a row of this maximum.
 SPECDEC_HD uint64_t tile_mass(const MassTile& tile, float row_max) {
   const IntegerExp<uint32_t> e = integer_exp(sub(tile.max, row_max));
