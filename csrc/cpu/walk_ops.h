@@ -288,6 +288,11 @@ class WalkOps {
     return all;
   }
 
+  // Whether a row holds logits that are taken as they came, one for each token.
+  SPECDEC_HD static bool is_plain(const LawRow& side) {
+    return side.known.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
+  }
+
   // Calls f(p, q, q of the tokens not tried) for sixteen tokens of a tile at a time. A chain has no use for the last.
   template <class F>
   SPECDEC_HD void over_tile(const ChildTokens<Topology>& tried, int32_t tile, F&& f) const {
@@ -299,11 +304,23 @@ class WalkOps {
     }
     const F16 zero(0.0f);
     const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
-    int32_t column = draft.first_column(begin);
-    for (int32_t token = begin; token < end; token += kLanes) {
-      const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end, &column);
+    const auto give = [&](int32_t token, F16 p, F16 q) __attribute__((always_inline)) {
       f(p, q, Topology::kSiblings ? where(gone[(token - begin) / kLanes], zero, q) : zero);
+    };
+    int32_t token = begin;
+    // Whole vectors of logits of one type, as they came: nothing is asked of each of them.
+    if (is_plain(target) && is_plain(draft) && target.row.dtype == draft.row.dtype) {
+      const int32_t columns = end < draft.row.vocab ? end : draft.row.vocab;
+      const Logits of_target = target.known.law.logits(), of_draft = draft.known.law.logits();
+      const LogSumExp p_lse = target.known.lse, q_lse = draft.known.lse;
+      with_data(target.row, [&](auto p) {
+        const auto q = static_cast<decltype(p)>(draft.row.data);
+        for (; token + kLanes <= columns; token += kLanes)
+          give(token, of_target.probability(load(p + token), p_lse), of_draft.probability(load(q + token), q_lse));
+      });
     }
+    for (int32_t column = draft.first_column(token); token < end; token += kLanes)
+      give(token, target.probabilities(token, end), draft.probabilities(token, end, &column));
   }
 
   struct TileMasses {
@@ -312,7 +329,7 @@ class WalkOps {
   };
   __attribute__((noinline)) TileMasses tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile) const {
     UnitSum<F16> left, untried;
-    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) {
+    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
       left.take(residual_weight(p, mul(F16(taken), q)));
       if constexpr (Topology::kSiblings) untried.take(q_untried);
     });
@@ -337,7 +354,7 @@ class WalkOps {
                                     int32_t tile) const {
     const F16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high), low(taken.low), high(min(taken.high, kLargest));
     F16 least = zero, most = zero, untried = zero;
-    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) {
+    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
       least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
       most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
       if constexpr (Topology::kSiblings) untried = add(untried, q_untried);
