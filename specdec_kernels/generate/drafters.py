@@ -8,7 +8,7 @@ import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.models import LanguageModel
-from specdec_kernels.generate.noise import Noise, Sampling, keywords, per_row
+from specdec_kernels.generate.noise import Noise, Sampling, keywords, of_sibling, per_row
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.trees import DraftTree
 
@@ -106,11 +106,11 @@ def draw_children(
 ) -> torch.Tensor:
     """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
 
-    With `replacement` they are the winners of races of their own, of nonces 1, 2, …
+    With `replacement` they are the winners of races of their own, of the next nonces.
     """
     noise, sampling = per_row(noise), per_row(sampling)
     if replacement:
-        races = [keywords(noise._replace(nonce=1 + index), sampling) for index in range(width)]
+        races = [keywords(of_sibling(noise, index), sampling) for index in range(width)]
         return torch.stack([specdec.race_sample(logits, **race) for race in races], dim=-1)
     arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), **keywords(noise, sampling))
     return torch.nn.functional.pad(arrivals, (0, width - arrivals.shape[-1]), value=-1)

@@ -21,7 +21,8 @@ class Noise(NamedTuple):
     seed, position : Tensor
         int64 [B]: the seed of each request, and the position of its next token.
     nonce : int or Tensor
-        One for all, or int64 [B]; what is drawn under another nonce is independent.
+        One for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that look
+        ahead, another one in every round.
     """
 
     seed: torch.Tensor
@@ -29,6 +30,9 @@ class Noise(NamedTuple):
     nonce: int | torch.Tensor = 0
 
 
+LOOKS_AHEAD = ("block", "traversal")
+"""Methods in which a draft decides about tokens before it: the next round must not draft with the same noise."""
+SIBLINGS = 4096  # nonces of a round: 0, and one for each child of a node that is drawn independently
 Value = TypeVar("Value", Noise, Sampling)
 
 
@@ -58,6 +62,16 @@ def filtered(sampling: Sampling) -> bool:
         isinstance(field, torch.Tensor) or field != off
         for field, off in ((sampling.top_k, 0), (sampling.top_p, 1), (sampling.min_p, 0))
     )
+
+
+def of_round(noise: Noise, method: str, number: int) -> Noise:
+    """The noise of this round of a text. Methods that do not look ahead have one noise for a text."""
+    return noise._replace(nonce=SIBLINGS * number) if method in LOOKS_AHEAD else noise
+
+
+def of_sibling(noise: Noise, index: int) -> Noise:
+    """The noise of a node's child of this index, if its siblings are independent of it."""
+    return noise._replace(nonce=noise.nonce + 1 + index)
 
 
 def policy_coin(where: Noise, index: int) -> list[float]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
@@ -48,7 +49,7 @@ class TreeRounds:
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
-        drawn_from = laws if self.method == "rejection" else None
+        drawn_from = laws if self.method in FROM_LAWS else None
         verdict = specdec.verify_tree(
             drafts, logits, drawn_from, parents=parents, method=self.method, replacement=self.replacement,
             max_depth=tree.depth, edits=None if record is None else record.of_requests(),
