@@ -31,8 +31,8 @@ class Noise(NamedTuple):
 
 
 LOOKS_AHEAD = ("block", "traversal")
-"""Methods in which a draft decides about tokens before it: the next round must not draft with the same noise."""
-SIBLINGS = 4096  # nonces of a round: 0, and one for each child of a node that is drawn independently
+"""Methods in which a refused draft decides what comes next: no other draft may be drawn with its noise again."""
+NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share them by overflow are far apart
 Value = TypeVar("Value", Noise, Sampling)
 
 
@@ -65,13 +65,19 @@ def filtered(sampling: Sampling) -> bool:
 
 
 def of_round(noise: Noise, method: str, number: int) -> Noise:
-    """The noise of this round of a text. Methods that do not look ahead have one noise for a text."""
-    return noise._replace(nonce=SIBLINGS * number) if method in LOOKS_AHEAD else noise
+    """The noise of this round of a text. Methods that do not look ahead have nonce 0."""
+    return noise._replace(nonce=NODES * (number + 1) % 2**32) if method in LOOKS_AHEAD else noise
 
 
-def of_sibling(noise: Noise, index: int) -> Noise:
-    """The noise of a node's child of this index, if its siblings are independent of it."""
-    return noise._replace(nonce=noise.nonce + 1 + index)
+def of_races(noise: Noise, first: int, count: int) -> Noise:
+    """The noise, as `per_row` has it, of so many races at one depth of a tree, after the `first` ones.
+
+    Methods that look ahead may refuse one branch and go on in another, so each race has a nonce of its own. A walk from
+    the root sees one node of a depth: there all share their noise.
+    """
+    noise = per_row(noise)
+    own = torch.arange(first, first + count, device=noise.seed.device)
+    return noise._replace(nonce=noise.nonce + own) if noise.nonce else noise
 
 
 def policy_coin(where: Noise, index: int) -> list[float]:

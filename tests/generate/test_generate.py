@@ -16,7 +16,6 @@ from specdec_kernels.generate import (
     generate,
     stream,
 )
-from specdec_kernels.generate.noise import Noise, of_round, of_sibling
 from tests.support.laws import follows_law
 
 # Forwards of different shapes round differently. In float64 the differences vanish in the float32 logits that the ops
@@ -188,12 +187,6 @@ def test_rounds_that_look_ahead_have_noise_of_their_own(small_pair, method, fres
     assert len(set(nonces)) == (len(nonces) if fresh else 1)
 
 
-def test_siblings_of_all_rounds_have_nonces_of_their_own():
-    rounds = [of_round(Noise(None, None), "traversal", number) for number in range(100)]
-    nonces = [noise.nonce for noise in rounds] + [of_sibling(noise, m).nonce for noise in rounds for m in range(64)]
-    assert len(set(nonces)) == len(nonces)
-
-
 def test_rounds_without_a_draft_run_both_models_on_the_text_only(small_pair):
     drafter = ModelDrafter(small_pair[1])
     rounds = stream([PROMPT], small_pair[0], drafter, method="rejection", draft_prob=0.0, max_new_tokens=6)
@@ -284,7 +277,8 @@ def test_nothing_is_drafted_past_the_end(pair):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(method="block"), "method: expected one of plain, rejection, race; got 'block'"),
+        (dict(method="gumbel"), "method: expected one of plain, rejection, race, block, traversal; got 'gumbel'"),
+        (dict(method="block", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
         (dict(method="plain"), "drafter: expected None with method plain"),
         (dict(method="race", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
         (

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+import specdec_kernels as specdec
 from specdec_kernels import DraftTree
 from specdec_kernels.generate import (
     ModelDrafter,
@@ -183,11 +184,32 @@ def test_texts_have_the_target_law(small_pair, expansions, replacement, method):
     assert follows_law(texts, text_law(small_pair[0], 1.0))
 
 
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("method, apart", [("traversal", True), ("rejection", False)])
+def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, monkeypatch, method, apart, replacement):
+    """Else a branch refused would tell of the next one: tests/ops/test_traversal_laws.py has the law."""
+    races, op = [], "race_sample" if replacement else "race_topk"
+    real = getattr(specdec, op)
+
+    def listening(logits, *arguments, **noise):
+        if logits.ndim == 3:
+            shape = logits.shape[:2]
+            places = (torch.as_tensor(noise[name]).expand(shape)[0].tolist() for name in ("position", "nonce"))
+            races.extend(zip(*places, strict=True))
+        return real(logits, *arguments, **noise)
+
+    monkeypatch.setattr(specdec, op, listening)
+    tree = DraftTree.specinfer((2, 2, 2))
+    options = dict(method=method, tree=tree, replacement=replacement, max_new_tokens=12)
+    generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
+    assert (len(set(races)) == len(races)) == apart
+
+
 def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
     draw = drafters.draw_children
 
-    def greedy(logits, width, noise, sampling, replacement):
-        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), replacement)
+    def greedy(logits, width, noise, sampling):
+        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0))
 
     monkeypatch.setattr(drafters, "draw_children", greedy)
     assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))
