@@ -144,7 +144,7 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
   const int size = static_cast<int>(share < useful ? share : useful);
   const int threads = threads_of_block(rows.vocab, rows.dtype);
-  if (size <= 1) return {threads, 1, false};
+  if (size <= 1 || !device.teams) return {threads, 1, false};
   if (device.capability < 90 || size >= 8) return {threads, size, true};
   return {threads, size >= 4 ? 4 : 2, false};
 }
@@ -192,6 +192,7 @@ cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), v
   if (shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   if (plan.shape.grid) {
     shape.cooperative = true;
+    shape.multiprocessors = device.multiprocessors;
     return launch(grid, shape, a, stream);
   }
   shape.cluster = plan.shape.size;

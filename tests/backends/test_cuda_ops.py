@@ -30,7 +30,8 @@ from tests import conftest
 from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees, test_row_part
 conftest.pytest_configure()
 with backend("cuda-host"):
-    from tests.backends.host_cuda.backend import play
+    from tests.backends.host_cuda.backend import begin_capture, play
+begin_capture(1)  # where no kernel may be loaded by its launch
 for machine in test_cuda_ops.MACHINES:
     play(machine)
     test_cuda_ops.every_op()
@@ -244,6 +245,29 @@ def every_op():
             assert_same(op(**call), on_cpu(op, **call))
 
 
+NO_ROOM = {
+    "a stream has a part of the device": {"of_streams": 3},
+    "a multiprocessor has one block": {"blocks_per_multiprocessor": 1},
+    "blocks that wait are refused": {"refuses": True},
+}
+
+
+@pytest.mark.parametrize("change", NO_ROOM.values(), ids=NO_ROOM)
+def test_blocks_that_cannot_all_run_at_once(change):
+    """Then fewer share a request, or one has it: never an error, and the same bits."""
+    from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_trees
+
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        backend.play("large", **change)
+        try:
+            for module in (sys.modules[__name__], test_cuda_trees, test_cuda_filters, test_cuda_edits):
+                module.every_op()
+        finally:
+            backend.play(MACHINES[0])
+
+
 class TestTheLaunch:
     def test_one_kernel_a_call(self, machine):
         assert machine.counted(every_op)["launches"] == len(DTYPES) * (4 + len(OPTIONS)) + 5
@@ -313,7 +337,10 @@ def library_of(name):
 
 
 def test_sanitized():
-    """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine, and parts of rows."""
+    """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine, and parts of rows.
+
+    All of it in a capture, from the first call on.
+    """
     address = library_of("libasan.so")
     if not os.path.isabs(address):
         pytest.skip("the C++ compiler has no AddressSanitizer")

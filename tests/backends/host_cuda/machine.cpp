@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -201,6 +202,7 @@ struct Machine {
   Counters counters{};
   std::string fault;
   std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
+  std::set<const void*> loaded;  // kernels
   std::mutex mutex;
   StackPool stacks;
   const Launch* launch = nullptr;
@@ -442,7 +444,8 @@ void check_launch(const Launch& launch, unsigned& clusters) {
   if (c.x * c.y * c.z > 16) m.fault = "invalid launch: a cluster has at most 16 blocks";
   if (launch.dynamic_shared > shared_limit()) m.fault = "invalid launch: dynamic shared memory";
   const uint64_t blocks = uint64_t{g.x} * g.y * g.z;
-  if (launch.cooperative && blocks > uint64_t(m.device.multiprocessors) * m.device.blocks_per_multiprocessor)
+  if (capture() && !m.loaded.count(launch.kernel)) m.fault = "launched inside a capture before it was loaded";
+  if (launch.cooperative && blocks > uint64_t(m.device.usable()) * m.device.blocks_per_multiprocessor)
     m.fault = "invalid launch: cooperative grid of " + std::to_string(blocks) + " blocks is too large";
   if (m.fault.empty()) clusters = static_cast<unsigned>(blocks / (c.x * c.y * c.z));
 }
@@ -500,6 +503,7 @@ uint64_t& capture() {
   return number;
 }
 const std::string& last_fault() { return machine().fault; }
+void load(const void* kernel) { machine().loaded.insert(kernel); }
 
 bool launch(const Launch& launch) {
   Machine& m = machine();

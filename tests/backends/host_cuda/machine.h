@@ -38,6 +38,10 @@ struct Device {
   int capability = 90;  // major * 10 + minor
   int blocks_in_flight = 5;
   uint64_t schedule = 1;  // seed of the order in which warps, lanes and blocks run
+  int of_streams = 0;     // the multiprocessors that a stream may use, if that is not all of them
+  bool refuses = false;   // launches in which blocks wait for each other: no cluster fits, and cooperative ones fail
+
+  int usable() const { return of_streams ? of_streams : multiprocessors; }
 };
 
 struct Launch {
@@ -59,6 +63,7 @@ Device& device();
 uint64_t& capture();  // the one that all streams are in; 0: none
 Counters& counters();
 bool launch(const Launch&);  // false after a fault
+void load(const void* kernel);  // as the driver does before the first launch; a capture need not allow it
 void allow_dynamic_shared(const void* kernel, size_t bytes);
 const std::string& last_fault();
 [[noreturn]] void fault(const std::string& what, Site site);

@@ -84,6 +84,10 @@ Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
   return {::host_cuda::peer_shared(mine.range(), rank, site), mine.start()};
 }
 
+// ---- the host -------------------------------------------------------------------------------------------------------
+
+inline int multiprocessors_of(cudaStream_t, int) { return ::host_cuda::device().usable(); }
+
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
 
 using Mbarrier = uint64_t;
