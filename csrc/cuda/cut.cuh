@@ -48,7 +48,7 @@ struct CutPlan {
 };
 
 inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b) {
-  constexpr int64_t kMostWords = 1 << 17;  // of all software clusters
+  constexpr int64_t kMostWords = 3 << 15;  // of all software clusters
   const int warps = shape.threads / 32, words = rounded_up(kMemberWords, warps) * shape.size;
   const int tiles = sum_tiles_of(a.vocab > b.vocab ? a.vocab : b.vocab);
   const auto items_of = [&](const Rows& rows, int lanes) {
@@ -727,9 +727,9 @@ bool has_filters(const Params& p) {
 
 // The blocks that share a row whose filters or edits are looked at, and the rows as they are loaded. Kernels with edits
 // are not compiled for small clusters, which saves a third of them.
-inline TeamShape cut_shape(const Device& device, int64_t requests, const Rows& rows, int work, bool edited) {
-  const TeamShape shape = team_shape(device, requests, rows, work);
-  return edited ? without_clusters(shape) : shape;
+inline TeamShape cut_shape(const Device& device, int64_t requests, const Rows& rows, int work, bool edited,
+                           Ends ends = Ends::kTogether) {
+  return team_shape(device, requests, rows, work, ends, !edited);
 }
 inline Rows loaded(Rows rows, bool edited) {
   if (edited) rows.dtype = DType::kFloat32;

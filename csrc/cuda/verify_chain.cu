@@ -175,7 +175,7 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const int target_sums = p.method != Method::kRace && may_need_sum(p.target_law) ? 1 : 0;
   const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = walk_arguments(p);
-  const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1);
+  const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1, Ends::kOneByOne);
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
   const TeamPlan plan = walk_plan(shape, p.batch(), places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
@@ -206,7 +206,7 @@ cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, co
                                   int64_t* needed) {
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
-  const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited);
+  const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited, Ends::kOneByOne);
   const CutPlan cut = cut_plan(shape, p.batch(), target, p.draft.data ? draft : target);
   const TeamPlan plan = walk_plan(shape, p.batch(), cut.items);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;

@@ -57,7 +57,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const size_t marks = p.method == Method::kRejection ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor, with what both declare.
   const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
-  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited);
+  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited, Ends::kOneByOne);
   // Blocks that wait for each other must run at the same time.
   CutPlan cut = cut_plan(shape, p.batch(), target, draft);
   const size_t cuts = filtered ? cut.shared_bytes() : 0, drafts = edited ? bytes_of_drafts(p) : 0;
