@@ -46,9 +46,6 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
 // Reads from the L2 cache what another block wrote before a barrier or ticket.
 __device__ __forceinline__ unsigned long long load_fresh(const unsigned long long* p) { return __ldcg(p); }
 
-// A word of shared memory that other warps may update by atomics at the same time.
-__device__ __forceinline__ unsigned load_relaxed(const unsigned* p) { return *const_cast<const volatile unsigned*>(p); }
-
 __device__ __forceinline__ unsigned add_acquire_release(unsigned* p, unsigned v) {
   unsigned old;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
@@ -81,7 +78,7 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   return x;
 }
 
-// Within about 2^-22 (the callers say why that is enough).
+// Within 2^-22 between 0.5 and 2, elsewhere within 2^-22 of its own size (the callers say why that is enough).
 __device__ __forceinline__ float log2_approx(float x) {
   float r;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));

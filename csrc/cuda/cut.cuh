@@ -350,7 +350,7 @@ struct CutRow {
       unsigned open = __ballot_sync(kWarp, cell >= range.first);
 #pragma unroll 1
       for (; open; open &= open - 1) {
-        if (__any_sync(kWarp, load_relaxed(&listed[0]) > kListed)) break;
+        if (read_atomic(listed) > kListed) break;
         list_cell(base + __ffs(static_cast<int>(open)) - 1, range, listed);
       }
     }

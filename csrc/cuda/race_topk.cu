@@ -62,7 +62,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::R
           if (lane_id() == 0) atomicMax(&best[0], score);
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
+          const float to_beat = max(podium->to_beat(), from_ordered(read_atomic(best)));
           unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
                           : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
                                          : vectors_to_open(batch, weights, first, steps,
