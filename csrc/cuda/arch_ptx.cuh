@@ -43,6 +43,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
   return v;
 }
 
+// Writes what other blocks read after a barrier or ticket.
+template <class T>
+__device__ __forceinline__ void put_word(T* p, T v) { *p = v; }
+
 // Reads from the L2 cache what another block wrote before a barrier or ticket.
 __device__ __forceinline__ unsigned long long load_fresh(const unsigned long long* p) { return __ldcg(p); }
 

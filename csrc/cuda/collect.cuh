@@ -100,8 +100,8 @@ __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks)
 constexpr int kWordsAPartial = 2;
 
 __device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const RowPartial& part) {
-  partials[index * kWordsAPartial] = key_of_candidate(part.best);
-  partials[index * kWordsAPartial + 1] = static_cast<uint32_t>(part.status);
+  put_word(partials + index * kWordsAPartial, key_of_candidate(part.best));
+  put_word(partials + index * kWordsAPartial + 1, static_cast<WideKey>(static_cast<uint32_t>(part.status)));
 }
 
 // The best of `count` parts. word(i, 0) and word(i, 1) are the two words of part i. Every lane of every warp that calls

@@ -149,11 +149,11 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
     const bool any_bad = merge_podiums(&podium, bad);
     if (threadIdx.x < podium.size) {
       if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), podium.place);
-      else lists[static_cast<int64_t>(rank) * k + from + lane_id()] = podium.place;
+      else put_word(lists + static_cast<int64_t>(rank) * k + from + lane_id(), podium.place);
     }
     if (from == 0 && threadIdx.x == 0) {
       if (a.splits == 1) store_status(a, r, index, any_bad, podium.place);
-      else flags[rank] = any_bad;
+      else put_word(flags + rank, static_cast<WideKey>(any_bad));
     }
     if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
     __syncthreads();

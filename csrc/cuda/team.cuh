@@ -87,7 +87,7 @@ struct GridTeam {
   __device__ int index() const { return static_cast<int>(blockIdx.x) / team_size; }
   __device__ int rank() const { return static_cast<int>(blockIdx.x) % team_size; }
   __device__ int size() const { return team_size; }
-  __device__ void put(int item, WideKey word) const { words[(phase & 1) * capacity + item] = word; }
+  __device__ void put(int item, WideKey word) const { put_word(words + (phase & 1) * capacity + item, word); }
   __device__ WideKey get(int item) const { return load_fresh(words + ((phase - 1) & 1) * capacity + item); }
   __device__ void sync() {
     arrived += static_cast<unsigned>(team_size);
