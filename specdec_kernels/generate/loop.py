@@ -15,6 +15,7 @@ from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
 from specdec_kernels.generate.noise import Noise, Sampling, kept, on_device
+from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
 from specdec_kernels.generate.text import TextStream
@@ -100,6 +101,7 @@ def stream(
     """Generate, round by round: see `generate`, which collects these rounds."""
     policy = arguments.policy_of(drafter, k, draft_prob, policy, tree)
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
+    check_split(target, policy, edits, logprobs)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
     seeds = arguments.spread_seed(seed, len(texts)).to(target.device)
