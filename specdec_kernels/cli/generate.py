@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import operator
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -132,6 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="default: float32 on a CPU, half precision on a GPU")  # fmt: skip
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="default: a GPU where there is one")  # fmt: skip
+    parser.add_argument("--tensor-parallel", type=options.whole(1), default=1, metavar="N",
+                        help="split the target's LM head over N processes that torchrun started")  # fmt: skip
     parser.add_argument(
         "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
     )
@@ -149,7 +153,10 @@ def run(args: argparse.Namespace) -> int:
     check_arguments(args)
     conversations = conversations_of(args) if args.chat else []
     prompts = [] if args.chat else prompts_of(args)
+    rank = rank_of(args)
     target, drafter = models_of(args)
+    if args.tensor_parallel > 1:
+        target = with_split_head(args, target)
     how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
                edits=edits_of(args), max_new_tokens=args.max_new_tokens)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
@@ -157,6 +164,16 @@ def run(args: argparse.Namespace) -> int:
     how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop,
                logprobs=args.logprobs)  # fmt: skip
     writer = Writer(target, drafter, args, how)
+    with contextlib.ExitStack() as ended:
+        if rank > 0:  # one rank speaks for all
+            ended.enter_context(contextlib.redirect_stdout(ended.enter_context(Path(os.devnull).open("w"))))
+        return write(writer, args, conversations, prompts, rank == 0)
+
+
+def write(
+    writer: Writer, args: argparse.Namespace, conversations: Sequence[Messages], prompts: Sequence[str], reports: bool
+) -> int:  # fmt: skip
+    """Write all texts; 0."""
     try:
         if args.chat:
             for index, messages in enumerate(conversations):
@@ -164,8 +181,32 @@ def run(args: argparse.Namespace) -> int:
         else:
             writer.write(prompts, prompts, args.seed)
     finally:
-        writer.report()
+        if reports:
+            writer.report()
     return 0
+
+
+def rank_of(args: argparse.Namespace) -> int:
+    """This process's place among those that share the target's head."""
+    if args.tensor_parallel == 1:
+        return 0
+    from specdec_kernels.generate.models import device_of
+    from specdec_kernels.generate.parallel import join
+
+    try:
+        return join(args.tensor_parallel, device_of(args.device))
+    except ValueError as error:
+        raise ValueError(f"argument --tensor-parallel: {error}") from error
+
+
+def with_split_head(args: argparse.Namespace, target: LanguageModel) -> LanguageModel:
+    """The target with this rank's columns of its head."""
+    from specdec_kernels.generate.parallel import split_head
+
+    try:
+        return split_head(target)
+    except ValueError as error:
+        raise ValueError(f"argument --tensor-parallel: {error}") from error
 
 
 class Writer:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 
-import specdec_kernels as specdec
 from specdec_kernels.generate.edits import Record, before
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
+from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Emitted, Law, Outcome, Watch
 from specdec_kernels.generate.results import Round
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 
 class ChainRounds:
@@ -106,8 +109,8 @@ class ChainRounds:
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
-        verdict = specdec.verify_chain(
-            drafts, logits, laws, method=method, draft_prob=draft_prob,
+        verdict = verify(
+            "verify_chain", self.target, drafts, logits, laws, method=method, draft_prob=draft_prob,
             edits=None if record is None else record.of_requests(), **keywords(noise, sampling, laws),
         )  # fmt: skip
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,13 +14,16 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, kept, on_device
+from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
 from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
 from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 PIECE = 2048  # tokens of a prompt that are read at once
 
@@ -98,6 +101,7 @@ def stream(
     """Generate, round by round: see `generate`, which collects these rounds."""
     policy = arguments.policy_of(drafter, k, draft_prob, policy, tree)
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
+    check_split(target, policy, edits, logprobs)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
     seeds = arguments.spread_seed(seed, len(texts)).to(target.device)

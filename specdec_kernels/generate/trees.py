@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-import specdec_kernels as specdec
 from specdec_kernels.generate.edits import Record
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
+from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 
 class TreeRounds:
@@ -49,8 +52,9 @@ class TreeRounds:
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
         drawn_from = laws if self.method == "rejection" else None
-        verdict = specdec.verify_tree(
-            drafts, logits, drawn_from, parents=parents, method=self.method, replacement=self.replacement,
+        verdict = verify(
+            "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
+            replacement=self.replacement,
             max_depth=tree.depth, edits=None if record is None else record.of_requests(),
             **keywords(noise, sampling, drawn_from),
         )  # fmt: skip
