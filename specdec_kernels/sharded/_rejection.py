@@ -80,7 +80,7 @@ def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_l
 
     tiles, met, logits = together(*every[:3])
     logits = chains.at_rows(logits.view(draft_tokens.shape), 0.0)
-    at = at.flatten() if isinstance(at, torch.Tensor) else at
+    at = at.expand(chains.request.shape).flatten() if isinstance(at, torch.Tensor) else at
     p_lse, p = ops.tile_laws(tiles, logits.view(-1, 1), temperature=at)
     met = met | (p_lse[:, 1].isposinf() & ~greedy.of_rows(chains).flatten()).int() * Status.NON_FINITE
     p, met = p.view(chains.request.shape), met.view(chains.request.shape)
