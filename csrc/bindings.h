@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <initializer_list>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -47,8 +48,11 @@ class Call {
   template <class Struct>
   static auto arguments_of(Struct& out, long) { return out.fields(); }
 
-  void read(PyObject* object, Method& out) { out = static_cast<Method>(choice(object, "rejection", "race")); }
-  void read(PyObject* object, Space& out) { out = static_cast<Space>(choice(object, "logits", "probs")); }
+  void read(PyObject* object, Method& out) {
+    const int named = choice(object, {"rejection", "race", "traversal", "block"});
+    out = named == 3 ? Method::kTraversal : static_cast<Method>(named);
+  }
+  void read(PyObject* object, Space& out) { out = static_cast<Space>(choice(object, {"logits", "probs"})); }
   void read(PyObject* object, bool& out) { out = PyObject_IsTrue(object) != 0; }
   void read(PyObject* object, int64_t& out) {
     if (!number(object, &out)) expected("an int", object);
@@ -190,12 +194,14 @@ class Call {
     return true;
   }
 
-  static int choice(PyObject* object, const char* first, const char* second) {
-    if (PyUnicode_Check(object)) {
-      if (PyUnicode_CompareWithASCIIString(object, first) == 0) return 0;
-      if (PyUnicode_CompareWithASCIIString(object, second) == 0) return 1;
+  // Which of these names it is.
+  static int choice(PyObject* object, std::initializer_list<const char*> names) {
+    int which = 0;
+    for (const char* name : names) {
+      if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, name) == 0) return which;
+      ++which;
     }
-    PyErr_Format(PyExc_ValueError, "expected '%s' or '%s'; got %R", first, second, object);
+    PyErr_Format(PyExc_ValueError, "expected '%s' or another choice; got %R", *names.begin(), object);
     throw py::error_already_set();
   }
 

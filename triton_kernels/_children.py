@@ -11,8 +11,10 @@ from specdec_kernels.triton_kernels._math import (
     accept_coin,
     accepts,
     any_of,
+    of_units,
     residual_weight,
     share_left,
+    unit_sums,
 )
 from specdec_kernels.triton_kernels._races import without_children
 from specdec_kernels.triton_kernels._rows import (
@@ -28,17 +30,31 @@ MASS_PART = tl.constexpr(1024)  # tokens at once of a pass for masses
 
 
 @triton.jit
-def masses(
-    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, marks, TILE: tl.constexpr
-):  # fmt: skip
-    """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program in one order.
+def marks_of(children, columns, PART: tl.constexpr):
+    """Bits of the parts of a row, modulo 64, in which children have tokens."""
+    tree, node, end = children
+    marks = tl.full([], 0, tl.uint64)
+    child = next_child(tree, node, node, end)
+    while child < end:
+        token = tl.load(tree[2] + child * tree[3]).to(tl.int64)
+        part = tl.where((token >= 0) & (token < columns), token, 0) // PART % 64
+        marks |= tl.full([], 1, tl.uint64) << part.to(tl.uint64)
+        child = next_child(tree, node, child, end)
+    return marks
 
-    These are sums of floats: unlike p and q, they may differ from another backend's in their last bits.
-    ``marks`` has the bits of the parts, modulo 64, in which children have tokens.
+
+@triton.jit
+def masses(
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, PART: tl.constexpr
+):  # fmt: skip
+    """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program.
+
+    Without ``children`` q is not changed by those tried, and its sum is 1.
     """
-    PART: tl.constexpr = min(MASS_PART, TILE)
     GROUPS: tl.constexpr = PART // GROUP
-    left, untried = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
+    if children is not None:
+        marks = marks_of(children, target.columns, PART)
+    left, untried = tl.zeros([GROUPS], tl.int64), tl.zeros([GROUPS], tl.int64)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
     for at in range(0, target.columns, PART):
@@ -54,16 +70,20 @@ def masses(
         if draft_law.inverse is None:
             bad = bad | unclean_groups(y, group_tops(y), draft_law)
             q_all += tl.sum(q, axis=1)
-        left += tl.sum(residual_weight(p, taken * q), axis=1)
-        if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
-            q = without_children(q, start, 0.0, children, PART)
-        untried += tl.sum(q, axis=1)
+        left += unit_sums(residual_weight(p, taken * q))
+        if children is not None:
+            if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
+                q = without_children(q, start, 0.0, children, PART)
+            untried += unit_sums(q)
     unfit = any_of(bad) > 0
     if target_law.inverse is None:
         unfit = unfit | (any_of(p_all > 0.0) == 0)
     if draft_law.inverse is None:
         unfit = unfit | (any_of(q_all > 0.0) == 0)
-    return tl.sum(left, axis=0), tl.sum(untried, axis=0), tl.where(unfit, NON_FINITE, 0)
+    rest = tl.full([], 1.0, tl.float32)
+    if children is not None:
+        rest = of_units(tl.sum(untried, axis=0))
+    return of_units(tl.sum(left, axis=0)), rest, tl.where(unfit, NON_FINITE, 0)
 
 
 @triton.jit
@@ -76,7 +96,6 @@ def try_children(
     REPEATS: tl.constexpr = REPLACEMENT and draft is not None
     accepted, flags = -1 + 0 * node, 0 * node
     taken, share = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
-    marks = tl.full([], 0, tl.uint64)
     tried = node < 0
     child = next_child(tree, node, node, nodes)
     while child < nodes:
@@ -89,13 +108,14 @@ def try_children(
             again = node < 0
         if again == 0:
             if (draft is not None) and tried:
+                children = None
+                if REPEATS == 0:
+                    children = (tree, node, child)
                 left, untried, met = masses(
-                    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, (tree, node, child),
-                    marks, TILE,
+                    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children,
+                    min(MASS_PART, TILE),
                 )  # fmt: skip
                 flags |= met
-                if REPEATS:
-                    untried = 1.0
                 share = share_left(left, untried)
             tried = node >= 0
             p, bad = probability_at(target, token, in_range, target_law, p_known, None)
@@ -110,8 +130,5 @@ def try_children(
                 taken = tl.minimum(taken + share, LARGEST)
             else:  # one-hot drafts: the mass not yet tried
                 share = tl.maximum(share - p, 0.0)
-            marks |= tl.full([], 1, tl.uint64) << (tl.where(in_range, token, 0) // min(MASS_PART, TILE) % 64).to(
-                tl.uint64
-            )
         child = tl.where(accepted < 0, next_child(tree, node, child, nodes), nodes)
     return accepted, taken, flags

@@ -323,8 +323,12 @@ def sealed(number):
 
 
 def most_registers(arguments):
-    """A limit for rejection with edits: three programs of 128 threads fit. Left alone, ptxas spills to fit in four."""
-    return 168 if arguments["edits"].by_row is not None and arguments["METHOD"] == "rejection" else None
+    """A limit for rejection with edits: three programs of 128 threads fit. Left alone, ptxas spills to fit in four.
+
+    So too for block and traversal, but for their walk, whose programs have more threads.
+    """
+    limited = arguments["METHOD"] != "race" and arguments["STAGE"] != "walk"
+    return 168 if arguments["edits"].by_row is not None and limited else None
 
 
 def is_on(edit):

@@ -207,6 +207,27 @@ def tile_mass(units, tile_below_max):
     return (units * (q >> 9).to(tl.int64)) >> (tl.minimum(n, 53) + 10).to(tl.int64)
 
 
+@triton.jit
+def of_units(units):
+    """A sum of whole numbers of 2^-42, int64, as float32."""
+    return units.to(tl.float32) * 2.0**-42
+
+
+@triton.jit
+def unit_sums(w):
+    """Sums [rows], int64, of a block [rows, columns] of weights, each clipped at 1 and rounded to a multiple of 2^-42.
+
+    Rounding takes two float32 steps, to 2^-20 and what is left to 2^-42, so that no token needs 64 bits. A row of 512
+    columns fits.
+    """
+    w = tl.minimum(w, 1.0)
+    coarse = w + 12.0  # its last bit is 2^-20
+    fine = (w - (coarse - 12.0)) + 1.5 * 2.0**-19  # its last bit is 2^-42
+    coarse = tl.sum(coarse.to(tl.int32, bitcast=True) - 0x41400000, axis=1)  # the bits of 12
+    fine = tl.sum(fine.to(tl.int32, bitcast=True) - 0x36400000, axis=1)  # those of 1.5 * 2^-19
+    return (coarse.to(tl.int64) << 22) + fine.to(tl.int64)
+
+
 # softmax.h, race.h, residual.h, accept.h
 
 
@@ -242,7 +263,7 @@ def slack(a, b):
 @triton.jit
 def log_sum_of(mass):
     """The log of the sum of a row's weights, in units of the largest."""
-    return log(mass.to(tl.float32) * 2.0**-42)
+    return log(of_units(mass))
 
 
 @triton.jit
@@ -296,6 +317,35 @@ def share_left(left, untried):
 @triton.jit
 def accepts(coin, p, drafted, epsilon):
     return (drafted > 0.0) & (coin * drafted < p + epsilon)
+
+
+# traversal.h
+
+
+@triton.jit
+def child_weight(weight, p, q, taken, share):
+    """The weight of a token under a node: weight p^m / q^m, at most 1."""
+    drafted = share * q
+    ratio = tl.div_rn(residual_weight(p, taken * q), tl.where(drafted > 0.0, drafted, 1.0))
+    return tl.where(drafted > 0.0, tl.minimum(weight * ratio, 1.0), 0.0)
+
+
+@triton.jit
+def taken_after(taken, share, weight):
+    return tl.minimum(taken + tl.div_rn(share, weight), LARGEST)
+
+
+@triton.jit
+def weight_after(weight, before, left):
+    """The weight of a node after a child of it was taken off, which left so much."""
+    s = weight * tl.where(before >= SMALLEST, tl.div_rn(left, tl.maximum(before, SMALLEST)), 0.0)
+    return tl.where(weight >= 1.0, 1.0, tl.div_rn(s, s + (1.0 - weight)))
+
+
+@triton.jit
+def untried_after(untried, p):
+    """The mass of p on tokens not tried, once a certain draft of probability p was."""
+    return tl.maximum(untried - tl.maximum(p, 0.0), 0.0)
 
 
 # chain.h

@@ -1,6 +1,7 @@
 """Trees in Triton: what csrc/include/specdec/tree.h asks of a tree, for a block of nodes at a time.
 
-A tree is the tuple (parents, their stride, draft tokens, their stride) of one request.
+A tree is the tuple (parents, their stride, draft tokens, their stride) of one request. A chain has None as parents:
+each node is the child of the one before it.
 """
 
 import triton
@@ -13,7 +14,10 @@ NODES = tl.constexpr(32)  # looked at together
 @triton.jit
 def parents_of(parents, parents_node, node, there):
     """For a block of nodes (parent, -1 for the root and absent nodes; whether the entry is no node before it)."""
-    parent = tl.load(parents + node * parents_node, mask=there, other=-1)
+    if parents is None:
+        parent = node - 1
+    else:
+        parent = tl.load(parents + node * parents_node, mask=there, other=-1)
     good = (parent >= 0) & (parent < node)
     return tl.where(good, parent, -1).to(tl.int32), there & (good == 0) & (parent != -1)
 
@@ -65,7 +69,10 @@ def children_at(tree, base, node, end):
     """(index, token, whether it is a child of ``node`` before ``end``) of the block of nodes from ``base`` on."""
     parents, parents_node, tokens, tokens_node = tree
     index = base + tl.arange(0, NODES)
-    mine = tl.load(parents + index * parents_node, mask=index < end, other=-1) == node
+    if parents is None:
+        mine = (index == node + 1) & (index < end)
+    else:
+        mine = tl.load(parents + index * parents_node, mask=index < end, other=-1) == node
     token = tl.load(tokens + index * tokens_node, mask=mine, other=-1).to(tl.int64)
     return index, token, mine & (token != -1)
 

@@ -13,8 +13,10 @@ from specdec_kernels.triton_kernels._math import (
     draft_prob_of,
     drawn_mass,
     epsilon_of,
+    of_units,
     rejected_weight,
     residual_weight,
+    unit_sums,
 )
 from specdec_kernels.triton_kernels._pairs import (
     launch_laws,
@@ -75,7 +77,7 @@ def residual_kernel(
     own, record = figures + 4 * row, counters + 8 * row
     p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
-    sums = partials + 4 * tiles * row
+    sums = (partials + 4 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # two for each tile
     first, last = share_of(tiles, split, splits)
     if STAGE == "weigh":
         met = 0
@@ -88,17 +90,17 @@ def residual_kernel(
             drafted = h * probabilities(y, tokens, draft_law, q_known)
             weight = residual_weight(p, drafted)
             tl.store(probs + tokens, weight, mask=tokens < vocab)
-            tl.store(sums + 2 * tile, tl.sum(tl.sum(weight, axis=1), axis=0))
+            tl.store(sums + 2 * tile, tl.sum(unit_sums(weight), axis=0))
             rejected = rejected_weight(p, drafted, epsilon_at(share, x, row >= 0, target_law))
-            tl.store(sums + 2 * tile + 1, tl.sum(tl.sum(rejected, axis=1), axis=0))
+            tl.store(sums + 2 * tile + 1, tl.sum(unit_sums(rejected), axis=0))
             if status is not None:
                 met = look(y, draft_law, look(x, target_law, met, 1), 2)
         if status is not None:
             tell(record, met)
     else:
         index = tl.arange(0, TILES)
-        weight = tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0.0), axis=0)
-        rejected = tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0.0), axis=0)
+        weight = of_units(tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0), axis=0))
+        rejected = of_units(tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0), axis=0))
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = tile_tokens(start, TILE)

@@ -1,12 +1,14 @@
-"""Verification of chains: one launch for the race, two for rejection.
+"""Verification of chains: one launch for the race, two for rejection, three for block.
 
 The first, stage ``scan``, goes over rows: it races them where the winner alone decides (method race, temperature 0),
 else it learns what probabilities need of them. A program takes its rows in order, and the last program of a row tells
 the others if the walk ends there, so that rows behind it are not read. The second, ``emit``, walks all slots at once
-and draws a token from the one row where that is needed. Where nothing has to be learned the second is enough.
+and draws a token from the one row where that is needed. Where nothing has to be learned the second is enough. In block
+a launch between them, ``walk``, decides how many drafts are accepted; all rows are learned for it.
 
 int32 counters, zero before and after a call. Of row r, from 4 r: the best key (two words), programs done, status. Of
-request b, from 4 rows + 8 b: the best key, programs done, status, where the walk ends.
+request b, from 4 rows + 8 b: the best key, programs done, status, where the walk ends (block: how many are accepted),
+and what block takes off the law after them: T of walk.h as the bits of a float, whether it is anything.
 """
 
 from typing import NamedTuple
@@ -53,9 +55,11 @@ from specdec_kernels.triton_kernels._rows import (
     share_of,
     value_at,
 )
+from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
 
 CHUNK = tl.constexpr(32)  # slots handled at once
-END = tl.constexpr(4)  # of a request's record: where the walk ends
+# Of a request's record: where the walk ends, and what block has to say of that place.
+END, TAKEN, TRIED = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
 
 
 class Chain(NamedTuple):
@@ -142,13 +146,16 @@ def race_slot(target, law, noise, slot, token, alone, record, request, split, sp
 @triton.jit
 def learn_slot(
     target, target_law, draft, draft_law, draft_map, h, epsilon, noise, slot, token, record, request, own, items, split,
-    splits, TILE: tl.constexpr, TILES: tl.constexpr,
+    splits, DECIDES: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program's part of what is to be learned of a slot's rows; the last one says whether the walk ends there."""
+    """A program's part of what is to be learned of a slot's rows.
+
+    The last one says whether the walk ends there, if a slot DECIDES for itself.
+    """
     last, p_known, q_known = learn_pair(
         target, target_law, None, draft, draft_law, draft_map, record, items, own, split, splits, TILE, TILES
     )
-    if last:
+    if DECIDES and last:
         in_range = (token >= 0) & (token < target.columns)
         accepted, _ = slot_accepts(
             slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
@@ -242,7 +249,7 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, tokens,
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     tl.store(num_accepted, n)
     tl.store(status, flags)
-    for word in tl.static_range(2, 5):
+    for word in tl.static_range(2, 7):
         tl.store(request + word, 0)
 
 
@@ -258,7 +265,8 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items, target_cuts, draft_cuts, edits,
+    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items, kept, target_cuts, draft_cuts,
+    edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -342,7 +350,8 @@ def verify_chain_kernel(
                     learn_slot(
                         target_slot, Law(target_law.inverse, None, target_cuts, row + slot, *place, *edits), draft_slot,
                         q_law, draft_map, h, share, noise, slot, token, record, request, figures + 4 * slot,
-                        items + 2 * mass_items_of(vocab) * (row + slot), split, splits, TILE, TILES,
+                        items + 2 * mass_items_of(vocab) * (row + slot), split, splits, METHOD == "rejection", TILE,
+                        TILES,
                     )  # fmt: skip
                 walking = walking & (token != -1)
             slot += chunks
@@ -356,14 +365,34 @@ def verify_chain_kernel(
                     chain, readable, flags, vocab, records, request, tokens + b * tokens_request, num_accepted + b,
                     status + b, max_drafts + 1,
                 )  # fmt: skip
+    elif STAGE == "walk":
+        if greedy:  # the other launch did it all
+            return
+        tree = (None, 0, chain.tokens - chain.tokens_slot, chain.tokens_slot)
+        n, _, taken, tried, met = traverse(
+            tree, tl.where(readable, slots + 1, 0), slots, target_rows, target_law, draft_rows, draft_law, draft_map,
+            edits, entry, b, chain.first_row, chain.first_draft, records, figures, kept + KEPT * row, noise, 4, False,
+            ALIGNED, TILE,
+        )  # fmt: skip
+        tl.store(request + END, n)
+        tl.store(request + TAKEN, taken.to(tl.int32, bitcast=True))
+        tl.store(request + TRIED, tried.to(tl.int32))
+        tl.store(status + b, met)
     else:
         if greedy:  # the other launch did it all
             return
         split, splits = tl.program_id(1), tl.num_programs(1)
-        n, refused, h, met = walk(
-            chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value,
-            share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
-        )  # fmt: skip
+        if METHOD == "block":
+            n, met = tl.minimum(tl.load(request + END), slots), tl.load(status + b)
+            h = tl.load(request + TAKEN).to(tl.float32, bitcast=True)
+            from_residual = tl.load(request + TRIED) != 0
+            refused = tl.where(from_residual, token_at(chain, n), -1)
+        else:
+            n, refused, h, met = walk(
+                chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value,
+                share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
+            )  # fmt: skip
+            from_residual = (refused != -1) | (h < 1.0)
         draft_n, q_law, excluded = None, None, None
         if draft is None:
             excluded = tl.where(refused < vocab, refused, -1)
@@ -375,7 +404,6 @@ def verify_chain_kernel(
         if FILTERED:
             met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
         target_n = row_of(target_rows, n, ALIGNED)
-        from_residual = (refused != -1) | (h < 1.0)
         noise = later(noise, n)
         if draw_part(
             target_n, p_law, draft_n, q_law, draft_map, h, from_residual, readable, excluded, None,
@@ -404,6 +432,7 @@ def verify_chain(call):
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
+    block = call.method == "block" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
@@ -414,7 +443,8 @@ def verify_chain(call):
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
-        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, figures + words * rows)
+        kept = figures + words * rows
+        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, kept + KEPT.value * rows * block)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, width,
@@ -427,9 +457,9 @@ def verify_chain(call):
             draft_vocab=vocab if draft is None else draft.shape[-1],
             tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
             status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
-            METHOD="race" if race else "rejection", TARGET=call.target_law.space,
-            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+            kept=scratch[kept:] if block else None, METHOD="race" if race else call.method,
+            TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
+            LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
             **index, **cuts, **edits,
@@ -442,5 +472,7 @@ def verify_chain(call):
         if race or learns or isinstance(call.target_law.temperature, torch.Tensor):
             chunks = _launch.chunks_of(requests, splits, width, target.device)
             _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, arguments | {"STAGE": "scan"})
+        if block:
+            _launch.launch(verify_chain_kernel, (requests,), MORE_WARPS * warps, arguments | {"STAGE": "walk"})
         if not race:
             _launch.launch(verify_chain_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

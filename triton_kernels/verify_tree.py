@@ -1,11 +1,13 @@
-"""Verification of trees: one launch for the race, two for rejection.
+"""Verification of trees: one launch for the race, two for rejection, three for traversal.
 
 The first, stage ``scan``, goes over the rows of all nodes, split over programs. A row decides for itself which child
 the walk goes to, if it ever comes there: the last program of a row compares its winner with the children, or tries them
 one by one. Decisions that join up from the root move the front of the walk; programs take rows in order, ask for the
 front before each, and pass over what does not hang on it. Nobody waits: where programs are many all rows are read at
 once, where rows are many few off the path are read. The last program of a request follows the decisions. The second,
-``emit``, draws a token from the row at the path's end, where rejection needs one; rows of leaves are left to it.
+``emit``, draws a token from the row at the path's end, where rejection needs one; rows of leaves are left to it. In
+traversal no row decides for itself: the first launch learns the rows that have children, and one between them,
+``walk``, follows the rule.
 
 int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
 child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Of request b, from 6 rows +
@@ -53,9 +55,11 @@ from specdec_kernels.triton_kernels._trees import (
     child_with,
     next_child,
     next_node,
+    parents_of,
     status_of,
     strays,
 )
+from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
 
 ROW = tl.constexpr(6)  # words of a row's record
 NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
@@ -160,13 +164,30 @@ def finish_walk(
     depth -= 1
     tried = live & (next_child(tree, node, node, nodes) < nodes)
     flags |= tl.where(tried & (depth == max_depth), PARAMETER, 0) | status_of(tree[0], tree[1], nodes)
-    tl.store(num_accepted, depth)
-    tl.store(status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
     taken = tl.load(records + node * ROW + TAKEN, cache_modifier=".cg")
     if racing == 0:
         tl.store(request + NODE, node)
         tl.store(request + NODE_TAKEN, taken)
         tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
+    finish(nodes, depth, flags, live, idle, records, request, tokens, path, num_accepted, status, max_depth)
+
+
+@triton.jit
+def finish_path(tree, node, depth, tokens, path):
+    """Writes the nodes from the root to ``node``, and the tokens of those behind the root."""
+    while depth >= 0:
+        tl.store(path + depth, node)
+        if depth > 0:
+            tl.store(tokens + depth - 1, tl.load(tree[2] + node * tree[3]).to(tl.int64))
+        node, _ = parents_of(tree[0], tree[1], node, depth > 0)
+        depth -= 1
+
+
+@triton.jit
+def finish(nodes, depth, flags, live, idle, records, request, tokens, path, num_accepted, status, max_depth):
+    """Writes what does not depend on the rule, and sets counters back to zero."""
+    tl.store(num_accepted, depth)
+    tl.store(status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
     for base in range(0, max_depth + 1, NODES):
         at = base + tl.arange(0, NODES)
         beyond = (at <= max_depth) & (at > tl.where(live, depth, -1))
@@ -190,7 +211,7 @@ def verify_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, items,
-    target_cuts, draft_cuts, edits,
+    kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -250,27 +271,52 @@ def verify_tree_kernel(
                     Law(target_law.inverse, greedy, target_cuts, row + node, *place, *edits), later(noise, depth),
                     records, request, split, splits, TILE,
                 )  # fmt: skip
-            elif METHOD == "rejection":  # noqa: SIM102  `and` would look for children in a race, too
+            elif METHOD != "race":  # noqa: SIM102  `and` would look for children in a race, too
                 if next_child(tree, node, node, below) < below:
+                    p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
                     draft_node, q_law = None, None
                     if draft is not None:
                         draft_node = row_of(draft_rows, node, ALIGNED)
                         q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
-                    try_node(
-                        tree, node, below, nodes, target_node,
-                        Law(target_law.inverse, None, target_cuts, row + node, *place, *edits), draft_node, q_law,
-                        draft_map, later(noise, depth), records, request, figures + 4 * node,
-                        items + 2 * mass_items_of(vocab) * (nodes * b + node), split, splits, REPLACEMENT, LEARNS,
-                        FILTERED, TILE, TILES,
-                    )  # fmt: skip
+                    own, own_items = figures + 4 * node, items + 2 * mass_items_of(vocab) * (nodes * b + node)
+                    if METHOD == "rejection":
+                        try_node(
+                            tree, node, below, nodes, target_node, p_law, draft_node, q_law, draft_map,
+                            later(noise, depth), records, request, own, own_items, split, splits, REPLACEMENT, LEARNS,
+                            FILTERED, TILE, TILES,
+                        )  # fmt: skip
+                    elif LEARNS:
+                        learn_pair(
+                            target_node, p_law, None, draft_node, q_law, draft_map, records + node * ROW, own_items,
+                            own, split, splits, TILE, TILES,
+                        )  # fmt: skip
             front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
             node, depth = next_node(tree, node + chunks, chunks, front, end)
-        if is_last(request + DONE, splits * chunks):
-            flags |= request_status(edits, entry, 0, live, vocab)
-            finish_walk(
-                tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
-                path + b * path_request, num_accepted + b, status + b, max_depth,
-            )  # fmt: skip
+        if (METHOD != "traversal") or racing:  # noqa: SIM102  `and` would take a ticket
+            if is_last(request + DONE, splits * chunks):
+                flags |= request_status(edits, entry, 0, live, vocab)
+                finish_walk(
+                    tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
+                    path + b * path_request, num_accepted + b, status + b, max_depth,
+                )  # fmt: skip
+    elif STAGE == "walk":
+        if greedy:  # the other launch did it all
+            return
+        node, depth, taken, tried, met = traverse(
+            tree, tl.where(live, nodes, 0), max_depth, target_rows, target_law, draft_rows, draft_law, draft_map, edits,
+            entry, b, 0, 0, records, figures, kept + KEPT * row, noise, ROW, REPLACEMENT, ALIGNED, TILE,
+        )  # fmt: skip
+        flags |= met | status_of(tree[0], tree[1], nodes) | request_status(edits, entry, 0, live, vocab)
+        tl.store(request + NODE, node)
+        tl.store(request + NODE_TAKEN, taken.to(tl.int32, bitcast=True))
+        tl.store(request + TRIED, tried.to(tl.int32))
+        tokens += b * tokens_request
+        path += b * path_request
+        finish_path(tree, node, tl.where(live, depth, -1), tokens, path)
+        finish(
+            nodes, tl.where(idle, -1, depth), flags, live, idle, records, request, tokens, path, num_accepted + b,
+            status + b, max_depth,
+        )  # fmt: skip
     else:
         if greedy:  # the other launch did it all
             return
@@ -321,6 +367,7 @@ def verify_tree(call):
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
+    traversal = call.method == "traversal" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
@@ -331,7 +378,10 @@ def verify_tree(call):
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
-        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, figures + words * rows)
+        kept = figures + words * rows
+        counters, scratch = _launch.workspace(
+            target, 6 * rows + 8 * requests, kept + KEPT.value * rows * traversal
+        )  # fmt: skip
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, nodes,
@@ -341,10 +391,10 @@ def verify_tree(call):
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
             tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
             path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
-            figures=scratch, items=scratch[4 * rows :], METHOD="race" if race else "rejection",
-            REPLACEMENT=call.replacement and draft is not None, TARGET=call.target_law.space,
-            DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law, LEARNS=learns,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+            figures=scratch, items=scratch[4 * rows :], kept=scratch[kept:] if traversal else None,
+            METHOD="race" if race else call.method, REPLACEMENT=call.replacement and draft is not None,
+            TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
+            LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
@@ -357,6 +407,9 @@ def verify_tree(call):
         split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
         scan_splits = splits if split else 1
         chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
-        _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, arguments | {"STAGE": "scan"})
+        if split or not traversal:
+            _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, arguments | {"STAGE": "scan"})
+        if traversal:
+            _launch.launch(verify_tree_kernel, (requests,), MORE_WARPS * warps, arguments | {"STAGE": "walk"})
         if not race:
             _launch.launch(verify_tree_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

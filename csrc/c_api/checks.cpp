@@ -101,7 +101,7 @@ void check(const LawParams& x) {
   if (x.space == Space::kProbs && x.rules & kFiltered)
     refuse(".rules", "no SPECDEC_FILTERED with probabilities, which are final", std::to_string(x.rules));
 }
-void check(const Method& x) { choice("", x, Method::kRace); }
+void check(const Method& x) { choice("", x, Method::kTraversal); }
 
 void check(const Lists& x) {
   size(".requests", x.requests);

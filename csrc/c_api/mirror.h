@@ -103,7 +103,8 @@ constexpr bool same(Choice choice, int number) { return static_cast<int>(choice)
 static_assert(same(DType::kFloat32, SPECDEC_FLOAT32) && same(DType::kBFloat16, SPECDEC_BFLOAT16) &&
               same(DType::kFloat16, SPECDEC_FLOAT16));
 static_assert(same(Space::kLogits, SPECDEC_LOGITS) && same(Space::kProbs, SPECDEC_PROBS));
-static_assert(same(Method::kRejection, SPECDEC_REJECTION) && same(Method::kRace, SPECDEC_RACE));
+static_assert(same(Method::kRejection, SPECDEC_REJECTION) && same(Method::kRace, SPECDEC_RACE) &&
+              same(Method::kTraversal, SPECDEC_TRAVERSAL));
 static_assert(same(MaskLayout::kBool, SPECDEC_MASK_BOOL) && same(MaskLayout::kAdditive32, SPECDEC_MASK_ADDITIVE32) &&
               same(MaskLayout::kAdditive16, SPECDEC_MASK_ADDITIVE16) && same(MaskLayout::kBits, SPECDEC_MASK_BITS));
 static_assert(same(kAllowedByRow, SPECDEC_ALLOWED_BY_ROW) && same(kBiasByRow, SPECDEC_BIAS_BY_ROW));

@@ -15,7 +15,7 @@ namespace specdec {
 std::atomic<int64_t> weighed_rows{0};
 
 float* scratch(int slot, int64_t floats) {
-  static thread_local std::vector<float> memory[5];
+  static thread_local std::vector<float> memory[6];
   if (static_cast<int64_t>(memory[slot].size()) < floats) memory[slot].resize(static_cast<size_t>(floats));
   return memory[slot].data();
 }

@@ -36,9 +36,10 @@ int32_t Editor::index_of(int32_t token) const {
 void Editor::begin(int32_t later) {
   penalties = penalties_at(p, place.outer, place.inner, &status);
   const int32_t cells = edit_cells(vocab), pending = p.pending.data ? static_cast<int32_t>(p.pending.size) : 0;
-  bits = reinterpret_cast<uint64_t*>(scratch(3, int64_t{3} * cells + pending + later));
+  bits = reinterpret_cast<uint64_t*>(scratch(3, int64_t{3} * cells + 2 * (int64_t{pending} + later)));
   before = reinterpret_cast<int32_t*>(bits + cells);
   extra = before + cells;
+  earlier = extra + pending + later;
   for (int32_t i = 0; i < pending; ++i) {
     const int64_t token = p.pending.load(p.pending.offset(place.outer, place.inner) + i);
     if (token >= 0 && token < vocab) extra[extras++] = static_cast<int32_t>(token);
@@ -136,7 +137,13 @@ void Editor::count_token(int32_t token) {
     tokens[i] = token, counts[i] = kUnseen, bias[i] = kNoBias;
     ++listed;
   }
+  earlier[extras - 1] = counts[i];
   counts[i] = count_after(counts[i]);
+}
+
+void Editor::uncount_token() {
+  const int32_t token = extra[--extras];
+  if (!(p.by_row & kBiasByRow)) counts[index_of(token)] = earlier[extras];
 }
 
 void Editor::edit_row(Row* row, const RowPlace& target) {

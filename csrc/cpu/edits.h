@@ -11,7 +11,7 @@ SPECDEC_BEGIN
 // Edits the rows of one request, one after another. It uses scratch memory, so a thread has one at a time.
 class Editor {
  public:
-  // `entry` is the place of the request's numbers and lists. At most `later` tokens will be counted.
+  // `entry` is the place of the request's numbers and lists. At most `later` different tokens will be counted.
   SPECDEC_HD Editor(const EditParams& params, int32_t vocabulary, const RowPlace& entry, int32_t later)
       : p(params), vocab(vocabulary), place(entry) {
     if (p.on()) begin(later);
@@ -29,11 +29,17 @@ class Editor {
     if (penalties.on()) count_token(token);
   }
 
+  // From the next row on, the token counted last does not.
+  SPECDEC_HD void uncount() {
+    if (penalties.on()) uncount_token();
+  }
+
  private:
   // edited_row.cpp.
   void begin(int32_t later);
   void edit_row(Row* row, const RowPlace& target);
   void count_token(int32_t token);
+  void uncount_token();
   void list_tokens(const RowPlace& of_bias);
   void mark(const int32_t* output, const int32_t* prompt, const BiasSpan& span);
   void write_tokens();
@@ -51,6 +57,7 @@ class Editor {
 
   // Tokens that count as output and are not in its mask: the pending ones, and those of the draft.
   int32_t* extra;
+  int32_t* earlier;  // their counts before, of the draft's
   int32_t extras = 0;
 
   // The listed tokens, by rising id.

@@ -31,6 +31,7 @@ struct LawRow {
   Kept kept;        // what the filter keeps, if it is on
   int32_t status;   // of all its elements
   bool looked;      // whether the row was looked through
+  bool recalled;    // whether it was before: all is known but its maxima, which are no longer in memory
   bool weighed;     // whether the normaliser is known as well; a race does not need it
   float error;      // until it is, known.lse.log_sum may differ from it by this; -1 if there are no bounds
   bool undecided;   // whether `kept` may hold tokens that top_p drops: ask still_kept
@@ -121,7 +122,20 @@ struct LawRow {
 
 SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
   return {row, nothing_known(law), filter, map, nullptr, {}, {kKeepsAll, 0, 0, nullptr}, kStatusOk, false, false,
-          -1.0f, false, 0};
+          false, -1.0f, false, 0};
+}
+
+// Takes over what was known of the same row when another one took its scratch memory.
+SPECDEC_HD void recall(LawRow& r, const LawRow& before) {
+  r.recalled = before.looked || before.recalled;
+  if (!r.recalled) return;
+  r.known = before.known;
+  r.kept = before.kept;
+  r.kept.list = nullptr;
+  r.status = before.status;
+  r.weighed = before.weighed;
+  r.error = before.error;
+  r.mass = before.mass;
 }
 
 // The row at an offset, with the law of (outer, inner).
@@ -175,7 +189,7 @@ SPECDEC_HD RowMemory memory_of(LawRow& r, int scratch_slot) {
 // Looks through a row, once. Then its probabilities, its maxima and its status are known.
 SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   const bool weigh = r.known.law.needs_sum();
-  if (r.looked && r.weighed >= weigh) return;
+  if ((r.looked || r.recalled) && r.weighed >= weigh) return;
   const Law& law = r.known.law;
   if (r.filter.on()) {
     r.looked = true;
@@ -209,7 +223,7 @@ SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int
 SPECDEC_HD bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
   if (r.filter.on() || !r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
   if (r.weighed || !r.known.law.needs_sum()) return true;
-  if (!r.looked) {
+  if (!r.looked && !r.recalled) {
     const RowMemory memory = memory_of(r, scratch_slot);
     BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
     r.status = row_bounds(r.row, r.known.law, crew, r.cells, tiles);
@@ -234,6 +248,7 @@ SPECDEC_HD void look_for_race(LawRow& r, Look look, const Crew& crew, int scratc
   }
   memory_of(r, scratch_slot);
   r.status = row_cells(r.row, r.known.law, crew, r.cells);
+  r.looked = r.recalled;
 }
 
 SPECDEC_END

@@ -1,10 +1,9 @@
 // residual on the CPU: the normalised law norm((p - h q)^+) and the probability that a token is drawn from it.
-#include "specdec/residual.h"
-
 #include "edits.h"
 #include "law_row.h"
 #include "specdec/chain.h"
 #include "specdec/request.h"
+#include "unit_sum.h"
 
 SPECDEC_BEGIN
 
@@ -19,21 +18,21 @@ void store_lanes(F16 values, int32_t token, int32_t end, float* out) {
 }
 
 struct TileSums {
-  float weight, rejected;
+  uint64_t weight, rejected;
 };
 
 // Writes the weights of one tile, not yet normalised.
 TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float epsilon, int32_t tile, float* weights) {
-  F16 weight(0.0f), rejected(0.0f);
+  UnitSum<F16> weight, rejected;
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
   const bool restricted = target.restricted();
   int32_t column = draft.first_column(begin);
   for (int32_t token = begin; token < end; token += kLanes) {
     const F16 p = target.probabilities(token, end), drafted = mul(F16(h), draft.probabilities(token, end, &column));
-    const F16 left = residual_weight(p, drafted);
-    weight = add(weight, left);
+    const F16 left = min(residual_weight(p, drafted), F16(1.0f));
+    weight.take(left);
     const F16 spared = restricted ? where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f)) : F16(epsilon);
-    rejected = add(rejected, rejected_weight(p, drafted, spared));
+    rejected.take(rejected_weight(p, drafted, spared));
     store_lanes(left, token, end, weights);
   }
   return {total(weight), total(rejected)};
@@ -69,23 +68,24 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
   look_if_needed(target, p.status.data != nullptr, crew, 0);
   look_if_needed(draft, p.status.data != nullptr, crew, 1);
   const int32_t tiles = target.row.tiles();
-  auto* sums = reinterpret_cast<TileSums*>(scratch(2, 2 * static_cast<int64_t>(tiles)));
+  auto* sums = reinterpret_cast<TileSums*>(scratch(2, 4 * static_cast<int64_t>(tiles)));
   over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
     for (int32_t tile = from; tile < to; ++tile) sums[tile] = weigh_tile(target, draft, h, epsilon, tile, probs);
   });
-  TileSums all = {0.0f, 0.0f};
+  TileSums all = {0, 0};
   for (int32_t tile = 0; tile < tiles; ++tile)
-    all = {add(all.weight, sums[tile].weight), add(all.rejected, sums[tile].rejected)};
-  const bool empty = !(all.weight > 0.0f);
+    all = {all.weight + sums[tile].weight, all.rejected + sums[tile].rejected};
+  const float weight = sum_of_units(all.weight), rejected = sum_of_units(all.rejected);
+  const bool empty = all.weight == 0;
   over_tokens(target.row, crew, [&](int32_t first, int32_t end) {
     if (empty) {
       for (int32_t token = first; token < end; token += kLanes)
         store_lanes(target.probabilities(token, end), token, end, probs);
     } else {
-      for (int32_t token = first; token < end; ++token) probs[token] = probs[token] / all.weight;
+      for (int32_t token = first; token < end; ++token) probs[token] = probs[token] / weight;
     }
   });
-  p.mass.data[index] = empty ? 0.0f : residual_mass(all.weight, all.rejected, h, epsilon);
+  p.mass.data[index] = empty ? 0.0f : residual_mass(weight, rejected, h, epsilon);
   if (p.status.data)
     p.status.data[index] = status | target.status | draft.status | (empty ? kStatusEmptyResidual : kStatusOk);
 }

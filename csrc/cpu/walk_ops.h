@@ -5,8 +5,8 @@
 
 #include "edits.h"
 #include "race_kept.h"
-#include "specdec/residual.h"
 #include "specdec/walk.h"
+#include "unit_sum.h"
 
 SPECDEC_BEGIN
 
@@ -48,18 +48,42 @@ struct ChildTokens {
   }
 };
 
-template <class Topology>
+// `Number_` says how walk_traversal knows probabilities and sums: float exactly, Range by bounds. With these an operation
+// may answer that they do not suffice; the walk then has to begin again, exactly.
+template <class Topology, class Number_ = float>
 class WalkOps {
  public:
+  using Number = Number_;
+
   SPECDEC_HD WalkOps(const Topology& topology, int64_t request, const Verdict& verdict, const Crew& threads)
       : t(topology), b(request), out(verdict), crew(threads) {
     if (!t.readable) return;
-    if (t.p.edits.on()) editor.emplace(t.p.edits, t.p.target.vocab, RowPlace{t.entry, 0}, t.max_depth());
+    if (t.p.edits.on()) editor.emplace(t.p.edits, t.p.target.vocab, RowPlace{t.entry, 0}, t.drafts());
     target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &filter_status);
     if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &filter_status);
   }
 
   SPECDEC_HD bool has_draft() const { return t.has_draft(); }
+
+  // Keeps what is known of a path's rows, and its nodes: a walk that goes back asks for them again.
+  SPECDEC_HD void keep_path() {
+    constexpr int64_t kFloats = sizeof(Place) / sizeof(float);
+    places = reinterpret_cast<Place*>(scratch(5, kFloats * (t.max_depth() + int64_t{1})));
+    for (int32_t d = 0; d <= t.max_depth(); ++d) places[d].known = kNoNode;
+    put(0, path_node<Number>(0));
+  }
+  SPECDEC_HD const PathNode<Number>& path(int32_t at_depth) const { return places[at_depth].node; }
+  SPECDEC_HD void put(int32_t at_depth, const PathNode<Number>& node) { places[at_depth].node = node; }
+  SPECDEC_HD void enter(int32_t at_depth, int32_t, int32_t token) {
+    if (editor) editor->count(token);
+    depth = at_depth + 1;
+  }
+  SPECDEC_HD void leave(int32_t at_depth, int32_t, int32_t) {
+    if (editor) editor->uncount();
+    depth = at_depth;
+  }
+
+  SPECDEC_HD bool filters_target() const { return target_filter.on(); }
 
   // Of filters and edits.
   SPECDEC_HD int32_t status() const { return filter_status | (editor ? editor->status : kStatusOk); }
@@ -85,13 +109,19 @@ class WalkOps {
     return true;
   }
 
+  SPECDEC_HD bool laws(int32_t node, int32_t token, Range* p, Range* q, int32_t* status) {
+    go_to(node);
+    if (!look_roughly(target, crew, 0) || (t.has_draft() && !look_roughly(draft, crew, 1))) return false;
+    *p = never_spared(token) ? Range{kNever, kNever} : range(target, token, status);
+    *q = t.has_draft() ? range(draft, token, status) : Range{1.0f, 1.0f};
+    return true;
+  }
+
   // Decides a test by bounds of both probabilities if these suffice. Then *p is not known.
   SPECDEC_HD bool decided_by_bounds(int32_t node, int32_t token, const AcceptTest& test, bool* accepted,
                                     int32_t* status) {
-    go_to(node);
-    if (!look_roughly(target, crew, 0) || (t.has_draft() && !look_roughly(draft, crew, 1))) return false;
-    const Range p = never_spared(token) ? Range{kNever, kNever} : range(target, token, status);
-    return test.decided(p, t.has_draft() ? range(draft, token, status) : Range{1.0f, 1.0f}, accepted);
+    Range p, q;
+    return laws(node, token, &p, &q, status) && test.decided(p, q, accepted);
   }
 
   // An empty residual draws from p.
@@ -104,32 +134,59 @@ class WalkOps {
     return true;
   }
 
+  // The same by bounds of p and q. An empty residual is not known by them.
+  SPECDEC_HD bool residual(int32_t node, const Noise& noise, Range taken, Draw* draw) {
+    if (!t.has_draft()) return residual(node, noise, 0.0f, draw);
+    go_to(node);
+    *draw = {winner_by_bounds(noise, taken), target.status | draft.status};
+    return draw->token != kNoToken;
+  }
+
   SPECDEC_HD bool masses(int32_t node, int32_t child, float taken, Masses* m) {
     go_to(node);
-    *m = {0.0f, 0.0f, look_through_both()};
-    const int32_t tiles = target.row.tiles();
-    float* sums = scratch(2, 2 * static_cast<int64_t>(tiles));
-    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
-      for (int32_t tile = from; tile < to; ++tile) tile_masses({t, node, child}, taken, tile, sums + 2 * tile);
-    });
-    for (int32_t tile = 0; tile < tiles; ++tile) {
-      m->left = add(m->left, sums[2 * tile]);
-      m->untried = add(m->untried, sums[2 * tile + 1]);
-    }
+    const int32_t status = look_through_both();
+    const TileMasses sums = over_pair<TileMasses>(
+        [&](int32_t tile) { return tile_masses({t, node, child}, taken, tile); });
+    *m = {sum_of_units(sums.left), sum_of_units(sums.untried), status};
+    return true;
+  }
+
+  SPECDEC_HD bool masses(int32_t node, int32_t child, Range taken, SumsOf<Range>* m) {
+    go_to(node);
+    if (!look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1) || !target.rough()) return false;
+    const Range p = factors(target), q = factors(draft);
+    const TileBounds sums = over_pair<TileBounds>(
+        [&](int32_t tile) { return tile_bounds({t, node, child}, p, {taken.low * q.low, taken.high * q.high}, tile); });
+    const auto widened = [](double low, double high) {
+      return Range{max(static_cast<float>(low * (1.0 - kSumError) - kUnitsError), 0.0f),
+                   static_cast<float>(high * (1.0 + kSumError) + kUnitsError)};
+    };
+    *m = {widened(sums.least, sums.most), widened(sums.untried * q.low, sums.untried * q.high),
+          target.status | draft.status};
     return true;
   }
 
   SPECDEC_HD void emit(int32_t depth, int32_t node, int32_t token) { out.put(depth, node, token); }
 
  private:
-  // A walk goes from a node to one of its children, so the node's draft token is output by then.
+  struct Place {
+    PathNode<Number> node;
+    int32_t known;  // the node whose rows these are
+    LawRow target, draft;
+  };
+
+  // To the rows of `node`, which is at `depth`.
   SPECDEC_HD void go_to(int32_t node) {
     if (at == node) return;
-    if (editor && at != kNoNode) editor->count(static_cast<int32_t>(t.draft_token(node)));
+    if (places && at != kNoNode) places[at_depth].known = at, places[at_depth].target = target, places[at_depth].draft = draft;
     at = node;
+    at_depth = depth;
     target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law, target_filter, {nullptr, t.p.target.vocab});
     if (editor) editor->edit(&target.row, t.target_place(b, node));
     draft = t.has_draft_row(node) ? draft_at(node) : LawRow{};
+    if (!places || places[depth].known != node) return;
+    recall(target, places[depth].target);
+    recall(draft, places[depth].draft);
   }
 
   SPECDEC_HD LawRow draft_at(int32_t node) const {
@@ -188,9 +245,10 @@ class WalkOps {
   }
 
   SPECDEC_HD Draw race_residual(const Noise& noise, float taken) {
-    const int32_t found = winner_by_bounds(noise, taken);
+    const int32_t found = winner_by_bounds(noise, {taken, taken});
     if (found != kNoToken) return {found, target.status | draft.status};
     const int32_t status = look_through_both();
+    look_for_race(target, Look::kForLaw, crew, 0);
     return target.known.law.in_space([&](auto space) -> Draw {
       const ResidualWeights<decltype(space)> weights = {target, draft, space, taken};
       return {row_winner(weights, target, noise, crew, 0).token, status};
@@ -199,37 +257,91 @@ class WalkOps {
 
   // The winner of the residual's race if bounds of its weights tell, else kNoToken. A race over what filters keep of
   // the target is not held by bounds.
-  SPECDEC_HD int32_t winner_by_bounds(const Noise& noise, float taken) {
+  SPECDEC_HD int32_t winner_by_bounds(const Noise& noise, Range taken) {
     if (target.filter.on() || !look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1)) return kNoToken;
     if (!target.rough() && !draft.rough()) return kNoToken;
     if (!target.rough()) look_through(target, crew, 0);
     if (!draft.rough()) look_through(draft, crew, 1);
+    look_for_race(target, Look::kForLaw, crew, 0);
     const LawRow p_most = target.at_most(), p_least = target.at_least();
     const LawRow q_most = draft.at_most(), q_least = draft.at_least();
     return target.known.law.in_space([&](auto space) {
       using Weights = ResidualBounds<decltype(space)>;
-      const Weights weights = {{p_most, q_least, space, taken}, {p_least, q_most, space, taken}};
+      const Weights weights = {{p_most, q_least, space, taken.low}, {p_least, q_most, space, taken.high}};
       ContestedWinner winner;
       race_groups(weights, target.row, noise, target.cells, target.race, crew, winner);
       return winner.decided() ? winner.sure.token : kNoToken;
     });
   }
 
-  SPECDEC_HD void tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile, float* sums) const {
-    Mask gone[kTile / kLanes] = {};
-    tried.each([&](int32_t token) {
-      if (token / kTile == tile) gone[token % kTile / kLanes] |= 1u << token % kLanes;
+  // Sums of the tiles of the row pair, added up.
+  template <class Sums, class F>
+  SPECDEC_HD Sums over_pair(F&& sums_of_tile) {
+    const int32_t tiles = target.row.tiles();
+    Sums* const sums = reinterpret_cast<Sums*>(scratch(2, static_cast<int64_t>(sizeof(Sums) / sizeof(float)) * tiles));
+    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
+      for (int32_t tile = from; tile < to; ++tile) sums[tile] = sums_of_tile(tile);
     });
+    Sums all = {};
+    for (int32_t tile = 0; tile < tiles; ++tile) all += sums[tile];
+    return all;
+  }
+
+  // Calls f(p, q, q of the tokens not tried) for sixteen tokens of a tile at a time. A chain has no use for the last.
+  template <class F>
+  SPECDEC_HD void over_tile(const ChildTokens<Topology>& tried, int32_t tile, F&& f) const {
+    Mask gone[kTile / kLanes] = {};
+    if constexpr (Topology::kSiblings) {
+      tried.each([&](int32_t token) {
+        if (token / kTile == tile) gone[token % kTile / kLanes] |= 1u << token % kLanes;
+      });
+    }
     const F16 zero(0.0f);
-    F16 left = zero, untried = zero;
     const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
     int32_t column = draft.first_column(begin);
     for (int32_t token = begin; token < end; token += kLanes) {
       const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end, &column);
-      left = add(left, residual_weight(p, mul(F16(taken), q)));
-      untried = add(untried, where(gone[(token - begin) / kLanes], zero, q));
+      f(p, q, Topology::kSiblings ? where(gone[(token - begin) / kLanes], zero, q) : zero);
     }
-    sums[0] = total(left), sums[1] = total(untried);
+  }
+
+  struct TileMasses {
+    uint64_t left, untried;
+    SPECDEC_HD void operator+=(const TileMasses& other) { left += other.left, untried += other.untried; }
+  };
+  SPECDEC_HD TileMasses tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile) const {
+    UnitSum<F16> left, untried;
+    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) {
+      left.take(residual_weight(p, mul(F16(taken), q)));
+      if constexpr (Topology::kSiblings) untried.take(q_untried);
+    });
+    return {total(left), total(untried)};
+  }
+
+  // What the figures of rough laws are multiplied by to get the least and the largest that they may be.
+  SPECDEC_HD static Range factors(const LawRow& side) {
+    const float error = side.rough() ? side.error : 0.0f;
+    return {1.0f - error, 1.0f + error * (1.0f + error)};  // of e^-error and e^error
+  }
+  static constexpr double kSumError = 2e-5;     // of 128 float additions a lane, and of the products
+  static constexpr double kUnitsError = 1e-6;   // 2^22 tokens' weights, each rounded to a multiple of 2^-42
+
+  struct TileBounds {
+    double least, most, untried;
+    SPECDEC_HD void operator+=(const TileBounds& other) {
+      least += other.least, most += other.most, untried += other.untried;
+    }
+  };
+  SPECDEC_HD TileBounds tile_bounds(const ChildTokens<Topology>& tried, Range p_factors, Range taken,
+                                    int32_t tile) const {
+    const F16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high), low(taken.low), high(min(taken.high, kLargest));
+    F16 least = zero, most = zero, untried = zero;
+    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) {
+      least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
+      most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
+      if constexpr (Topology::kSiblings) untried = add(untried, q_untried);
+    });
+    return {total(least), total(most), total(untried)};
   }
 
   const Topology& t;
@@ -238,7 +350,9 @@ class WalkOps {
   const Crew& crew;
   int32_t filter_status = kStatusOk;
   std::optional<Editor> editor;  // if there are edits
-  int32_t at = kNoNode;
+  Place* places = nullptr;  // by depth, if they are kept
+  int32_t at = kNoNode, at_depth = 0;
+  int32_t depth = 0;  // of the walk, which may have gone on
   Filter target_filter, draft_filter;
   LawRow target = {}, draft = {};  // of node `at`
 };
@@ -255,18 +369,36 @@ struct ByBounds {
   }
 };
 
+// Traverses a request by bounds. Returns false if they do not suffice, or if there would be none.
+template <class Topology>
+SPECDEC_HD bool traverse_by_bounds(const Topology& t, int64_t b, const Verdict& verdict, const Crew& crew, Walk* at,
+                                   int32_t* status) {
+  if (t.p.method != Method::kTraversal || !t.readable || !t.target_law.needs_sum()) return false;
+  WalkOps<Topology, Range> ops(t, b, verdict, crew);
+  if (ops.filters_target()) return false;
+  ops.keep_path();
+  const bool through = walk_traversal(t, ops, at, status);
+  *status |= ops.status();
+  return through;
+}
+
 // Walks request `b` and writes its verdict.
 template <class Topology>
 SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, const Crew& crew) {
   const Topology t(p, b);
   const Verdict verdict = verdict_at(p, b);
   for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
-  WalkOps<Topology> ops(t, b, verdict, crew);
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
-  walk(t, p.method, ops, &at, &status, ByBounds{});
+  if (!traverse_by_bounds(t, b, verdict, crew, &at, &status)) {
+    at = walk_from(0, 0), status = t.status;
+    WalkOps<Topology> ops(t, b, verdict, crew);
+    if (p.method == Method::kTraversal) ops.keep_path();
+    walk(t, p.method, ops, &at, &status, ByBounds{});
+    status |= ops.status();
+  }
   *verdict.num_accepted = accepted_by(t, at);
-  *verdict.status = status | ops.status();
+  *verdict.status = status;
 }
 
 SPECDEC_END

@@ -1,6 +1,7 @@
-// A target row and a draft row side by side, as probabilities: residual and overlap. The vocabulary is cut into tiles
-// of 1,024 tokens. A lane takes four tokens a step. Tiles are summed on their own and combined in one order: these sums
-// are floats, and another backend's may differ in the last bits.
+// A target row and a draft row side by side, as probabilities: residual, overlap and verification. The vocabulary is cut
+// into tiles of 1,024 tokens. A lane takes four tokens a step. Sums of weights are whole numbers, the same in any order.
+// Those of overlap are floats: tiles are summed on their own and combined in one order, and another backend's may differ
+// in the last bits.
 #pragma once
 
 #include "team_rows.cuh"
@@ -128,6 +129,32 @@ __device__ __forceinline__ TwoSums sum_items(const Team& team, int from, int til
     sums.b = add(sums.b, second_of(word));
   }
   return {warp_sum(sums.a), warp_sum(sums.b)};
+}
+
+// Two sums of weights as whole numbers, by one lane. It calls end_tile() after each tile.
+struct TwoUnitSums {
+  UnitSum<float> a, b;
+  uint64_t units_a = 0, units_b = 0;
+
+  __device__ void end_tile() {
+    units_a += units_of(a.high, a.low), units_b += units_of(b.high, b.low);
+    a = {}, b = {};
+  }
+};
+
+// The items of the team that add_up needs.
+__host__ __device__ __forceinline__ int items_of_sums(int size, int warps) { return 2 * size * warps; }
+
+// Adds up what all lanes of the team found. Every lane of every member gets it.
+template <class Team>
+__device__ __forceinline__ TwoSums add_up(Team& team, const TwoUnitSums& mine) {
+  const int warps = team.size() * warps_in_block(), item = team.rank() * warps_in_block() + warp_id();
+  const uint64_t a = warp_sum(mine.units_a), b = warp_sum(mine.units_b);
+  if (lane_id() == 0) team.put(item, a), team.put(warps + item, b);
+  team.sync();
+  uint64_t all_a = 0, all_b = 0;
+  for (int i = lane_id(); i < warps; i += 32) all_a += team.get(i), all_b += team.get(warps + i);
+  return {sum_of_units(warp_sum(all_a)), sum_of_units(warp_sum(all_b))};
 }
 
 }  // namespace cuda

@@ -77,7 +77,7 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
   if constexpr (Kept::kFiltered) know_filtered_rows(team, p, edits, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
-  float weight = 0.0f, rejected = 0.0f;
+  TwoUnitSums weights;  // of the residual, and of what is rejected
   over_sum_tiles(
       team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
@@ -86,22 +86,17 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const float drafted = mul(h, draft.value[k]);
-          left.value[k] = residual_weight(target.value[k], drafted);
-          weight = add(weight, left.value[k]);
+          left.value[k] = min(residual_weight(target.value[k], drafted), 1.0f);
+          weights.a.take(left.value[k]);
           float spared = epsilon;  // none accepts what the target's filters or edits took out
           if constexpr (Kept::kFiltered)
             if (epsilon > 0.0f && !keeps(sides[0], token + k)) spared = 0.0f;
-          rejected = add(rejected, rejected_weight(target.value[k], drafted, spared));
+          weights.b.take(rejected_weight(target.value[k], drafted, spared));
         }
         store_four(probs, token, vocab, left);
       },
-      [&](int tile) {
-        const WideKey word = packed(warp_sum(weight), warp_sum(rejected));
-        if (lane_id() == 0) team.put(tile, word);
-        weight = rejected = 0.0f;
-      });
-  team.sync();
-  const TwoSums sums = sum_items(team, 0, sum_tiles_of(vocab));
+      [&](int) { weights.end_tile(); });
+  const TwoSums sums = add_up(team, weights);
   const bool empty = !(sums.a > 0.0f);
   // Every thread gets the same tokens as before, so it reads what it wrote itself.
   over_sum_tiles(
@@ -140,23 +135,29 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 }  // namespace
 
 cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  if (p.count() == 0) return *needed = 0, cudaSuccess;
-  Device device;
-  TeamPlan plan;
-  CutPlan cut;
-  FilteredResidualArguments a = {{p, {}}, {}};
-  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair, &cut);
-  if (e != cudaSuccess || *needed) return e;
-  a.cut = cut.room;
-  const size_t shared = a.cut.at + cut.shared_bytes();
-  if (p.edits.on())
-    return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
-                        stream);
-  if (has_filters(p))
-    return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
-                        filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
-  return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
-                                         residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
+  static const Kernels kernels(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>,
+                               filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
+                               filtered_residual_kernel<GridTeam>, edited_residual_kernel<LocalTeam>,
+                               edited_residual_kernel<GridTeam>);
+  *needed = 0;
+  if (p.count() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    TeamPlan plan;
+    CutPlan cut;
+    FilteredResidualArguments a = {{p, {}}, {}};
+    plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
+    if (*needed) return cudaSuccess;
+    a.cut = cut.room;
+    const size_t shared = a.cut.at + cut.shared_bytes();
+    if (p.edits.on())
+      return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
+                          stream);
+    if (has_filters(p))
+      return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
+                          filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
+                                          residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
+  });
 }
 
 }  // namespace cuda

@@ -33,37 +33,31 @@ struct WarpTree : TreeRequest {
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(const WalkArguments<TreeParams> a) {
-  walk_request<WarpTree, Team, 1>(a);
+  walk_request<WarpTree, Team>(a);
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_tree_kernel(const FilteredWalkArguments<TreeParams> a) {
-  walk_request<WarpTree, Team, 1, RowFilters>(a);
+  walk_request<WarpTree, Team, RowFilters>(a);
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     edited_tree_kernel(const EditedWalkArguments<TreeParams> a) {
-  walk_request<WarpTree, Team, 1, EditedFilters>(a);
+  walk_request<WarpTree, Team, EditedFilters>(a);
 }
 
-}  // namespace
-
-cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  if (p.batch() == 0) return cudaSuccess;
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
-  const int sides = p.draft.data ? 2 : 1, sums = sum_tiles_of(p.target.vocab);
+cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                        int64_t* needed) {
+  const int sides = p.draft.data ? 2 : 1;
   const bool filtered = has_filters(p), edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = p.draft.data ? loaded(p.draft, edited) : target;
   EditedWalkArguments<TreeParams> a = {{walk_arguments(p), {}}, 0};
-  const size_t marks = p.method == Method::kRejection ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
+  const size_t marks = p.method != Method::kRace ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor, with what both declare.
   const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
-  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited);
+  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited, Ends::kOneByOne);
   // Blocks that wait for each other must run at the same time.
   CutPlan cut = cut_plan(shape, p.batch(), target, draft);
   const size_t cuts = filtered ? cut.shared_bytes() : 0, drafts = edited ? bytes_of_drafts(p) : 0;
@@ -71,17 +65,17 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
     shape = {shape.threads, 1, false};
     cut = cut_plan(shape, p.batch(), target, draft);
   }
-  const int masses = filtered ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk);
-  const TeamPlan plan = walk_plan(shape, p.batch(), masses > sums ? masses : sums);
+  const TeamPlan plan =
+      walk_plan(shape, p, filtered ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk));
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
-  a.drafted_at = plan.shared_bytes() + cuts;
+  a.drafted_at = keep_rows(a, plan.shared_bytes() + cuts);
   a.tried_at = a.drafted_at + drafts;
   a.held_at = a.tried_at + marks;
-  const int fours = own_slots(sums, shape.size, shape.threads / 32) * kSumTile / 4;
+  const int fours = own_slots(sum_tiles_of(p.target.vocab), shape.size, shape.threads / 32) * kSumTile / 4;
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours ? held : 0);
@@ -94,6 +88,20 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
                                                            stream);
   return launch_teams<WalkArguments<TreeParams>>(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>,
                                                  tree_kernel<GridTeam>, plan, device, a, shared, stream);
+}
+
+}  // namespace
+
+cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>, tree_kernel<GridTeam>,
+                               filtered_tree_kernel<LocalTeam>, filtered_tree_kernel<ClusterTeam>,
+                               filtered_tree_kernel<GridTeam>, edited_tree_kernel<LocalTeam>,
+                               edited_tree_kernel<GridTeam>);
+  *needed = 0;
+  if (p.batch() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    return launch_tree(p, workspace, device, stream, needed);
+  });
 }
 
 }  // namespace cuda

@@ -16,7 +16,7 @@ namespace cuda {
 constexpr unsigned kTarget = 1, kDraft = 2;
 
 struct Order {
-  enum Kind : int32_t { kDone, kSums, kLook, kMasses, kDraw };
+  enum Kind : int32_t { kDone, kSums, kLook, kEdit, kMasses, kDraw };  // kEdit: the row's edits are decoded, nothing else
   Kind kind;
   int32_t node;
   int64_t target, draft;  // where the node's rows start, in elements
@@ -27,7 +27,7 @@ struct Order {
   bool fresh;      // kMasses: the first order of this node
   bool residual;   // kDraw: from (p - taken q)^+, or from p without the tokens left out
   float taken;     // the multiple of q that is subtracted
-  int32_t target_place, draft_place;  // kMasses, kDraw: the places of its rows in `looked_through`
+  int32_t target_place, draft_place;  // the places of its rows in `looked_through`
   Noise noise;
 };
 
@@ -35,7 +35,7 @@ struct Order {
 struct Memory {
   Walk walk;
   int32_t status;
-  int32_t target_from, target_to, draft_from, draft_to;  // the nodes whose rows were looked through
+  int32_t target_from, target_to, draft_from, draft_to;  // the depths whose rows were looked through
   int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
   Masses masses;
   Draw drawn;
@@ -56,7 +56,7 @@ struct NoFilters {
   static constexpr bool kFiltered = false, kEdited = false;
   struct Room {};
   __device__ int32_t status() const { return kStatusOk; }
-  __device__ int count() const { return -1; }
+  __device__ int count(int32_t) const { return -1; }
   __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
   __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
 };
@@ -64,7 +64,9 @@ struct NoFilters {
 // What they keep of a row is known once the row was looked through.
 struct CutsRoom {
   Shared<Cut> cuts;    // by place, as `looked_through`
-  Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow
+  Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow; and its node
+  // How many tokens of a node's target row are listed, -1 if they are not.
+  __device__ int count(int32_t node) const { return listed[1] == node ? static_cast<int>(listed[0]) : -1; }
 };
 
 struct RowFilters : CutsRoom {
@@ -81,7 +83,6 @@ struct RowFilters : CutsRoom {
     if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &bits);
   }
   __device__ int32_t status() const { return bits; }
-  __device__ int count() const { return listed[0]; }
   __device__ const Filter& filter(unsigned side) const { return side == kTarget ? target : draft; }
   __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
   __device__ Filtered kept(unsigned side, int32_t place) const {
@@ -113,7 +114,6 @@ struct EditedFilters : EditedRoom {
     return decoded.bits;
   }
   __device__ int32_t status() const { return kStatusOk; }
-  __device__ int count() const { return listed[0]; }
   __device__ Filter filter(unsigned side) const { return filters[opaque(side == kTarget ? 0u : 1u)]; }
   __device__ EditedRow row(bool of_target, const Rows& rows, int64_t offset) const {
     return edits.row(of_target, rows, offset);
@@ -139,13 +139,16 @@ struct AskingOps {
   const Verdict& verdict;
   int rows_at_once;
   const Shared<KnownRow>& looked_through;  // by place: see place_of
+  const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
   Memory& memory;
   Order& order;
   const Filters& filters;
 
+  using Number = float;
+
   __device__ bool argmax(int32_t node, Draw* draw) {
     if (!know(node, kTarget)) return false;
-    *draw = draw_of(known(node, kTarget));
+    *draw = draw_of(known(kTarget));
     return true;
   }
 
@@ -158,10 +161,16 @@ struct AskingOps {
   // For one token a row of probabilities need not be looked through.
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know(node, rows_needed())) return false;
-    *status |= row_status(node, rows_needed());
+    if constexpr (Filters::kEdited) {
+      if (static_cast<RowEdits>(filters.edits.edits[0]).node != node) {  // the walk came back to this row
+        place(Order::kEdit, node);
+        return false;
+      }
+    }
+    *status |= row_status(rows_needed());
     const LawRowOf<Kept> target = {filters.row(true, t.p.target, t.target_row(node)),
-                                   known_law(t.target_law, known(node, kTarget)), nullptr,
-                                   filters.kept(kTarget, place_of(node, kTarget))};
+                                   known_law(t.target_law, known(kTarget)), nullptr,
+                                   filters.kept(kTarget, place_of(kTarget))};
     if constexpr (Filters::kEdited) {  // of logits, so the row has the status
       const float logit = element(target.row, token);
       *p = target.kept.keeps(logit, token) && logit > -kInfinity ? target.known.probability(token, logit) : kNever;
@@ -173,8 +182,8 @@ struct AskingOps {
     *q = 1.0f;
     if (!t.has_draft()) return true;
     const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)),
-                                  known_law(t.draft_law, known(node, kDraft)), t.p.draft_map.data,
-                                  filters.kept(kDraft, place_of(node, kDraft))};
+                                  known_law(t.draft_law, known(kDraft)), t.p.draft_map.data,
+                                  filters.kept(kDraft, place_of(kDraft))};
     *q = law_of(draft, token, status);
     return true;
   }
@@ -182,10 +191,10 @@ struct AskingOps {
   __device__ bool masses(int32_t node, int32_t child, float taken, Masses* masses) {
     if (!know(node, kTarget | kDraft)) return false;
     *masses = memory.masses;
-    masses->status = row_status(node, kTarget | kDraft);
+    masses->status = row_status(kTarget | kDraft);
     if (memory.masses_child == child) return true;
     place(Order::kMasses, node);
-    order.end = t.replacement() ? 0 : child;
+    order.end = !Topology::kSiblings || t.replacement() ? 0 : child;
     order.taken = taken;
     order.fresh = memory.masses_node != node;
     memory.masses_node = node;
@@ -197,21 +206,33 @@ struct AskingOps {
     const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
     if (!know(node, sides)) return false;
     *draw = memory.drawn;
-    draw->status |= row_status(node, sides);
+    draw->status |= row_status(sides);
     if (drawn(node, noise)) return true;
     order.residual = true;
     order.taken = taken;
     if (!t.has_draft()) order.end = kNoToken;
     // The draw reads a draft row of probabilities only at tokens that could win. The row's status needs all of it.
-    else if (!knows(node, kDraft)) order.sides = kDraft;
+    else if (!knows(kDraft)) order.sides = kDraft;
     return false;
   }
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
     if (memory.writes && lane_id() == 0) verdict.put(depth, node, token);
-    // If the walk goes on, it goes to a draft of this token.
+  }
+
+  __device__ void enter(int32_t depth, int32_t, int32_t token) const {
     if constexpr (Filters::kEdited)
       if (lane_id() == 0) dynamic_shared<int32_t>(filters.edits.drafted_at, verdict.places)[depth] = token;
+  }
+  __device__ void leave(int32_t depth, int32_t, int32_t) const {
+    if (memory.target_to > depth + 1) memory.target_to = depth + 1;
+    if (memory.draft_to > depth + 1) memory.draft_to = depth + 1;
+  }
+  __device__ PathNode<float> path(int32_t depth) const { return nodes[depth]; }
+  __device__ void put(int32_t depth, const PathNode<float>& node) const {
+    __syncwarp();  // every lane has read what was there
+    if (lane_id() == 0) nodes[depth] = node;
+    __syncwarp();
   }
 
  private:
@@ -230,32 +251,36 @@ struct AskingOps {
     return (t.target_law.needs_sum() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_sum() ? kDraft : 0u);
   }
 
-  __device__ bool knows(int32_t node, unsigned side) const {
-    return side == kTarget ? node >= memory.target_from && node < memory.target_to
-                           : node >= memory.draft_from && node < memory.draft_to;
+  // All of these are about the rows of the node where the walk stands.
+  __device__ int32_t depth() const { return memory.walk.depth; }
+  __device__ bool knows(unsigned side) const {
+    return side == kTarget ? depth() >= memory.target_from && depth() < memory.target_to
+                           : depth() >= memory.draft_from && depth() < memory.draft_to;
   }
-  __device__ int32_t place_of(int32_t node, unsigned side) const {
-    return side == kTarget ? 2 * (node - memory.target_from) : 2 * (node - memory.draft_from) + 1;
+  __device__ int32_t place_of(unsigned side) const {
+    return side == kTarget ? 2 * (depth() - memory.target_from) : 2 * (depth() - memory.draft_from) + 1;
   }
-  __device__ KnownRow known(int32_t node, unsigned side) const {
-    if (!knows(node, side)) return kNothingKnown;
-    return looked_through[place_of(node, side)];
+  __device__ KnownRow known(unsigned side) const {
+    if (!knows(side)) return kNothingKnown;
+    return looked_through[place_of(side)];
   }
-  __device__ int32_t row_status(int32_t node, unsigned sides) const {
-    return (sides & kTarget ? known(node, kTarget).status : kStatusOk) |
-           (sides & kDraft ? known(node, kDraft).status : kStatusOk);
+  __device__ int32_t row_status(unsigned sides) const {
+    return (sides & kTarget ? known(kTarget).status : kStatusOk) | (sides & kDraft ? known(kDraft).status : kStatusOk);
   }
 
   // Were these rows of the node looked through? If not, that is ordered, log-sum-exps first.
   __device__ bool know(int32_t node, unsigned sides) {
-    const unsigned there = (knows(node, kTarget) ? kTarget : 0u) | (knows(node, kDraft) ? kDraft : 0u);
+    const unsigned there = (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u);
     const unsigned missing = sides & ~there, sums = missing & rows_with_sums();
     if (!missing) return true;
+    const unsigned ordered = sums ? sums : missing;
+    const int32_t rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
+    const int32_t from = t.p.method == Method::kTraversal ? 0 : depth();  // it comes back: the rows above stay known
+    if (ordered & kTarget) memory.target_from = from, memory.target_to = depth() + rows;
+    if (ordered & kDraft) memory.draft_from = from, memory.draft_to = depth() + rows;
     place(sums ? Order::kSums : Order::kLook, node);
-    order.sides = sums ? sums : missing;
-    order.rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
-    if (order.sides & kTarget) memory.target_from = node, memory.target_to = node + order.rows;
-    if (order.sides & kDraft) memory.draft_from = node, memory.draft_to = node + order.rows;
+    order.sides = ordered;
+    order.rows = rows;
     return false;
   }
 
@@ -275,8 +300,8 @@ struct AskingOps {
     order.draft = t.draft_row(node);
     order.target_law = t.target_law;
     order.draft_law = t.draft_law;
-    order.target_place = place_of(node, kTarget);
-    order.draft_place = place_of(node, kDraft);
+    order.target_place = place_of(kTarget);
+    order.draft_place = place_of(kDraft);
   }
 };
 
@@ -291,15 +316,16 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
 template <class Topology, class Filters>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
-                        const Shared<KnownRow>& looked_through, const typename Filters::Room& room,
-                        const Shared<Memory>& shared_memory, const Shared<Order>& shared_order) {
+                        const Shared<KnownRow>& looked_through, const Shared<PathNode<float>>& nodes,
+                        const typename Filters::Room& room, const Shared<Memory>& shared_memory,
+                        const Shared<Order>& shared_order) {
   const Topology t(p, request);
   const Filters filters = filters_of<Filters, Topology>(p, request, room);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};
   int32_t status = memory.status | t.status | filters.status();  // each lane's own until the end
-  AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, looked_through, memory, order, filters};
+  AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, looked_through, nodes, memory, order, filters};
   const bool through = walk(t, p.method, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), memory.status);

@@ -16,11 +16,16 @@ struct WalkArguments {
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
   int chunks;         // of the longest row of logits
+  size_t known_at;    // what is known of rows, in bytes of shared memory
+  int places, nodes;  // of so many rows; and the nodes of a path that is walked back, 0 otherwise
   // If nodes have siblings, bytes of shared memory:
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
   int held_fours;   // vectors of each; 0 if they do not fit
 };
+
+// What a block keeps of rows at a place, and of a path's node at a depth.
+constexpr size_t kBytesAPlace = sizeof(KnownRow) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
 
 template <class Params>
 struct FilteredWalkArguments : WalkArguments<Params> {
@@ -48,7 +53,9 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
           return {row_at(a.p.target, order.target + ahead * a.p.target.row_stride), nothing_known(order.target_law)};
         return {row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride), nothing_known(order.draft_law)};
       },
-      [&](int row, const KnownRow& whole) { looked_through[row / sides * 2 + (is_target(row) ? 0 : 1)] = whole; });
+      [&](int row, const KnownRow& whole) {
+        looked_through[row / sides * 2 + (is_target(row) ? order.target_place : order.draft_place)] = whole;
+      });
 }
 
 // The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
@@ -88,9 +95,11 @@ __device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<P
     const auto found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
                                             filters.filter(side == 0 ? kTarget : kDraft), a.cut);
     if (threadIdx.x != 0) continue;
-    looked_through[side] = found.known;
-    filters.cuts[side] = found.kept.cut;
+    const int32_t place = side == 0 ? order.target_place : order.draft_place;
+    looked_through[place] = found.known;
+    filters.cuts[place] = found.kept.cut;
     filters.listed[0] = side == 0 ? found.listed : -1;
+    filters.listed[1] = order.node;
   }
 }
 
@@ -138,12 +147,12 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
                          side == 0 ? order.target_law : order.draft_law, part);
     if (order.kind != Order::kLook) continue;
     const KnownRow whole = known_argmax(best_of_team(team, looked));
-    if (threadIdx.x == 0) looked_through[side] = whole;
+    if (threadIdx.x == 0) looked_through[side == 0 ? order.target_place : order.draft_place] = whole;
   }
   if (order.kind == Order::kLook) return;
 
   auto weights = ordered_weights<Topology>(a, team.index(), order, looked_through, filters, tried);
-  const int listed = filters.count();
+  const int listed = filters.count(order.node);
   bool writes = team.rank() == 0;
   int32_t status = looked.status;
   if (looked.best.token != kNoToken) status |= kDraftWeighs;
@@ -179,7 +188,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
   }
 }
 
-// ---- siblings -------------------------------------------------------------------------------------------------------
+// ---- sums over both rows --------------------------------------------------------------------------------------------
 
 // Marks the tokens of the node's children with an index below `end`, for the whole block.
 template <class Topology>
@@ -199,10 +208,10 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
   __syncthreads();
 }
 
-// A node's rows are read from memory once, for their log-sum-exps. From the second child on, sums over both rows are
-// needed. These are floats, so their last bits are this backend's own. They are taken from p and q in the team's shared memory or, if a member's part does not fit, read again from
-// the L2 cache.
-template <class Team, class Params, class Filters>
+// A node's rows are read from memory once, for their log-sum-exps. From the second child on, or if a leaf is taken off,
+// sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
+// not fit, read again from the L2 cache.
+template <class Topology, class Team, class Params, class Filters>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
                                             const Shared<KnownRow>& looked_through, const Filters& filters,
                                             const Shared<unsigned>& tried, const Shared<Memory>& memory) {
@@ -210,7 +219,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
   const auto target = ordered_target(a, order, looked_through, filters);
   const auto draft = ordered_draft(a, order, looked_through, filters);
   const int32_t vocab = a.p.target.vocab;
-  float left = 0.0f, untried = 0.0f;
+  TwoUnitSums sums;  // W and R
   over_sum_tiles(
       team, vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
       [&](int32_t token) {
@@ -222,23 +231,20 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
           law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
           if (a.held_fours) held[place] = law_p, held[a.held_fours + place] = law_q;
         }
-        const unsigned gone = order.end ? tried[token / 32] >> token % 32 : 0u;
+        unsigned gone = 0u;
+        if constexpr (Topology::kSiblings)
+          if (order.end) gone = tried[token / 32] >> token % 32;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          left = add(left, residual_weight(law_p.value[i], mul(order.taken, law_q.value[i])));
-          untried = add(untried, gone >> i & 1u ? 0.0f : law_q.value[i]);
+          sums.a.take(residual_weight(law_p.value[i], mul(order.taken, law_q.value[i])));
+          if constexpr (Topology::kSiblings) sums.b.take(gone >> i & 1u ? 0.0f : law_q.value[i]);
         }
       },
-      [&](int tile) {
-        const WideKey word = packed(warp_sum(left), warp_sum(untried));
-        if (lane_id() == 0) team.put(tile, word);
-        left = untried = 0.0f;
-      });
-  team.sync();
-  const TwoSums sums = sum_items(team, 0, sum_tiles_of(vocab));
+      [&](int) { sums.end_tile(); });
+  const TwoSums all = add_up(team, sums);
   if (threadIdx.x == 0) {
     Memory known = memory[0];
-    known.masses = {sums.a, sums.b, kStatusOk};
+    known.masses = {all.a, all.b, kStatusOk};
     memory[0] = known;
   }
 }
@@ -285,23 +291,24 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p, int
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// A team walks one request. `rows_at_once` is at most `kRows`, and 1 with filters.
-template <class Topology, class Team, int kRows, class Filters = NoFilters, class Arguments>
+// A team walks one request. `rows_at_once` is 1 with filters.
+template <class Topology, class Team, class Filters = NoFilters, class Arguments>
 __device__ __forceinline__ void walk_request(const Arguments& a) {
-  SPECDEC_SHARED(KnownRow, looked_through, 2 * kRows);
+  const auto looked_through = dynamic_shared<KnownRow>(a.known_at, a.places);
+  const auto nodes = dynamic_shared<PathNode<float>>(a.known_at + a.places * kBytesAPlace, a.nodes);
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
   typename Filters::Room room = {};
   if constexpr (Filters::kFiltered) {
-    SPECDEC_SHARED(Cut, cuts, 2);
-    SPECDEC_SHARED(int, listed, 1);
-    room.cuts = cuts, room.listed = listed;
-    if (threadIdx.x == 0) listed[0] = -1;
+    SPECDEC_SHARED(int, listed, 2);
+    room.cuts = dynamic_shared<Cut>(a.known_at + a.places * sizeof(KnownRow), a.places), room.listed = listed;
+    if (threadIdx.x == 0) listed[1] = kNoNode;
   }
   Team team(a.team);
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
+  if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
   if constexpr (Filters::kEdited) {
     SPECDEC_SHARED(Filter, decoded, 2);
     SPECDEC_SHARED(RowEdits, edits, 1);
@@ -316,7 +323,8 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, room, memory, ordered);
+      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, nodes, room, memory,
+                                 ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
@@ -327,12 +335,12 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       else take_sums(a, team, order, looked_through);
       continue;
     }
-    if constexpr (Topology::kSiblings) {
+    if (order.kind == Order::kEdit) continue;
+    if constexpr (Topology::kSiblings)
       if (order.end) mark_tried(Topology(a.p, team.index()), order.node, order.end, tried);
-      if (order.kind == Order::kMasses) {
-        take_masses(a, team, order, looked_through, filters, tried, memory);
-        continue;
-      }
+    if (order.kind == Order::kMasses) {
+      take_masses<Topology>(a, team, order, looked_through, filters, tried, memory);
+      continue;
     }
     take_draw<Topology>(a, team, order, looked_through, filters, tried, memory);
   }
@@ -344,13 +352,27 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
   const int target = chunks_of(p.target), draft = chunks_of(p.draft);
-  return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 0, 0};
+  return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 2, 0, 0, 0, 0};
+}
+
+// Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.
+template <class Params>
+size_t keep_rows(WalkArguments<Params>& a, size_t at) {
+  a.known_at = at;
+  a.places = 2 * a.rows_at_once;
+  if (a.p.method == Method::kTraversal) {
+    a.nodes = static_cast<int>(a.p.tokens.columns);
+    a.places = 2 * a.nodes;
+  }
+  return (at + a.places * kBytesAPlace + a.nodes * kBytesANode + 15) / 16 * 16;
 }
 
 // A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
-inline TeamPlan walk_plan(const TeamShape& shape, int64_t requests, int items) {
-  const int64_t tickets = shape.size > 1 ? requests : 0;
-  return team_plan(shape, requests, items, tickets, tickets * shape.size * kWordsAPartial);
+template <class Params>
+TeamPlan walk_plan(const TeamShape& shape, const Params& p, int items) {
+  const int sums = p.method == Method::kRace ? 0 : items_of_sums(shape.size, shape.threads / 32);
+  const int64_t tickets = shape.size > 1 ? p.batch() : 0;
+  return team_plan(shape, p.batch(), items > sums ? items : sums, tickets, tickets * shape.size * kWordsAPartial);
 }
 
 template <class Params>

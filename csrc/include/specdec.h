@@ -84,7 +84,7 @@ enum {
 
 enum { SPECDEC_FLOAT32 = 0, SPECDEC_BFLOAT16 = 1, SPECDEC_FLOAT16 = 2 };
 enum { SPECDEC_LOGITS = 0, SPECDEC_PROBS = 1 };
-enum { SPECDEC_REJECTION = 0, SPECDEC_RACE = 1 };
+enum { SPECDEC_REJECTION = 0, SPECDEC_RACE = 1, SPECDEC_TRAVERSAL = 2, SPECDEC_BLOCK = SPECDEC_TRAVERSAL };
 
 /* Rows of logits or probabilities [requests, rows, vocab], with unit stride along the vocabulary. */
 typedef struct specdec_rows {
@@ -240,11 +240,11 @@ typedef struct specdec_verify_chain_params {
   specdec_indices cu_drafts;           /* [B+1], optional */
   specdec_indices draft_map;           /* [V'], optional: the target's token for each of the draft's, rising */
   specdec_request_index request_index; /* [B], optional; ragged: only without draft rows */
-  int32_t method;                      /* SPECDEC_REJECTION or SPECDEC_RACE */
+  int32_t method;                      /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_BLOCK */
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */
   specdec_number draft_prob; /* 1.0f unless drafting is randomised. Ragged: `inner` is the draft's index in [0, D). */
-  specdec_number epsilon;
+  specdec_number epsilon;    /* both only with SPECDEC_REJECTION */
   specdec_noise noise;
   specdec_output_i64 tokens;       /* [B, K+1], any row stride: what is emitted, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
@@ -259,7 +259,7 @@ typedef struct specdec_verify_tree_params {
   specdec_rows target, draft;           /* [B, N, V], [B, N, V'], the draft optional as for chains */
   specdec_indices draft_map;
   specdec_request_index request_index;
-  int32_t method;
+  int32_t method; /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_TRAVERSAL */
   bool replacement;
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */

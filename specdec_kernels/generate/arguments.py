@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -11,11 +11,13 @@ import specdec_kernels as specdec
 from specdec_kernels import Edits
 from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
 from specdec_kernels.generate.edits import Numbers, Record, TextEdits
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Sampling
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
 from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 METHODS = ("plain", "rejection", "race")
 Number = TypeVar("Number", int, float)

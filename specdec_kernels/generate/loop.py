@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +14,6 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, kept, on_device
 from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
@@ -22,6 +21,9 @@ from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
 from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
 from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 PIECE = 2048  # tokens of a prompt that are read at once
 

@@ -8,6 +8,7 @@ import torch
 Number = float | torch.Tensor  # float32
 Counter = int | torch.Tensor  # int64 or int32
 Space = Literal["logits", "probs"]
-Method = Literal["rejection", "race"]
+ChainMethod = Literal["rejection", "race", "block"]
+TreeMethod = Literal["rejection", "race", "traversal"]
 Layout = Literal["bool", "additive", "bits"]
 Tensors = torch.Tensor | Sequence["Tensors"]

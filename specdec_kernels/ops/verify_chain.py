@@ -9,7 +9,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import CHOICE, EDITS, LAW, NOISE, NUMBER, OPTIONAL, TENSOR, Op, Output
-from specdec_kernels.ops._types import Counter, Method, Number, Space
+from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -60,7 +60,7 @@ def verify_chain(
     target: torch.Tensor,
     draft: torch.Tensor | None = None,
     *,
-    method: Method = "rejection",
+    method: ChainMethod = "rejection",
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
@@ -86,6 +86,12 @@ def verify_chain(
     ``q_j(x) = 0`` was not drawn from that law and is rejected, as is every token of a law of NaNs.
     ``method="race"`` emits the target's own race winners for as long as the drafts agree with them: the output equals
     that of ``race_sample`` position by position, whatever the drafts were.
+    ``method="block"`` decides all drafts together and accepts at least as many as rejection, on average. With
+    ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``, p and q those of the slot of draft i,
+    ``Z_i = sum (w_i p - q)^+`` over the laws after it, ``h_i = Z_i / (Z_i + 1 - w_i)``, and ``h_K = w_K`` for the last,
+    it accepts the most drafts i with ``u_i < h_i``, and emits one token of ``norm((w_i p - q)^+)`` or, after the last
+    draft, of p. Later drafts decide about earlier tokens, so a position may only be verified again with a fresh
+    ``nonce``: count the rounds. Without, the tokens of several rounds do not follow the target's law.
 
     Parameters
     ----------
@@ -98,7 +104,7 @@ def verify_chain(
         [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0 (but
         see ``draft_map``). Without it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and
         takes none.
-    method : {"rejection", "race"}
+    method : {"rejection", "race", "block"}
     space : {"logits", "probs"}
         What the rows hold. Logits are divided by the temperature; probabilities are final.
     temperature : float or Tensor
@@ -121,7 +127,8 @@ def verify_chain(
     draft_prob : float or Tensor
         float32 [B] or [B, K]; with ``cu_drafts`` [D], one for each slot, or [B, 1], one for each request: the
         probability h that a slot is drafted at all. Acceptance is then ``u h q(x) < p(x)`` and the residual
-        ``norm((p - h q)^+)``. A slot that was not drafted (token -1, h < 1) is drawn from it too.
+        ``norm((p - h q)^+)``. A slot that was not drafted (token -1, h < 1) is drawn from it too. Only with
+        ``method="rejection"``, as ``epsilon``.
     epsilon : float or Tensor
         float32 [B]: over-acceptance, ``u q(x) < p(x) + epsilon``. Lossy: P(reject) + loss = TV(p, q). It never accepts
         a token that the target's filters drop, nor, with ``edits``, one of logit -inf.
@@ -158,7 +165,8 @@ def verify_chain(
     References
     ----------
     Leviathan, Kalman, Matias 2023 (Algorithm 1); Chen et al. 2023; Kobus, Gündüz 2025, "Speculative Decoding via
-    Exponential Races" (race); Toner et al. 2025, "Randomised Drafting" (draft_prob); Yin et al. 2024 (epsilon).
+    Exponential Races" (race); Sun et al. 2024, "Block Verification Accelerates Speculative Decoding"
+    (block); Toner et al. 2025, "Randomised Drafting" (draft_prob); Yin et al. 2024 (epsilon).
 
     Examples
     --------
@@ -181,7 +189,7 @@ def verify_chain(
     ragged = cu_drafts is not None
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
     inputs.check_rows("target", target, 2 if ragged else 3)
-    inputs.check_choice("method", method, ("rejection", "race"))
+    inputs.check_choice("method", method, ("rejection", "race", "block"))
     device = target.device
     inputs.check_device("draft_tokens", draft_tokens, device)
     if ragged:
@@ -212,8 +220,8 @@ def verify_chain(
     epsilon = inputs.number("epsilon", epsilon, shape, device)
     draft_prob = _slot_numbers(draft_prob, requests, slots, ragged, device)
     plain = type(draft_prob) is float and draft_prob == 1.0
-    if method == "race" and not (plain and type(epsilon) is float and epsilon == 0.0):
-        raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='race', which has no use for them")
+    if method != "rejection" and not (plain and type(epsilon) is float and epsilon == 0.0):
+        raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
     if draft is None and not plain:
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
     noise = laws.noise_of(batch, seed, position, nonce, shape, device)

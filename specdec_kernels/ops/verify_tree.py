@@ -10,7 +10,7 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, OPTIONAL, TENSOR, Op, Output
-from specdec_kernels.ops._types import Counter, Method, Number, Space
+from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -67,7 +67,7 @@ def verify_tree(
     draft: torch.Tensor | None = None,
     *,
     parents: torch.Tensor,
-    method: Method = "rejection",
+    method: TreeMethod = "rejection",
     replacement: bool = False,
     space: Space = "logits",
     temperature: Number | None = None,
@@ -95,6 +95,13 @@ def verify_tree(
     (``replacement=True``: ``q`` itself). When no child is left one token of ``p^m`` is emitted.
     ``method="race"`` emits the target's own race winners for as long as the tree holds them: the output equals that of
     ``race_sample`` position by position, whatever the tree was.
+    ``method="traversal"`` is ``method="block"`` of ``verify_chain`` for trees: it tries leaves, from the bottom up. The
+    root weighs ``a = 1``, a child with token x of a node that weighs a weighs ``min(1, a p(x) / q(x))``. The first leaf
+    (the first child, again and again) is accepted with its path iff ``u < a``, and a token of its p is emitted. Else it
+    leaves the tree, and with ``s = sum (a p - q)^+`` of its parent, that one's laws become ``norm((a p - q)^+)`` and q
+    without x, renormalised (``replacement=True``: ``q`` itself), its weight ``s / (s + 1 - a)``; then the first leaf
+    again. If the root alone is left, one token of its p is emitted. As for ``block``, every round needs a fresh
+    ``nonce``.
 
     Parameters
     ----------
@@ -110,7 +117,7 @@ def verify_tree(
     parents : Tensor
         int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree
         is padded with -1. ``DraftTree`` makes shapes.
-    method : {"rejection", "race"}
+    method : {"rejection", "race", "traversal"}
     replacement : bool
         Whether siblings were drawn independently of each other; they may then repeat a token. Otherwise a sibling with
         the token of an elder one is skipped.
@@ -124,8 +131,8 @@ def verify_tree(
         the draft's. With edits the row of a node counts the drafts on its path; the root's token is output already.
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at
-        depth d decides ``position + d``; the coin of node i has index i - 1. So a chain gives what ``verify_chain``
-        gives.
+        depth d decides ``position + d``; the coin of node i has index i - 1 (traversal: 2^30 + i - 1). So a chain gives
+        what ``verify_chain`` gives.
     request_index : Tensor, optional
         int32 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft`` then have S
         entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
@@ -153,7 +160,8 @@ def verify_tree(
     References
     ----------
     Kobus, Gündüz 2025, "Speculative Decoding via Exponential Races", Algorithms 4 (rejection) and 5 (race); Jeon et al.
-    2024 (recursive rejection sampling without replacement); Miao et al. 2024, SpecInfer (with replacement).
+    2024 (recursive rejection sampling without replacement); Miao et al. 2024, SpecInfer (with replacement); Weng et al.
+    2025, "Traversal Verification for Speculative Tree Decoding".
 
     Examples
     --------
@@ -177,7 +185,7 @@ def verify_tree(
         return verdict
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
-    inputs.check_choice("method", method, ("rejection", "race"))
+    inputs.check_choice("method", method, ("rejection", "race", "traversal"))
     device = target.device
     batch, nodes = draft_tokens.shape
     inputs.check_device("draft_tokens", draft_tokens, device)

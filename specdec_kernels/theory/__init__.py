@@ -2,7 +2,8 @@
 
 Laws are 1-D arrays of float64 (anything ``numpy.asarray`` takes); ``p`` is always the target, ``q`` the draft. The
 functions need numpy only. The papers are Leviathan, Kalman and Matias (2023), Yin et al. (2024), Sun et al. (2024),
-Kobus and Gündüz (2025), Toner et al. (2025); ``docs/theory.md`` explains each formula and lists their misprints.
+Kobus and Gündüz (2025), Weng et al. (2025), Toner et al. (2025); ``docs/theory.md`` explains each formula and lists
+their misprints.
 """
 
 from specdec_kernels.theory.chains import (
@@ -23,7 +24,7 @@ from specdec_kernels.theory.randomised import (
     drafting_gain_condition,
     drafting_rate,
 )
-from specdec_kernels.theory.trees import tree_bound, tunstall_bound
+from specdec_kernels.theory.trees import traversal_expected_accepted, tree_bound, tunstall_bound
 
 __all__ = [
     "acceptance",
@@ -42,6 +43,7 @@ __all__ = [
     "race_rank_law",
     "speedup",
     "total_variation",
+    "traversal_expected_accepted",
     "tree_bound",
     "tunstall_bound",
 ]

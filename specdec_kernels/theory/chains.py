@@ -341,29 +341,30 @@ def over_acceptance(p: ArrayLike, q: ArrayLike, epsilon: float, residual: str = 
     return OverAcceptance(reject, float(np.abs(output - p).sum() / 2))
 
 
-def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int) -> float:
-    r"""Expected number of accepted tokens of block verification with the same p and q at each of `k` positions.
+def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) -> float:
+    r"""Expected number of accepted tokens of block verification.
 
-    ``P(at least i accepted | x_1 … x_i) = w_i``, so ``E[n] = sum_i E_q[w_i]`` with ``w_i = min(1, w_{i-1} p/q)``:
+    ``P(at least i accepted | x_1 … x_i) = w_i``, so ``E[n] = sum_i E_q[w_i]`` with ``w_i = min(1, w_{i-1} p_i/q_i)``:
     the law of ``w_i`` is carried along exactly. Its support grows with the number of different products of
     ratios: meant for small vocabularies.
 
     Parameters
     ----------
-    p, q : array_like [V]
-        The target's and the draft's law at each position.
-    k : int
-        Number of draft tokens.
+    p, q : array_like [V] or [K, V]
+        The target's and the draft's law, the same at each position, or by position. They do not depend on what was
+        drafted before.
+    k : int, optional
+        Number of draft tokens; with laws by position it is K.
 
     Returns
     -------
     float
-        Never less than rejection's ``expected_accepted([acceptance(p, q)] * k)``.
+        Never less than rejection's: ``expected_accepted`` of the acceptance of each position.
 
     Raises
     ------
     ValueError
-        As `acceptance`, or if `k` is negative.
+        As `acceptance`, if `k` is negative, or if it is missing or given where it should not.
 
     References
     ----------
@@ -371,16 +372,20 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int) -> float:
 
     Examples
     --------
-    >>> round(block_expected_accepted([.4, .3, .2, .1], [.1, .2, .3, .4], 2), 12)
-    1.03
+    >>> p, q = [.4, .3, .2, .1], [.1, .2, .3, .4]
+    >>> round(block_expected_accepted(p, q, 2), 12), round(block_expected_accepted([p, p], [q, p]), 12)
+    (1.03, 1.2)
     """
-    p, q = law_pair(p, q)
-    drawn = q > 0
-    ratio, q = p[drawn] / q[drawn], q[drawn]
+    p, q = law_pair(p, q, ndims=(1, 2))
+    if (k is None) == (p.ndim == 1):
+        raise ValueError(f"k: expected {'a whole number' if p.ndim == 1 else 'None with laws by position'}; got {k}")
+    if p.ndim == 1:
+        p, q = (np.broadcast_to(row, (count(k, "k"), len(row))) for row in (p, q))
     weight, prob, total = np.ones(1), np.ones(1), 0.0
-    for _ in range(count(k, "k")):
-        weight = np.minimum(1, np.multiply.outer(weight, ratio)).ravel()
-        prob = np.multiply.outer(prob, q).ravel()
+    for target, draft in zip(p, q, strict=True):
+        drawn = draft > 0
+        weight = np.minimum(1, np.multiply.outer(weight, target[drawn] / draft[drawn])).ravel()
+        prob = np.multiply.outer(prob, draft[drawn]).ravel()
         total += float(weight @ prob)
         # Equal products in another order differ by a rounding: 14 decimals merge them and move the total as little.
         weight, where = np.unique(weight.round(14), return_inverse=True)

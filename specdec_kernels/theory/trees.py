@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +70,75 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
         if child + 1 < len(R):
             heapq.heappush(heap, (-parent_value * R[child + 1], parent_value, parent, child + 1))
     return OptimalNodes(np.array(values), parents, children)
+
+
+def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[int], replacement: bool = False) -> float:
+    r"""Expected number of accepted tokens of traversal verification of a tree, with the same p and q at every node.
+
+    Some node of a subtree is accepted with probability alpha, the weight of its root when it is first met. So a subtree
+    is worth alpha and what its children are worth: the first with its own weight ``min(1, alpha p(x)/q(x))``, and, if
+    nothing of it is accepted, the others by the laws and the weight that are left. Every order of children is summed
+    up, V^c terms at a node of c children and a weight: meant for small vocabularies.
+
+    Parameters
+    ----------
+    p, q : array_like [V]
+        The target's and the draft's law at each node.
+    parents : list of int
+        As in `DraftTree`: -1 for the root, then for each node the index of its parent, which is smaller.
+    replacement : bool
+        Whether siblings are drawn independently of each other.
+
+    Returns
+    -------
+    float
+        On a chain, `block_expected_accepted`.
+
+    Raises
+    ------
+    ValueError
+        As `acceptance`, or if `parents` is no tree.
+
+    References
+    ----------
+    Weng et al. (2025), "Traversal verification for speculative tree decoding".
+
+    Examples
+    --------
+    >>> p, q = [.4, .3, .2, .1], [.1, .2, .3, .4]
+    >>> round(traversal_expected_accepted(p, q, [-1, 0, 1]), 12)
+    1.03
+    >>> round(traversal_expected_accepted(p, q, [-1, 0, 0, 1, 2]), 4)  # rejection: 1.2229
+    1.3014
+    """
+    p, q = law_pair(p, q)
+    if not len(parents) or parents[0] != -1 or any(not 0 <= at < node for node, at in enumerate(parents) if node):
+        raise ValueError(f"parents: expected -1, then for each node a smaller one; got {list(parents)}")
+    below = [[child for child, at in enumerate(parents) if at == node] for node in range(len(parents))]
+
+    @functools.cache
+    def worth(node: int, alpha: float) -> float:
+        """Expected accepted tokens under a node of this weight."""
+        return siblings(below[node], alpha, p, q)
+
+    def siblings(nodes: list[int], alpha: float, p: np.ndarray, q: np.ndarray) -> float:
+        """Of these children, of which the first is drawn from q."""
+        if not nodes:
+            return 0.0
+        total, left = 0.0, np.maximum(alpha * p - q, 0)
+        rest = left.sum() + 1 - alpha
+        after, weight = (left / left.sum() if left.any() else left), float(left.sum() / rest) if rest > 0 else 1.0
+        for x in np.flatnonzero(q):
+            # 14 decimals merge weights that differ by a rounding, so that each is worked out once.
+            accepted = round(min(1.0, float(alpha * p[x] / q[x])), 14)
+            total += q[x] * (accepted + worth(nodes[0], accepted))
+            if accepted < 1:
+                without = q if replacement else np.where(np.arange(len(q)) == x, 0, q)
+                without = without / without.sum() if without.any() else without
+                total += q[x] * (1 - accepted) * siblings(nodes[1:], weight, after, without)
+        return float(total)
+
+    return worth(0, 1.0)
 
 
 def tunstall_bound(R: ArrayLike, k: int) -> float:

@@ -57,7 +57,9 @@ PAIR = {"draft": rows_of(5, 66, seed=8), "draft_prob": torch.linspace(0.2, 1.0, 
 CALLS = {
     "chain": (verify_chain, CHAIN, ("draft_tokens", "target")),
     "race of a chain": (verify_chain, CHAIN | {"draft": None, "method": "race"}, ("draft_tokens", "target")),
+    "block": (verify_chain, CHAIN | {"method": "block"}, ("draft_tokens", "target")),
     "tree": (verify_tree, TREE, ("draft_tokens", "target")),
+    "traversal": (verify_tree, TREE | {"method": "traversal"}, ("draft_tokens", "target")),
     "race of a tree": (verify_tree, TREE | {"draft": None, "method": "race"}, ("draft_tokens", "target")),
     "race_sample": (race_sample, {"target": rows_of(5, 70)} | ROWS, ("target",)),
     "race_topk": (race_topk, {"draft": rows_of(5, 70), "k": 3} | ROWS, ("draft",)),
@@ -136,7 +138,7 @@ def mapped(map_, vocabulary, space, requests=4, slots=3, seed=5):
 @pytest.mark.parametrize("map_, vocabulary", [(MAP, 70), (WIDE_MAP, 8200)])
 def test_chains_of_mapped_drafts(map_, vocabulary, space):
     call, wide = mapped(map_, vocabulary, space, requests=8 if vocabulary == 70 else 2)
-    for options in ({}, {"draft_prob": 0.7}, {"draft_sampling": Sampling(0.0)}):
+    for options in ({}, {"draft_prob": 0.7}, {"draft_sampling": Sampling(0.0)}, {"method": "block"}):
         if vocabulary > 70 and options:
             continue
         for one, other in zip(

@@ -120,6 +120,8 @@ CHAINS = {
     "rejection": {"epsilon": torch.tensor([0.3, 0.0, 0.0]).repeat(6), "draft_prob": 0.8},
     "one-hot": {"draft": None},
     "race, filtered": {"draft": None, "method": "race", "temperature": None, "sampling": mixed(6)},
+    "block": {"method": "block"},
+    "block, filtered": {"method": "block", "temperature": None, "sampling": mixed(6)},
     "rejection, filtered": {"temperature": None, "sampling": mixed(6), "draft_sampling": mixed(6, 1)},
 }
 
@@ -147,10 +149,12 @@ def test_packed_chains(kind):
     assert_same_verdict(verify_chain, call, edits=edits._replace(allowed=edits.allowed[:, :1]), request_index=index)
 
 
-@pytest.mark.parametrize("kind", ["race", "rejection", "race, filtered"])
+@pytest.mark.parametrize("kind", ["race", "rejection", "race, filtered", "block", "block, filtered"])
 def test_trees(kind):
     call = on_grid(tree_call(3, requests=6, nodes=5, vocabulary=V)) | {"temperature": 0.9} | CHAINS[kind]
     call = {name: x for name, x in call.items() if name not in ("epsilon", "draft_prob")}
+    if call.get("method") == "block":
+        call["method"] = "traversal"
     for b in range(0, 6, 2):
         call["parents"][b] = torch.tensor([-1, 0, 0, 2, 3])
     call["draft_tokens"][:, 0] = call["target"][:, 0].nan_to_num(-9.0).argmax(-1)  # counts nowhere

@@ -154,7 +154,8 @@ def test_races(rules):
 
 
 @pytest.mark.parametrize(
-    "kind, rules", zip(("race", "rejection", "one-hot", "ragged", "mapped"), RULES + RULES, strict=False)
+    "kind, rules",
+    zip(("race", "rejection", "one-hot", "ragged", "mapped", "block"), RULES + RULES, strict=True),
 )
 def test_chains(kind, rules):
     call = on_grid(
@@ -167,6 +168,9 @@ def test_chains(kind, rules):
         call["draft"] = None
     else:
         options["draft_sampling"] = mixed(12, 1, **rules)
+    if kind == "block":
+        call["method"] = kind
+        del options["epsilon"]
     if kind == "mapped":
         options["draft_map"] = torch.arange(50, dtype=torch.int32) + 5
     if kind == "ragged":
@@ -175,7 +179,7 @@ def test_chains(kind, rules):
 
 
 @pytest.mark.parametrize(
-    "kind, rules", zip(("race", "rejection", "replacement", "one-hot"), RULES + RULES, strict=False)
+    "kind, rules", zip(("race", "rejection", "replacement", "one-hot", "traversal"), RULES + RULES, strict=False)
 )
 def test_trees(kind, rules):
     call = on_grid(tree_call(3, requests=10, nodes=5, vocabulary=70, replacement=kind == "replacement"))
@@ -186,6 +190,8 @@ def test_trees(kind, rules):
         call["draft"] = None
     else:
         options["draft_sampling"] = mixed(10, 1, **rules)
+    if kind == "traversal":
+        call["method"] = kind
     assert_same_verdict(verify_tree, call, **options)
 
 

@@ -119,6 +119,13 @@ def tile_mass_kernel(x, y, z, COUNT: tl.constexpr):
 
 
 @_launch.kernel
+def unit_sums_kernel(x, y, COUNT: tl.constexpr):
+    row = tl.arange(0, COUNT // 512)
+    at = row[:, None] * 512 + tl.arange(0, 512)[None, :]
+    tl.store(y + row, _math.unit_sums(tl.load(x + at)))
+
+
+@_launch.kernel
 def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     at = _rows.tile_tokens(tl.cast(0, tl.int32), COUNT)
     start = tl.load(x)
@@ -263,6 +270,20 @@ def test_mass_of_tiles(mass_header):
     _launch.launch(tile_mass_kernel, (32,), 4, {"x": device(d, np.float32), "y": units, "z": out, "COUNT": COUNT})
     assert mass[0] == 2**52
     assert (out.cpu().numpy().view(np.uint64) == mass).all()
+
+
+def test_sums_of_weights():
+    """Each weight is clipped at 1 and rounded to 2^-42, ties to even."""
+    generator = np.random.default_rng(2)
+    ties = (np.arange(512) + 0.5) * 2.0**-42, (np.arange(512) + 0.5) * 2.0**-20
+    near_one = 1 + (np.arange(512) - 256) * 2.0**-24
+    same = [np.full(512, x) for x in (2.0**-21, 3 * 2.0**-21, 1.0, np.finfo(np.float32).max)]
+    spread = 2.0 ** generator.uniform(-126, 1, 511)
+    w = np.concatenate([*ties, near_one, *same, [0.0], spread]).astype(np.float32)
+    units = np.rint(np.minimum(w, 1).astype(np.float64) * 2.0**42).astype(np.int64)
+    out = torch.zeros(COUNT // 512, dtype=torch.int64, device=DEVICE)
+    found = run(unit_sums_kernel, COUNT, device(w, np.float32), out)
+    assert (found == units.reshape(-1, 512).sum(1)).all()
 
 
 @pytest.mark.parametrize("start", [0, 4096, 128 * 1024])

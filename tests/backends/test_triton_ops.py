@@ -92,20 +92,25 @@ def test_chains_by_race(vocabulary, space):
         assert_same(verify_chain, **ragged({**call, "draft": None}, counts), method="race")
 
 
+DRAWN = pytest.mark.parametrize("method", ["rejection", "block"])
+
+
+@DRAWN
 @pytest.mark.parametrize("drafted", [True, False])
 @pytest.mark.parametrize("space", ["logits", "probs"])
 @pytest.mark.parametrize("vocabulary", [1, 7, 65, 300])
-def test_chains_by_rejection(vocabulary, space, drafted):
+def test_chains_that_draw(vocabulary, space, drafted, method):
     call = chain_call(vocabulary, requests=12, slots=3, vocabulary=vocabulary, space=space)
     if not drafted:
         call["draft"] = None
-    extra = {"draft_prob": 0.7, "epsilon": 0.02} if vocabulary == 7 and drafted else {}
-    assert_same(verify_chain, **call, method="rejection", **extra)
+    extra = {"draft_prob": 0.7, "epsilon": 0.02} if vocabulary == 7 and drafted and method == "rejection" else {}
+    assert_same(verify_chain, **call, method=method, **extra)
 
 
-def test_chains_by_rejection_over_several_tiles():
+@DRAWN
+def test_chains_that_draw_over_several_tiles(method):
     call = chain_call(9, requests=4, slots=2, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
-    assert_same(verify_chain, **call, method="rejection")
+    assert_same(verify_chain, **call, method=method)
 
 
 def test_chains_over_a_whole_vocabulary():
@@ -114,49 +119,54 @@ def test_chains_over_a_whole_vocabulary():
     assert_same(verify_chain, **{**call, "draft": None}, method="race")
 
 
-def at_the_threshold(target, draft, seed):
-    """Calls of one drafted token 0, whose coin is as close to its threshold as float32 allows, five for each row.
+def at_the_threshold(op, call, accepted):
+    """The call with requests whose coin is as close to its threshold as float32 allows, five for each of the call.
 
-    The token's logit is where the CPU backend begins to accept, and up to two ulps beside it.
+    The logit of token 0 in row 0 is where the CPU backend begins to accept, and up to two ulps beside it.
     """
-    count = len(target)
+    count = len(call["target"])
     low, high = (torch.full((count,), x).view(torch.int32).clone() for x in (1e-3, 60.0))  # ordered as the floats are
 
-    def call(ulps):
-        rows = target.clone()
-        rows[:, 0] = (high + ulps).view(torch.float32)
-        both = torch.stack([rows, target], dim=1)
-        return torch.zeros(count, 1, dtype=torch.int64), both, draft, {"seed": seed, "position": 5}
+    def with_logits(bits):
+        target = call["target"].clone()
+        target[:, 0, 0] = bits.view(torch.float32)
+        return call | {"target": target}
 
-    def accepted(ulps):
-        *rows, noise = call(ulps)
+    def accepts(bits):
         with specdec_kernels.backend("cpu"):
-            return verify_chain(*rows, **noise, method="rejection").num_accepted == 1
+            return accepted(op(**with_logits(bits)))
 
-    assert accepted(0).all()
-    assert not accepted(low - high).any()
+    assert accepts(high).all()
+    assert not accepts(low).any()
     while (high - low > 1).any():
         middle = low + (high - low) // 2
-        yes = accepted(middle - high)
+        yes = accepts(middle)
         high, low = torch.where(yes, middle, high), torch.where(yes, low, middle)
-    calls = [call(ulps) for ulps in range(-2, 3)]
-    tokens, rows = (torch.cat(parts) for parts in list(zip(*calls, strict=True))[:2])
-    drafts = None if draft is None else draft.repeat(5, 1, 1)
-    return tokens, rows, drafts, {"seed": seed.repeat(5), "position": 5}
+    calls = [with_logits(high + ulps) for ulps in range(-2, 3)]
+    batched = ("draft_tokens", "target", "draft", "seed")
+    return call | {
+        name: None if call[name] is None else torch.cat([each[name] for each in calls]) for name in batched
+    }  # fmt: skip
+
+
+def assert_thresholds_are_the_same(op, call, accepted):
+    expected, found = both(op, **at_the_threshold(op, call, accepted))
+    yes = accepted(expected).view(5, -1)
+    assert yes[2].all()
+    assert not yes[1].any()
+    assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True))
 
 
 @pytest.mark.parametrize("vocabulary, drafted", [(1100, True), (2100, False)])
 def test_coins_at_the_threshold_fall_alike(vocabulary, drafted):
     generator = torch.Generator().manual_seed(16)
-    target = torch.randn(4, vocabulary, generator=generator)
+    target = torch.randn(4, 1, vocabulary, generator=generator).expand(-1, 2, -1)
     draft = torch.randn(4, 1, vocabulary, generator=generator) if drafted else None
     if drafted:
         draft[..., 0] = 7.0
-    *rows, noise = at_the_threshold(target, draft, seeds(4, 40))
-    expected, found = both(verify_chain, *rows, **noise, method="rejection")
-    assert expected[1].view(5, 4)[2].all()
-    assert not expected[1].view(5, 4)[1].any()
-    assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True))
+    call = {"draft_tokens": torch.zeros(4, 1, dtype=torch.int64), "target": target, "draft": draft}
+    call |= {"seed": seeds(4, 40), "position": 5}
+    assert_thresholds_are_the_same(verify_chain, call, lambda verdict: verdict[1] == 1)
 
 
 def test_many_slots_are_walked_in_chunks():
@@ -171,11 +181,12 @@ def test_many_slots_are_walked_in_chunks():
 def test_ragged_chains_and_their_bad_bounds():
     call = chain_call(5, requests=6, slots=4, vocabulary=40)
     packed = ragged(call, torch.tensor([4, 0, 1, 3, 0, 2]))
-    assert_same(verify_chain, **packed, method="rejection")
+    for method in ("rejection", "block"):
+        assert_same(verify_chain, **packed, method=method)
     slot_share = torch.linspace(0.2, 1.0, len(packed["draft_tokens"]))
     assert_same(verify_chain, **packed, method="rejection", draft_prob=slot_share)
     packed["cu_drafts"][-1] = 99
-    for method, draft in (("rejection", packed["draft"]), ("race", None)):
+    for method, draft in (("rejection", packed["draft"]), ("block", packed["draft"]), ("race", None)):
         assert_same(verify_chain, **{**packed, "draft": draft}, method=method)
 
 
@@ -185,6 +196,7 @@ def test_parameters_out_of_range_are_reported():
     share = torch.tensor([[1.0, 0.5], [0.5, 2.0], [-1.0, 0.5], [torch.nan, 1.0], [1.0, 1.0]])
     epsilon = torch.tensor([0.0, -1.0, torch.nan, 5.0, 0.0])
     assert_same(verify_chain, **call, method="rejection", draft_prob=share, epsilon=epsilon)
+    assert_same(verify_chain, **call, method="block")
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])
@@ -196,8 +208,9 @@ def test_bad_rows_count_only_where_they_decide(space):
         call["draft"][b + 4, :, 6] = bad
         call["target"][b + 8, 1] = bad
     call["draft"][3] = -torch.inf if space == "logits" else 0.0
-    assert_same(verify_chain, **call, method="rejection")
-    assert_same(verify_chain, **{**call, "draft": None}, method="rejection")
+    for method in ("rejection", "block"):
+        assert_same(verify_chain, **call, method=method)
+        assert_same(verify_chain, **{**call, "draft": None}, method=method)
     assert_same(verify_chain, **{**call, "draft": None}, method="race")
 
 
@@ -229,8 +242,7 @@ def test_residual_and_overlap(sizes, space):
     temperature = torch.tensor([[1.0, 0.0], [0.6, 2.0]])
     options = {"space": space, "temperature": temperature}
     for extra in ({}, {"draft_prob": 0.5, "epsilon": 0.01}):
-        for expected, found in zip(*both(residual, target, draft, **options, **extra), strict=True):
-            torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-8)
+        assert_same(residual, target, draft, **options, **extra)
     for expected, found in zip(*both(overlap, target, draft, **options), strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-7)
 
@@ -241,6 +253,7 @@ def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
 
     def results():
         yield from verify_chain(**call, method="rejection")
+        yield from verify_chain(**call, method="block")
         yield from verify_chain(**{**call, "draft": None}, method="race")
         yield race_sample(rows, **options)
         yield from overlap(rows, call["draft"][:, 0])
@@ -282,7 +295,7 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
             assert torch.equal(one, other)
 
 
-def test_one_launch_for_the_race_and_two_at_most(monkeypatch):
+def test_launches(monkeypatch):
     call = {k: on_device(v) for k, v in chain_call(15, requests=2, slots=2, vocabulary=65).items()}
     probs = {**call, "target": call["target"].softmax(-1), "draft": call["draft"].softmax(-1), "space": "probs"}
     row, other = call["target"][:, 0], call["draft"][:, 0]
@@ -299,6 +312,9 @@ def test_one_launch_for_the_race_and_two_at_most(monkeypatch):
         assert launches(verify_chain, **call, method="rejection") == 2
         assert launches(verify_chain, **{**call, "temperature": 0.0}, method="rejection") == 1
         assert launches(verify_chain, **{**probs, "temperature": 1.0}, method="rejection") == 1
+        assert launches(verify_chain, **call, method="block") == 3
+        assert launches(verify_chain, **{**call, "temperature": 0.0}, method="block") == 1
+        assert launches(verify_chain, **{**probs, "temperature": 1.0}, method="block") == 2
         assert launches(race_sample, row, seed=call["seed"], position=0) == 1
         assert launches(race_topk, row, 2, seed=call["seed"], position=0) == 1
         assert launches(residual, row, other) == 3

@@ -12,62 +12,58 @@ from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_chain, verify_tree
-from specdec_kernels.backends.reference import noise
-from tests.backends.test_triton_ops import assert_same, both, on_device
+from tests.backends.test_triton_ops import assert_same, assert_thresholds_are_the_same, on_device
 from tests.ops.test_compact_kv import DTYPES as CACHE_DTYPES
 from tests.ops.test_compact_kv import path_of, random_cache, random_paths
 from tests.ops.test_verify_tree import OPTIONS, made
-from tests.support.cases import UNTOUCHED, chain_call, poisoned
+from tests.support.cases import UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
 from tests.support.trees import random_parents
 from tests.support.triton_device import DEVICE, INTERPRETED
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+TRAVERSAL = {"method": "traversal"}
+EACH = pytest.mark.parametrize("options", (OPTIONS | {"traversal": TRAVERSAL}).values(), ids=[*OPTIONS, "traversal"])
 SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
 BAD = torch.tensor([[-1, 1, 0], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [-1, -5, 2**31 - 1], [-1, 0, 1]])
 
 
-def close_calls(call, options):
-    """Requests in which a coin is within 1e-5, relatively, of its threshold: the oracle walks elsewhere with others."""
-    coins, paths = noise.coins, []
-    try:
-        for factor in (1 - 1e-5, 1 + 1e-5):
-            noise.coins = lambda *arguments, factor=factor: coins(*arguments) * factor
-            with specdec_kernels.backend("reference"):
-                paths.append(verify_tree(**call, **options).path)
-    finally:
-        noise.coins = coins
-    return (paths[0] != paths[1]).any(dim=-1)
+@pytest.mark.parametrize("options", [{}, {"replacement": True}, {"draft": None}], ids=["drawn", "again", "certain"])
+@pytest.mark.parametrize("vocabulary, space", [(1, "logits"), (20, "logits"), (20, "probs")])
+def test_traversal(vocabulary, space, options):
+    """Small vocabularies and deep trees: leaves are refused again and again."""
+    call = made(vocabulary, options, requests=6, nodes=14, vocabulary=vocabulary, space=space)
+    assert_same(verify_tree, **call | TRAVERSAL)
 
 
-def assert_same_verdict(call, **options):
-    """Bit for bit; under rejection but for close calls, since later children of a node go by sums of floats."""
-    if call.get("method") == "race":
-        assert_same(verify_tree, **call, **options)
-        return
-    expected, found = both(verify_tree, **call, **options)
-    same = torch.stack([(e == f).reshape(len(e), -1).all(-1) for e, f in zip(expected, found, strict=True)]).all(0)
-    assert (same | close_calls(call, options)).all()
+@pytest.mark.parametrize("options", [{}, TRAVERSAL], ids=["rejection", "traversal"])
+def test_second_siblings_at_the_threshold_fall_alike(options):
+    """Sums over both rows decide about them: the first, token 1, is always refused."""
+    generator = torch.Generator().manual_seed(17)
+    target, draft = torch.randn(2, 4, 3, 1100, generator=generator)
+    target[..., 1], draft[..., 0] = -60.0, 6.0
+    call = {"draft_tokens": torch.tensor([-1, 1, 0]).expand(4, -1), "target": target, "draft": draft}
+    call |= {"parents": torch.tensor([-1, 0, 0]), "seed": seeds(4, 40), "position": 5} | options
+    assert_thresholds_are_the_same(verify_tree, call, lambda verdict: verdict[1][:, 1] == 2)
 
 
 @SPACES
 @EACH
 @pytest.mark.parametrize("vocabulary", [1, 65])
 def test_verdicts(vocabulary, options, space):
-    assert_same_verdict(made(vocabulary, options, requests=4, nodes=7, vocabulary=vocabulary, space=space))
+    assert_same(verify_tree, **made(vocabulary, options, requests=4, nodes=7, vocabulary=vocabulary, space=space))
 
 
 @EACH
 def test_rows_of_several_tiles(options):
     call = made(31, options, requests=4, nodes=5, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
-    assert_same_verdict(call)
+    assert_same(verify_tree, **call)
 
 
 @EACH
 def test_more_children_than_are_looked_at_together(options):
     call = made(32, options, requests=2, nodes=50, vocabulary=30, parents=[-1] + 40 * [0] + 9 * [3])
-    assert_same_verdict(call | {"temperature": 1.3})
+    assert_same(verify_tree, **call | {"temperature": 1.3})
 
 
 @EACH
@@ -78,7 +74,7 @@ def test_repeated_siblings(options):
         "draft": Q.expand(16, 5, -1), "parents": torch.tensor([-1, 0, 0, 0, 0]), "space": "probs",
         "seed": torch.arange(16), "position": 1,
     }  # fmt: skip
-    assert_same_verdict(call | options)
+    assert_same(verify_tree, **call | options)
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])
@@ -96,7 +92,7 @@ def test_siblings_of_several_tiles_have_their_mass_taken_away(space):
         "draft_tokens": tokens, "target": target, "draft": draft, "parents": torch.tensor([-1, 0, 0, 0, 0]),
         "seed": torch.arange(8), "position": 5, "space": space,
     }  # fmt: skip
-    assert_same_verdict(call)
+    assert_same(verify_tree, **call)
     assert set(verify_tree(**call).path[:, 1].tolist()) & {3, 4}
 
 
@@ -107,7 +103,7 @@ def test_a_thousand_nodes():
         "target": torch.randn(1, 1024, 3, generator=generator), "seed": 1, "position": 0,
         "parents": (torch.arange(1024) - 1).div(3, rounding_mode="floor"),
     }  # fmt: skip
-    assert_same_verdict(call | OPTIONS["race"])
+    assert_same(verify_tree, **call | OPTIONS["race"])
 
 
 @SPACES
@@ -115,6 +111,8 @@ def test_a_thousand_nodes():
 def test_a_chain_is_a_tree(options, space):
     chain = chain_call(35, requests=6, slots=3, vocabulary=65, space=space)
     method = {k: v for k, v in options.items() if k != "replacement"}
+    if options is TRAVERSAL:
+        method = {"method": "block"}
     tree = chain | {
         "draft_tokens": torch.nn.functional.pad(chain["draft_tokens"], (1, 0), value=-77),
         "draft": torch.nn.functional.pad(chain["draft"], (0, 0, 0, 1), value=torch.nan),
@@ -144,7 +142,7 @@ def test_rows_that_are_no_laws(space):
         call[name] = torch.where(where, strange[torch.randint(0, 5, where.shape, generator=generator)], call[name])
         nothing = -torch.inf if space == "logits" else 0.0
         call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.15] = nothing
-    for name, options in OPTIONS.items():
+    for name, options in (OPTIONS | {"traversal": TRAVERSAL}).items():
         if space == "logits" or name != "certain":  # a row of infinite mass has no share not yet tried
             assert_same(verify_tree, **call | options)
 
@@ -167,7 +165,7 @@ def test_trees_deeper_than_there_is_room_for(options):
         assert_same(verify_tree, **call, max_depth=depth)
 
 
-@EACH
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)  # traversal reads other rows, too
 def test_rows_off_the_path_decide_nothing(options):
     call = made(40, options, requests=4, nodes=7, vocabulary=7)
     clean = verify_tree(**call)
@@ -197,7 +195,8 @@ def test_rows_anywhere_in_memory():
 
 
 def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
-    calls = [made(42, options, requests=2, nodes=3, vocabulary=4200) for options in OPTIONS.values()]
+    options = (*OPTIONS.values(), TRAVERSAL)
+    calls = [made(42, each, requests=2, nodes=3, vocabulary=4200) for each in options]
     calls = [{k: on_device(v) for k, v in call.items()} for call in calls]
     with specdec_kernels.backend("triton"):
         expected = [verify_tree(**call) for call in calls]
@@ -299,7 +298,7 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
 
 
 def test_launches(monkeypatch):
-    """One for the race, for masks, positions and a cache of any number of layers; two for rejection."""
+    """One for the race, for masks, positions and a cache of any number of layers; two for rejection, three at most."""
     call = {k: on_device(v) for k, v in made(44, requests=2, nodes=3, vocabulary=7).items()}
     launch, names = _launch.launch, []
     monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
@@ -316,6 +315,8 @@ def test_launches(monkeypatch):
         assert launches(verify_tree, **call | OPTIONS["certain"]) == 2
         assert launches(verify_tree, **call | OPTIONS["race"]) == 1
         assert launches(verify_tree, **call | {"temperature": 0.0}) == 1
+        assert launches(verify_tree, **call | TRAVERSAL) == 3
+        assert launches(verify_tree, **call | TRAVERSAL | {"temperature": 0.0}) == 1
         assert launches(tree_mask, call["parents"], prefix_len=3) == 1
         assert launches(tree_positions, call["parents"], prefix_len=3) == 1
         assert (

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 import triton
-from specdec_kernels.triton_kernels import _launch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
@@ -26,6 +25,7 @@ from specdec_kernels import Edits, backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, COUNTER, NOISE
 from specdec_kernels.ops._laws import FILTERED
+from specdec_kernels.triton_kernels import _launch
 from tests.support import triton_order
 from tests.support.calls import every_call
 
@@ -185,6 +185,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "verify_chain, race", lambda: chain("race", None, 1.0)
     yield "verify_chain, rejection", lambda: chain("rejection", draft, temperature)
     yield "verify_chain, one-hot rejection", lambda: chain("rejection", None, 1.0)
+    yield "verify_chain, block", lambda: chain("block", draft, temperature)
     yield "race_sample", lambda: race("race_sample", row_tokens[..., 0].flatten())
     yield "race_topk", lambda: race("race_topk", row_tokens.flatten(0, 1))
     yield "residual", lambda: run("residual", *pair, 1.0, 0.0, probs.flatten(0, 1), figures[0], None)
@@ -203,6 +204,8 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
+    yield "verify_tree, traversal", lambda: tree("traversal", whole_draft, temperature)
+    yield "verify_tree, one-hot traversal", lambda: tree("traversal", None, 1.0)
     if dtype == torch.bfloat16 and space == "logits":
         edit, own = everything(requests), everything(requests, drafts)
         drawn = head, None, None, Law(space, 1.0), own, row_noise, row_tokens[..., 0].flatten(), None
@@ -212,6 +215,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         yield "verify_chain, rejection, edited", lambda: chain("rejection", draft, temperature, edit)
         yield "verify_tree, race, edited", lambda: tree("race", None, 1.0, edit)
         yield "verify_tree, rejection, edited", lambda: tree("rejection", whole_draft, temperature, edit)
+        yield "verify_tree, traversal, edited", lambda: tree("traversal", whole_draft, temperature, edit)
     if dtype == torch.bfloat16:  # no rows of the vocabulary in these
         mask = torch.zeros(requests, drafts + 1, 64, dtype=torch.bool)
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]

@@ -2,9 +2,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from specdec_kernels import theory
 from specdec_kernels.theory.chains import residual_mass
+from tests.support.enumeration import Contexts
+from tests.support.traversal_enumeration import expected_accepted, output_law
 from tests.theory.enumeration import (
     P,
     Q,
@@ -148,6 +151,17 @@ def test_block_expected_accepted_of_section_7(k, accepted):
     np.testing.assert_allclose(joint, expected, atol=1e-14)
 
 
+def test_block_expected_accepted_by_position():
+    """Laws of every position its own; a later slot can rescue an earlier one, so their order matters."""
+    contexts = Contexts(4, 3, seed=5)
+    p, q = (np.array([laws[(0,) * slot].tolist() for slot in range(3)]) for laws in (contexts.p, contexts.q))
+    for laws, rows in ((contexts.p, p), (contexts.q, q)):
+        laws.update({said: torch.tensor(rows[len(said)]) for said in laws if len(said) < 3})
+    enumerated = expected_accepted(output_law(contexts, (-1, 0, 1, 2), op="verify_chain"))
+    assert theory.block_expected_accepted(p, q) == pytest.approx(enumerated, abs=1e-9)
+    assert theory.block_expected_accepted(p[::-1], q[::-1]) != pytest.approx(enumerated, abs=1e-3)
+
+
 @pytest.mark.parametrize("p, q", PAIRS)
 def test_block_accepts_at_least_as_much_as_rejection(p, q):
     for k in (1, 2, 4):
@@ -184,6 +198,8 @@ def test_block_accepts_at_least_as_much_as_rejection(p, q):
         (lambda: theory.expected_rejections([[P] * 4], [[Q] * 4, [Q] * 4], P), "draft"),
         (lambda: theory.expected_rejections([[P] * 4], [[Q] * 4], P, drafts=0), "drafts"),
         (lambda: theory.block_expected_accepted(P, Q, -1), "k"),
+        (lambda: theory.block_expected_accepted(P, Q), "k"),
+        (lambda: theory.block_expected_accepted([P], [Q], 1), "k"),
     ],
 )
 def test_bad_arguments_are_named(call, name):

@@ -7,6 +7,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import theory
 from specdec_kernels.generate.schemes import SCHEMES
+from specdec_kernels.studies import simulate
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law, assert_rate, has_rate
 from tests.theory.enumeration import P, Q, random_laws
@@ -51,6 +52,15 @@ def test_acceptance_and_expected_tokens(p, q):
     spread = 5 * verdict.num_accepted.double().std().item() / DRAWS**0.5  # 5 deviations: 6e-7
     assert abs(mean - theory.expected_tokens(alpha, 3)) < spread
     assert not has_rate(verdict.num_accepted > 0, theory.race_acceptance(p, q))  # the checker can tell them apart
+
+
+@pytest.mark.parametrize("p, q", PAIRS)
+def test_block_expected_accepted(p, q):
+    for k in (2, 4):
+        with specdec.backend("reference"):
+            accepted = simulate.rounds(p, q, k, runs=10_000, method="block").num_accepted.double()
+        expected = theory.block_expected_accepted(p, q, k)
+        assert abs(float(accepted.mean()) - expected) < 5 * float(accepted.std()) / len(accepted) ** 0.5
 
 
 @pytest.mark.parametrize("p, q", PAIRS)

@@ -2,10 +2,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from specdec_kernels import theory
 from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
-from tests.theory.enumeration import P, Q, trees
+from tests.ops.test_traversal_laws import one_law
+from tests.support.traversal_enumeration import expected_accepted, output_law
+from tests.support.trees import shapes
+from tests.theory.enumeration import P, Q, random_laws, trees
 
 R = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)
 
@@ -92,8 +96,25 @@ def test_entropy_bounds_are_in_bits_and_ordered():
         (lambda: theory.tree_bound((0.9, 0.2), 3), "R"),
         (lambda: theory.tree_bound((0.9, -0.2), 3), "R"),
         (lambda: theory.tree_bound(R, 0), "k"),
+        (lambda: theory.traversal_expected_accepted(P, Q, [-1, 1]), "parents"),
+        (lambda: theory.traversal_expected_accepted(P, Q, [0]), "parents"),
     ],
 )
 def test_bad_arguments_are_named(call, name):
     with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
         call()
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("parents", [x for nodes in (1, 2, 3, 4) for x in shapes(nodes)] + [(-1, 0, 0, 1, 2)])
+def test_traversal_expected_accepted_against_every_draft(parents, replacement):
+    for p, q in (random_laws(np.random.default_rng(3), 3), random_laws(np.random.default_rng(4), 4, zeros=1)):
+        law = output_law(one_law(*map(torch.tensor, (p, q)), depth=3), parents, drawn_with_replacement=replacement)
+        expected = theory.traversal_expected_accepted(p, q, parents, replacement)
+        assert expected == pytest.approx(expected_accepted(law), abs=1e-9)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_traversal_of_a_chain_is_block(k):
+    expected = theory.block_expected_accepted(P, Q, k)
+    assert theory.traversal_expected_accepted(P, Q, range(-1, k)) == pytest.approx(expected, abs=1e-12)

@@ -51,6 +51,7 @@ struct ChainRequest : WalkRequest {
   SPECDEC_HD bool has_draft_row(int32_t node) const { return has_draft() && node < slots; }
   SPECDEC_HD bool replacement() const { return false; }
   SPECDEC_HD int32_t max_depth() const { return slots; }
+  SPECDEC_HD int32_t drafts() const { return slots; }
   SPECDEC_HD float epsilon() const { return over_acceptance; }
 
   SPECDEC_HD float draft_share(int32_t node, int32_t* bits) const {

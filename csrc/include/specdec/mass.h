@@ -45,6 +45,8 @@ SPECDEC_HD uint64_t row_weight(const IntegerExp<uint32_t>& e) {
 }
 SPECDEC_HD uint64_t row_weight(float below_max) { return row_weight(integer_exp(below_max)); }
 
+constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the row_weight of a row's largest
+
 // What is known of a tile. Its weights add up to `units`, at most 2^40, and must be complete before they are put
 // together with other tiles' (tile_mass truncates). A row's tiles begin at the multiples of kMassTile.
 struct MassTile {

@@ -14,7 +14,7 @@ namespace specdec {
 
 enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 enum class Space : int32_t { kLogits = 0, kProbs = 1 };
-enum class Method : int32_t { kRejection = 0, kRace = 1 };
+enum class Method : int32_t { kRejection = 0, kRace = 1, kTraversal = 2 };  // of a chain: "block"
 
 // One number for all (data null), or one for each place (outer, inner): a request and its slot, or a row of two leading
 // dimensions. A stride of 0 means that a dimension shares its number. Integers in memory are int32 or int64.

@@ -26,4 +26,33 @@ SPECDEC_HD float residual_mass(float weight, float rejected, float h, float epsi
   return epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
 }
 
+// ---- sums -----------------------------------------------------------------------------------------------------------
+
+// Weights of at most 1 as whole numbers, in units of 2^-42, to the nearest, ties to even (docs/noise.md, section 5). A
+// sum of them does not depend on its order. `Float` is float or a vector of them.
+//
+// Adding 12 leaves a multiple of 2^-20 in the low bits, and 3 * 2^-20 one of 2^-42. So a weight costs no number of more
+// than 32 bits. `high` counts units of 2^-20. `low` counts those of 2^-42, at most 2^21 up or down a weight, so 1,023
+// weights can be added before they are taken.
+template <class Float>
+class UnitSum {
+  using Word = decltype(bits(Float(0.0f)));
+
+ public:
+  Word high = Word(0u), low = Word(0u);  // low is signed
+
+  SPECDEC_HD void take(Float weight) {
+    const Float coarse(12.0f), fine(0x1.8p-19f);
+    const Float w = min(weight, Float(1.0f)), a = add(w, coarse), b = add(sub(w, sub(a, coarse)), fine);
+    high = high + (bits(a) - bits(coarse));
+    low = low + (bits(b) - bits(fine));
+  }
+};
+
+SPECDEC_HD uint64_t units_of(uint32_t high, uint32_t low) {
+  return (static_cast<uint64_t>(high) << 22) + static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(low)));
+}
+
+SPECDEC_HD float sum_of_units(uint64_t units) { return mul(static_cast<float>(units), 0x1p-42f); }
+
 SPECDEC_END

@@ -46,6 +46,7 @@ struct TreeRequest : WalkRequest {
   SPECDEC_HD bool has_draft_row(int32_t) const { return has_draft(); }
   SPECDEC_HD bool replacement() const { return p.replacement; }
   SPECDEC_HD int32_t max_depth() const { return p.max_depth(); }
+  SPECDEC_HD int32_t drafts() const { return nodes() - 1; }
   SPECDEC_HD float epsilon() const { return 0.0f; }
   SPECDEC_HD float draft_share(int32_t, int32_t*) const { return 1.0f; }
   SPECDEC_HD int32_t rows_ahead(int32_t, int32_t) const { return 1; }

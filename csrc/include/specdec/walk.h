@@ -1,7 +1,7 @@
 // Walks over the rows of one request. They have three parts, which do not depend on each other:
 //
 //   a topology        which drafts follow which: a chain (chain.h) or a tree (tree.h)
-//   a rule            what is decided at a row: walk_race and walk_rejection below
+//   a rule            what is decided at a row: walk_race, walk_rejection and walk_traversal below
 //   row operations    `Ops`, as a backend does them: by one thread, a block, a cluster
 //
 // Rows are wide; a walk is short and sequential. Node 0 is the last committed token, every other node is a draft, and
@@ -13,6 +13,7 @@
 //   bool has_draft() const              whether there are draft laws; without them a draft is certain (one-hot)
 //   bool replacement() const            whether siblings were drawn with replacement
 //   int32_t max_depth() const           the outputs have no place for deeper drafts: they count as absent
+//   int32_t drafts() const              how many nodes there may be beside the root
 //   float epsilon() const
 //   float draft_share(node, status*)    h, the probability that a draft was made after this node
 //   int32_t next_child(node, after, status*)   the first child of `node` with an index above `after`, or kNoNode
@@ -29,6 +30,12 @@
 //   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p, less the
 //                                              tokens of the node's children
 //   void emit(depth, node, token)              writes the token decided after `node`
+//   void enter(depth, node, token)             goes on to this draft, from its parent at `depth`
+// walk_traversal goes back, too. It needs
+//   Number                                     float; or Range, where p, q and the sums are known by bounds
+//   PathNode<Number> path(depth)               of the node at this depth of the path; the root's is root_of_path()
+//   void put(depth, PathNode<Number>)
+//   void leave(depth, node, token)             goes back from this draft to its parent at `depth`
 // An operation returns false while its answer is not known. The rule then returns false as well. The backend finds the
 // answer and calls the rule again with the same `Walk`: it asks the same question again. A rule returns true when the
 // walk has ended: then Walk::depth drafts were accepted.
@@ -40,6 +47,7 @@
 #include "law.h"
 #include "race.h"
 #include "request.h"
+#include "traversal.h"
 
 SPECDEC_BEGIN
 
@@ -96,17 +104,6 @@ SPECDEC_HD Walk walk_from(int32_t node, int32_t depth) { return {node, depth, no
 // In place of p for a token that the target's filters took out. Over-acceptance adds 1 at most, so it cannot accept it.
 constexpr float kNever = -1.0f;
 
-// Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
-struct Masses {
-  float left, untried;
-  int32_t status;
-};
-
-// The multiple of q that the next child's law takes from p: W / R, and 0 once W or R is used up.
-SPECDEC_HD float share_of(float left, float untried) {
-  return untried >= kSmallest ? min(left / untried, kLargest) : 0.0f;
-}
-
 template <class Topology>
 SPECDEC_HD bool in_vocab(const Topology& t, int64_t token) { return token >= 0 && token < t.vocab(); }
 
@@ -146,6 +143,7 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
     const int32_t child = child_with(t, *at, draw.token, status);
     ops.emit(at->depth, at->node, draw.token);
     if (child == kNoNode) return true;
+    ops.enter(at->depth, child, draw.token);
     *at = walk_from(child, at->depth + 1);
   }
 }
@@ -244,8 +242,158 @@ SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* s
       ops.emit(at->depth, at->node, draw.token);
       return true;
     }
-    ops.emit(at->depth, at->node, static_cast<int32_t>(t.draft_token(child)));
+    const int32_t token = static_cast<int32_t>(t.draft_token(child));
+    ops.emit(at->depth, at->node, token);
+    ops.enter(at->depth, child, token);
     *at = walk_from(child, at->depth + 1);
+  }
+}
+
+// ---- traversal ------------------------------------------------------------------------------------------------------
+
+// Traversal verification; block verification on a chain. Leaves are tried, from the bottom up. A node on the path from
+// the root has its laws p^m and q^m, as for rejection, and a weight: of the root 1, of a child with token x under a node
+// of weight a
+//   min(1, a p^m(x) / q^m(x)).
+// The walk goes to the first child that is left, again and again. The leaf it comes to is accepted, with its path, with
+// probability a, and the token after it drawn from its p^m. Else the leaf is taken off: for its parent, of weight a,
+//   p^{m+1} = norm((a p^m - q^m)^+),   a' = s / (s + 1 - a),   s = sum (a p^m - q^m)^+.
+// With W, R and T as above, (a p^m - q^m)^+ = a / W_m (p - T_{m+1} q)^+, where T_{m+1} = T_m + W_m / (a R_m), and
+// s = a W_{m+1} / W_m. A node of weight 1 keeps it, so its sums wait until another child is weighed. Nothing below a node
+// of weight 0 can be accepted: it counts as a leaf.
+
+// A node on the path. The root's is never a leaf to be refused.
+template <class Number>
+struct PathNode {
+  int32_t node, after;  // the child taken off last; the node itself before the first
+  bool summed;          // whether the weight and the sums below know of it
+  Number weight, taken, left, untried;  // a, T, W, R. With one-hot drafts `left` is the mass of p on tokens not tried
+  Number p;                             // of its token under its parent, with one-hot drafts
+};
+
+template <class Number>
+SPECDEC_HD PathNode<Number> path_node(int32_t node) {
+  PathNode<Number> fresh = {};
+  fresh.node = fresh.after = node;
+  fresh.summed = true;
+  set(&fresh.weight, 1.0f), set(&fresh.left, 1.0f), set(&fresh.untried, 1.0f);
+  return fresh;
+}
+
+// Takes the sums that are left to take, and the node's weight by them.
+template <class Topology, class Ops, class Node>
+SPECDEC_HD bool sum_up(const Topology& t, Ops& ops, int32_t depth, Node* here, int32_t* status) {
+  if (here->summed) return true;
+  SumsOf<typename Ops::Number> sums;
+  if (!ops.masses(here->node, here->after + 1, here->taken, &sums)) return false;
+  *status |= sums.status;
+  here->weight = weight_after(here->weight, here->left, sums.left);
+  here->left = sums.left;
+  if (Topology::kSiblings && !t.replacement()) here->untried = sums.untried;
+  here->summed = true;
+  ops.put(depth, *here);
+  return true;
+}
+
+// The first child that is left of a node, kNoNode if there is none.
+template <class Topology, class Ops, class Node>
+SPECDEC_HD bool first_left(const Topology& t, Ops& ops, const Walk& at, Node* here, int32_t* child, int32_t* status) {
+  *child = next_draft(t, at, here->after, status);
+  if (!Topology::kSiblings || here->after == here->node) return true;
+  if constexpr (Topology::kSiblings) {
+    const bool repeats = t.has_draft() && t.replacement();
+    while (*child != kNoNode && !repeats && in_vocab(t, t.draft_token(*child)) &&
+           t.has_elder(at.node, *child, t.draft_token(*child), status))
+      *child = next_draft(t, at, *child, status);
+  }
+  if (*child == kNoNode) return true;
+  bool weighs;
+  if (!sum_up(t, ops, at.depth, here, status) || !decide_at_least(here->weight, kSmallest, &weighs)) return false;
+  if (!weighs) *child = kNoNode;
+  return true;
+}
+
+template <class Topology, class Ops, class Node>
+SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node* child, int32_t* status) {
+  const int64_t token = t.draft_token(child->node);
+  set(&child->weight, 0.0f);
+  if (!in_vocab(t, token)) {
+    *status |= kStatusTokenRange;
+    return true;
+  }
+  typename Ops::Number q;
+  if (!ops.laws(here.node, static_cast<int32_t>(token), &child->p, &q, status)) return false;
+  const auto share = t.has_draft() ? share_of(here.left, here.untried) : here.left;
+  child->weight = child_weight(here.weight, child->p, q, here.taken, share);
+  return true;
+}
+
+template <class Topology, class Ops, class Node>
+SPECDEC_HD void take_off(const Topology& t, Ops& ops, int32_t depth, Node here, const Node& leaf) {
+  here.after = leaf.node;
+  if (t.has_draft()) {
+    here.taken = taken_after(here.taken, share_of(here.left, here.untried), here.weight);
+    here.summed = false;
+  } else {
+    const auto left = untried_after(here.left, leaf.p);
+    here.weight = weight_after(here.weight, here.left, left);
+    here.left = left;
+  }
+  ops.put(depth, here);
+}
+
+// Draws the token after the leaf `here`, and writes its path.
+template <class Topology, class Ops, class Node>
+SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const Node& here, int32_t* status) {
+  const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
+  Draw draw;
+  if (!(here.after == here.node ? ops.race(at.node, noise, &draw) : ops.residual(at.node, noise, here.taken, &draw)))
+    return false;
+  *status |= draw.status;
+  int32_t node = 0;
+  for (int32_t depth = 0; depth < at.depth; ++depth) {
+    const int32_t next = ops.path(depth + 1).node;
+    ops.emit(depth, node, static_cast<int32_t>(t.draft_token(next)));
+    node = next;
+  }
+  ops.emit(at.depth, at.node, draw.token);
+  return true;
+}
+
+// Accepts a draft only together with drafts before it, as far down the tree as their probabilities allow.
+template <class Topology, class Ops>
+SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
+  using Node = PathNode<typename Ops::Number>;
+  for (;;) {
+    Node here = ops.path(at->depth);
+    int32_t first;
+    if (!first_left(t, ops, *at, &here, &first, status)) return false;
+    if (first != kNoNode) {
+      Node child = path_node<typename Ops::Number>(first);
+      bool weighs;
+      if (!weigh_child(t, ops, here, &child, status) || !decide_at_least(child.weight, kSmallest, &weighs)) return false;
+      if (weighs) {
+        ops.enter(at->depth, first, static_cast<int32_t>(t.draft_token(first)));
+        *at = walk_from(first, at->depth + 1);
+        ops.put(at->depth, child);
+      } else {
+        take_off(t, ops, at->depth, here, child);
+      }
+      continue;
+    }
+    bool accepted = at->depth == 0;
+    if (!accepted) {
+      bool stays = here.summed;
+      if (!stays && !decide_at_least(here.weight, 1.0f, &stays)) return false;
+      if (!stays && !sum_up(t, ops, at->depth, &here, status)) return false;
+      const float u = leaf_coin(t.noise_at_depth(at->depth - 1, 0), at->node);
+      if (!decide_above(here.weight, u, &accepted)) return false;
+    }
+    if (accepted) return accept_path(t, ops, *at, here, status);
+    ops.leave(at->depth - 1, at->node, static_cast<int32_t>(t.draft_token(at->node)));
+    const Node parent = ops.path(at->depth - 1);
+    *at = walk_from(parent.node, at->depth - 1);
+    take_off(t, ops, at->depth, parent, here);
   }
 }
 
@@ -259,6 +407,7 @@ SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32
     return true;
   }
   if (t.target_law.greedy || method == Method::kRace) return walk_race(t, ops, at, status);
+  if (method == Method::kTraversal) return walk_traversal(t, ops, at, status);
   return walk_rejection(t, ops, at, status, tester);
 }
 

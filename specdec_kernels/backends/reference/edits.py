@@ -85,17 +85,18 @@ class Edits:
         """The edited logits of rows [n, R, V], in ops on rows; float32."""
         return self._edited(values, slice(None), slice(None)) if self.on else values
 
-    def rows_at(self, values, requests, places):
+    def rows_at(self, values, requests, places, said=None):
         """(edited logits, whether their own bias is bad) of one row of each of ``requests``.
 
-        ``places`` are those rows' places among the target's rows, in order.
+        ``places`` are those rows' places among the target's rows, in order. ``said`` [n, J] are tokens that are output
+        before these rows beside those counted, -1 for none.
         """
         bad = torch.zeros_like(requests, dtype=torch.bool)
         if not self.on:
             return values, bad
         if self._bias is not None and self._edit.by_row & BIAS_BY_ROW:
             bad = self._bad_bias[places]
-        return self._edited(values, requests, places), bad
+        return self._edited(values, requests, places, said), bad
 
     def count(self, requests, tokens):
         """From now on one more of these tokens is in the output of each of ``requests``."""
@@ -103,12 +104,16 @@ class Edits:
             self._counts[requests, tokens] += 1
             self._seen[requests, tokens] = True
 
-    def _edited(self, values, requests, places):
+    def _edited(self, values, requests, places, said=None):
         z = values.float()
         if self._bias is not None:
             z = z + self._bias[places if self._edit.by_row & BIAS_BY_ROW else requests]
         r, f, g = (x[requests] for x in (self._repetition, self._frequency, self._presence))
-        counts, seen = self._counts[requests].clamp(max=MOST), self._seen[requests]
+        counts, seen = self._counts[requests], self._seen[requests]
+        if said is not None:
+            counts = counts.scatter_add(-1, said.clamp(min=0), (said >= 0).long())
+            seen = seen | (counts > 0)
+        counts = counts.clamp(max=MOST)
         z = torch.where(seen, torch.where(z > 0, z * (1 / r), z * r), z)
         z = torch.where(counts > 0, z - f * counts.float(), z)
         z = torch.where(counts > 0, z - g, z)

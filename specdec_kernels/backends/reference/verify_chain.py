@@ -1,10 +1,10 @@
-"""Verification of chains of draft tokens: slot by slot, all requests that still walk at once."""
+"""Verification of chains of draft tokens: slot by slot, all requests that still walk at once; ``block`` as on trees."""
 
 from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.backends.reference import laws, noise, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.ops._declaration import Law
 from specdec_kernels.status import Status
@@ -35,6 +35,10 @@ def verify_chain(call):
     if draft is not None:
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
+    if call.method == "block":
+        drafts = as_trees(call, who, start, count, target, draft, drafts_from)
+        tokens, _, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
+        return write(call, who, tokens, num_accepted, status | found)
     tokens = torch.full((len(start), width), -1, device=device)
     num_accepted = torch.zeros_like(start)
     walking = torch.arange(len(start), device=device)
@@ -73,10 +77,33 @@ def verify_chain(call):
         num_accepted[here] += accepted.int()
         walking = here[accepted]
         edits.count(walking, x[accepted])
+    write(call, who, tokens, num_accepted, status)
 
-    who.write(call.tokens, tokens, idle=-1, outside=torch.tensor([0] + [-1] * (width - 1), device=device))
+
+def write(call, who, tokens, num_accepted, status):
+    """The verdicts of the live requests, and those of the others."""
+    first = torch.arange(tokens.shape[1], device=tokens.device) == 0
+    who.write(call.tokens, tokens, idle=-1, outside=first.long() - 1)
     who.write(call.num_accepted, num_accepted, idle=-1)
     who.write(call.status, status, outside=Status.PARAMETER)
+
+
+def as_trees(call, who, start, count, target, draft, drafts_from):
+    """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
+    node, count = torch.arange(call.tokens.shape[1], device=start.device), count.unsqueeze(-1)
+    first = start.unsqueeze(-1) + node
+    drafted, drawn_from = (node > 0) & (node <= count), node < count
+    tokens = torch.full_like(first, -1)
+    tokens[drafted] = call.draft_tokens.reshape(-1)[first[drafted] - 1].long()
+    draft_rows = None
+    if draft is not None:
+        draft_rows = draft.new_zeros(*first.shape, draft.shape[-1])
+        draft_rows[drawn_from] = draft[(drafts_from.unsqueeze(-1) + node)[drawn_from]]
+    places = (start + who.live).unsqueeze(-1) + torch.minimum(node, count)
+    parents = (node - 1).expand_as(tokens)
+    return traversal.Drafts(
+        parents, tokens, target[places], places, draft_rows, call.draft_map, replacement=False, width=len(node)
+    )
 
 
 class Pair(NamedTuple):

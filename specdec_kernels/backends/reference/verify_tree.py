@@ -1,8 +1,8 @@
-"""Verification of trees of draft tokens: node by node, all requests at once."""
+"""Verification of trees of draft tokens: node by node, all requests at once; ``traversal`` has a file of its own."""
 
 import torch
 
-from specdec_kernels.backends.reference import laws, noise, requests
+from specdec_kernels.backends.reference import laws, noise, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.backends.reference.verify_chain import Pair, race_step
 from specdec_kernels.status import Status
@@ -30,6 +30,15 @@ def verify_tree(call):
     if call.draft is not None:
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
+    if call.method == "traversal":
+        places = who.live.unsqueeze(-1) * nodes + torch.arange(nodes, device=device)
+        draft = None if call.draft is None else call.draft[who.entry]
+        drafts = traversal.Drafts(
+            torch.where(stray, -1, parents), draft_tokens, call.target[who.live], places, draft, call.draft_map,
+            call.replacement, width,
+        )  # fmt: skip
+        tokens, path, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
+        return write(call, who, tokens, path, num_accepted, status | found)
     node, depth, tries = torch.zeros(3, count, dtype=torch.int64, device=device)
     # The laws p^m and q^m at each request's node, and the tokens tried there.
     p, q = torch.zeros(2, count, vocabulary, dtype=torch.float64, device=device)
@@ -111,11 +120,15 @@ def verify_tree(call):
     p = torch.where(empty.unsqueeze(-1), pair_at(everyone).p(), p)
     status |= (empty & (tries > 0)).int() * Status.EMPTY_RESIDUAL
     tokens[everyone, depth] = laws.draw(p, noise.arrivals(now(everyone), noise.RESIDUAL, vocabulary))
+    write(call, who, tokens, path, depth, status)
 
-    root = torch.arange(width, device=device) == 0
+
+def write(call, who, tokens, path, num_accepted, status):
+    """The verdicts of the live requests, and those of the others."""
+    root = torch.arange(tokens.shape[1], device=tokens.device) == 0
     who.write(call.tokens, tokens, idle=-1, outside=root.long() - 1)
     who.write(call.path, path, idle=-1, outside=root.int() - 1)
-    who.write(call.num_accepted, depth, idle=-1)
+    who.write(call.num_accepted, num_accepted, idle=-1)
     who.write(call.status, status, outside=Status.PARAMETER)
 
 

@@ -1,0 +1,101 @@
+// The arithmetic of traversal verification (walk.h): what a node on the path weighs. A backend may know probabilities
+// and sums by their bounds alone. `Number` is then Range, and so is every weight; else it is float. All formulas are
+// monotone: each operation rounds, and rounding keeps order. So they are evaluated at both ends.
+#pragma once
+
+#include "noise.h"
+#include "residual.h"
+
+SPECDEC_BEGIN
+
+// The multiple of q that the next child's law takes from p: W / R, and 0 once W or R is used up.
+SPECDEC_HD float share_of(float left, float untried) {
+  return untried >= kSmallest ? min(left / untried, kLargest) : 0.0f;
+}
+
+// Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
+template <class Number>
+struct SumsOf {
+  Number left, untried;
+  int32_t status;
+};
+using Masses = SumsOf<float>;
+
+// The weight of a child with token x under a node of weight a: a p^m(x) / q^m(x), at most 1. 0 if x was not drawn from
+// q^m.
+SPECDEC_HD float child_weight(float a, float p, float q, float taken, float share) {
+  const float drafted = mul(share, q);
+  if (!(drafted > 0.0f)) return 0.0f;
+  return min(mul(a, div(residual_weight(p, mul(taken, q)), drafted)), 1.0f);
+}
+
+// T once a child was removed.
+SPECDEC_HD float taken_after(float taken, float share, float a) { return min(add(taken, div(share, a)), kLargest); }
+
+// The weight of a node once a child was removed, which left `left` of the `before`.
+SPECDEC_HD float weight_after(float a, float before, float left) {
+  if (a >= 1.0f) return 1.0f;
+  const float s = mul(a, before >= kSmallest ? div(left, before) : 0.0f);
+  return div(s, add(s, sub(1.0f, a)));
+}
+
+// One-hot drafts: the mass of p on tokens not tried, once a token of probability p was.
+SPECDEC_HD float untried_after(float untried, float p) { return max(sub(untried, max(p, 0.0f)), 0.0f); }
+
+// ---- by bounds ------------------------------------------------------------------------------------------------------
+
+SPECDEC_HD Range share_of(Range left, Range untried) {
+  const float most = untried.low >= kSmallest || !(untried.high >= kSmallest) ? share_of(left.high, untried.low) : kLargest;
+  return {share_of(left.low, untried.high), most};
+}
+// No draft of probability 0 weighs anything: where q may be 0, or may not, all is possible.
+SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range taken, Range share) {
+  const float most = child_weight(a.high, p.high, q.low, taken.low, share.low);
+  return {child_weight(a.low, p.low, q.high, taken.high, share.high),
+          mul(share.low, q.low) > 0.0f || !(mul(share.high, q.high) > 0.0f) ? most : 1.0f};
+}
+SPECDEC_HD Range taken_after(Range taken, Range share, Range a) {
+  return {taken_after(taken.low, share.low, a.high), taken_after(taken.high, share.high, a.low)};
+}
+// s / (s + 1 - a) may fall by roundings where s rises.
+SPECDEC_HD Range weight_after(Range a, Range before, Range left) {
+  const float most = before.low >= kSmallest || !(before.high >= kSmallest) ? weight_after(a.high, before.low, left.high) : 1.0f;
+  if (a.low >= 1.0f) return {1.0f, 1.0f};
+  return {mul(weight_after(a.low, before.high, left.low), 0.999999f), min(mul(most, 1.000001f), 1.0f)};
+}
+SPECDEC_HD Range untried_after(Range untried, Range p) {
+  return {untried_after(untried.low, p.high), untried_after(untried.high, p.low)};
+}
+
+// ---- questions ------------------------------------------------------------------------------------------------------
+
+// Whether `least` is at most x. False if bounds of x leave that open.
+SPECDEC_HD bool decide_at_least(float x, float least, bool* yes) {
+  *yes = x >= least;
+  return true;
+}
+SPECDEC_HD bool decide_at_least(Range x, float least, bool* yes) {
+  *yes = x.low >= least;
+  return *yes == (x.high >= least);
+}
+// Whether u < x.
+SPECDEC_HD bool decide_above(float x, float u, bool* yes) {
+  *yes = u < x;
+  return true;
+}
+SPECDEC_HD bool decide_above(Range x, float u, bool* yes) {
+  *yes = u < x.low;
+  return *yes == (u < x.high);
+}
+
+SPECDEC_HD void set(float* number, float x) { *number = x; }
+SPECDEC_HD void set(Range* number, float x) { *number = {x, x}; }
+
+// The coin of the leaf `node`. Its indices are not those of rejection.
+constexpr uint32_t kLeafCoins = 1u << 30;
+SPECDEC_HD float leaf_coin(Noise noise, int32_t node) {
+  noise.stream = kStreamAccept;
+  return coin(noise, kLeafCoins + static_cast<uint32_t>(node - 1));
+}
+
+SPECDEC_END

@@ -1,0 +1,216 @@
+"""The rule that decides from the leaves up: ``traversal`` on trees, ``block`` on chains, which are trees.
+
+Laws, coins and draws are computed for all requests at once. The walk is done for one request after the other, on
+NumPy's rows, step by step as the papers have it: Weng et al. 2025 (traversal), Sun et al. 2024 (block).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.ops._declaration import Law, Noise
+from specdec_kernels.status import Status
+
+FIRST_COIN = 2**30  # indices of coins below it belong to other rules
+
+
+class Drafts(NamedTuple):
+    """The trees of n requests, with N nodes each: node 0 is the root."""
+
+    parents: torch.Tensor  # int64 [n, N], -1: the root, or absent
+    tokens: torch.Tensor  # int64 [n, N], -1: absent
+    target: torch.Tensor  # [n, N, V]
+    places: torch.Tensor  # int64 [n, N]: the places of these rows among all of the target's
+    draft: torch.Tensor | None  # [n, N, V']
+    draft_map: torch.Tensor | None
+    replacement: bool
+    width: int  # deeper nodes than width - 1 count as absent
+
+
+def decide(drafts: Drafts, target_law: Law, draft_law: Law, edits, whose: Noise):
+    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree."""
+    count, nodes = drafts.tokens.shape
+    device, vocabulary = drafts.target.device, drafts.target.shape[-1]
+    everyone = torch.arange(count, device=device)
+    depths, said = paths(drafts)
+    rows = [rows_at(node, drafts, target_law, draft_law, edits, said) for node in range(nodes)]
+    coins = [
+        noise.coins(noise.at(whose, everyone, depths[:, node] - 1), noise.COIN, FIRST_COIN + node - 1).tolist()
+        for node in range(1, nodes)
+    ]
+
+    tokens, path = torch.full((2, count, drafts.width), -1, device=device)
+    num_accepted, status = torch.zeros(2, count, dtype=torch.int64, device=device)
+    weights = torch.zeros(count, vocabulary, dtype=torch.float64, device=device)
+    parents, drafted = drafts.parents.tolist(), drafts.tokens.tolist()
+    for b in range(count):
+        request = Request(
+            parents[b], drafted[b], [Rows(*(None if part is None else part[b] for part in row)) for row in rows],
+            [0.0] + [coin[b] for coin in coins], drafts.draft is None, drafts.replacement, drafts.width - 1,
+        )  # fmt: skip
+        accepted, law = request.traverse()
+        path[b, : len(accepted)] = torch.tensor(accepted)
+        tokens[b, : len(accepted) - 1] = drafts.tokens[b, accepted[1:]]
+        num_accepted[b], status[b] = len(accepted) - 1, request.status
+        weights[b] = torch.from_numpy(law)
+    last = noise.arrivals(noise.at(whose, everyone, num_accepted), noise.RESIDUAL, vocabulary)
+    tokens[everyone, num_accepted] = laws.draw(weights, last)
+    return tokens, path, num_accepted, status
+
+
+def paths(drafts):
+    """(depth of every node, int64 [n, N]; the tokens from the root to it, int64 [n, N, N], -1 where there is none)."""
+    parents, everyone = drafts.parents.clamp(min=0), torch.arange(len(drafts.parents), device=drafts.parents.device)
+    known = (drafts.tokens >= 0) & (drafts.tokens < drafts.target.shape[-1])
+    tokens = torch.where(known, drafts.tokens, -1)
+    depths = torch.zeros_like(parents)
+    said = torch.full((*tokens.shape, tokens.shape[1]), -1, device=tokens.device)
+    for node in range(1, tokens.shape[1]):
+        parent = parents[:, node]
+        depths[:, node], said[:, node] = depths[everyone, parent] + 1, said[everyone, parent]
+        said[everyone, node, depths[:, node] - 1] = tokens[:, node]
+    return depths, said
+
+
+class Rows(NamedTuple):
+    """The rows of a node: their laws, and what would be found wrong with them, of one request or of all."""
+
+    p: np.ndarray  # float64 [V]
+    q: np.ndarray | None  # float64 [V] over the target's vocabulary; None: children are certain
+    sampled: np.ndarray  # bool: the temperature is not 0
+    unfit_target: np.ndarray  # bool: the row is no law
+    unfit_draft: np.ndarray
+    odd: np.ndarray  # bool [V]: impossible values, where a row may be read at one token alone; else of the whole row
+    bad_edits: np.ndarray  # bool: the row's own bias is bad
+
+
+def rows_at(node, drafts, target_law, draft_law, edits, said):
+    """The Rows of this node of all requests."""
+    everyone = torch.arange(len(drafts.tokens), device=drafts.tokens.device)
+    target, bad = edits.rows_at(drafts.target[:, node], everyone, drafts.places[:, node], said[:, node])
+    sampled = target_law.temperature > 0
+    p, unfit_target = laws.probabilities(target, target_law), laws.unfit(target, target_law.space)
+    odd = odd_tokens(laws.non_finite(target, target_law.space), unfit_target, target_law)
+    q, unfit_draft = None, torch.zeros_like(unfit_target)
+    if drafts.draft is not None:
+        draft, wide = drafts.draft[:, node], (target.shape[-1], drafts.draft_map)
+        q = laws.widened(laws.probabilities(draft, draft_law), *wide)
+        unfit_draft = laws.unfit(draft, draft_law.space) & sampled
+        odd_values = laws.widened(laws.non_finite(draft, draft_law.space), *wide)
+        odd |= odd_tokens(odd_values, unfit_draft, draft_law) & sampled.unsqueeze(-1)
+    found = (p, q, sampled, unfit_target, unfit_draft, odd, bad)
+    return Rows(*(None if part is None else part.cpu().numpy() for part in found))
+
+
+def odd_tokens(odd_values, unfit, law):
+    """At which tokens a glance finds something wrong. Of logits, and for an argmax, the whole row is read."""
+    by_token = (law.temperature > 0).unsqueeze(-1) & (law.space == "probs")
+    return torch.where(by_token, odd_values, unfit.unsqueeze(-1))
+
+
+class Request:
+    """A tree, the rows and coins of its nodes, and the status found so far."""
+
+    def __init__(self, parents, tokens, rows, coins, certain, replacement, max_depth):
+        self.parents, self.tokens, self.rows, self.coins = parents, tokens, rows, coins
+        self.certain, self.replacement, self.max_depth = certain, replacement, max_depth
+        self.vocabulary, self.status = len(rows[0].p), 0
+
+    def traverse(self):
+        """(the nodes from the root to the one accepted, weights [V] of the token that follows it)."""
+        path = [Place(self, 0, 1.0)]
+        while True:
+            here = path[-1]
+            child = here.next_child(depth=len(path) - 1)
+            if child is not None:
+                path.append(Place(self, child, here.weight_of(self.tokens[child])))
+            elif len(path) == 1 or self.coins[here.node] < here.weight:
+                return [place.node for place in path], here.left()
+            else:
+                path.pop()
+                path[-1].remove(self.tokens[here.node])
+
+    def in_vocabulary(self, token):
+        return 0 <= token < self.vocabulary
+
+    def read(self, node, *, draft, token=None):
+        """Set the status of what is read of a node's rows: all of them, or of probabilities this token alone."""
+        rows = self.rows[node]
+        wrong = rows.unfit_target | (rows.unfit_draft & draft) if token is None else rows.odd[token]
+        self.status |= int(wrong) * Status.NON_FINITE | int(rows.bad_edits) * Status.PARAMETER
+
+
+class Place:
+    """A node on the path: its weight alpha, and the laws p and q that are left there after the children removed."""
+
+    def __init__(self, request, node, weight):
+        rows = request.rows[node]
+        self.request, self.node, self.weight = request, node, weight
+        self.p, self.q = rows.p, rows.q if rows.sampled else np.zeros_like(rows.p)
+        self.after, self.removed = node, []
+
+    def next_child(self, depth):
+        """The first child that is left; None where there is none, or none that could be accepted."""
+        request = self.request
+        if self.weight < laws.SMALLEST:
+            return None
+        for child in range(self.after + 1, len(request.parents)):
+            token = request.tokens[child]
+            if request.parents[child] != self.node or token == -1:
+                continue
+            if depth == request.max_depth:
+                request.status |= Status.PARAMETER
+                return None
+            self.after = child
+            # The draft draws no token twice without replacement: a repeated one was not drawn from what is left of q.
+            if token in self.removed and (request.certain or not request.replacement):
+                continue
+            return child
+        return None
+
+    def weight_of(self, x):
+        """min(1, alpha p(x) / q(x)) of the laws left; 0 for a token that was not drawn from q."""
+        request, rows = self.request, self.request.rows[self.node]
+        if not request.in_vocabulary(x):
+            request.status |= Status.TOKEN_RANGE
+            return 0.0
+        request.read(self.node, draft=True, token=None if self.removed and not request.certain else x)
+        q = 1.0 if request.certain or not rows.sampled else self.q[x]
+        return min(1.0, self.weight * self.p[x] / q) if q > 0 else 0.0
+
+    def remove(self, x):
+        """Take a child off: what is left of p is norm((alpha p - q)+), of q norm(q without x)."""
+        request = self.request
+        if self.weight < laws.SMALLEST:
+            self.weight = 0.0
+            return
+        self.removed.append(x if request.in_vocabulary(x) else None)
+        drafted = self.q
+        if request.certain and request.rows[self.node].sampled:
+            drafted = (np.arange(request.vocabulary) == x).astype(float)
+        elif not request.certain:
+            request.read(self.node, draft=True)
+        left = (self.weight * self.p - drafted).clip(min=0.0)
+        kept = left.sum()
+        rest = kept + 1.0 - self.weight
+        self.weight = min(1.0, kept / rest) if rest > 0 else 1.0
+        self.p = normalised(left)
+        if not request.certain and not request.replacement:
+            self.q = normalised(np.where(np.isin(np.arange(request.vocabulary), self.removed), 0.0, self.q))
+
+    def left(self):
+        """Weights of the token after this node: what is left of p, or p itself where nothing is."""
+        request = self.request
+        request.read(self.node, draft=bool(self.removed))
+        if self.p.any():
+            return self.p
+        request.status |= bool(self.removed) * Status.EMPTY_RESIDUAL
+        return request.rows[self.node].p
+
+
+def normalised(weights):
+    """Weights divided by their sum; all zero if they have none."""
+    weights = np.where(weights < laws.SMALLEST, 0.0, weights)
+    return weights / max(weights.sum(), laws.SMALLEST)

@@ -1,0 +1,245 @@
+"""Block and traversal follow the target's law, round after round, and accept no less than rejection."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from specdec_kernels.ops import Law
+from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
+from tests.support import tree_enumeration
+from tests.support.enumeration import PROBS, Contexts, Given, completed
+from tests.support.laws import P
+from tests.support.traversal_enumeration import expected_accepted, output_law, two_rounds
+from tests.support.tree_enumeration import emitted_law
+from tests.support.trees import depths, shapes
+
+SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
+WITH_AND_WITHOUT = pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
+
+
+def chain(slots):
+    return tuple(range(-1, slots))
+
+
+def alike(law, other, within=1e-9):
+    keys = {*law, *other}
+    return {x: law.get(x, 0.0) for x in keys} == pytest.approx({x: other.get(x, 0.0) for x in keys}, abs=within)
+
+
+class TestBlockExactly:
+    """Every draft, the two sides of every weight and every token drawn."""
+
+    @pytest.mark.parametrize("vocabulary, slots", [(2, 4), (3, 3), (4, 2), (4, 4)])
+    def test_lossless(self, vocabulary, slots):
+        contexts = Contexts(vocabulary, slots, seed=slots)
+        law = output_law(contexts, chain(slots), op="verify_chain")
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert_lossless(contexts, law, slots + 1)
+
+    def test_lossless_over_two_rounds(self):
+        contexts = Contexts(2, 5, seed=9)
+        law = completed(contexts, two_rounds(contexts, chain(2), op="verify_chain"), 6)
+        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-12)
+
+    @pytest.mark.parametrize("slots, accepted", [(1, 3 / 5), (2, 103 / 100), (3, 673 / 500)])
+    def test_expected_accepted(self, slots, accepted):
+        law = output_law(one_law(depth=slots), chain(slots), op="verify_chain")
+        assert expected_accepted(law) == pytest.approx(accepted, abs=1e-7)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_accepts_no_less_than_rejection(self, seed):
+        contexts = Contexts(3, 3, seed=seed)
+        block = expected_accepted(output_law(contexts, chain(3), op="verify_chain"))
+        assert block >= expected_accepted(tree_enumeration.output_law(contexts, chain(3))) - 1e-12
+
+    def test_certain_drafts_are_decided_as_by_rejection(self):
+        contexts = Contexts(3, 2, seed=4)
+        law = output_law(contexts, chain(2), op="verify_chain", certain=True)
+        assert alike(law, tree_enumeration.output_law(contexts, chain(2), certain=True))
+
+
+class TestTraversalExactly:
+    @WITH_AND_WITHOUT
+    @pytest.mark.parametrize("parents", SMALL_SHAPES, ids=named)
+    def test_lossless(self, parents, with_replacement):
+        depth = max(depths(parents))
+        contexts = Contexts(3, depth, seed=len(parents))
+        law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert_lossless(contexts, law, depth + 1)
+
+    @WITH_AND_WITHOUT
+    @pytest.mark.parametrize("parents", shapes(4), ids=named)
+    def test_accepts_no_less_than_rejection(self, parents, with_replacement):
+        contexts = Contexts(3, max(depths(parents)), seed=11)
+        drawn = {"drawn_with_replacement": with_replacement}
+        rejection = expected_accepted(tree_enumeration.output_law(contexts, parents, **drawn))
+        assert expected_accepted(output_law(contexts, parents, **drawn)) >= rejection - 1e-12
+
+    @WITH_AND_WITHOUT
+    @pytest.mark.parametrize("parents", [(-1, 0, 0), (-1, 0, 1), (-1, 0, 1, 0)], ids=named)
+    def test_lossless_over_two_rounds(self, parents, with_replacement):
+        depth = max(depths(parents))
+        contexts = Contexts(2 if depth > 1 else 3, 2 * depth + 1, seed=12)
+        law = two_rounds(contexts, parents, drawn_with_replacement=with_replacement)
+        law = completed(contexts, law, 2 * depth + 2)
+        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-12)
+
+    @pytest.mark.parametrize("slots", [0, 1, 3])
+    def test_is_block_on_a_chain(self, slots):
+        contexts = Contexts(3, slots, seed=13)
+        law = output_law(contexts, chain(slots))
+        assert alike(law, output_law(contexts, chain(slots), op="verify_chain"))
+
+    @WITH_AND_WITHOUT
+    @pytest.mark.parametrize("parents", shapes(4), ids=named)
+    def test_certain_children_are_decided_as_by_rejection(self, parents, with_replacement):
+        contexts = Contexts(3, max(depths(parents)), seed=7)
+        options = {"drawn_with_replacement": with_replacement, "certain": True}
+        law = output_law(contexts, parents, **options)
+        assert_lossless(contexts, law, max(depths(parents)) + 1)
+        rejection = expected_accepted(tree_enumeration.output_law(contexts, parents, **options))
+        assert expected_accepted(law) == pytest.approx(rejection, abs=1e-9)
+
+    def test_gain(self):
+        """Two alternatives of two tokens each, p and q of the table everywhere."""
+        contexts, parents = one_law(depth=2), (-1, 0, 0, 1, 2)
+        rejection = expected_accepted(tree_enumeration.output_law(contexts, parents))
+        assert expected_accepted(output_law(contexts, parents)) == pytest.approx(1.30143, abs=1e-5)
+        assert rejection == pytest.approx(1.22286, abs=1e-5)
+
+    @pytest.mark.parametrize("parents", [(-1, 0, 0), (-1, 0, 0, 0), (-1, 0, 0, 1, 1)], ids=named)
+    def test_independent_siblings_may_be_verified_as_distinct_ones(self, parents):
+        contexts = Contexts(3, max(depths(parents)), seed=8)
+        law = output_law(contexts, parents, drawn_with_replacement=True, replacement=False)
+        assert_lossless(contexts, law, max(depths(parents)) + 1)
+
+
+class TestLimits:
+    """Laws at the edge: no token is drawn that p does not know, and nothing is divided by 0."""
+
+    @pytest.mark.parametrize("parents", [chain(2), (-1, 0, 0), (-1, 0, 0, 1, 1), (-1, 0, 0, 0, 0)], ids=named)
+    @WITH_AND_WITHOUT
+    def test_laws_at_the_edge(self, parents, with_replacement):
+        for p, q in (
+            (P, P),  # nothing is ever left
+            ([0.5, 0.2, 0.2, 0.1], [0.6, 0.4, 0.0, 0.0]),  # the draft cannot say everything
+            ([0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 0.0]),  # the draft says nothing right
+            ([0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]),  # the target is certain
+            ([0.4, 0.3, 0.2, 0.1], [0.0, 0.0, 1.0, 0.0]),  # the draft is
+        ):
+            contexts = one_law(torch.as_tensor(p), torch.as_tensor(q), depth=2)
+            law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
+            assert_lossless_at(contexts, law, max(depths(parents)) + 1)
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            Given(Law("logits", 0.7), Law("logits", 1.3)),
+            Given(Law("logits", 0.5), PROBS),
+            Given(PROBS, PROBS, torch.tensor([0, 2], dtype=torch.int32)),
+        ],
+        ids=["logits", "a draft of probabilities", "a draft vocabulary"],
+    )
+    @pytest.mark.parametrize("parents", [chain(2), (-1, 0, 0, 1)], ids=named)
+    def test_rows_of_every_kind(self, given, parents):
+        contexts = Contexts(3, 2, seed=14)  # no ties: they fall either way by the rounding of logits
+        if given.draft_map is not None:
+            contexts.q = {said: law * torch.tensor([1, 0, 1]) / (1 - law[1]) for said, law in contexts.q.items()}
+        law = output_law(contexts, parents, given=given)
+        assert_lossless_at(contexts, law, 3)
+        assert alike(law, output_law(contexts, parents), within=3e-7)
+
+    def test_p_like_q_accepts_all(self):
+        law = output_law(one_law(P, P, depth=3), chain(3), op="verify_chain")
+        assert expected_accepted(law) == pytest.approx(3)
+
+
+def assert_lossless_at(contexts, law, length):
+    """`assert_lossless` where laws hold zeros."""
+    full = dict.fromkeys(product(range(contexts.vocabulary), repeat=length), 0.0)
+    for emitted, chance in emitted_law(law).items():
+        for rest in product(range(contexts.vocabulary), repeat=length - len(emitted)):
+            full[emitted + rest] += chance * float(
+                torch.tensor([contexts.p[(*emitted, *rest[:i])][x] for i, x in enumerate(rest)]).double().prod()
+            )
+    assert full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=3e-7)
+
+
+def suns_law(contexts, slots, *, clipped=True, weighted=True, first_refused=False, shared_coin=False):
+    """{(path, emitted tokens): probability} by the formulas of Sun et al., and by rules that go wrong in one point."""
+    law = {}
+    for drafts in product(range(contexts.vocabulary), repeat=slots):
+        p, q = contexts.rows(contexts.p, drafts, slots + 1), contexts.rows(contexts.q, drafts, slots)
+        w = [1.0]
+        for i, x in enumerate(drafts):
+            ratio = w[-1] * float(p[i, x] / q[i, x])
+            w.append(min(1.0, ratio) if clipped else ratio)
+        z = [float((w[i] * p[i] - q[i]).clamp(min=0).sum()) for i in range(slots)]
+        h = [1.0] + [min(1.0, z[i] / max(z[i] + 1 - w[i], 1e-300)) for i in range(1, slots)] + [min(1.0, w[-1])]
+        for length in range(slots + 1):
+            chance = contexts.chance(contexts.q, drafts)
+            if first_refused:
+                accepted, refused = range(1, length + 1), range(length + 1, min(length + 2, slots + 1))
+            else:
+                accepted, refused = [length] if length else [], range(length + 1, slots + 1)
+            for i in accepted:
+                chance *= h[i]
+            for i in refused:
+                chance *= 1 - h[i]
+            weights = p[length] if length == slots else ((w[length] if weighted else 1) * p[length] - q[length])
+            weights = weights.clamp(min=0)
+            if chance == 0:
+                continue
+            share = weights / weights.sum()
+            if shared_coin and length < slots:  # the coin refused, uniform above h, is a place in the sums of shares
+                ends = torch.nn.functional.pad(share.cumsum(0), (1, 0)).clamp(min=h[length + 1])
+                share = ends.diff() / (1 - h[length + 1])
+            for token, part in enumerate(share.tolist()):
+                key = tuple(range(length + 1)), (*drafts[:length], token)
+                law[key] = law.get(key, 0.0) + chance * part
+    return law
+
+
+def two_rounds_of_one_noise(contexts):
+    """{emitted tokens: probability} of two rounds of two drafts that do not depend on what was said before.
+
+    Under one nonce a place that was drafted and not decided is drafted alike by the next round.
+    """
+    found, q = {}, contexts.q[()]
+    anything = tree_enumeration.drafts(contexts, chain(2), False)
+    for tokens, chance in anything:
+        again = [((-1, tokens[2], x), float(q[x])) for x in range(contexts.vocabulary)]
+        for (_, emitted), part in output_law(contexts, chain(2), drafted=[(tokens, 1.0)]).items():
+            later = again if len(emitted) == 1 else anything
+            for (_, more), share in output_law(contexts, chain(2), drafted=later).items():
+                found[emitted + more] = found.get(emitted + more, 0.0) + chance * part * share
+    return found
+
+
+class TestBiasIsCaughtExactly:
+    """Rules known to be wrong fail the checks above."""
+
+    def test_suns_formulas_are_ours(self):
+        contexts = Contexts(3, 3, seed=20)
+        assert alike(output_law(contexts, chain(3), op="verify_chain"), suns_law(contexts, 3))
+
+    @pytest.mark.parametrize(
+        "wrong", [{"clipped": False}, {"weighted": False}, {"first_refused": True}, {"shared_coin": True}],
+        ids=["w not clipped", "residual without w", "stops at the first coin refused", "coin shared with the residual"],
+    )  # fmt: skip
+    def test_wrong_rules(self, wrong):
+        contexts = one_law(depth=2)
+        assert is_lossless(contexts, suns_law(contexts, 2), 3)
+        assert not is_lossless(contexts, suns_law(contexts, 2, **wrong), 3)
+
+    def test_the_same_nonce_in_every_round(self):
+        contexts = one_law(depth=5)
+        law = completed(contexts, two_rounds_of_one_noise(contexts), 6)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+        assert law != pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-4)
+        first = dict.fromkeys(range(4), 0.0)
+        for emitted, chance in law.items():
+            first[emitted[1]] += chance
+        assert first != pytest.approx(dict(enumerate(P.tolist())), abs=1e-3)
