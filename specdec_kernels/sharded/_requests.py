@@ -107,9 +107,6 @@ class Requests:
             return x
         return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
 
-    def draft_temperature(self, draft, x):
-        return {} if draft is None else {"draft_sampling": Sampling(self.of_requests(x))}
-
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))
 
@@ -123,10 +120,11 @@ class Greedy:
         if self.any_may_be:
             self.requests = self.requests | ~(temperature >= torch.finfo(torch.float32).tiny)
 
-    def of_rows(self, chains):
+    def of_rows(self):
+        """bool, like the rows."""
         return self.requests[self._all.request]
 
-    def rows(self, chains):
+    def row_index(self):
         """The index of an op that is to read the rows of these alone."""
         index = torch.arange(self._all.batch, device=self.requests.device, dtype=torch.int32)
         index = torch.where(self.requests & self._all.live(), index, -1).int()

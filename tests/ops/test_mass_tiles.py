@@ -21,7 +21,9 @@ CALLS = {
 def test_tiles_are_those_of_the_contract(backend, size):
     rows = torch.stack(list(adversarial_rows(size).values()))
     tiles, status = mass_tiles(poisoned(rows), temperature=0.7)
-    v = (rows * (1 / torch.tensor(0.7))).nan_to_num(nan=-torch.inf, posinf=torch.finfo(torch.float32).max, neginf=-torch.inf)
+    v = (rows * (1 / torch.tensor(0.7))).nan_to_num(
+        nan=-torch.inf, posinf=torch.finfo(torch.float32).max, neginf=-torch.inf
+    )
     for row, found in zip(v, tiles, strict=True):
         for place, tile in enumerate(row.split(1024)):
             top, units = tile.max(), (int(found[2, place]) << 32) | (int(found[1, place]) & 0xFFFFFFFF)

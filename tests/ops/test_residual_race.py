@@ -28,7 +28,7 @@ def draws(target, draft, **how):
     """Tokens of many requests on one row."""
     row = torch.zeros(MANY, dtype=torch.int32)
     known = torch.cat([known_of(target), known_of(target if draft is None else draft)], dim=-1).expand(MANY, 4)
-    tokens, scores, status = residual_race(
+    tokens, _, status = residual_race(
         target, draft, row, first_token=0, draft_row=None if draft is None else row, known=known.contiguous(),
         seed=seeds(MANY), position=3, **how,
     )  # fmt: skip
@@ -66,7 +66,15 @@ def test_the_argmax_at_temperature_0(backend):
     target = torch.tensor([[1.0, 7.0, 7.0]])
     row = torch.zeros(1, dtype=torch.int32)
     token, score, _ = residual_race(
-        target, target, row, first_token=1024, draft_row=row, known=torch.zeros(1, 4), seed=1, position=0, temperature=0.0
+        target,
+        target,
+        row,
+        first_token=1024,
+        draft_row=row,
+        known=torch.zeros(1, 4),
+        seed=1,
+        position=0,
+        temperature=0.0,
     )
     assert (token.item(), score.item()) == (1025, 7.0)
     assert race_sample(target, seed=1, position=0, temperature=0.0).item() == 1

@@ -29,8 +29,10 @@ def test_laws_are_those_of_whole_rows(backend):
 
 def test_probabilities_are_the_bits_of_the_unsharded_ops(fast_backend):
     """The harmonic mean of a law with itself is the sum of p / 2: a token alone in a draft gives its p back."""
-    rows = torch.stack([row for name, row in adversarial_rows(2048).items() if name in ("normal", "wide", "flat", "1e4")])
-    known, probs = tile_laws(mass_tiles(rows)[0], rows)
+    rows = torch.stack(
+        [row for name, row in adversarial_rows(2048).items() if name in ("normal", "wide", "flat", "1e4")]
+    )
+    _, probs = tile_laws(mass_tiles(rows)[0], rows)
     assert torch.equal(probs.argmax(-1), rows.argmax(-1))
     alone = torch.full_like(rows, -torch.inf).scatter_(1, rows.argmax(-1, keepdim=True), 0.0)
     expected = overlap(rows, alone).accept  # min(p, 1) of that token
