@@ -298,6 +298,10 @@ void check_pairs(Params& p) {
 
 void check_verify_chain(ChainParams p) {
   check_verdict(p);
+  if (p.method == Method::kTraversal) {  // blocks have no use for them
+    if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
+    if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
+  }
   if (p.batch() == 0) return;
   if (p.cu_drafts.data) return check_ragged(p);
   holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
