@@ -161,7 +161,7 @@ def test_show_draws_trees(run):
         ["--method", "block", "--k", "auto"],
         ["--method", "block", "--draft", "ngram"],
         ["--method", "traversal", "--tree", "specinfer:2,2", "--replacement"],
-        ["--method", "traversal", "--tree", "optimal:5", "--calibrate"],
+        ["--method", "traversal", "--tree", "optimal:5"],
         ["--method", "traversal", "--tree", "auto"],
         ["--dtype", "bfloat16"],
     ],

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ import torch
 
 from specdec_kernels import theory
 from specdec_kernels.cli import main
-from specdec_kernels.studies import figures, simulate
+from specdec_kernels.generate import load_model
+from specdec_kernels.studies import figures, methods, simulate
 from tests.support.laws import assert_law, assert_rate
 from tests.theory.enumeration import P, Q, drafts_with_replacement
 
@@ -80,3 +82,20 @@ def test_an_unknown_figure_is_named(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["figures", "flowers"])
     assert "argument FIGURE: expected rejections-50, " in capsys.readouterr().err
+
+
+def test_rules_side_by_side():
+    pair = map(load_model, figures.PAIR)
+    figure = methods.figure(*pair, tokens=24, lengths=(1, 2), sizes=(3,), turns=1)
+    chains, *trees = figure["panels"]
+    assert [curve["label"] for curve in chains["curves"][::2]] == ["rejection", "race", "block"]
+    for part in (chains, *trees):
+        for line, points in zip(part["curves"][::2], part["curves"][1::2], strict=True):
+            assert line["y"] == points["y"]
+            assert all(1 <= y <= 1 + k for k, y in zip(points["x"], points["y"], strict=True))
+
+
+def test_intervals_are_over_texts():
+    """Two texts of 4 and 2 tokens a round, two rounds each: 3 in the mean, 1.96 times a deviation of 1."""
+    rounds = [[SimpleNamespace(accepted=accepted)] * 2 for accepted in (3, 1)]
+    assert methods.tokens_a_round(rounds) == pytest.approx((3.0, 1.96))

@@ -57,8 +57,7 @@ def test_acceptance_and_expected_tokens(p, q):
 @pytest.mark.parametrize("p, q", PAIRS)
 def test_block_expected_accepted(p, q):
     for k in (2, 4):
-        with specdec.backend("reference"):
-            accepted = simulate.rounds(p, q, k, runs=10_000, method="block").num_accepted.double()
+        accepted = simulate.rounds(p, q, k, runs=DRAWS, method="block").num_accepted.double()
         expected = theory.block_expected_accepted(p, q, k)
         assert abs(float(accepted.mean()) - expected) < 5 * float(accepted.std()) / len(accepted) ** 0.5
 
