@@ -1,4 +1,4 @@
-# demo, test, bench, lint, docs and dist set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
+# demo, test, test-engines, bench, lint, docs and dist set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,13 +8,15 @@ INSTALLED := $(VENV)/.installed
 DOCS := $(VENV)/.docs
 # What `make dist` and its tests use has an environment of its own.
 DIST := $(VENV)/dist
+# So have the engines that `make test-engines` runs. It sees what is in .venv, too.
+ENGINES := $(VENV)/engines
 # A build for use on this machine and for the tests needs one architecture; a package takes setup.py's own list.
 DIST_CUDA_ARCHS := $(SPECDEC_CUDA_ARCHS)
 export SPECDEC_CUDA_ARCHS ?= 90a
 # Two test workers, one thread each: more only gets in each other's way on a small machine.
 TEST_JOBS ?= 2
 
-.PHONY: demo test test-all bench lint docs dist build clean
+.PHONY: demo test test-all test-engines bench lint docs dist build clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -27,6 +29,10 @@ test: build $(DIST)/.ready
 # With the long sweeps that are marked as slow.
 test-all: TEST_OPTIONS := -m ""
 test-all: test
+
+# Our adapters beside the engines themselves, as far as these run without a GPU; no part of CI. llama.cpp is compiled.
+test-engines: build $(ENGINES)/.ready
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
 
 bench: build
 	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
@@ -58,12 +64,23 @@ clean:
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
-	grep -Ev '# (docs|dist)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -Ev '# (docs|dist|engines|unpacked)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(DIST)/.ready: requirements-dev.txt
 	test -x $(DIST)/bin/python || $(PYTHON) -m venv $(DIST)
 	grep '# dist$$' requirements-dev.txt | $(DIST)/bin/pip install -q -r /dev/stdin
+	touch $@
+
+# Engines that need more than torch to be imported are unpacked only: parts of them are read.
+$(ENGINES)/.ready: requirements-dev.txt $(READY)
+	test -x $(ENGINES)/bin/python || $(PY) -m venv $(ENGINES)
+	$(PY) -c "import sysconfig; print('$(CURDIR)', sysconfig.get_path('purelib'), sep='\n')" > \
+		"$$($(ENGINES)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/repository.pth"
+	grep '# engines$$' requirements-dev.txt | CMAKE_ARGS="-DLLAVA_BUILD=OFF" \
+		$(ENGINES)/bin/pip install -q -r /dev/stdin
+	grep '# unpacked$$' requirements-dev.txt | \
+		$(ENGINES)/bin/pip install -q --no-deps --target $(ENGINES)/unpacked --upgrade -r /dev/stdin
 	touch $@
 
 $(DOCS): requirements-dev.txt

@@ -8,7 +8,7 @@ from harness import OURS, SEED
 from transformers.generation import utils
 
 import specdec_kernels as sd
-from specdec_kernels.engines import flashinfer, transformers
+from specdec_kernels.engines import flashinfer, sglang, transformers, vllm
 from specdec_kernels.generate import load_model
 
 NEW, K = 64, 4
@@ -18,6 +18,32 @@ P, Q = torch.rand(B, K + 1, V).softmax(-1), torch.rand(B, K, V).softmax(-1)
 LOGITS, DRAFTS = P[:, 0].log(), torch.randint(V, (B, K))
 ROWS, ROUNDS = torch.arange(B), (K + 1) * torch.arange(B)
 FILTERS = sd.Sampling.flashinfer(top_k=3, top_p=0.9)
+SLOTS, SEEDS, WARM = torch.arange(B), torch.arange(B) + SEED, torch.ones(B)
+PLACES, ENDS = torch.arange(K + 1).repeat(B), (K + 1) * torch.arange(B + 1, dtype=torch.int32)
+TREE = sd.DraftTree.chain(K).to_sglang(B)
+COINS = torch.rand(B, K + 1), torch.rand(B)
+
+
+def vllm_rejection():
+    rows, tokens = P.log().flatten(0, 1), torch.nn.functional.pad(DRAFTS, (1, 0)).flatten()
+    slots = SLOTS.repeat_interleave(K + 1)
+    return lambda: vllm.rejection_sample(
+        rows, Q, tokens, ENDS, PLACES, SLOTS, slots, PLACES, WARM, SEEDS, K
+    )  # fmt: skip
+
+
+def sglang_verification(function):
+    outputs = torch.zeros(B * (K + 1)).int(), torch.zeros(B, K + 1).int(), torch.zeros(B).int()
+    tokens = torch.nn.functional.pad(DRAFTS, (1, 0))
+
+    def call():
+        function(*outputs, tokens, *TREE, *COINS, P, Q)
+        return tuple(x.clone() for x in outputs)
+
+    return call
+
+
+CHAIN = lambda: sd.verify_chain(DRAFTS, P, Q, space="probs", seed=SEEDS, position=0)  # noqa: E731
 
 # Adapter and bare op, by the adapter's name.
 CALLS = {
@@ -36,6 +62,21 @@ CALLS = {
     "chain_speculative_sampling": (
         lambda: flashinfer.chain_speculative_sampling(Q, DRAFTS, P, seed=SEED, offset=0),
         lambda: sd.verify_chain(DRAFTS, P, Q, space="probs", seed=SEED, position=ROUNDS, nonce=0),
+    ),
+    "vllm.rejection_sample": (
+        vllm_rejection(),
+        lambda: sd.verify_chain(DRAFTS, P, Q, seed=SEEDS, position=0),
+    ),
+    "vllm.gumbel_sample": (
+        lambda: vllm.gumbel_sample(LOGITS, SLOTS, WARM, SEEDS, SLOTS, True, False),
+        lambda: sd.race_sample(LOGITS, seed=SEEDS, position=SLOTS, temperature=WARM),
+    ),
+    "chain_speculative_sampling_triton": (sglang_verification(sglang.chain_speculative_sampling_triton), CHAIN),
+    "tree_speculative_sampling_target_only": (
+        sglang_verification(sglang.tree_speculative_sampling_target_only),
+        lambda: sd.verify_tree(
+            DRAFTS, P[:, :K], parents=torch.arange(-1, K - 1), space="probs", seed=SEEDS, position=0
+        ),
     ),
     "speculative_sampling": (
         lambda: transformers.speculative_sampling(DRAFTS[:1], Q[:1].log(), K, P[:1].log()),

@@ -33,7 +33,7 @@ class Call {
   // Reads a struct from a tuple, field by field.
   template <class Struct>
   void read(PyObject* object, Struct& out) {
-    const auto fields = out.fields();
+    const auto fields = arguments_of(out, 0);
     constexpr Py_ssize_t kCount = std::tuple_size_v<std::remove_const_t<decltype(fields)>>;
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != kCount) {
       PyErr_Format(PyExc_TypeError, "expected a tuple of %zd; got %.200s", kCount, Py_TYPE(object)->tp_name);
@@ -43,6 +43,11 @@ class Call {
     std::apply([&](auto&... field) { (read(*item++, field), ...); }, fields);
   }
 
+  template <class Struct>
+  static auto arguments_of(Struct& out, int) -> decltype(out.arguments()) { return out.arguments(); }
+  template <class Struct>
+  static auto arguments_of(Struct& out, long) { return out.fields(); }
+
   void read(PyObject* object, Method& out) {
     const int named = choice(object, {"rejection", "race", "traversal", "block"});
     out = named == 3 ? Method::kTraversal : static_cast<Method>(named);
@@ -51,6 +56,11 @@ class Call {
   void read(PyObject* object, bool& out) { out = PyObject_IsTrue(object) != 0; }
   void read(PyObject* object, int64_t& out) {
     if (!number(object, &out)) expected("an int", object);
+  }
+  void read(PyObject* object, int32_t& out) {
+    int64_t wide;
+    read(object, wide);
+    out = static_cast<int32_t>(wide);
   }
 
   void read(PyObject* object, Rows& out) {

@@ -209,14 +209,14 @@ def noise(value, *strides):
     }
 
 
-def index(request_index, *values, edit):
+def index(request_index, *values, edit=None):
     """Arguments for ``request_index``: itself, and how many entries draft rows, tensors of numbers and edits have.
 
     If there are none of these, all requests have the same numbers, and any index is good.
     """
     if request_index is None:
         return {"request_index": None, "entries": 0}
-    values = *values, *edit.by_entry()
+    values = *values, *(() if edit is None else edit.by_entry())
     entries = next((value.shape[0] for value in values if isinstance(value, torch.Tensor)), ANY_NUMBER)
     return {"request_index": request_index, "entries": entries}
 

@@ -42,17 +42,21 @@ def any_of(condition):
 
 
 class Noise(NamedTuple):
-    """Which random numbers: an int64 seed, and a position and a nonce as uint32."""
+    """Which random numbers: an int64 seed, and a position and a nonce as uint32.
+
+    ``first`` is the token of a row's column 0, a multiple of 128.
+    """
 
     seed: tl.tensor
     position: tl.tensor
     nonce: tl.tensor
+    first: tl.tensor
 
 
 @triton.jit
 def later(noise, steps):
     """The noise so many positions later; blocks of steps give blocks of positions."""
-    return Noise(noise.seed, noise.position + steps.to(tl.uint32), noise.nonce)
+    return Noise(noise.seed, noise.position + steps.to(tl.uint32), noise.nonce, noise.first)
 
 
 @triton.jit
@@ -94,7 +98,7 @@ def later_by(word):
 @triton.jit
 def group_words(noise, first_group, stream, GROUPS: tl.constexpr):
     """Words (a, b) [GROUPS] of the groups from the even ``first_group`` on: one Philox call for two groups."""
-    pair = (first_group // 2 + tl.arange(0, GROUPS // 2)).to(tl.uint32)
+    pair = (noise.first // 128 + first_group // 2 + tl.arange(0, GROUPS // 2)).to(tl.uint32)
     w0, w1, w2, w3 = words(noise, pair, stream)
     return tl.reshape(tl.join(w0, w1), [GROUPS]), tl.reshape(tl.join(w2, w3), [GROUPS])
 

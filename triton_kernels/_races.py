@@ -82,7 +82,9 @@ def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
     GROUPS: tl.constexpr = x.shape[0]
     first = first_arrival(a, b)[:, None]
     column = tl.arange(0, GROUP)
-    four = start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+    four = (
+        noise.first // 4 + start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+    )
     w0, w1, w2, w3 = words(noise, four.to(tl.uint32), STREAM + 1)
     second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
     arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))
@@ -294,6 +296,20 @@ def drawn(target, target_law, draft, draft_law, from_residual, readable, request
         flags |= tl.where(bad, NON_FINITE, 0)
     flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
     return key_token(best).to(tl.int64), flags
+
+
+@triton.jit
+def arrival_of(best, live, idle, place, first_token):
+    """(token, score, whether a token arrived) of a key at a place; -1 and -inf for nobody.
+
+    A request that is not live has its one token at place 0, with a score that wins against all parts of a row.
+    """
+    arrived = (best != NOBODY) & live
+    unread = (live == 0) & (place == 0)
+    token = tl.where(arrived, key_token(best).to(tl.int64) + first_token, -1)
+    token = tl.where(unread & (idle == 0), 0, token)
+    score = tl.where(arrived, key_score(best), tl.where(unread, INFINITY, -INFINITY))
+    return token, score, arrived
 
 
 @triton.jit

@@ -83,12 +83,15 @@ def number(pointer, value, offset, live):
 
 
 @triton.jit
-def noise_at(seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at, live):
-    """The noise of a row, from numbers that may be int32 or int64 in memory."""
+def noise_at(
+    seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at, live, first=0
+):  # fmt: skip
+    """The noise of a row, from numbers that may be int32 or int64 in memory. Its column 0 is token ``first``."""
     return Noise(
         number(seed, seed_value, seed_at, live).to(tl.int64),
         number(position, position_value, position_at, live).to(tl.uint32),
         number(nonce, nonce_value, nonce_at, live).to(tl.uint32),
+        first,
     )  # fmt: skip
 
 

@@ -5,14 +5,12 @@ from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import (
-    NOBODY,
     NON_FINITE,
     PARAMETER,
     STREAM_RACE,
     inverse_temperature,
-    key_token,
 )
-from specdec_kernels.triton_kernels._races import race_mapped, race_tiles
+from specdec_kernels.triton_kernels._races import arrival_of, race_mapped, race_tiles
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
@@ -31,12 +29,12 @@ from specdec_kernels.triton_kernels._rows import (
 @_launch.kernel
 def race_sample_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
-    draft_map, request_index, entries: tl.int64,
+    first_token: tl.int32, draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, counters, cuts, edits,
+    tokens, status, scores, counters, cuts, edits,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -48,6 +46,7 @@ def race_sample_kernel(
     noise = noise_at(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
+        first_token,
     )  # fmt: skip
     place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     law = Law(inverse if SPACE == "logits" else None, greedy, cuts, row, *place, *edits)
@@ -65,10 +64,16 @@ def race_sample_kernel(
             tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
     if is_last(record + DONE, tl.num_programs(1)):
         best = tl.atomic_xchg(key_at(record), best * 0, sem="relaxed")
-        tl.store(tokens + row, tl.where(idle, -1, key_token(best)).to(tl.int64))
+        token, score, weighs = arrival_of(best, live, idle, 0, first_token)
+        if scores is None:
+            tl.store(tokens + row, tl.where(weighs | idle, token, 0))
+        else:  # a part of a row, which need not have weight
+            tl.store(tokens + row, token)
+            tl.store(scores + row, score)
+            weighs = live
         if status is not None:
             flags |= bad_bias | request_status(edits, entry, j, live, vocab)
-            flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(best == NOBODY, NON_FINITE, 0)
+            flags |= tl.load(record + FLAGS, cache_modifier=".cg") | tl.where(weighs, 0, NON_FINITE)
             tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
             barrier()  # all warps have read
             tl.store(record + FLAGS, 0)
@@ -91,9 +96,11 @@ def race_sample(call):
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch, edits)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
-            inner=inner, vocab=vocab, draft_map=call.draft_map, **index,
+            inner=inner, vocab=vocab, first_token=call.first_token,
+            draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
-            **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
+            **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status,
+            scores=call.scores, counters=counters,
             cuts=cuts, **edits, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(count, tiles, rows.device)

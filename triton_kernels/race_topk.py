@@ -5,16 +5,21 @@ from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, clean, greedy_scores, unclean_groups
 from specdec_kernels.triton_kernels._math import (
-    NOBODY,
     NON_FINITE,
     PARAMETER,
     STREAM_RACE,
     any_of,
     group_words,
     inverse_temperature,
-    key_token,
 )
-from specdec_kernels.triton_kernels._races import map_tokens, mapped_scores, next_best, store_best, tile_scores
+from specdec_kernels.triton_kernels._races import (
+    arrival_of,
+    map_tokens,
+    mapped_scores,
+    next_best,
+    store_best,
+    tile_scores,
+)
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
@@ -35,12 +40,12 @@ from specdec_kernels.triton_kernels._rows import (
 @_launch.kernel
 def race_topk_kernel(
     draft, draft_outer: tl.int64, draft_inner: tl.int64, inner: tl.int32, vocab: tl.int32, k: tl.int32,
-    draft_map, request_index, entries: tl.int64,
+    first_token: tl.int32, draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, counters, cuts, edits, scratch,
+    tokens, status, scores, counters, cuts, edits, scratch,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -53,6 +58,7 @@ def race_topk_kernel(
     noise = noise_at(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
+        first_token,
     )  # fmt: skip
     place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     law = Law(inverse if SPACE == "logits" else None, greedy, cuts, row, *place, *edits)
@@ -61,18 +67,18 @@ def race_topk_kernel(
     start = tile * TILE
     raw = load_tile(Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), vocab), law, start, TILE)
     x = clean(raw, law)
-    scores = greedy_scores(x, law)
+    scored = greedy_scores(x, law)
     if draft_map is None:
         ids = tile_tokens(start, TILE)
         a, b = group_words(noise, start // 64, STREAM_RACE, x.shape[0])
         if greedy == 0:
-            scores = tile_scores(x, a, b, start, noise, law, STREAM_RACE)
+            scored = tile_scores(x, a, b, start, noise, law, STREAM_RACE)
     else:
         ids = map_tokens(draft_map, vocab, start, TILE)
         if greedy == 0:
-            scores = mapped_scores(x, ids, noise, law, STREAM_RACE)
+            scored = mapped_scores(x, ids, noise, law, STREAM_RACE)
     keys = key_at(scratch) + row * tiles * k
-    store_best(keys + tile * k, scores, ids, k)
+    store_best(keys + tile * k, scored, ids, k)
     if status is not None:  # noqa: SIM102  one is known when it is compiled
         if any_of(unclean_groups(raw, group_tops(raw), law)) > 0:
             tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
@@ -82,10 +88,12 @@ def race_topk_kernel(
         weighs = live
         for n in range(0, k):
             best = next_best(keys, tiles * k, before)
-            token = tl.where((best == NOBODY) | (live == 0), -1, key_token(best))
-            outside = (n == 0) & ((live | idle) == 0)
-            tl.store(tokens + row * k + n, tl.where(outside, 0, token).to(tl.int64))
-            weighs = weighs & ((n > 0) | (best != NOBODY))
+            token, score, found = arrival_of(best, live, idle, n, first_token)
+            tl.store(tokens + row * k + n, token)
+            if scores is not None:  # a part of a row, which need not have weight
+                tl.store(scores + row * k + n, score)
+            else:
+                weighs = weighs & ((n > 0) | found)
             before = best
         if status is not None:
             flags |= bad_bias | request_status(edits, entry, j, live, vocab)
@@ -113,9 +121,11 @@ def race_topk(call):
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:], edits)
         arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
+            first_token=call.first_token,
             draft_map=call.draft_map, **index,
             **_launch.number("temperature", call.law.temperature, "outer", "inner"),
-            **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status, counters=counters,
+            **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status,
+            scores=call.scores, counters=counters,
             cuts=cuts, **edits, scratch=scratch, SPACE=call.law.space, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         _launch.launch(race_topk_kernel, (count, tiles), warps, arguments)

@@ -337,9 +337,9 @@ def book_of(entries, roof):
 
 # Microseconds of a cold call at V = 128,256 on an H100, by op and B: estimates of docs/cuda.md, section 8.
 PREDICTED = {
-    "race_sample": {1: 5, 8: 5.5, 64: 13},
-    "race": {1: 6.5, 8: 11.5, 64: 35, 256: 88},
-    "rejection": {1: 13, 8: 19.5, 64: 61, 256: 150},
+    "race_sample": {1: 5, 8: 5.5, 64: 10.5},
+    "race": {1: 6.5, 8: 9, 64: 24, 256: 75},
+    "rejection": {1: 11, 8: 17, 64: 50, 256: 140},
 }
 
 

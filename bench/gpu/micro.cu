@@ -68,9 +68,16 @@ __global__ void ticket_kernel(unsigned* ticket) {
     if (threadIdx.x == 0) add_acquire_release(ticket, 1u);
 }
 
+Device this_one() {
+  Device device;
+  must(this_device(nullptr, &device));
+  return device;
+}
+
 double empty_time(bool cooperative, int64_t blocks) {
   Shape shape = {blocks, kThreads};
   shape.cooperative = cooperative;
+  shape.multiprocessors = this_one().multiprocessors;
   return graph_time(kCalls, [&](cudaStream_t s) { must(launch(empty_kernel, shape, 0, s)); });
 }
 
@@ -79,6 +86,7 @@ double sync_time(void (*kernel)(TeamRoom), int size, bool grid, unsigned* counte
   const TeamRoom room = {size, kThreads / 32 * size, counters, words};
   Shape shape = {size, kThreads};
   shape.cooperative = grid;
+  shape.multiprocessors = this_one().multiprocessors;
   shape.cluster = grid ? 1 : size;
   shape.dynamic_shared = grid ? 0 : 2 * sizeof(WideKey) * own_slots(room.items, size, kThreads / 32);
   const double whole = graph_time(4, [&](cudaStream_t s) { must(launch(kernel, shape, room, s)); });
@@ -91,8 +99,7 @@ double sync_time(void (*kernel)(TeamRoom), int size, bool grid, unsigned* counte
 
 int main() {
   using namespace specdec::cuda;
-  Device device;
-  must(this_device(&device));
+  const Device device = this_one();
   unsigned* counters;
   WideKey* words;
   must(cudaMalloc(&counters, 4096));

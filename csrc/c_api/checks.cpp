@@ -277,8 +277,9 @@ void check_race(RaceParams& p, int64_t most) {
   check_edits(p);
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.rows.vocab);
   if (p.draft_map.data && p.edits.on()) refuse("edits", "none with draft_map", "some");
-  // What a filter keeps is a question to the whole vocabulary.
-  if (p.law.rules & kFiltered) equal(FIELD(rows.first_token), 0);
+  if (p.scores.data) contiguous(FIELD(scores), p.count(), p.tokens.columns);
+  // What a filter keeps is a question to the whole vocabulary, unless the caller says that the row is a part of one.
+  if (p.law.rules & kFiltered && !p.scores.data) equal(FIELD(rows.first_token), 0);
 }
 
 // What residual and overlap have in common: each row of the target beside one of the draft.
@@ -298,6 +299,10 @@ void check_pairs(Params& p) {
 
 void check_verify_chain(ChainParams p) {
   check_verdict(p);
+  if (p.method == Method::kTraversal) {  // blocks have no use for them
+    if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
+    if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
+  }
   if (p.batch() == 0) return;
   if (p.cu_drafts.data) return check_ragged(p);
   holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
@@ -388,6 +393,38 @@ void check_logprobs(LogprobsParams p) {
   contiguous(FIELD(top_tokens), p.count(), p.top_tokens.columns);
   contiguous(FIELD(top_logprobs), p.count(), p.top_tokens.columns);
   if (p.status.data) contiguous(FIELD(status), p.count());
+}
+
+void check_mass_tiles(MassTilesParams p) {
+  check_fields(p);
+  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  contiguous(FIELD(tiles), p.count(), 3 * ((p.rows.vocab + int64_t{1023}) / 1024));
+  contiguous(FIELD(status), p.count());
+}
+
+void check_tile_laws(TileLawsParams p) {
+  check_fields(p);
+  contiguous(FIELD(tiles), p.batch(), p.tiles.columns);
+  equal("tiles.columns % 3", p.tiles.columns % 3, 0);
+  contiguous(FIELD(known), p.batch(), 2);
+  contiguous(FIELD(probs), p.batch(), p.raw.vocab);
+}
+
+void check_residual_race(ResidualRaceParams p) {
+  check_fields(p);
+  if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
+  if (p.draft.data) {
+    if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
+    equal(FIELD(draft.vocab), p.target.vocab);
+    equal(FIELD(draft.first_token), 0);
+  }
+  if (p.draft_row.data) equal(FIELD(draft_row.size), p.batch());
+  if (p.excluded.data) equal(FIELD(excluded.size), p.batch());
+  if (p.batch() > 0) at_least(FIELD(known.rows), p.batch());
+  equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));
+  contiguous(FIELD(tokens), p.batch());
+  contiguous(FIELD(status), p.batch());
+  contiguous(FIELD(scores), p.batch());
 }
 
 void check_count_tokens(CountParams p) {

@@ -73,7 +73,8 @@ SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, dra
              status)
 SPECDEC_SAME(specdec_verify_tree_params, TreeParams, draft_tokens, parents, target, draft, draft_map, request_index,
              method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status)
-SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status)
+SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status,
+             scores)
 SPECDEC_SAME(specdec_residual_params, ResidualParams, target, draft, draft_map, request_index, target_law, draft_law,
              edits, draft_prob, epsilon, probs, mass, status)
 SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, request_index, target_law, draft_law,
@@ -83,6 +84,10 @@ SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
+SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, tiles, status)
+SPECDEC_SAME(specdec_tile_laws_params, TileLawsParams, tiles, raw, temperature, known, probs)
+SPECDEC_SAME(specdec_residual_race_params, ResidualRaceParams, target, draft, row, draft_row, excluded, known,
+             target_law, draft_law, taken, noise, tokens, status, scores)
 SPECDEC_SAME(specdec_cutoff_params, CutoffParams, rows, request_index, law, edits, value, last, kept, mass, max, status)
 SPECDEC_SAME(specdec_logprobs_params, LogprobsParams, rows, tokens, request_index, law, edits, logprob, rank,
              top_tokens, top_logprobs, status)

@@ -1,7 +1,7 @@
 // Finds where a row's filters cut (specdec/filter.h), from the maxima of its cells. The k-th largest of these maxima is
 // at most the k-th largest value of the row, and the tokens above a level have at least the mass of the maxima above
 // it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it: they are listed and
-// sorted. If they are too many, counts and masses above several levels narrow the range down first.
+// sorted. If they are too many, their counts and masses in bins narrow the range down first.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 SPECDEC_BEGIN
 
+constexpr int32_t kFewCells = 32;
 constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
 
 // One row, looked at through its cells.
@@ -51,6 +52,19 @@ class CutRow {
       }
     }
     return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
+  }
+
+  // The same if top_p is a share of the row's mass, which is only known to lie between two numbers. There is no list if
+  // that does not suffice, or if the cut is not among the tokens of a few cells.
+  Kept kept_of_few(uint64_t least, uint64_t most) {
+    const uint64_t limit = mass_kept(f, most);
+    const int32_t listed = list_from(level_of_cells(kFewCells));
+    Kept kept = {kKeepsAll, 0, 0, nullptr};
+    if (listed > kListed || mass_listed(listed) < limit) return kept;
+    kept = cut_list(listed, f.has_top_k() ? f.top_k : kNoToken, limit, f.floor_below(top));
+    // Without its last token there is less than top_p of the smallest mass. So no mass in between drops that token.
+    if (f.ties_all() || kept.mass - weight(kept.cut.value) >= mass_kept(f, least)) kept.list = nullptr;
+    return kept;
   }
 
   // Whether top_p keeps a token, if it is a share of the row's mass. A lower bound of that mass mostly says yes. Only
@@ -126,19 +140,25 @@ class CutRow {
   }
 
  private:
+  // Calls g(cell) for the cells that reach `low`, until it returns false.
+  template <class G>
+  SPECDEC_HD void each_cell_from(float low, G&& g) const {
+    const F16 least(low);
+    for (int32_t block = 0; block < count; block += kLanes)
+      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1)
+        if (!g(block + __builtin_ctz(open))) return;
+  }
+
   // Calls g(raw, column of the first) for sixteen elements at a time of the cells that reach `low`, until it returns
   // false. Past the row's end there are NaNs.
   template <class G>
   SPECDEC_HD void each_sixteen(float low, G&& g) const {
-    const F16 least(low);
-    for (int32_t block = 0; block < count; block += kLanes) {
-      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1) {
-        const int32_t begin = (block + __builtin_ctz(open)) * kCell;
-        const Cell cell = cell_of(row, begin);
-        for (int k = 0; k < kCellVectors; ++k)
-          if (!g(cell.vector[k], begin + k * kLanes)) return;
-      }
-    }
+    each_cell_from(low, [&](int32_t index) {
+      const Cell cell = cell_of(row, index * kCell);
+      for (int k = 0; k < kCellVectors; ++k)
+        if (!g(cell.vector[k], index * kCell + k * kLanes)) return false;
+      return true;
+    });
   }
 
   SPECDEC_HD F16 value(F16 raw) const { return value_of(f, raw); }
@@ -152,7 +172,7 @@ class CutRow {
     float low = max(floor, -kLargest);
     if (k != kNoToken) low = max(low, level_of_cells(k));
     // Mostly a few cells hold all that top_p keeps: a first try with 32 of them, then with 512.
-    for (int32_t cell_count = 32; limit != kNoLimit && cell_count <= 512; cell_count *= 16) {
+    for (int32_t cell_count = kFewCells; limit != kNoLimit && cell_count <= 512; cell_count *= 16) {
       const float level = max(low, level_of_cells(cell_count));
       const int32_t listed = list_from(level);
       if (listed > kListed) break;
@@ -160,8 +180,8 @@ class CutRow {
     }
     const int32_t listed = list_from(low);
     if (listed <= kListed) return cut_list(listed, k, limit, floor);
+    if (k != kNoToken || limit != kNoLimit) return narrowed(k, limit, low, summed || limit != kNoLimit);
     Kept kept = {{low, kNoToken}, 0, 0, nullptr};
-    if (k != kNoToken || limit != kNoLimit) kept.cut = narrowed(k, limit, low);
     if (summed) sum(&kept);
     return kept;
   }
@@ -242,125 +262,147 @@ class CutRow {
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // The same cut if the list would be too long. A pass over the row takes count and mass of the tokens above a few
-  // levels, and goes on between the two levels where the cut lies, until the tokens there fit the list or all have the
-  // same value.
-  Cut narrowed(int32_t k, uint64_t limit, float low) {
+  // The same if the list would be too long. A pass over the row puts the tokens into bins by their value, and adds up
+  // their counts and masses. The next pass takes the bin in which the cut lies, until the tokens there fit the list or
+  // all have the same value.
+  Kept narrowed(int32_t k, uint64_t limit, float low, bool weighed) {
     const uint64_t most = k == kNoToken ? kNoLimit : static_cast<uint64_t>(k);
-    uint32_t first = ordered(low), end = ordered(top) + 1;  // the cut is at one of the keys [first, end)
-    uint64_t rank = 0, mass = 0;                            // how many tokens have larger keys, and their mass
-    for (int turn = 0;; ++turn) {
-      Levels levels = turn == 0 ? guessed(most, limit, first, end) : between(turn, first, end);
-      measure(&levels, end, limit != kNoLimit);
-      int j = levels.count;
-      while (j > 0 && rank + levels.ranks[j - 1] < most && mass + levels.masses[j - 1] < limit) --j;
-      // The cut is before level j, and from level j - 1 on.
-      uint64_t inside = j > 0 ? levels.ranks[j - 1] : kNoLimit;
-      if (j == 0 && levels.key[0] == first) return {low, kNoToken};  // all are kept
-      if (j < levels.count) {
-        inside -= levels.ranks[j];
-        rank += levels.ranks[j], mass += levels.masses[j];
-        end = levels.key[j];
+    const Between all = {ordered(low), ordered(top) + 1, 0, 0};
+    Between range = without_tail(all, most, limit);
+    bool guessed = true, by_value = true;
+    for (;;) {
+      const Bins bins(range, by_value);
+      Sums sums;
+      each_cell_from(unordered_value(range.first), [&](int32_t cell) {
+        fill(bins, range, weighed, cell, &sums);
+        return true;
+      });
+      int bin = 0;
+      for (; bin < kBins; ++bin) {
+        const uint64_t rank = range.rank + sums.ranks[bin], mass = range.mass + sums.masses[bin];
+        if (rank >= most || mass >= limit) break;
+        range.rank = rank, range.mass = mass;
       }
-      if (j == 0) continue;
-      first = levels.key[j - 1];
-      if (inside <= kListed) return cut_in(first, end, rank, mass, most, limit);
-      if (end - first == 1) return cut_among_equals(first, rank, mass, most, limit);
+      if (bin == kBins) {
+        if (!guessed) return {{low, kNoToken}, range.mass, static_cast<int32_t>(range.rank), nullptr};  // keeps all
+        guessed = false, range = all;
+        continue;
+      }
+      bins.narrow(&range, bin);
+      if (sums.ranks[bin] <= kListed) return cut_in(range, most, limit);
+      if (range.end - range.first == 1) return cut_among_equals(range, most, limit);
+      guessed = by_value = false;
     }
   }
 
-  static constexpr int kLevels = 9;
-
-  // Rising keys, and count and mass of the tokens from each on.
-  struct Levels {
-    int count = 0;
-    uint32_t key[kLevels];
-    uint64_t ranks[kLevels], masses[kLevels];
-    void add(uint32_t level) { key[count++] = level; }
+  // The keys [first, end), and count and mass of the tokens of larger keys.
+  struct Between {
+    uint32_t first, end;
+    uint64_t rank, mass;
   };
 
-  // Levels inside of the keys [first, end), from `first` on: in two passes by equal steps of the value, then by equal
-  // steps of the key, which always come to an end.
-  static Levels between(int turn, uint32_t first, uint32_t end) {
-    const uint64_t width = end - first;
-    const float from = unordered_value(first), to = unordered_value(end - 1);
-    Levels levels;
-    for (int j = 0; j < kLevels; ++j) {
-      uint32_t key = first + static_cast<uint32_t>(width * static_cast<uint64_t>(j) / kLevels);
-      if (turn <= 2) key = ordered(from + (to - from) * (static_cast<float>(j) / kLevels));
-      key = std::min(std::max(key, first), end - 1);
-      levels.add(j > 0 ? std::max(key, levels.key[j - 1]) : first);
-    }
-    return levels;
-  }
+  static constexpr int kBins = 1024;
 
-  // Two levels around the place where a sample of the row, sixteen of its cells, has the cut: three standard deviations
-  // of its count and mass before and after.
-  Levels guessed(uint64_t most, uint64_t limit, uint32_t first, uint32_t end) const {
-    constexpr int32_t kSampled = 16;
-    uint32_t keys[kSampled * kCell];
-    int32_t size = 0;
-    for (int32_t i = 0; i < kSampled; ++i) {
-      const int32_t begin = static_cast<int32_t>(int64_t{count} * (2 * i + 1) / (2 * kSampled)) * kCell;
-      const Cell cell = cell_of(row, begin);
-      for (const F16& raw : cell.vector) {
-        float lane[kLanes];
-        store(lane, value(raw));
-        for (const float v : lane)
-          if (v == v && ordered(v) >= first) keys[size++] = ordered(v);
+  // Bins of equal steps of the value, or of the key. The first one has the largest values.
+  class Bins {
+   public:
+    Bins(const Between& range, bool by_value)
+        : last(range.end - 1), high(unordered_value(last)),
+          scale((kBins - 1) / std::min(high - unordered_value(range.first), kDeepest)),
+          step(by_value && scale < kLargest ? 0 : (last - range.first) / kBins + 1) {}
+
+    int of(uint32_t key, float v) const {
+      if (step != 0) return static_cast<int>((last - key) / step);
+      return static_cast<int>(std::min((high - v) * scale, kBins - 1.0f));
+    }
+
+    // Leaves one bin of the range.
+    void narrow(Between* range, int bin) const {
+      const uint32_t end = lowest_key(*range, bin - 1);
+      range->first = lowest_key(*range, bin);
+      range->end = end;
+    }
+
+   private:
+    static constexpr float kDeepest = 40.0f;  // what is further below the largest value has next to no mass
+
+    // The lowest key of the bins up to this one. They rise with falling keys.
+    uint32_t lowest_key(const Between& range, int bin) const {
+      uint32_t low = range.first, high_key = range.end;
+      while (low < high_key) {
+        const uint32_t middle = low + (high_key - low) / 2;
+        if (of(middle, unordered_value(middle)) <= bin) high_key = middle;
+        else low = middle + 1;
       }
+      return low;
     }
-    std::sort(keys, keys + size, [](uint32_t a, uint32_t b) { return a > b; });
-    const double share = static_cast<double>(kSampled) / count;
-    const double wanted = static_cast<double>(most) * share, mass_wanted = static_cast<double>(limit) * share;
-    double mass = 0.0, squares = 0.0;
-    uint32_t high = end - 1, low = first;
-    bool before = true;  // whether the cut is probably after the tokens looked at
-    for (int32_t i = 0; i < size; ++i) {
-      const double w = static_cast<double>(weight(unordered_value(keys[i])));
-      const double spread = 3.0 * std::sqrt(i + 1.0), mass_spread = 3.0 * std::sqrt(squares + w * w);
-      before = before && i + 1 + spread < wanted && mass + w + mass_spread < mass_wanted;
-      if (before) high = keys[i];
-      mass += w, squares += w * w;
-      if (i + 1 - spread <= wanted && mass - mass_spread <= mass_wanted) continue;
-      low = keys[i];
-      break;
-    }
-    Levels levels;
-    levels.add(low);
-    if (high > low) levels.add(high);
-    return levels;
-  }
 
-  // Counts, and masses if they are asked for, of the tokens from each level on whose keys are below `end`.
-  void measure(Levels* levels, uint32_t end, bool weighed) const {
-    Sum16 sums[kLevels];
-    F16 least[kLevels];
-    for (int j = 0; j < levels->count; ++j) {
-      least[j] = F16(unordered_value(levels->key[j]));
-      levels->ranks[j] = 0;
-    }
-    const F16 stop(unordered_value(end)), high(top);
-    each_kept({unordered_value(levels->key[0]), kNoToken}, [&](F16 raw, Mask found) {
+    uint32_t last;  // the largest key
+    float high, scale;
+    uint32_t step;  // 0: by value
+  };
+
+  struct Sums {
+    uint32_t ranks[kBins] = {};
+    uint64_t masses[kBins] = {};
+  };
+
+  // Adds up the tokens of a cell that are in a range, by their bins.
+  void fill(const Bins& bins, const Between& range, bool weighed, int32_t cell, Sums* sums) const {
+    const F16 least(unordered_value(range.first)), stop(unordered_value(range.end)), high(top);
+    for (const F16& raw : cell_of(row, cell * kCell).vector) {
       const F16 v = value(raw);
-      auto e = integer_exp(F16(0.0f));
-      if (weighed) e = integer_exp(sub(v, high));
-      found &= ~at_least(v, stop);
-      for (int j = 0; j < levels->count; ++j) {
-        found &= at_least(v, least[j]);
-        if (!found) break;
-        levels->ranks[j] += static_cast<uint64_t>(__builtin_popcount(found));
-        if (weighed) sums[j].add(e.q, e.n, found);
+      Mask found = at_least(v, least) & ~at_least(v, stop);
+      float lane[kLanes];
+      uint32_t q[kLanes] = {}, n[kLanes] = {};
+      store(lane, v);
+      if (weighed) {
+        const auto e = integer_exp(sub(v, high));
+        store(q, e.q), store(n, e.n);
       }
-    });
-    for (int j = 0; j < levels->count; ++j) levels->masses[j] = sums[j].total();
+      for (; found; found &= found - 1) {
+        const int i = __builtin_ctz(found);
+        const int bin = bins.of(ordered(lane[i]), lane[i]);
+        ++sums->ranks[bin];
+        sums->masses[bin] += row_weight({q[i], n[i]});
+      }
+    }
   }
 
-  // The cut among the tokens of the keys [first, end), which fit the list. Above them are `rank` tokens of mass `mass`.
-  Cut cut_in(uint32_t first, uint32_t end, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) {
-    const F16 least(unordered_value(first)), stop(unordered_value(end));
+  // A range without the smallest tokens, which are probably dropped: by a sample of sixteen cells. top_k has room for
+  // three standard deviations, and top_p drops a third more than what is left out here.
+  Between without_tail(const Between& range, uint64_t most, uint64_t limit) const {
+    constexpr int32_t kSampled = 16;
+    const Bins bins(range, true);
+    Sums sums;
+    for (int32_t i = 0; i < kSampled; ++i)
+      fill(bins, range, limit != kNoLimit, static_cast<int32_t>(int64_t{count} * (2 * i + 1) / (2 * kSampled)), &sums);
+    const double share = static_cast<double>(kSampled) / count;
+    int bin = kBins - 1;
+    if (limit != kNoLimit) {
+      const double dropped = static_cast<double>(limit) * (static_cast<double>(Filter::kWhole) / f.share - 1.0);
+      double tail = 0.0;
+      for (; bin > 0; --bin) {
+        tail += static_cast<double>(sums.masses[bin]);
+        if (tail > 0.75 * share * dropped) break;
+      }
+    }
+    const double expected = static_cast<double>(most) * share, enough = expected + 3.0 * std::sqrt(expected) + 3.0;
+    double found = 0.0;
+    for (int i = 0; i < bin; ++i) {
+      found += sums.ranks[i];
+      if (found >= enough) bin = i;
+    }
+    Between rest = range;
+    bins.narrow(&rest, bin);
+    return {rest.first, range.end, 0, 0};
+  }
+
+  // The cut among the tokens of a range, which fit the list.
+  Kept cut_in(const Between& range, uint64_t most, uint64_t limit) {
+    const F16 least(unordered_value(range.first)), stop(unordered_value(range.end));
     int32_t listed = 0;
-    each_sixteen(unordered_value(first), [&](F16 raw, int32_t at) {
+    each_sixteen(unordered_value(range.first), [&](F16 raw, int32_t at) {
       const F16 v = value(raw);
       float lane[kLanes];
       store(lane, v);
@@ -370,13 +412,21 @@ class CutRow {
       }
       return true;
     });
-    const uint64_t last_kept = reaching(list, list + listed, rank, mass, most, limit);
-    return {value_at(last_kept), f.ties_all() ? kNoToken : column_at(last_kept)};
+    uint64_t last_kept = reaching(list, list + listed, range, most, limit);
+    const Cut cut = {value_at(last_kept), f.ties_all() ? kNoToken : column_at(last_kept)};
+    if (f.ties_all()) last_kept &= ~uint64_t{0xffffffffu};
+    Kept kept = {cut, range.mass, static_cast<int32_t>(range.rank), nullptr};
+    for (int32_t i = 0; i < listed; ++i) {
+      if (list[i] < last_kept) continue;
+      ++kept.count;
+      kept.mass += weight(value_at(list[i]));
+    }
+    return kept;
   }
 
   // The place at which a list reaches `most` tokens or a mass of `limit`; its last place if it does not. Only the half
   // where that happens is looked at again.
-  uint64_t reaching(uint64_t* begin, uint64_t* end, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) const {
+  uint64_t reaching(uint64_t* begin, uint64_t* end, Between at_begin, uint64_t most, uint64_t limit) const {
     while (end - begin > 1) {
       uint64_t* const middle = begin + (end - begin) / 2;
       std::nth_element(begin, middle, end, std::greater<uint64_t>());
@@ -384,27 +434,28 @@ class CutRow {
       uint64_t weights = 0;
       if (limit != kNoLimit)
         for (const uint64_t* at = begin; at < middle; ++at) weights += weight(value_at(*at));
-      if (rank + tokens >= most || mass + weights >= limit) end = middle;
-      else rank += tokens, mass += weights, begin = middle;
+      if (at_begin.rank + tokens >= most || at_begin.mass + weights >= limit) end = middle;
+      else at_begin.rank += tokens, at_begin.mass += weights, begin = middle;
     }
     return *begin;
   }
 
   // The cut among many tokens of one value.
-  Cut cut_among_equals(uint32_t key, uint64_t rank, uint64_t mass, uint64_t most, uint64_t limit) const {
-    const float v = unordered_value(key);
-    if (f.ties_all()) return {v, kNoToken};
+  Kept cut_among_equals(const Between& range, uint64_t most, uint64_t limit) const {
+    const float v = unordered_value(range.first);
     const uint64_t w = weight(v);
-    uint64_t left = most - rank;  // of the equal tokens, how many are kept
-    if (w > 0 && limit != kNoLimit) left = std::min(left, (limit - mass + w - 1) / w);
-    if (rank == 0 && left == 0) left = 1;
-    int32_t last = kNoToken;
+    uint64_t left = f.ties_all() ? kNoLimit : most - range.rank;  // of the equal tokens, how many are kept
+    if (!f.ties_all() && w > 0 && limit != kNoLimit) left = std::min(left, (limit - range.mass + w - 1) / w);
+    if (left == 0 && range.rank == 0) left = 1;
+    int32_t last = kNoToken, kept = 0;
     each_from(v, [&](float other, int32_t column) {
-      if (ordered(other) != key) return true;
+      if (ordered(other) != range.first) return true;
       last = column;
+      ++kept;
       return --left > 0;
     });
-    return {v, last};
+    return {{v, f.ties_all() ? kNoToken : last}, range.mass + w * static_cast<uint64_t>(kept),
+            static_cast<int32_t>(range.rank) + kept, nullptr};
   }
 
   const Row& row;

@@ -7,8 +7,6 @@ SPECDEC_BEGIN
 
 namespace {
 
-constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the weight of a row's largest
-
 void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, int32_t status) {
   p.value.data[index] = kept.cut.value;
   p.last.data[index] = kept.cut.last;

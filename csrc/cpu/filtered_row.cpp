@@ -21,12 +21,27 @@ uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& 
   return r.mass;
 }
 
+// Between what numbers a row's mass lies.
+struct Span {
+  uint64_t least, most;
+};
+
+Span mass_span(const BoundTile* tiles, int32_t count, float top) {
+  const double sum = std::exp(static_cast<double>(about_log_sum_exp(tiles, count, top).log_sum)) * kOneToken;
+  const double error = std::exp(static_cast<double>(log_sum_error(top)));
+  return {static_cast<uint64_t>(sum / error), static_cast<uint64_t>(sum * error)};
+}
+
 }  // namespace
 
 void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   const Logits space = r.known.law.logits();
   const RowMemory memory = memory_of(r, scratch_slot);
-  r.status = row_cells(r.row, r.known.law, crew, memory.cells);
+  // If top_p is a share of the row's mass, bounds of that mass come first.
+  const bool bounded = look == Look::kForLaw && r.filter.of_row();
+  BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
+  if (bounded) r.status = row_bounds(r.row, {Space::kLogits, r.filter.order.inverse, false}, crew, memory.cells, tiles);
+  else r.status = row_cells(r.row, r.known.law, crew, memory.cells);
   CutRow finder = cut_row(r, r.filter, memory);
   r.weighed = look == Look::kForLaw;
   r.undecided = false;
@@ -43,7 +58,12 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     else r.kept = {{-kLargest, kNoToken}, 0, 0, nullptr};
     return;
   }
-  r.kept = finder.kept(r.weighed, [&] { return mass_of_row(r, memory, finder.top, crew); });
+  r.kept.list = nullptr;
+  if (bounded && r.status == kStatusOk && magnitude(finder.top) < kLargestBounded) {
+    const Span mass = mass_span(tiles, r.row.tiles(), finder.top);
+    r.kept = finder.kept_of_few(mass.least, mass.most);
+  }
+  if (!r.kept.list) r.kept = finder.kept(r.weighed, [&] { return mass_of_row(r, memory, finder.top, crew); });
   if (!r.weighed) return;
   if (r.filter.order.inverse == space.inverse) {
     r.known.lse = log_sum_exp(finder.top, r.kept.mass);

@@ -3,6 +3,7 @@
 
 #include "edits.h"
 #include "race_kept.h"
+#include "specdec/partial.h"
 #include "specdec/request.h"
 #include "threads.h"
 
@@ -19,12 +20,12 @@ struct RaceRequest {
   }
 };
 
-// Calls f(row, crew, tokens) for every row that is not idle. f returns the row's status bits.
+// Calls f(row, crew, arrivals) for every row that is not idle. f returns the row's status bits.
 template <class F>
 SPECDEC_HD void over_race_requests(const RaceParams& p, Look look, int threads, F&& f) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-    int64_t* tokens = p.tokens.data + index * p.k();
+    const Arrivals arrivals = arrivals_at(p, index);
     const Entry who = entry_of(p.request_index, i);
     int32_t status = who.status();
     if (who.live()) {
@@ -35,9 +36,9 @@ SPECDEC_HD void over_race_requests(const RaceParams& p, Look look, int threads, 
       editor.edit(&request.r.row, {i, j});
       status |= editor.status;
       look_for_race(request.r, look, crew, 0);
-      status |= f(request, crew, tokens);
+      status |= f(request, crew, arrivals);
     } else {
-      for (int32_t place = 0; place < p.k(); ++place) tokens[place] = place == 0 ? who.token() : -1;
+      for (int32_t place = 0; place < p.k(); ++place) arrivals.put_unread(place, who.token());
     }
     if (p.status.data) p.status.data[index] = status;
   });

@@ -17,10 +17,11 @@ Candidate winner_of(RaceRequest& race, const Crew& crew) {
 }  // namespace
 
 void race_sample(const RaceParams& p, int threads) {
-  over_race_requests(p, Look::kForWinner, threads, [&](RaceRequest& race, const Crew& crew, int64_t* tokens) {
-    const Draw draw = draw_of(race.token_of(winner_of(race, crew)), race.r.status);
-    *tokens = draw.token;
-    return draw.status;
+  over_race_requests(p, Look::kForWinner, threads, [&](RaceRequest& race, const Crew& crew, const Arrivals& out) {
+    const Candidate winner = race.token_of(winner_of(race, crew));
+    out.put(0, winner);
+    if (!out.of_part()) *out.tokens = draw_of(winner, kStatusOk).token;
+    return out.status_of(winner, race.r.status);
   });
 }
 

@@ -66,7 +66,7 @@ void offer_arrivals(const RaceRequest& race, const Crew& crew, Result& result) {
 
 void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
-  over_race_requests(p, Look::kForCut, threads, [&](const RaceRequest& race, const Crew& crew, int64_t* tokens) {
+  over_race_requests(p, Look::kForCut, threads, [&](const RaceRequest& race, const Crew& crew, const Arrivals& out) {
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
     Candidate* place = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
     if (k <= kPlaces) {
@@ -77,11 +77,8 @@ void race_topk(const RaceParams& p, int threads) {
       offer_arrivals(race, crew, crowd);
       crowd.sort();
     }
-    for (int32_t i = 0; i < k; ++i) {
-      place[i] = race.token_of(place[i]);
-      tokens[i] = place[i].token == kNoToken ? -1 : place[i].token;
-    }
-    return draw_of(place[0], race.r.status).status;
+    for (int32_t i = 0; i < k; ++i) out.put(i, race.token_of(place[i]));
+    return out.status_of(place[0], race.r.status);
   });
 }
 

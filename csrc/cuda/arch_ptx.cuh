@@ -1,6 +1,8 @@
 // arch.cuh for nvcc. Inline PTX only where CUDA C++ has no word for it.
 #pragma once
 
+#include <cuda.h>
+
 #define SPECDEC_SHARED(type, name, count) __shared__ type name[count]
 
 namespace specdec {
@@ -41,11 +43,12 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
   return v;
 }
 
+// Writes what other blocks read after a barrier or ticket.
+template <class T>
+__device__ __forceinline__ void put_word(T* p, T v) { *p = v; }
+
 // Reads from the L2 cache what another block wrote before a barrier or ticket.
 __device__ __forceinline__ unsigned long long load_fresh(const unsigned long long* p) { return __ldcg(p); }
-
-// A word of shared memory that other warps may update by atomics at the same time.
-__device__ __forceinline__ unsigned load_relaxed(const unsigned* p) { return *const_cast<const volatile unsigned*>(p); }
 
 __device__ __forceinline__ unsigned add_acquire_release(unsigned* p, unsigned v) {
   unsigned old;
@@ -79,7 +82,7 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   return x;
 }
 
-// Within about 2^-22 (the callers say why that is enough).
+// Within 2^-22 between 0.5 and 2, elsewhere within 2^-22 of its own size (the callers say why that is enough).
 __device__ __forceinline__ float log2_approx(float x) {
   float r;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -117,6 +120,39 @@ __device__ __forceinline__ void sync_cluster() { __trap(); }
 template <class T>
 __device__ __forceinline__ T* peer(T* mine, unsigned) { return mine; }
 #endif
+
+// ---- the host -------------------------------------------------------------------------------------------------------
+
+// The multiprocessors that the work of a stream may use, of the `all` that the device has. Green contexts and MPS give
+// less. Toolkits and drivers before CUDA 12.5 cannot tell; there a launch that asks for too much is refused instead.
+inline int multiprocessors_of(cudaStream_t stream, int all) {
+#if CUDART_VERSION >= 12050
+  static const auto driver = [](const char* name) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12050, cudaEnableDefault, &result);
+    return e == cudaSuccess ? found : nullptr;
+  };
+  static const auto green_of = reinterpret_cast<CUresult (*)(CUstream, CUgreenCtx*)>(driver("cuStreamGetGreenCtx"));
+  static const auto green_has =
+      reinterpret_cast<CUresult (*)(CUgreenCtx, CUdevResource*, CUdevResourceType)>(driver("cuGreenCtxGetDevResource"));
+  static const auto current = reinterpret_cast<CUresult (*)(CUcontext*)>(driver("cuCtxGetCurrent"));
+  static const auto context_has =
+      reinterpret_cast<CUresult (*)(CUcontext, CUdevResource*, CUdevResourceType)>(driver("cuCtxGetDevResource"));
+  CUdevResource resource = {};
+  CUgreenCtx green = nullptr;
+  CUcontext context = nullptr;
+  bool known = green_of && green_has && green_of(stream, &green) == CUDA_SUCCESS && green &&
+               green_has(green, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS;
+  if (!known)
+    known = current && context_has && current(&context) == CUDA_SUCCESS && context &&
+            context_has(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS;
+  const int count = known ? static_cast<int>(resource.sm.smCount) : all;
+  return count > 0 && count < all ? count : all;
+#else
+  return all;
+#endif
+}
 
 }  // namespace cuda
 }  // namespace specdec

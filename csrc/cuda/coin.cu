@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) coin_kernel(const CoinParams p) {
 
 cudaError_t coin(const CoinParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  return launch(coin_kernel, {(p.coins.rows * p.coins.columns + kThreads - 1) / kThreads, kThreads}, p, stream);
+  return launch_alone<coin_kernel>({(p.coins.rows * p.coins.columns + kThreads - 1) / kThreads, kThreads}, p, stream);
 }
 
 }  // namespace cuda

@@ -52,6 +52,14 @@ __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
 
 __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduce_max_sync(kWarp, ordered(x))); }
 
+// A word of shared memory that other warps may update by atomics at the same time, for all lanes. A plain load would be
+// a race. One lane reads for all: an atomic takes the lanes one after the other.
+__device__ __forceinline__ unsigned read_atomic(const Shared<unsigned>& word) {
+  unsigned value = 0;
+  if (lane_id() == 0) value = atomicOr(&word[0], 0u);
+  return __shfl_sync(kWarp, value, 0);
+}
+
 constexpr int kMaxWarps = 8;
 
 // A status bit between the blocks of a draw that also looked through a draft row: the row has weight. Never written
@@ -92,8 +100,8 @@ __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks)
 constexpr int kWordsAPartial = 2;
 
 __device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const RowPartial& part) {
-  partials[index * kWordsAPartial] = key_of_candidate(part.best);
-  partials[index * kWordsAPartial + 1] = static_cast<uint32_t>(part.status);
+  put_word(partials + index * kWordsAPartial, key_of_candidate(part.best));
+  put_word(partials + index * kWordsAPartial + 1, static_cast<WideKey>(static_cast<uint32_t>(part.status)));
 }
 
 // The best of `count` parts. word(i, 0) and word(i, 1) are the two words of part i. Every lane of every warp that calls

@@ -104,7 +104,7 @@ cudaError_t launch_layers(const CompactParams& p, int64_t slots, int32_t first, 
     const int32_t blocks = static_cast<int32_t>((columns + kThreads - 1) / kThreads);
     if (blocks > a.layer_blocks) a.layer_blocks = blocks;
   }
-  return launch(compact_kv_kernel<kLayers>, {p.path.rows * a.layer_count * a.layer_blocks, kThreads}, a, stream);
+  return launch_alone<compact_kv_kernel<kLayers>>({p.path.rows * a.layer_count * a.layer_blocks, kThreads}, a, stream);
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kThreads) count_tokens_kernel(const CountParam
 cudaError_t count_tokens(const CountParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
   const int32_t slots = p.tokens.slots < 1 ? 1 : p.tokens.slots;
-  return launch(count_tokens_kernel, {p.mask.rows, slots < kThreads ? (slots + 31) / 32 * 32 : kThreads}, p, stream);
+  const int threads = slots < kThreads ? (slots + 31) / 32 * 32 : kThreads;
+  return launch_alone<count_tokens_kernel>({p.mask.rows, threads}, p, stream);
 }
 
 }  // namespace cuda

@@ -48,7 +48,7 @@ struct CutPlan {
 };
 
 inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b) {
-  constexpr int64_t kMostWords = 1 << 17;  // of all software clusters
+  constexpr int64_t kMostWords = 3 << 15;  // of all software clusters
   const int warps = shape.threads / 32, words = rounded_up(kMemberWords, warps) * shape.size;
   const int tiles = sum_tiles_of(a.vocab > b.vocab ? a.vocab : b.vocab);
   const auto items_of = [&](const Rows& rows, int lanes) {
@@ -350,7 +350,7 @@ struct CutRow {
       unsigned open = __ballot_sync(kWarp, cell >= range.first);
 #pragma unroll 1
       for (; open; open &= open - 1) {
-        if (__any_sync(kWarp, load_relaxed(&listed[0]) > kListed)) break;
+        if (read_atomic(listed) > kListed) break;
         list_cell(base + __ffs(static_cast<int>(open)) - 1, range, listed);
       }
     }
@@ -727,25 +727,44 @@ bool has_filters(const Params& p) {
 
 // The blocks that share a row whose filters or edits are looked at, and the rows as they are loaded. Kernels with edits
 // are not compiled for small clusters, which saves a third of them.
-inline TeamShape cut_shape(const Device& device, int64_t requests, const Rows& rows, int work, bool edited) {
-  const TeamShape shape = team_shape(device, requests, rows, work);
-  return edited ? without_clusters(shape) : shape;
+inline TeamShape cut_shape(const Device& device, int64_t requests, const Rows& rows, int work, bool edited,
+                           Ends ends = Ends::kTogether) {
+  return team_shape(device, requests, rows, work, ends, !edited);
 }
 inline Rows loaded(Rows rows, bool edited) {
   if (edited) rows.dtype = DType::kFloat32;
   return rows;
 }
 
+// A launch in which a team finds the cuts of its row or rows. `tickets` and `words` as in team_plan.
+struct FilteredPlan {
+  TeamPlan team;
+  CutRoom cut;
+  size_t shared_bytes;
+};
+
+inline FilteredPlan filtered_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b,
+                                  int64_t tickets = 0, int64_t words = 0) {
+  const CutPlan cut = cut_plan(shape, requests, a, b);
+  FilteredPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.room, 0};
+  plan.cut.at = plan.team.shared_bytes();
+  plan.shared_bytes = plan.cut.at + cut.shared_bytes();
+  return plan;
+}
+
+// The same for one row a team.
+inline FilteredPlan filtered_plan(const Device& device, int64_t count, const Rows& rows, bool edited) {
+  const Rows as_loaded = loaded(rows, edited);
+  return filtered_plan(cut_shape(device, count, as_loaded, 1, edited), count, as_loaded, as_loaded);
+}
+
 template <class Params>
-cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, Device* device, TeamPlan* plan,
-                      PairArguments* pair, CutPlan* cut) {
-  *needed = 0;
-  const cudaError_t e = this_device(device);
-  if (e != cudaSuccess) return e;
+void plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, const Device& device, TeamPlan* plan,
+               PairArguments* pair, CutPlan* cut) {
   pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
-  const TeamShape shape = cut_shape(*device, p.count(), target, 2, edited);
+  const TeamShape shape = cut_shape(device, p.count(), target, 2, edited);
   *cut = cut_plan(shape, p.count(), target, draft);
   const int masses = has_filters(p) ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
   const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
@@ -754,7 +773,6 @@ cudaError_t plan_pair(const Params& p, const Workspace& workspace, int64_t* need
   if (!plan->fits(room)) *needed = plan->bytes();
   pair->team = plan->team(room);
   cut->room.at = plan->shared_bytes();
-  return cudaSuccess;
 }
 
 }  // namespace cuda

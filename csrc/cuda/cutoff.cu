@@ -7,8 +7,6 @@ namespace cuda {
 
 namespace {
 
-constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the weight of a row's largest
-
 struct CutoffArguments {
   CutoffParams p;
   TeamRoom team;
@@ -94,26 +92,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_cutof
 }  // namespace
 
 cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>,
+                               edited_cutoff_kernel<LocalTeam>, edited_cutoff_kernel<GridTeam>);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
-  const bool edited = p.edits.on();
-  const Rows rows = loaded(p.rows, edited);
-  const TeamShape shape = cut_shape(device, p.count(), rows, 1, edited);
-  const CutPlan cut = cut_plan(shape, p.count(), rows, rows);
-  const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
-  const Room room = room_in(workspace);
-  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  CutoffArguments a = {p, plan.team(room), cut.room};
-  a.room.at = plan.shared_bytes();
-  const size_t shared = a.room.at + cut.shared_bytes();
-  if (edited)
-    return launch_teams(edited_cutoff_kernel<LocalTeam>, edited_cutoff_kernel<GridTeam>, plan, device, a, shared,
-                        stream);
-  return launch_teams(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>, plan, device, a,
-                      shared, stream);
+  return on_device(stream, kernels, [&](const Device& device) {
+    const bool edited = p.edits.on();
+    const FilteredPlan plan = filtered_plan(device, p.count(), p.rows, edited);
+    const Room room = room_in(workspace);
+    if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+    const CutoffArguments a = {p, plan.team.team(room), plan.cut};
+    if (edited)
+      return launch_teams(edited_cutoff_kernel<LocalTeam>, edited_cutoff_kernel<GridTeam>, plan.team, device, a,
+                          plan.shared_bytes, stream);
+    return launch_teams(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>, plan.team,
+                        device, a, plan.shared_bytes, stream);
+  });
 }
 
 }  // namespace cuda

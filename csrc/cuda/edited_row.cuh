@@ -236,7 +236,8 @@ template <class T>
 __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t first, int count) {
   const bool wide = row.raw.dtype == DType::kFloat32;
   const bool aligned = reinterpret_cast<uintptr_t>(row.raw.data) % (wide ? 16 : 8) == 0;
-  if (!aligned || row.vocab - first < count * kPerStep) {
+  const int32_t left = row.vocab - token(first, 0);
+  if (!aligned) {
     uint4 staged[kVectors];  // as Batch::load of a row as it came
 #pragma unroll 1
     for (int u = 0; u < kVectors; ++u) {
@@ -247,17 +248,22 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
   } else if (const char* mine = address_of(row.raw, token(first, 0)); wide) {
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u) vector[u] = u < count ? load_stream(mine + u * kPerStep * 4) : kNoElements;
+    for (int u = 0; u < kVectors; ++u)
+      vector[u] = u < count && left - u * kPerStep >= 4 ? load_stream(mine + u * kPerStep * 4) : kNoElements;
   } else {
     uint2 half[kVectors] = {};
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
-      if (u < count) half[u] = load_stream_half(mine + u * kPerStep * 2);
+      if (u < count && left - u * kPerStep >= 4) half[u] = load_stream_half(mine + u * kPerStep * 2);
     const bool brain = row.raw.dtype == DType::kBFloat16;
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
-      vector[u] = u >= count ? kNoElements : brain ? widened<BFloat16>(half[u]) : widened<Float16>(half[u]);
+      vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements
+                  : brain ? widened<BFloat16>(half[u]) : widened<Float16>(half[u]);
   }
+  const int32_t begun = row.vocab % 4;  // elements of the four that the row ends in
+  if (aligned && begun > 0 && row.vocab - begun >= first)
+    put(raw_four(row.raw, row.vocab - begun), row.vocab - begun - first, count);
   if (row.edited) edit(row, first, count, this);
 }
 

@@ -1,6 +1,9 @@
 // How kernels are launched, and the memory they share between blocks.
 #pragma once
 
+#include <atomic>
+#include <vector>
+
 #include "collect.cuh"
 #include "ops.h"
 
@@ -13,21 +16,55 @@ constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which 
 constexpr size_t kDeclaredShared = 4 << 10;  // bytes of shared memory that a kernel declares, at most
 
 struct Device {
-  int multiprocessors;
+  int multiprocessors;  // that the stream may use
   int capability;  // major * 10 + minor
   int shared_limit;
+  bool teams;  // whether blocks may wait for each other
 };
 
-inline cudaError_t this_device(Device* device) {
-  int id = 0, major = 0, minor = 0;
+inline cudaError_t this_device(cudaStream_t stream, Device* device) {
+  int id = 0, all = 0, major = 0, minor = 0;
   cudaError_t e = cudaGetDevice(&id);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, id);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device->shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+  device->multiprocessors = multiprocessors_of(stream, all);
   device->capability = major * 10 + minor;
+  device->teams = true;
   return e;
 }
+
+// All kernels of an op. The driver loads a kernel when it is first used, which a capture need not allow. So the first
+// call of an op on a device loads all of them, in a mode that captures allow.
+class Kernels {
+ public:
+  template <class... Kernel>
+  explicit Kernels(Kernel... kernel) : all_{reinterpret_cast<const void*>(kernel)...} {}
+
+  cudaError_t load() const {
+    int device = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e != cudaSuccess) return e;
+    const uint64_t mine = uint64_t{1} << (device % 64);
+    if (loaded_.load(std::memory_order_acquire) & mine) return cudaSuccess;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    e = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (e != cudaSuccess) return e;
+    for (const void* kernel : all_) {
+      cudaFuncAttributes attributes;
+      if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
+    }
+    const cudaError_t back = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (e == cudaSuccess) e = back;
+    if (e == cudaSuccess) loaded_.fetch_or(mine, std::memory_order_release);
+    return e;
+  }
+
+ private:
+  std::vector<const void*> all_;
+  mutable std::atomic<uint64_t> loaded_{0};
+};
 
 struct Shape {
   int64_t blocks;
@@ -35,7 +72,25 @@ struct Shape {
   int cluster = 1;
   bool cooperative = false;
   size_t dynamic_shared = 0;
+  int multiprocessors = 0;  // that a cooperative launch may use
 };
+
+// Blocks that wait for each other have to run at the same time: those of a cluster, and all of a cooperative launch.
+// Refuses a launch where they could not.
+template <class Params>
+cudaError_t check_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig_t& config) {
+  int fit = 0;
+  cudaError_t e = cudaSuccess;
+  if (shape.cooperative) {
+    e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, shape.threads, shape.dynamic_shared);
+    if (int64_t{fit} * shape.multiprocessors < shape.blocks) fit = 0;
+  } else if (shape.cluster > 1) {
+    e = cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
+  } else {
+    return cudaSuccess;
+  }
+  return e != cudaSuccess || fit > 0 ? e : cudaErrorCooperativeLaunchTooLarge;
+}
 
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& params, cudaStream_t stream) {
@@ -64,7 +119,30 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
     attributes[config.numAttrs].val.cooperative = 1;
     ++config.numAttrs;
   }
-  return cudaLaunchKernelEx(&config, kernel, params);
+  const cudaError_t e = check_room(kernel, shape, config);
+  return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, params) : e;
+}
+
+// Of an op that has no other kernel, and whose blocks never wait for each other.
+template <auto kernel, class Params>
+cudaError_t launch_alone(const Shape& shape, const Params& params, cudaStream_t stream) {
+  static const Kernels kernels(kernel);
+  const cudaError_t e = kernels.load();
+  return e == cudaSuccess ? launch(kernel, shape, params, stream) : e;
+}
+
+// Calls launch(device) once its kernels are loaded. Where its blocks would wait for each other and cannot all run at
+// the same time, it is called again for one block a request.
+template <class Launch>
+cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& launch) {
+  Device device;
+  cudaError_t e = this_device(stream, &device);
+  if (e == cudaSuccess) e = kernels.load();
+  if (e == cudaSuccess) e = launch(device);
+  if (e != cudaErrorCooperativeLaunchTooLarge) return e;
+  cudaGetLastError();  // this error is dealt with
+  device.teams = false;
+  return launch(device);
 }
 
 // Tokens of one 16-byte load over a warp.

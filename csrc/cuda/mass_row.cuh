@@ -163,26 +163,39 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, 
   return with_type(row, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space); });
 }
 
-// By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk.
+// By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk. The words of a lane's first
+// chunks stay in registers: rows of up to 128 Ki 16-bit tokens are read once, all words together.
 template <class F>
 __device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
-  float top = -kInfinity;
-  for (int32_t c = lane_id(); c < chunks; c += 32) {
-    const WideKey maxima = word(c, 0);
-    top = max(max(max_of_packed(maxima, 0), max_of_packed(maxima, 1)), top);
+  constexpr int kHeld = 2;
+  WideKey held[kHeld][kWordsAChunk];
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int32_t c = lane_id() + 32 * h;
+#pragma unroll
+    for (int k = 0; k < kWordsAChunk; ++k) held[h][k] = c < chunks ? word(c, k) : k == 0 ? packed_maxima(kNoChunk) : 0;
   }
+  float top = -kInfinity;
+  const auto see = [&](WideKey maxima) {
+    top = max(max(max_of_packed(maxima, 0), max_of_packed(maxima, 1)), top);
+  };
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) see(held[h][0]);
+  for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32) see(word(c, 0));
   top = warp_max(top);
   uint64_t mass = 0;
   unsigned status = top == -kInfinity ? kStatusNonFinite : kStatusOk;
-  for (int32_t c = lane_id(); c < chunks; c += 32) {
-    const WideKey maxima = word(c, 0);
+  const auto weigh = [&](WideKey maxima, WideKey units, int tile) {
+    mass += tile_mass({units_of_packed(units), max_of_packed(maxima, tile)}, top);
+    status |= static_cast<unsigned>(status_of_packed(units));
+  };
 #pragma unroll
-    for (int t = 0; t < kMostMassTiles; ++t) {
-      const WideKey units = word(c, 1 + t);
-      mass += tile_mass({units_of_packed(units), max_of_packed(maxima, t)}, top);
-      status |= static_cast<unsigned>(status_of_packed(units));
-    }
-  }
+  for (int h = 0; h < kHeld; ++h)
+#pragma unroll
+    for (int t = 0; t < kMostMassTiles; ++t) weigh(held[h][0], held[h][1 + t], t);
+  for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32)
+#pragma unroll
+    for (int t = 0; t < kMostMassTiles; ++t) weigh(word(c, 0), word(c, 1 + t), t);
   return {log_sum_exp(top, warp_sum(mass)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
 }
 

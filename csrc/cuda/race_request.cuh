@@ -136,12 +136,6 @@ __device__ __forceinline__ RowPartial find_winner(const typename Kept::RowType& 
   return race_part(weights_of_row(row, law, kept), noise, part);
 }
 
-// The target's token for the column that was found.
-template <class R>
-__device__ __forceinline__ Draw draw_of(const RaceRequestOf<R>& r, const RowPartial& found) {
-  return draw_of(r.token_of(found.best), r.status | found.status);
-}
-
 template <class Kept = Unfiltered>
 __device__ __forceinline__ RowPartial find_winner(const RaceRequestOf<typename Kept::RowType>& r, Part part,
                                                   const Kept& kept = {}) {

@@ -22,9 +22,17 @@ struct FilteredRaceArguments {
 template <class R>
 __device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequestOf<R>& row,
                                       const RowPartial& found) {
-  const Draw draw = row.who.live() ? draw_of(row, found) : Draw{row.who.token(), row.status};
-  p.tokens.data[index] = draw.token;
-  if (p.status.data) p.status.data[index] = draw.status;
+  const Arrivals out = arrivals_at(p, index);
+  int32_t status = row.status;
+  if (!row.who.live()) {
+    out.put_unread(0, row.who.token());
+  } else {
+    const Candidate winner = row.token_of(found.best);
+    out.put(0, winner);
+    if (!out.of_part()) *out.tokens = draw_of(winner, kStatusOk).token;
+    status = out.status_of(winner, status | found.status);
+  }
+  if (p.status.data) p.status.data[index] = status;
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
@@ -71,37 +79,40 @@ namespace {
 cudaError_t filtered_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                           int64_t* needed) {
   const bool edited = p.edits.on();
-  const Rows rows = loaded(p.rows, edited);
-  const TeamShape shape = cut_shape(device, p.count(), rows, 1, edited);
-  const CutPlan cut = cut_plan(shape, p.count(), rows, rows);
-  const TeamPlan plan = team_plan(shape, p.count(), cut.items, 0, 0);
+  const FilteredPlan plan = filtered_plan(device, p.count(), p.rows, edited);
   const Room room = room_in(workspace);
-  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  FilteredRaceArguments a = {p, plan.team(room), cut.room};
-  a.cut.at = plan.shared_bytes();
-  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+  const FilteredRaceArguments a = {p, plan.team.team(room), plan.cut};
   if (edited)
-    return launch_teams(edited_race_kernel<LocalTeam>, edited_race_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams(edited_race_kernel<LocalTeam>, edited_race_kernel<GridTeam>, plan.team, device, a,
+                        plan.shared_bytes, stream);
   return launch_teams(filtered_race_kernel<LocalTeam>, filtered_race_kernel<ClusterTeam>,
-                      filtered_race_kernel<GridTeam>, plan, device, a, shared, stream);
+                      filtered_race_kernel<GridTeam>, plan.team, device, a, plan.shared_bytes, stream);
 }
 
-}  // namespace
-
-cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
+cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                       int64_t* needed) {
   const int64_t rows = p.count();
-  *needed = 0;
-  if (rows == 0) return cudaSuccess;
-  if (p.edits.on() || p.law.rules & kFiltered) return filtered_race(p, workspace, device, stream, needed);
   const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   const Room room = room_in(workspace);
   if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
     return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
   const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   return launch(race_sample_kernel, shape, {p, room, splits}, stream);
+}
+
+}  // namespace
+
+cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(race_sample_kernel, filtered_race_kernel<LocalTeam>, filtered_race_kernel<ClusterTeam>,
+                               filtered_race_kernel<GridTeam>, edited_race_kernel<LocalTeam>,
+                               edited_race_kernel<GridTeam>);
+  *needed = 0;
+  if (p.count() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    return p.edits.on() || p.law.rules & kFiltered ? filtered_race(p, workspace, device, stream, needed)
+                                                   : plain_race(p, workspace, device, stream, needed);
+  });
 }
 
 }  // namespace cuda

@@ -62,7 +62,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::R
           if (lane_id() == 0) atomicMax(&best[0], score);
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          const float to_beat = max(podium->to_beat(), from_ordered(load_relaxed(best)));
+          const float to_beat = max(podium->to_beat(), from_ordered(read_atomic(best)));
           unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
                           : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
                                          : vectors_to_open(batch, weights, first, steps,
@@ -103,18 +103,16 @@ struct RaceTopkArguments {
 template <class R>
 __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                               int32_t at, WideKey key) {
-  const int32_t token = r.token_of(candidate_of_key(key)).token;
-  a.p.tokens.data[index * a.p.k() + at] = token == kNoToken ? -1 : token;
+  arrivals_at(a.p, index).put(at, r.token_of(candidate_of_key(key)));
 }
 
 // Called by one thread. `first` is the row's first arrival.
 template <class R>
 __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                              bool bad, WideKey first) {
-  RowPartial found = kNoPart;
-  found.best = candidate_of_key(first);
-  if (bad) found.status |= kStatusNonFinite;
-  if (a.p.status.data) a.p.status.data[index] = draw_of(r, found).status;
+  const int32_t status = r.status | (bad ? kStatusNonFinite : kStatusOk);
+  if (a.p.status.data)
+    a.p.status.data[index] = arrivals_at(a.p, index).status_of(candidate_of_key(first), status);
 }
 
 // A row that is not read.
@@ -124,7 +122,7 @@ __device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, co
   const int32_t k = a.p.k();
   if (rank > 0) return;
   for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
-    a.p.tokens.data[index * k + at] = at == 0 ? r.who.token() : -1;
+    arrivals_at(a.p, index).put_unread(at, r.who.token());
   if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
 }
 
@@ -149,11 +147,11 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
     const bool any_bad = merge_podiums(&podium, bad);
     if (threadIdx.x < podium.size) {
       if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), podium.place);
-      else lists[static_cast<int64_t>(rank) * k + from + lane_id()] = podium.place;
+      else put_word(lists + static_cast<int64_t>(rank) * k + from + lane_id(), podium.place);
     }
     if (from == 0 && threadIdx.x == 0) {
       if (a.splits == 1) store_status(a, r, index, any_bad, podium.place);
-      else flags[rank] = any_bad;
+      else put_word(flags + rank, static_cast<WideKey>(any_bad));
     }
     if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
     __syncthreads();
@@ -231,31 +229,24 @@ cudaError_t filtered_topk(const RaceParams& p, const Workspace& workspace, const
   const Rows as_loaded = loaded(p.rows, edited);
   TeamShape shape = cut_shape(device, rows, as_loaded, 1, edited);
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
-  const CutPlan cut = cut_plan(shape, rows, as_loaded, as_loaded);
   const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
-  const TeamPlan plan = team_plan(shape, rows, cut.items, shape.size > 1 ? rows : 0, lists + flags);
+  const FilteredPlan plan =
+      filtered_plan(shape, rows, as_loaded, as_loaded, shape.size > 1 ? rows : 0, lists + flags);
   const Room room = room_in(workspace);
-  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  FilteredTopkArguments a = {{p, room.words, room.words + lists, room.tickets, shape.size}, plan.team(room), cut.room};
-  a.cut.at = plan.shared_bytes();
-  const size_t shared = a.cut.at + cut.shared_bytes();
+  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+  const FilteredTopkArguments a = {
+      {p, room.words, room.words + lists, room.tickets, shape.size}, plan.team.team(room), plan.cut};
   if (edited)
-    return launch_teams(edited_topk_kernel<LocalTeam>, edited_topk_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams(edited_topk_kernel<LocalTeam>, edited_topk_kernel<GridTeam>, plan.team, device, a,
+                        plan.shared_bytes, stream);
   return launch_teams(filtered_topk_kernel<LocalTeam>, filtered_topk_kernel<ClusterTeam>,
-                      filtered_topk_kernel<GridTeam>, plan, device, a, shared, stream);
+                      filtered_topk_kernel<GridTeam>, plan.team, device, a, plan.shared_bytes, stream);
 }
 
-}  // namespace
-
-cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                       int64_t* needed) {
   const int64_t rows = p.count();
   const int32_t k = p.k();
-  if (rows == 0 || k == 0) return cudaSuccess;
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
-  if (p.edits.on() || p.law.rules & kFiltered) return filtered_topk(p, workspace, device, stream, needed);
   const int64_t most = most_lists(rows, k);
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   if (splits > most) splits = most;
@@ -266,6 +257,20 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   const RaceTopkArguments a = {p, room.words, room.words + rows * splits * k, room.tickets, static_cast<int>(splits)};
   return launch(race_topk_kernel, shape, a, stream);
+}
+
+}  // namespace
+
+cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(race_topk_kernel, filtered_topk_kernel<LocalTeam>, filtered_topk_kernel<ClusterTeam>,
+                               filtered_topk_kernel<GridTeam>, edited_topk_kernel<LocalTeam>,
+                               edited_topk_kernel<GridTeam>);
+  *needed = 0;
+  if (p.count() == 0 || p.k() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    return p.edits.on() || p.law.rules & kFiltered ? filtered_topk(p, workspace, device, stream, needed)
+                                                   : plain_topk(p, workspace, device, stream, needed);
+  });
 }
 
 }  // namespace cuda

@@ -135,23 +135,29 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 }  // namespace
 
 cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  if (p.count() == 0) return *needed = 0, cudaSuccess;
-  Device device;
-  TeamPlan plan;
-  CutPlan cut;
-  FilteredResidualArguments a = {{p, {}}, {}};
-  const cudaError_t e = plan_pair(p, workspace, needed, &device, &plan, &a.pair, &cut);
-  if (e != cudaSuccess || *needed) return e;
-  a.cut = cut.room;
-  const size_t shared = a.cut.at + cut.shared_bytes();
-  if (p.edits.on())
-    return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
-                        stream);
-  if (has_filters(p))
-    return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
-                        filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
-  return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
-                                         residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
+  static const Kernels kernels(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>,
+                               filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
+                               filtered_residual_kernel<GridTeam>, edited_residual_kernel<LocalTeam>,
+                               edited_residual_kernel<GridTeam>);
+  *needed = 0;
+  if (p.count() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    TeamPlan plan;
+    CutPlan cut;
+    FilteredResidualArguments a = {{p, {}}, {}};
+    plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
+    if (*needed) return cudaSuccess;
+    a.cut = cut.room;
+    const size_t shared = a.cut.at + cut.shared_bytes();
+    if (p.edits.on())
+      return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
+                          stream);
+    if (has_filters(p))
+      return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
+                          filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
+    return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
+                                          residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
+  });
 }
 
 }  // namespace cuda

@@ -157,13 +157,6 @@ struct Batch {
     return first + step * kPerStep + lane_id() * T::kPerVector;
   }
 
-  // The vector that begins with column `at`; columns from `end` on are -inf.
-  __device__ __forceinline__ static uint4 load_vector(const Row& row, int32_t at, int32_t end) {
-    const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
-    return aligned(row) && at >= 0 && end - at >= T::kPerVector ? load_stream(data + at)
-                                                               : load_elements(data, at, end);
-  }
-
   // The vector that begins with column `at`, for the second time: it is in a cache.
   __device__ __forceinline__ static uint4 load_again(const Row& row, int32_t at) {
     const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
@@ -184,26 +177,30 @@ struct Batch {
   __device__ void load(const Row& row, int32_t first, int count) {
     using Raw = typename T::Raw;
     const Raw* data = static_cast<const Raw*>(row.data);
-    if (aligned(row) && first >= 0 && row.vocab - first >= count * kPerStep) {
+    if (aligned(row) && first >= 0) {
       constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
       const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
-      if (count == kVectors) {
+      if (count == kVectors && row.vocab - first >= kTokens) {
 #pragma unroll
         for (int u = 0; u < kVectors; ++u) vector[u] = load_stream(mine + u * kPerStep);
         return;
       }
+      // The end of a row, or fewer steps. Whole vectors are on their way together, too. (With one condition more the
+      // compiler branches around each load, and they come one after the other.)
+      const int32_t left = row.vocab - token(first, 0);
 #pragma unroll
       for (int u = 0; u < kVectors; ++u)
-        vector[u] = u < count ? load_stream(mine + u * kPerStep) : uint4{kNothing, kNothing, kNothing, kNothing};
+        vector[u] = u < count && left - u * kPerStep >= T::kPerVector ? load_stream(mine + u * kPerStep)
+                                                                      : uint4{kNothing, kNothing, kNothing, kNothing};
+      const int32_t part = (row.vocab - first) % T::kPerVector;  // elements of the vector that the row ends in
+      if (part > 0) put(load_elements(data, row.vocab - part, row.vocab), row.vocab - part - first, count);
       return;
     }
-    // The end of a row, or a row that does not start on a 16-byte boundary. This is a loop over local memory to keep
-    // the code small, because every kernel contains it several times.
+    // A row that does not start on a 16-byte boundary, or the chunk that a part of a row begins in. This is a loop over
+    // local memory to keep the code small, because every kernel contains it several times.
     uint4 staged[kVectors];
 #pragma unroll 1
-    for (int u = 0; u < kVectors; ++u) {
-      staged[u] = load_vector(row, token(first, u), u < count ? row.vocab : 0);
-    }
+    for (int u = 0; u < kVectors; ++u) staged[u] = load_elements(data, token(first, u), u < count ? row.vocab : 0);
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
   }
@@ -211,6 +208,15 @@ struct Batch {
   // The same of rows with edits.
   __device__ void load(const EditedRow& row, int32_t first, int count);
   __device__ static uint4 load_again(const EditedRow& row, int32_t at);
+
+  // Puts a vector where it belongs, `from` tokens after the batch's first; nowhere if that is past its `count` steps.
+  __device__ __forceinline__ void put(const uint4& v, int32_t from, int count) {
+    const int step = from / kPerStep;
+    if (step >= count || from % kPerStep / T::kPerVector != lane_id()) return;
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u)
+      if (step == u) vector[u] = v;
+  }
 
  private:
   // Do vectors begin on 16 bytes?

@@ -110,8 +110,8 @@ __device__ __forceinline__ void open_vector(const WeightsOf<Kept>& weights, cons
 }
 
 // Could a token of log weight `bound` win against `to_beat` in a group with the word `a`? largest_winning_word answers
-// the same question, but its result is for one bound. Here each vector has its own, so this is cheaper. It is looser,
-// because its logarithm is only within 1e-6.
+// the same question, but its result is for one bound. Here each vector has its own, so this is cheaper. It is looser by
+// 1e-4, because its logarithm, which is 32 at most, is only within 6e-6.
 __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) {
   const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
   return bound > -kInfinity && !(bound < needed - 1e-4f - slack(to_beat, needed));
@@ -150,7 +150,7 @@ template <class T, class Kept, class Again>
 __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
                                            bool* bad, Again&& again) {
-  const float to_beat = from_ordered(load_relaxed(best));
+  const float to_beat = from_ordered(read_atomic(best));
   unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, weights.target.row, first),
                                   to_beat, bad);
   if (!__any_sync(kWarp, open != 0)) return;

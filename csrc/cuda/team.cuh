@@ -87,7 +87,7 @@ struct GridTeam {
   __device__ int index() const { return static_cast<int>(blockIdx.x) / team_size; }
   __device__ int rank() const { return static_cast<int>(blockIdx.x) % team_size; }
   __device__ int size() const { return team_size; }
-  __device__ void put(int item, WideKey word) const { words[(phase & 1) * capacity + item] = word; }
+  __device__ void put(int item, WideKey word) const { put_word(words + (phase & 1) * capacity + item, word); }
   __device__ WideKey get(int item) const { return load_fresh(words + ((phase - 1) & 1) * capacity + item); }
   __device__ void sync() {
     arrived += static_cast<unsigned>(team_size);
@@ -135,24 +135,27 @@ struct TeamShape {
   bool grid;  // a software cluster
 };
 
-// The blocks of a team, for requests that have `work` rows like `rows` to read at once. With many requests a team is
-// one block, with fewer a small cluster, with few a software cluster, so that the device is full. Devices without
-// clusters have software clusters in place of both. Large clusters are not used: each must fit into one of the chip's
-// partitions, which would leave multiprocessors idle.
-inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work) {
-  const int64_t share = blocks_at_once(device) / requests;
-  const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
-  const int size = static_cast<int>(share < useful ? share : useful);
-  const int threads = threads_of_block(rows.vocab, rows.dtype);
-  if (size <= 1) return {threads, 1, false};
-  if (device.capability < 90 || size >= 8) return {threads, size, true};
-  return {threads, size >= 4 ? 4 : 2, false};
-}
+constexpr int kMostOfCluster = 8;  // blocks that a cluster may have on every device with clusters
 
-// The same with software clusters in place of small ones, as on devices without clusters.
-inline TeamShape without_clusters(TeamShape shape) {
-  shape.grid = shape.size > 1;
-  return shape;
+// When the teams of a launch end: all after the same work, or one by one, so that their slots are free soon.
+enum class Ends { kTogether, kOneByOne };
+
+// The blocks of a team, for requests that have `work` rows like `rows` to read at once: as many as have room. With few
+// requests that is a software cluster; all of them run at the same time, because its blocks wait for each other by
+// spinning. With more it is a cluster, which starts when it has room. So where teams end one by one, and the device
+// would not be full, a team has one block more and a few teams start late. With many requests a team is one block.
+// Without `clusters`, or on devices without, there are software clusters only.
+inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work, Ends ends,
+                            bool clusters = true) {
+  const int64_t slots = blocks_at_once(device), share = slots / requests;
+  const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
+  const int threads = threads_of_block(rows.vocab, rows.dtype);
+  clusters &= device.capability >= 90 && share < kMostOfCluster;
+  const bool full = 11 * share * requests >= 10 * slots;
+  const int64_t wanted = clusters && ends == Ends::kOneByOne && !full ? share + 1 : share;
+  const int size = static_cast<int>(wanted < useful ? wanted : useful);
+  if (size <= 1 || !device.teams) return {threads, 1, false};
+  return {threads, size, !clusters};
 }
 
 // The places that `items` of so many words take.
@@ -192,13 +195,14 @@ cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), v
   if (shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   if (plan.shape.grid) {
     shape.cooperative = true;
+    shape.multiprocessors = device.multiprocessors;
     return launch(grid, shape, a, stream);
   }
   shape.cluster = plan.shape.size;
   return launch(plan.shape.size > 1 ? cluster : local, shape, a, stream);
 }
 
-// The same of a shape without small clusters: without_clusters().
+// The same of a shape without small clusters.
 template <class Arguments>
 cudaError_t launch_teams(void (*local)(Arguments), void (*grid)(Arguments), const TeamPlan& plan, const Device& device,
                          const Arguments& a, size_t shared, cudaStream_t stream) {

@@ -111,7 +111,7 @@ cudaError_t tree_mask(const MaskParams& p, const Workspace&, cudaStream_t stream
   MaskArguments a = {p, 0, 0};
   a.chunks = (p.columns + 15 + kColumns - 1) / kColumns;  // 15: a boundary lies at most that far before the row
   a.request_blocks = (p.mask.nodes * a.chunks + kWarps - 1) / kWarps;
-  return launch(tree_mask_kernel, {p.mask.batch * a.request_blocks, kThreads}, a, stream);
+  return launch_alone<tree_mask_kernel>({p.mask.batch * a.request_blocks, kThreads}, a, stream);
 }
 
 }  // namespace cuda

@@ -27,7 +27,7 @@ cudaError_t tree_positions(const PositionsParams& p, const Workspace&, cudaStrea
   *needed = 0;
   const int64_t nodes = p.positions.columns;
   const int threads = nodes < kThreads ? static_cast<int>((nodes + 31) / 32 * 32) : kThreads;
-  return launch(tree_positions_kernel, {p.positions.rows, threads}, p, stream);
+  return launch_alone<tree_positions_kernel>({p.positions.rows, threads}, p, stream);
 }
 
 }  // namespace cuda

@@ -176,7 +176,7 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const int target_sums = p.method != Method::kRace && may_need_sum(p.target_law) ? 1 : 0;
   const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = walk_arguments(p);
-  const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1);
+  const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1, Ends::kOneByOne);
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
   const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
@@ -193,24 +193,22 @@ cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, con
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited);
   const TeamShape shape = cut_shape(device, rows, target, 1, edited);
-  const CutPlan cut = cut_plan(shape, rows, target, target);
-  const TeamPlan plan = team_plan(shape, rows, cut.items, p.batch(), rows * kWordsAPartial);
-  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  EditedRowsArguments a = {{p, plan.team(room), room.tickets, room.words, cut.room}, 0};
-  a.cut.at = plan.shared_bytes();
-  a.drafted_at = a.cut.at + cut.shared_bytes();
+  const FilteredPlan plan = filtered_plan(shape, rows, target, target, p.batch(), rows * kWordsAPartial);
+  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+  const EditedRowsArguments a = {{p, plan.team.team(room), room.tickets, room.words, plan.cut}, plan.shared_bytes};
   if (edited)
-    return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan, device, a,
+    return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan.team, device, a,
                         a.drafted_at + bytes_of_drafts(p), stream);
   return launch_teams<FilteredRowsArguments>(filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
-                                             filtered_rows_kernel<GridTeam>, plan, device, a, a.drafted_at, stream);
+                                             filtered_rows_kernel<GridTeam>, plan.team, device, a, plan.shared_bytes,
+                                             stream);
 }
 
 cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                                   int64_t* needed) {
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
-  const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited);
+  const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited, Ends::kOneByOne);
   const CutPlan cut = cut_plan(shape, p.batch(), target, p.draft.data ? draft : target);
   const TeamPlan plan = walk_plan(shape, p, cut.items);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
@@ -228,20 +226,25 @@ cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, co
 }  // namespace
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(
+      race_rows_kernel, filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
+      filtered_rows_kernel<GridTeam>, edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>,
+      chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, filtered_chain_kernel<LocalTeam>,
+      filtered_chain_kernel<ClusterTeam>, filtered_chain_kernel<GridTeam>, edited_chain_kernel<LocalTeam>,
+      edited_chain_kernel<GridTeam>);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
   const Room room = room_in(workspace);
-  // Rows that fit the device at once take the time of one row. More rows would need a second wave, and half of them are
-  // not needed.
-  const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
-  if (has_filters(p))
-    return p.method == Method::kRace && few ? launch_filtered_rows(p, device, room, stream, needed)
-                                            : launch_filtered_chain(p, device, room, stream, needed);
-  return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
-                                          : launch_chain(p, device, room, stream, needed);
+  return on_device(stream, kernels, [&](const Device& device) {
+    // Rows that fit the device at once take the time of one row. More rows would need a second wave, and half of them
+    // are not needed.
+    const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
+    if (has_filters(p))
+      return p.method == Method::kRace && few ? launch_filtered_rows(p, device, room, stream, needed)
+                                              : launch_filtered_chain(p, device, room, stream, needed);
+    return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
+                                            : launch_chain(p, device, room, stream, needed);
+  });
 }
 
 }  // namespace cuda

@@ -48,14 +48,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   walk_request<WarpTree, Team, EditedFilters>(a);
 }
 
-}  // namespace
-
-cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  if (p.batch() == 0) return cudaSuccess;
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
+cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                        int64_t* needed) {
   const int sides = p.draft.data ? 2 : 1;
   const bool filtered = has_filters(p), edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = p.draft.data ? loaded(p.draft, edited) : target;
@@ -63,7 +57,7 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   const size_t marks = p.method != Method::kRace ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor, with what both declare.
   const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
-  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited);
+  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited, Ends::kOneByOne);
   // Blocks that wait for each other must run at the same time.
   CutPlan cut = cut_plan(shape, p.batch(), target, draft);
   const size_t cuts = filtered ? cut.shared_bytes() : 0, drafts = edited ? bytes_of_drafts(p) : 0;
@@ -94,6 +88,20 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
                                                            stream);
   return launch_teams<WalkArguments<TreeParams>>(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>,
                                                  tree_kernel<GridTeam>, plan, device, a, shared, stream);
+}
+
+}  // namespace
+
+cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>, tree_kernel<GridTeam>,
+                               filtered_tree_kernel<LocalTeam>, filtered_tree_kernel<ClusterTeam>,
+                               filtered_tree_kernel<GridTeam>, edited_tree_kernel<LocalTeam>,
+                               edited_tree_kernel<GridTeam>);
+  *needed = 0;
+  if (p.batch() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    return launch_tree(p, workspace, device, stream, needed);
+  });
 }
 
 }  // namespace cuda

@@ -10,9 +10,10 @@
 namespace specdec {
 namespace cuda {
 
-// The approximate logarithm is within 1e-6. Ten times that is added, so the result is never too small.
+// At least log(x). The approximate logarithm is off by 2^-22, or by that share of itself, which is 128 at most. So this
+// may be off by 2.2e-5, and by 1e-5 more where it rounds. 5e-5 leaves room for the rounding of log itself, too.
 struct LogAbove {
-  __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + 1e-5f; }
+  __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + 5e-5f; }
 };
 
 // What is kept of a row in kernels without filters, which do not pay for them: everything.

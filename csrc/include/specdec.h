@@ -281,6 +281,7 @@ typedef struct specdec_race_params {
   specdec_noise noise;
   specdec_output_i64 tokens; /* [R, k] */
   specdec_output_i32 status; /* [R], optional */
+  specdec_output_f32 scores; /* [R, k] for parts of rows, whose candidates are compared later; else NULL */
 } specdec_race_params;
 typedef specdec_race_params specdec_race_sample_params;
 typedef specdec_race_params specdec_race_topk_params;
@@ -410,6 +411,44 @@ typedef struct specdec_logprobs_params {
   specdec_output_i32 status;       /* [A R], optional */
 } specdec_logprobs_params;
 SPECDEC_DECLARE(logprobs)
+
+/* The rest is for ranks that share a vocabulary: each has a part of every row, beginning with a multiple of 1,024 tokens.
+ * Races give the scores of their part's candidates, by which they are compared.
+ *
+ * What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
+typedef struct specdec_mass_tiles_params {
+  specdec_rows rows; /* [A, R, n], logits */
+  specdec_request_index request_index;
+  specdec_law law;           /* no filters */
+  specdec_output_i32 tiles;  /* [A R, 3 tiles]: maxima as bits of float32, low words of units, high words of units */
+  specdec_output_i32 status; /* [A R] */
+} specdec_mass_tiles_params;
+SPECDEC_DECLARE(mass_tiles)
+
+/* The log-sum-exp of n rows from all of their tiles, and the probabilities of some of their logits. */
+typedef struct specdec_tile_laws_params {
+  specdec_path tiles;          /* [n, 3 tiles], contiguous, as from mass_tiles; in any order of the tiles */
+  specdec_rows raw;            /* [1, n, k] */
+  specdec_number temperature;  /* (0, row) */
+  specdec_output_f32 known;    /* [n, 2]: the maximum, and the log of the sum in units of it */
+  specdec_output_f32 probs;    /* [n, k] */
+} specdec_tile_laws_params;
+SPECDEC_DECLARE(tile_laws)
+
+/* The first arrival in a part of one row of each request, in the race over (p - taken q)^+ that ends a rejection. */
+typedef struct specdec_residual_race_params {
+  specdec_rows target, draft;     /* [A, R, n] */
+  specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1: over p */
+  specdec_indices excluded;       /* [B], optional: a token without weight in p; -1: none */
+  specdec_rows known;             /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
+  specdec_law target_law, draft_law;
+  specdec_number taken;
+  specdec_noise noise; /* of the position that the row decides */
+  specdec_output_i64 tokens; /* [B] */
+  specdec_output_i32 status; /* [B] */
+  specdec_output_f32 scores; /* [B] */
+} specdec_residual_race_params;
+SPECDEC_DECLARE(residual_race)
 
 #undef SPECDEC_DECLARE
 

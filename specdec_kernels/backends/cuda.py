@@ -174,9 +174,3 @@ if hasattr(_C, "cuda"):
     _kernels = _OnDevice()
     recalls, remember = _kernels.recalls, _kernels.remember
     globals().update({name: getattr(_kernels, name) for name in HAS})
-
-
-def unsupported(op, call):
-    """Why this backend cannot do a call, or None."""
-    method = getattr(call, "method", None)
-    return f"it has no method={method!r} yet" if method in ("block", "traversal") else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import operator
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -18,12 +20,13 @@ from specdec_kernels.cli import options
 from specdec_kernels.cli.chat import Messages, conversations_of, tokens_of, turns
 from specdec_kernels.cli.printing import cleared, reading, report, show, summary
 from specdec_kernels.cli.svg import picture
+from specdec_kernels.trees import USUAL_ACCEPTANCE
 
 if TYPE_CHECKING:
     from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
 
+METHODS = ("plain", "rejection", "race", "block", "traversal")
 MOST_DRAFTED = 1023  # tokens a round
-DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
 DRAFTS = (
     "model directory, early-exit:N (the target's first N layers), ngram (what followed in this text), ngram-cache (in "
     "any text of this process) or none"
@@ -83,7 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
                         help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
-    parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
+    parser.add_argument("--method", choices=METHODS, default="race",
+                        help="how drafts are verified: block is for chains, traversal for trees "
+                        "(default: race)")  # fmt: skip
     length = options.checked(
         draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
         lambda value: value == "auto" or 0 <= value <= MOST_DRAFTED,
@@ -101,7 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="measure acceptance by child index on the prompts before --tree optimal:K is shaped "
                         "(default: 0.5, 0.2, 0.12, 0.08, 0.06, 0.04)")  # fmt: skip
     parser.add_argument("--replacement", action="store_true",
-                        help="draw the children of a node independently, with --method rejection")  # fmt: skip
+                        help="draw the children of a node independently, with --method rejection or "
+                        "traversal")  # fmt: skip
     parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
                         type=options.finite)  # fmt: skip
     parser.add_argument("--top-k", type=options.whole(0), default=0, metavar="K",
@@ -132,6 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="default: float32 on a CPU, half precision on a GPU")  # fmt: skip
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="default: a GPU where there is one")  # fmt: skip
+    parser.add_argument("--tensor-parallel", type=options.whole(1), default=1, metavar="N",
+                        help="split the target's LM head over N processes that torchrun started")  # fmt: skip
     parser.add_argument(
         "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
     )
@@ -149,7 +157,10 @@ def run(args: argparse.Namespace) -> int:
     check_arguments(args)
     conversations = conversations_of(args) if args.chat else []
     prompts = [] if args.chat else prompts_of(args)
+    rank = rank_of(args)
     target, drafter = models_of(args)
+    if args.tensor_parallel > 1:
+        target = with_split_head(args, target)
     how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
                edits=edits_of(args), max_new_tokens=args.max_new_tokens)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
@@ -157,6 +168,16 @@ def run(args: argparse.Namespace) -> int:
     how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop,
                logprobs=args.logprobs)  # fmt: skip
     writer = Writer(target, drafter, args, how)
+    with contextlib.ExitStack() as ended:
+        if rank > 0:  # one rank speaks for all
+            ended.enter_context(contextlib.redirect_stdout(ended.enter_context(Path(os.devnull).open("w"))))
+        return write(writer, args, conversations, prompts, rank == 0)
+
+
+def write(
+    writer: Writer, args: argparse.Namespace, conversations: Sequence[Messages], prompts: Sequence[str], reports: bool
+) -> int:  # fmt: skip
+    """Write all texts; 0."""
     try:
         if args.chat:
             for index, messages in enumerate(conversations):
@@ -164,8 +185,32 @@ def run(args: argparse.Namespace) -> int:
         else:
             writer.write(prompts, prompts, args.seed)
     finally:
-        writer.report()
+        if reports:
+            writer.report()
     return 0
+
+
+def rank_of(args: argparse.Namespace) -> int:
+    """This process's place among those that share the target's head."""
+    if args.tensor_parallel == 1:
+        return 0
+    from specdec_kernels.generate.models import device_of
+    from specdec_kernels.generate.parallel import join
+
+    try:
+        return join(args.tensor_parallel, device_of(args.device))
+    except ValueError as error:
+        raise ValueError(f"argument --tensor-parallel: {error}") from error
+
+
+def with_split_head(args: argparse.Namespace, target: LanguageModel) -> LanguageModel:
+    """The target with this rank's columns of its head."""
+    from specdec_kernels.generate.parallel import split_head
+
+    try:
+        return split_head(target)
+    except ValueError as error:
+        raise ValueError(f"argument --tensor-parallel: {error}") from error
 
 
 class Writer:
@@ -273,7 +318,7 @@ def acceptance_of(
     if args.tree is None or args.tree.kind != "optimal":
         return None
     if not args.calibrate:
-        return list(DEFAULT_ACCEPTANCE)
+        return list(USUAL_ACCEPTANCE)
     from specdec_kernels.studies.measure import calibrate
 
     acceptance = calibrate(target, drafter, prompts, seed=args.seed, **how)
@@ -359,6 +404,8 @@ def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
         return (
             RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
         )
+    if args.draft_policy is not None and args.method == "block":
+        raise ValueError("argument --draft-policy: expected --method rejection; got block")
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
         raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy; got 'auto'")
-    return Controller(randomised=args.draft_policy == "chain")
+    return Controller(randomised=args.draft_policy == "chain", block=args.method == "block")

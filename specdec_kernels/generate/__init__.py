@@ -1,13 +1,24 @@
-"""A reference generator: speculative decoding of Hugging Face models on the public ops, in a few hundred lines."""
+"""A reference generator: speculative decoding of Hugging Face models on the public ops, in a few hundred lines.
+
+Models of Hugging Face need transformers, which is imported when the first of their names is used. Any other object that
+reads as a ``LanguageModel`` does will do in its place.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from specdec_kernels.generate.control import Controller, TreeController
 from specdec_kernels.generate.drafters import CachedNgramDrafter, ModelDrafter, NgramCache, NgramDrafter
 from specdec_kernels.generate.edits import TextEdits
 from specdec_kernels.generate.loop import generate, stream
-from specdec_kernels.generate.models import LanguageModel, check_vocabularies, early_exit, load_model
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, DraftPlan, Drafts, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs, VerifiedTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel, check_vocabularies, early_exit, load_model
 
 __all__ = [
     "CachedNgramDrafter",
@@ -37,3 +48,11 @@ __all__ = [
     "load_model",
     "stream",
 ]
+
+_MODELS = ("LanguageModel", "check_vocabularies", "early_exit", "load_model")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODELS:
+        return getattr(importlib.import_module("specdec_kernels.generate.models"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

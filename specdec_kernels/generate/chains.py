@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 
-import specdec_kernels as specdec
+from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record, before
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
+from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Emitted, Law, Outcome, Watch
 from specdec_kernels.generate.results import Round
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 
 class ChainRounds:
@@ -98,7 +102,7 @@ class ChainRounds:
             ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
         drafts, laws = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
-        return drafts, laws if self.method == "rejection" else None, draft_prob
+        return drafts, laws if self.method in FROM_LAWS else None, draft_prob
 
     def verify(
         self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,
@@ -106,8 +110,8 @@ class ChainRounds:
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
-        verdict = specdec.verify_chain(
-            drafts, logits, laws, method=method, draft_prob=draft_prob,
+        verdict = verify(
+            "verify_chain", self.target, drafts, logits, laws, method=method, draft_prob=draft_prob,
             edits=None if record is None else record.of_requests(), **keywords(noise, sampling, laws),
         )  # fmt: skip
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

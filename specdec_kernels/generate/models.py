@@ -15,6 +15,7 @@ from transformers.utils import logging
 from specdec_kernels.generate.attention import windows_of
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.reader import Reader
+from specdec_kernels.sharded import VocabShard
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
 
@@ -35,6 +36,8 @@ class LanguageModel:
     ----------
     windows : dict of str to int or None
         By kind of its layers, how many tokens they see; None: all.
+    shard : VocabShard or None
+        Which slice of the vocabulary its logits are, where ranks share its head (`parallel.split_head`).
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class LanguageModel:
         if "position_ids" not in parameters or "past_key_values" not in parameters:
             raise ValueError(f"{name}: expected a model with position_ids and a cache; got {type(model).__name__}")
         self.readable = False
+        self.shard: VocabShard | None = None  # which slice of the vocabulary its logits are; None: all
 
     @property
     def max_length(self) -> int | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-import specdec_kernels as specdec
+from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
-from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
+from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 
 class TreeRounds:
@@ -48,9 +52,10 @@ class TreeRounds:
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
-        drawn_from = laws if self.method == "rejection" else None
-        verdict = specdec.verify_tree(
-            drafts, logits, drawn_from, parents=parents, method=self.method, replacement=self.replacement,
+        drawn_from = laws if self.method in FROM_LAWS else None
+        verdict = verify(
+            "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
+            replacement=self.replacement,
             max_depth=tree.depth, edits=None if record is None else record.of_requests(),
             **keywords(noise, sampling, drawn_from),
         )  # fmt: skip

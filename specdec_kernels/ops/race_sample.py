@@ -5,13 +5,14 @@ import torch
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, SIZE, Kind, Op, Output
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_SAMPLE = Op(
     "race_sample",
     rows=Kind("Tensor {}", shown="target"),
+    first_token=SIZE,
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     law=LAW,
@@ -19,6 +20,7 @@ RACE_SAMPLE = Op(
     noise=NOISE,
     tokens=Output(torch.int64, "out"),
     status=Output(torch.int32, "status", optional=True),
+    scores=Output(torch.float32, "scores", optional=True),
 )
 
 
@@ -114,7 +116,7 @@ def race_sample(
     if check or status is not None:
         status = RACE_SAMPLE.output("status", status, lead, device)
     results = (out,) if status is None else (out, status)
-    RACE_SAMPLE(rows, *race, *flat(out.view(-1), status), given=given, raw=raw, results=results)
+    RACE_SAMPLE(rows, 0, *race, *flat(out.view(-1), status), None, given=given, raw=raw, results=results)
     if check:
         inputs.raise_for_status("race_sample", status)
     return out

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, SIZE, Kind, Op, Output
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import arguments, flat
 from specdec_kernels.sampling import Edits, Sampling
@@ -11,6 +11,7 @@ from specdec_kernels.sampling import Edits, Sampling
 RACE_TOPK = Op(
     "race_topk",
     rows=Kind("Tensor {}", shown="draft"),
+    first_token=SIZE,
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     law=LAW,
@@ -18,6 +19,7 @@ RACE_TOPK = Op(
     noise=NOISE,
     tokens=Output(torch.int64, "out"),
     status=Output(torch.int32, "status", optional=True),
+    scores=Output(torch.float32, "scores", optional=True),
 )
 
 
@@ -104,7 +106,7 @@ def race_topk(
     if check or status is not None:
         status = RACE_TOPK.output("status", status, lead, device)
     results = (out,) if status is None else (out, status)
-    RACE_TOPK(rows, *race, *flat(out.view(-1, k), status), given=given, raw=raw, results=results)
+    RACE_TOPK(rows, 0, *race, *flat(out.view(-1, k), status), None, given=given, raw=raw, results=results)
     if check:
         inputs.raise_for_status("race_topk", status)
     return out

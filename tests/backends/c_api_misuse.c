@@ -231,7 +231,11 @@ static void chains(void) {
   INVALID(verify_chain, chain, p.draft.rows = K - 1, "draft.rows: expected 3 or more; got 2");
   INVALID(verify_chain, chain, p.draft_tokens.data = NULL, "draft_tokens.data: expected memory; got NULL");
   INVALID(verify_chain, chain, p.draft_tokens.slots = K - 1, "draft_tokens.slots: expected 3 or more; got 2");
-  INVALID(verify_chain, chain, p.method = 2, "method: expected at most 1; got 2");
+  INVALID(verify_chain, chain, p.method = 3, "method: expected at most 2; got 3");
+  INVALID(verify_chain, chain, (p.method = SPECDEC_BLOCK, p.draft_prob.value = 0.5f),
+          "draft_prob: expected 1 for all with blocks; got another");
+  INVALID(verify_chain, chain, (p.method = SPECDEC_BLOCK, p.draft_prob.value = 1.0f, p.epsilon.value = 0.1f),
+          "epsilon: expected 0 for all with blocks; got another");
   INVALID(verify_chain, chain, p.method = SPECDEC_RACE, "draft: expected none with the race; got one");
   INVALID(verify_chain, chain, p.target_law.space = 7, "target_law.space: expected at most 1; got 7");
   INVALID(verify_chain, chain, p.tokens.data = NULL, "tokens.data: expected memory; got NULL");

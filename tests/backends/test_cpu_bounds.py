@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from specdec_kernels import _C, backend, verify_chain, verify_tree
+from specdec_kernels import _C, Sampling, backend, cutoff, verify_chain, verify_tree
 from tests.support.cases import adversarial_pairs, chain_call, seeds
 
 # Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00172.
@@ -91,3 +91,19 @@ def test_one_hot_drafts_and_trees_are_tested_by_bounds():
     verdict, rows = weighed(lambda: verify_tree(nodes, target, draft, parents=torch.arange(-1, 4), **noise))
     assert rows <= 6
     assert_same_decisions(verdict, verify_chain(tokens, target, call["draft"], **noise))
+
+
+def test_top_p_at_the_edge():
+    """Each request's top_p is the share of its first tokens, to a rounding: bounds of the row's mass do not tell
+    whether the next one stays, and a wrong guess shows in the request's residual."""
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(1024, 300, generator=generator)
+    rows[:, :20] += 6.0
+    first = torch.arange(1024) % 15 + 1
+    whole, part = cutoff(rows), cutoff(rows, sampling=Sampling(top_k=first))
+    share = part.mass.double() / whole.mass.double()
+    for top_p in (share.float(), (share * (1 - 1e-3)).float(), (share * (1 + 1e-3)).float()):
+        tokens = (part.last[:, None].long() + 1) % 300
+        laws = {"sampling": Sampling(top_p=top_p), "draft_sampling": Sampling(top_p=top_p)}
+        results = verdicts(rows[:, None].expand(-1, 2, -1), rows.roll(1, -1)[:, None], tokens, **laws)
+        assert_same_decisions(results[0][0], results[1][0])

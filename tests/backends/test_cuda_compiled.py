@@ -14,6 +14,9 @@ def key(row):
     return row["op"], row["kernel"], row["arch"]
 
 
+# These stream rows alone, in whole chunks and at a row's end.
+WHOLE_ROWS = ("race_sample_kernel", "race_rows_kernel", "race_topk_kernel", "chain_kernel")
+
 # Each compiles for minutes; sm_90a comes from the build.
 ARCHS = [arch if arch == "sm_90a" else pytest.param(arch, marks=pytest.mark.slow) for arch in cuda_aot.ARCHS]
 
@@ -29,5 +32,7 @@ def test_kernels_compile(arch):
         assert row["registers"] <= 128, row  # two blocks a multiprocessor
         if streams(row["op"]):
             assert row["loads_together"] >= 8, row
+        if row["kernel"].startswith(WHOLE_ROWS):
+            assert row["fewest_together"] == 8, row
         if row["compiler"] == committed[name]["compiler"]:
             assert row == committed[name], "make the table anew: python -m tests.support.cuda_aot table"

@@ -1,5 +1,7 @@
 """The CUDA kernels on the played machine: the CPU backend's bits, on every machine and in every order of threads."""
 
+import ctypes
+import mmap
 import os
 import shutil
 import subprocess
@@ -10,8 +12,19 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import _C, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
-from tests.backends.host_cuda.build import ROOT
+from specdec_kernels import (
+    _C,
+    Sampling,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+    verify_tree,
+)
+from tests.backends.host_cuda.build import HERE, ROOT, build
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
@@ -23,6 +36,8 @@ OPTIONS = {
     "one-hot": {"draft": None},
     "randomised": {"draft_prob": 0.7},
     "over-accepting": {"epsilon": 0.05},
+    "block": {"method": "block"},
+    "block, one-hot": {"method": "block", "draft": None},
 }
 PLAY_SANITIZED = """
 from specdec_kernels import backend
@@ -30,7 +45,8 @@ from tests import conftest
 from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees, test_row_part
 conftest.pytest_configure()
 with backend("cuda-host"):
-    from tests.backends.host_cuda.backend import play
+    from tests.backends.host_cuda.backend import begin_capture, play
+begin_capture(1)  # where no kernel may be loaded by its launch
 for machine in test_cuda_ops.MACHINES:
     play(machine)
     test_cuda_ops.every_op()
@@ -64,6 +80,13 @@ def assert_same(found, expected):
     found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def assert_same_figures(op, found, expected):
+    """Of ``residual`` bit for bit; of ``overlap`` near, because its tiles are summed in another order."""
+    near = {"rtol": 2e-6, "atol": 1e-7} if op is overlap else {"rtol": 0, "atol": 0}
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, **near)
 
 
 def rows_of(size, dtype, space="logits"):
@@ -191,14 +214,13 @@ def test_by_index_and_in_a_vocabulary_of_the_drafts_own(machine):
 
 
 def test_figures_of_a_vocabulary_of_the_drafts_own(machine):
-    """By an index, too; near, because tiles are summed in another order."""
+    """By an index, too."""
     target, index = 2 * torch.randn(4, 2, 2500, generator=torch.Generator().manual_seed(0)), torch.tensor([1, -1, 0, 7])
     draft_map = torch.arange(0, 2500, 3, dtype=torch.int32)
     options = {"draft_map": draft_map, "request_index": index.int()}
     for op in (residual, overlap):
         found, expected = (run(op, target, target[:2, :, : len(draft_map)], **options) for run in (called, on_cpu))
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=2e-6, atol=1e-7)
+        assert_same_figures(op, found, expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}], ids=["rejection", "race"])
@@ -209,6 +231,59 @@ def test_rows_far_apart(machine, options):
     assert far.num_accepted == 2
     assert_same(far, on_cpu(verify_chain, **far_chain() | options))
     assert_same(far, on_cpu(verify_chain, **far_chain(room) | options))
+
+
+def far(rows, axis):
+    """The same rows, 2^31 elements from the first to the last along ``axis``, in memory never touched in between."""
+    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
+    strides = [512, 512, 1]
+    strides[axis] = (2**31 // (rows.shape[axis] - 1) + 8) // 8 * 8
+    return room.as_strided(rows.shape, strides).copy_(rows)
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["requests", "rows"])
+def test_every_offset_has_64_bits(axis):
+    """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row."""
+    tokens = torch.tensor([[3, 1, 4, 7], [2, 8, 5, 6]])
+    target = torch.full((2, 4, 500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
+    noise = {"seed": seeds(2), "position": 0}
+    each = {"seed": seeds(2)[:, None], "position": 0}
+    cut = {"sampling": Sampling(top_k=5)}
+    parents = torch.tensor([-1, 0, 1, 2])
+    with specdec_kernels.backend("cuda-host"):
+        rows = far(target, axis)
+        assert torch.equal(race_sample(rows, **each), tokens)
+        assert torch.equal(race_sample(rows, **each, **cut), tokens)
+        assert torch.equal(race_topk(rows, 2, **each)[..., 0], tokens)
+        assert torch.equal(logprobs(rows, tokens, **cut)[1], torch.ones(2, 4, dtype=torch.int32))
+        assert_same(cutoff(rows, **cut), on_cpu(cutoff, target, **cut))
+        assert_same(residual(rows, rows.roll(1, -1)), residual(target, target.roll(1, -1)))
+        assert_same(overlap(rows.roll(1, -1), rows), overlap(target.roll(1, -1), target))
+        draft = far(target[:, :3], axis)
+        for call in ({"draft": draft}, {"draft": None, "method": "race"}, {"draft": draft, **cut}):
+            assert torch.equal(verify_chain(tokens[:, :3], rows, **call, **noise).tokens, tokens)
+        nodes = tokens.roll(1, -1)
+        for call in ({}, {"method": "race"}, cut):
+            found = verify_tree(nodes, rows, None if "method" in call else rows, parents=parents, **call, **noise)
+            assert torch.equal(found.tokens, tokens)
+
+
+def test_an_output_past_32_bits():
+    """Of two million rows the last one is played; nobody touches the memory of the others."""
+    rows, vocabulary = 2**31 // 1000 + 2, 1000
+    unreserved = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 and newer name it
+    memory = mmap.mmap(-1, 4 * rows * vocabulary, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | unreserved)
+    probs = torch.frombuffer(memory, dtype=torch.float32).view(rows, vocabulary)
+    target, draft = torch.randn(2, 1, vocabulary, generator=torch.Generator().manual_seed(0))
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        expected = residual(target, draft)
+        backend.play("small", first_block=rows - 1)
+        mass = torch.empty(rows)
+        residual(target.expand(rows, -1), draft.expand(rows, -1), out=(probs, mass))
+        backend.play(MACHINES[0])
+    assert_same((probs[-1:].clone(), mass[-1:]), tuple(expected)[:2])
 
 
 def test_no_result_depends_on_how_rows_are_shared():
@@ -242,6 +317,69 @@ def every_op():
             overlap(rows, rows.roll(1, 0))
         for op, call in indexed_calls():
             assert_same(op(**call), on_cpu(op, **call))
+
+
+ODD_MACHINES = {
+    "a stream has a part of the device": {"of_streams": 3},
+    "a multiprocessor has one block": {"blocks_per_multiprocessor": 1},
+    "blocks that wait are refused": {"refuses": True},
+    "one block lags": {"lags": True},
+}
+
+
+@pytest.mark.parametrize("change", ODD_MACHINES.values(), ids=ODD_MACHINES)
+def test_odd_machines(change):
+    """Where blocks cannot all run at once fewer share a request, or one has it: never an error, and the same bits."""
+    from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_trees
+
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        backend.play("large", **change)
+        try:
+            every_op()
+            if "refuses" in change:
+                for module in (test_cuda_trees, test_cuda_filters, test_cuda_edits):
+                    module.every_op()
+        finally:
+            backend.play(MACHINES[0])
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """Functions of csrc/cuda, one by one."""
+    return ctypes.CDLL(str(build("parts", [HERE / "parts.cu"])))
+
+
+@pytest.mark.parametrize("lags", [0, 1])
+def test_blocks_hand_words_to_each_other(parts, lags):
+    """Through the workspace; a release or an acquire less, or one set of items for two, is a fault in any order."""
+    parts.exchange.restype, parts.fault.restype = ctypes.c_uint64, ctypes.c_char_p
+    for schedule in range(1, 6):
+        teams, size, items, rounds = 2, 3, 10, 4
+        each = sum(round + item for round in range(rounds) for item in range(items))
+        found = parts.exchange(ctypes.c_uint64(schedule), lags, teams, size, items, rounds)
+        assert found == teams * size * each, parts.fault()
+
+
+@pytest.mark.parametrize("work", [1, 2])
+def test_teams_fill_the_device(parts, work):
+    """On 132 multiprocessors 264 blocks run at once. Those of a software cluster wait for each other, so all must."""
+    for requests in range(8, 265):
+        size = parts.team_size(132, ctypes.c_int64(requests), 128_256, work)
+        if size < 0:
+            assert 240 <= -size * requests <= 264
+        else:
+            assert 1 <= size <= 8
+            assert size * min(requests, 264 // size) >= 240
+
+
+def test_the_bound_of_a_logarithm(parts):
+    """Near every power of two, by an instruction that is as bad as the device's may be, and not much too large."""
+    log_above = parts.log_above
+    log_above.restype, log_above.argtypes = ctypes.c_float, [ctypes.c_float]
+    for x in np.ldexp(np.linspace(1, 2, 37, endpoint=False)[:, None], np.arange(-126, 128)).astype(np.float32).flat:
+        assert 0 <= log_above(x) - np.log(np.float64(x)) <= 1e-4
 
 
 class TestTheLaunch:
@@ -313,7 +451,10 @@ def library_of(name):
 
 
 def test_sanitized():
-    """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine, and parts of rows."""
+    """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine, and parts of rows.
+
+    All of it in a capture, from the first call on.
+    """
     address = library_of("libasan.so")
     if not os.path.isabs(address):
         pytest.skip("the C++ compiler has no AddressSanitizer")

@@ -27,6 +27,9 @@ FAULTS = {
     "peer left": (11, 2, "unwritten shared memory|without a barrier between|its shared memory is gone"),
     "bulk copy read too early": (12, 1, "read of unwritten shared memory"),
     "write after read": (13, 1, "without a barrier between"),
+    "relaxed ticket": (15, 1, "without a release and an acquire between|that nobody wrote"),
+    "one set of items": (16, 2, r"writes over what block \d may still read|without a release"),
+    "plain read beside an atomic": (14, 1, r"most\[0\]: (read|write) .* without a barrier between"),
 }
 LOST_TICKET = 8
 

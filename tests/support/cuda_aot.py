@@ -75,18 +75,38 @@ def resources(log):
         )
 
 
-def loads(sass):
-    """The 16-byte loads from global memory, the most that are in flight at once, and the bulk copies."""
-    instructions = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ +)?([A-Z][\w.]*)", sass)
-    together = [0]
+def instructions_of(sass):
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ +)?([A-Z][\w.]*)", sass)
+
+
+def loads(instructions):
+    """The 16-byte loads from global memory, and how many are in flight at once: the most, and the fewest that stream.
+
+    A row's end and its middle are streamed by loads of their own, so the fewest are those of the slower path.
+    """
+    together, streamed = [0], [0]
     for instruction in instructions:
         kind, *modifiers = instruction.split(".")
         if kind in BRANCHES:
             together.append(0)
+            streamed.append(0)
         elif kind in ("LDG", "LD") and "128" in modifiers:
             together[-1] += 1
-    bulk = sum(instruction.startswith("UBLKCP") for instruction in instructions)
-    return {"loads_of_16": sum(together), "loads_together": max(together), "bulk_copies": bulk}
+            streamed[-1] += "NA" in modifiers  # load_stream: not kept in the L1 cache
+    return {
+        "loads_of_16": sum(together),
+        "loads_together": max(together),
+        "fewest_together": min(filter(None, streamed), default=0),
+    }
+
+
+def order(instructions):
+    """What orders blocks: fences, loads and atomics that other blocks take part in, caches that are emptied."""
+    return {
+        "fences": sum(instruction.startswith(("MEMBAR", "FENCE")) for instruction in instructions),
+        "strong": sum("STRONG" in instruction for instruction in instructions),
+        "emptied_caches": sum(instruction.startswith("CCTL.IVALL") for instruction in instructions),
+    }
 
 
 def rows_of(source, arch, log, binary):
@@ -95,8 +115,9 @@ def rows_of(source, arch, log, binary):
     rows = []
     for text in run(disassembler(), "-sass", binary).split("Function : ")[1:]:
         name = text.split()[0]
-        row = {"op": source.stem, "kernel": name_of(name), "arch": arch, **taken[name], **loads(text)}
-        rows.append({**row, "compiler": compiler()})
+        row = {"op": source.stem, "kernel": name_of(name), "arch": arch, **taken[name]}
+        instructions = instructions_of(text)
+        rows.append({**row, **loads(instructions), **order(instructions), "compiler": compiler()})
     return sorted(rows, key=lambda row: row["kernel"])
 
 

@@ -146,11 +146,20 @@ SPECDEC_HD KnownLaw nothing_known(const Law& law) { return {law, kNoMass, kNoTok
 // Whether rows of such laws have log-sum-exps to take, whatever their temperatures.
 SPECDEC_HD bool may_need_sum(const LawParams& p) { return p.space == Space::kLogits; }
 
-SPECDEC_HD Law law_at(const LawParams& p, int64_t outer, int64_t inner, int32_t* status) {
-  const float t = p.temperature.at(outer, inner);
+SPECDEC_HD Law law_of(Space space, float t, int32_t* status) {
   if (!(t >= 0.0f)) *status |= kStatusParameter;
-  if (!(t >= kSmallest)) return {p.space, 1.0f, true};
-  return {p.space, 1.0f / t, false};
+  if (!(t >= kSmallest)) return {space, 1.0f, true};
+  return {space, 1.0f / t, false};
+}
+
+SPECDEC_HD Law law_at(const LawParams& p, int64_t outer, int64_t inner, int32_t* status) {
+  return law_of(p.space, p.temperature.at(outer, inner), status);
+}
+
+// The status of a temperature is told with the tiles.
+SPECDEC_HD Law law_at(const TileLawsParams& p, int64_t row) {
+  int32_t told = kStatusOk;
+  return law_of(Space::kLogits, p.temperature.at(0, row), &told);
 }
 
 SPECDEC_END

@@ -45,6 +45,8 @@ SPECDEC_HD uint64_t row_weight(const IntegerExp<uint32_t>& e) {
 }
 SPECDEC_HD uint64_t row_weight(float below_max) { return row_weight(integer_exp(below_max)); }
 
+constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the row_weight of a row's largest
+
 // What is known of a tile. Its weights add up to `units`, at most 2^40, and must be complete before they are put
 // together with other tiles' (tile_mass truncates). A row's tiles begin at the multiples of kMassTile.
 struct MassTile {
@@ -53,6 +55,17 @@ struct MassTile {
 };
 
 constexpr MassTile kNoTile = {0, -kInfinity};
+
+// Tiles as 32-bit words in memory: `count` maxima, as many low words of units, as many high ones.
+SPECDEC_HD MassTile tile_at(const int32_t* words, int32_t count, int32_t tile) {
+  const uint64_t low = static_cast<uint32_t>(words[count + tile]), high = static_cast<uint32_t>(words[2 * count + tile]);
+  return {high << 32 | low, from_bits(static_cast<uint32_t>(words[tile]))};
+}
+SPECDEC_HD void put_tile(int32_t* words, int32_t count, int32_t tile, const MassTile& found) {
+  words[tile] = static_cast<int32_t>(bits(found.max));
+  words[count + tile] = static_cast<int32_t>(found.units);
+  words[2 * count + tile] = static_cast<int32_t>(found.units >> 32);
+}
 
 // What a tile adds to the mass of a row of this maximum.
 SPECDEC_HD uint64_t tile_mass(const MassTile& tile, float row_max) {

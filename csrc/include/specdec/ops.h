@@ -3,19 +3,22 @@
 
 #include "params.h"
 
-#define SPECDEC_CUDA_OPS(op)          \
-  op(verify_chain, ChainParams)       \
-  op(verify_tree, TreeParams)         \
-  op(race_sample, RaceParams)         \
-  op(race_topk, RaceParams)           \
-  op(residual, ResidualParams)        \
-  op(overlap, OverlapParams)          \
-  op(cutoff, CutoffParams)            \
-  op(logprobs, LogprobsParams)        \
-  op(tree_mask, MaskParams)           \
-  op(tree_positions, PositionsParams) \
-  op(compact_kv, CompactParams)       \
-  op(count_tokens, CountParams)       \
+#define SPECDEC_CUDA_OPS(op)            \
+  op(verify_chain, ChainParams)         \
+  op(verify_tree, TreeParams)           \
+  op(race_sample, RaceParams)           \
+  op(race_topk, RaceParams)             \
+  op(residual, ResidualParams)          \
+  op(mass_tiles, MassTilesParams)       \
+  op(tile_laws, TileLawsParams)         \
+  op(residual_race, ResidualRaceParams) \
+  op(overlap, OverlapParams)            \
+  op(cutoff, CutoffParams)              \
+  op(logprobs, LogprobsParams)          \
+  op(tree_mask, MaskParams)             \
+  op(tree_positions, PositionsParams)   \
+  op(compact_kv, CompactParams)         \
+  op(count_tokens, CountParams)         \
   op(coin, CoinParams)
 
 #define SPECDEC_CPU_ONLY_OPS(op)

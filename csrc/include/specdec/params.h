@@ -1,8 +1,9 @@
 // Plain parameter structs, one per op, shared by every C++ backend. Strides are in elements. Pointers are to host or
 // device memory, whichever the backend runs on. Plain types: the same in every copy of the CPU kernels.
 //
-// A struct's `fields()` are the op's arguments in the order of its declaration in specdec_kernels/ops. Calls from
-// Python are read by the types of these fields (csrc/bindings.h). So an argument is named once here and once there.
+// A struct's `fields()`, or its `arguments()` where it has them, are the op's arguments in the order of its declaration
+// in specdec_kernels/ops. Calls from Python are read by the types of these fields (csrc/bindings.h). So an argument is
+// named once here and once there.
 #pragma once
 
 #include <tuple>
@@ -188,9 +189,61 @@ struct RaceParams {
   NoiseParams noise;
   Output<int64_t> tokens;  // [requests * rows, k]
   Output<int32_t> status;  // [requests * rows], may be null
-  auto fields() { return std::tie(rows, draft_map, request_index, law, edits, noise, tokens, status); }
+  Output<float> scores;    // [requests * rows, k]; null: the rows are whole (specdec/partial.h)
+  auto fields() { return std::tie(rows, draft_map, request_index, law, edits, noise, tokens, status, scores); }
+  // A tensor does not say where in the vocabulary it begins, so a call from Python has that apart.
+  auto arguments() {
+    return std::tie(rows, rows.first_token, draft_map, request_index, law, edits, noise, tokens, status, scores);
+  }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
   SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
+};
+
+// mass_tiles: what the tiles of [requests, rows] rows weigh, which may be parts of rows (specdec/mass.h).
+struct MassTilesParams {
+  Rows rows;
+  RequestIndex request_index;
+  LawParams law;
+  Output<int32_t> tiles;   // [requests * rows, 3 tiles]: maxima as bits, then low and high words of units
+  Output<int32_t> status;  // [requests * rows]
+  auto fields() { return std::tie(rows, request_index, law, tiles, status); }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
+// tile_laws: from all tiles of a row its log-sum-exp, and the probabilities of some raw values.
+struct TileLawsParams {
+  Output<const int32_t> tiles;  // [n, 3 tiles], contiguous
+  Rows raw;                     // one request of n rows
+  Per<float> temperature;       // (0, row)
+  Output<float> known;          // [n, 2]: specdec/softmax.h
+  Output<float> probs;          // [n, raw.vocab]
+  auto fields() { return std::tie(tiles, raw, temperature, known, probs); }
+  SPECDEC_HD int64_t batch() const { return raw.rows; }
+  SPECDEC_HD int32_t tiles_a_row() const { return static_cast<int32_t>(tiles.columns / 3); }
+};
+
+// residual_race: the first arrival in a part of one row of each request, over (p - taken q)^+.
+struct ResidualRaceParams {
+  Rows target, draft;                  // without draft: over p
+  Vector<const int32_t> row;           // [batch]: among all rows of the target; -1: none, the request is idle
+  Vector<const int32_t> draft_row;     // likewise, of the draft; -1: over p
+  Vector<const int32_t> excluded;      // [batch]: a token that has no weight in p; -1: none
+  Rows known;                          // float32 [batch, 4]: the LogSumExp of both rows
+  LawParams target_law, draft_law;     // of (request, 0)
+  Per<float> taken;
+  NoiseParams noise;                   // of the row's own position
+  Output<int64_t> tokens;              // [batch]
+  Output<int32_t> status;              // [batch]
+  Output<float> scores;                // [batch]
+  auto fields() {
+    return std::tie(target, draft, row, draft_row, excluded, known, target_law, draft_law, taken, noise, tokens, status,
+                    scores);
+  }
+  auto arguments() {
+    return std::tie(target, target.first_token, draft, row, draft_row, excluded, known, target_law, draft_law, taken,
+                    noise, tokens, status, scores);
+  }
+  SPECDEC_HD int64_t batch() const { return row.size; }
 };
 
 struct ResidualParams {

@@ -14,23 +14,27 @@ def race(call):
     law, bad = laws.decoded(call.law, who)
     edits = Edits(call, who, call.rows)
     rows, map_ = edits.rows(call.rows[who.live]), call.draft_map
-    arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, vocabulary if map_ is None else int(map_[-1]) + 1)
-    if map_ is not None:
-        arrivals = arrivals[..., map_.long()]
-    status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
+    last = call.first_token + vocabulary if map_ is None else int(map_[-1]) + 1
+    arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, last)
+    arrivals = arrivals[..., call.first_token :] if map_ is None else arrivals[..., map_.long()]
+    unfit = laws.unfit(rows, law.space) if call.scores is None else laws.non_finite(rows, law.space).any(dim=-1)
+    status = unfit.int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
     return who, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
 
 
-def tokens_of(columns, draft_map):
-    """The target's tokens of a draft row's."""
-    return columns if draft_map is None else torch.where(columns < 0, -1, draft_map.long()[columns])
+def tokens_of(columns, call):
+    """The target's tokens of a row's columns."""
+    tokens = columns + call.first_token if call.draft_map is None else call.draft_map.long()[columns]
+    return torch.where(columns < 0, -1, tokens)
 
 
 def race_sample(call):
     """argmin over tokens of arrival / p, the lowest token on ties; 0 in a row without weight."""
     who, scores, status = race(call)
-    tokens = tokens_of(scores.argmax(dim=-1), call.draft_map)
-    tokens = torch.where((scores == -torch.inf).all(dim=-1), 0, tokens)
-    who.write(call.tokens, tokens, idle=-1)
+    best, columns = scores.max(dim=-1)
+    nobody = 0 if call.scores is None else -1
+    who.write(call.tokens, torch.where(best == -torch.inf, nobody, tokens_of(columns, call)), idle=-1)
+    if call.scores is not None:
+        who.write(call.scores, best, idle=torch.inf, outside=torch.inf)
     if call.status is not None:
         who.write(call.status, status, outside=Status.PARAMETER)

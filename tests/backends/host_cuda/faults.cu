@@ -22,6 +22,9 @@ enum Fault : int {
   kPeerLeft,             // reads the shared memory of a block that may have left
   kReadsTooEarly,        // reads a bulk copy before waiting for it
   kWriteAfterRead,       // overwrites what another warp may still read
+  kReadBesideAtomic,     // a plain read of a word that another warp updates by an atomic
+  kRelaxedTicket,        // a ticket that neither releases nor acquires
+  kOneSet,               // a word written again while another block may still read it
 };
 
 __global__ void planted(int which, unsigned* counter, float* out, const float* in) {
@@ -52,6 +55,13 @@ __global__ void planted(int which, unsigned* counter, float* out, const float* i
     __syncthreads();
     sum += staged[t % 16];
   }
+  if (which == kReadBesideAtomic) {
+    SPECDEC_SHARED(unsigned, most, 1);
+    if (t == 0) most[0] = 0;
+    __syncthreads();
+    if (t == 0) atomicMax(&most[0], 1u);
+    else if (t == 32) sum += static_cast<float>(most[0]);
+  }
   if (which == kClusterBarrier && block_rank() != 1) sync_cluster();
   if (which == kPeerLeft) {
     if (block_rank() == 0) sum += peer(values, 1)[t];
@@ -59,6 +69,19 @@ __global__ void planted(int which, unsigned* counter, float* out, const float* i
   if (which == kSpinsForEver)
     while (load_acquire(counter + 1) == 0) {
     }
+  if (which == kRelaxedTicket && t == 0) {
+    put_word(out + blockIdx.x, sum);
+    if (atomicAdd(counter + 1, 1u) == gridDim.x - 1) *counter = 0, sum += load_fresh(out + (blockIdx.x + 1) % gridDim.x);
+  }
+  if (which == kOneSet && t == 0) {  // between the two blocks of a cluster
+    put_word(out + blockIdx.x, sum);
+    unsigned* const meeting = counter + 1 + blockIdx.x / 2;
+    add_acquire_release(meeting, 1u);
+    while (load_acquire(meeting) < 2) {
+    }
+    sum += load_fresh(out + (blockIdx.x ^ 1u));
+    put_word(out + blockIdx.x, sum);
+  }
   __syncthreads();
   if (t == 0) {
     unsigned ticket;

@@ -10,6 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -174,8 +177,17 @@ struct Cluster {
 
 }  // namespace
 
+// What a block has seen of another: all until its barrier `epoch`, and what thread `thread` did from there to `step`.
+struct Seen {
+  uint32_t epoch = 0;
+  int32_t thread = -1;
+  uint64_t step = 0;
+};
+using Clock = std::map<unsigned, Seen>;  // by the block's number
+
 struct Block {
   uint3 index;
+  Clock seen;
   Cluster* cluster;
   unsigned rank;
   std::vector<Fiber> fibers;
@@ -194,6 +206,18 @@ struct Block {
 
 namespace {
 
+struct GlobalTouch {
+  unsigned block;
+  Touch touch;
+  uint64_t step = 0;
+  bool many = false;  // other threads of the block did the same
+};
+
+struct GlobalWord {
+  GlobalTouch write = {};  // its thread is -1 if nobody wrote
+  std::vector<GlobalTouch> reads;  // since then, one a block: the last
+};
+
 // ---- the machine ----------------------------------------------------------------------------------------------------
 
 struct Machine {
@@ -201,6 +225,7 @@ struct Machine {
   Counters counters{};
   std::string fault;
   std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
+  std::set<const void*> loaded;  // kernels
   std::mutex mutex;
   StackPool stacks;
   const Launch* launch = nullptr;
@@ -211,6 +236,10 @@ struct Machine {
   size_t scheduler_size = 0;
   std::vector<Warp*> ready;
   std::vector<std::unique_ptr<Cluster>> clusters;
+  std::unordered_map<const void*, GlobalWord> words;
+  std::unordered_map<const void*, Clock> released;
+  int64_t laggard = -1;
+  uint64_t steps = 0;
   std::vector<std::unique_ptr<Block>> spare_blocks;
   uint64_t random_state = 1, idle_spins = 0;
   int in_flight = 0;
@@ -361,6 +390,7 @@ std::unique_ptr<Block> make_block(const Launch& launch, uint3 index, Cluster& cl
   }
   const int threads = launch.block.x * launch.block.y * launch.block.z;
   block->index = index;
+  block->seen.clear();
   block->cluster = &cluster;
   block->rank = static_cast<unsigned>(cluster.blocks.size());
   block->fibers.assign(threads, Fiber{});
@@ -442,7 +472,8 @@ void check_launch(const Launch& launch, unsigned& clusters) {
   if (c.x * c.y * c.z > 16) m.fault = "invalid launch: a cluster has at most 16 blocks";
   if (launch.dynamic_shared > shared_limit()) m.fault = "invalid launch: dynamic shared memory";
   const uint64_t blocks = uint64_t{g.x} * g.y * g.z;
-  if (launch.cooperative && blocks > uint64_t(m.device.multiprocessors) * m.device.blocks_per_multiprocessor)
+  if (capture() && !m.loaded.count(launch.kernel)) m.fault = "launched inside a capture before it was loaded";
+  if (launch.cooperative && blocks > uint64_t(m.device.usable()) * m.device.blocks_per_multiprocessor)
     m.fault = "invalid launch: cooperative grid of " + std::to_string(blocks) + " blocks is too large";
   if (m.fault.empty()) clusters = static_cast<unsigned>(blocks / (c.x * c.y * c.z));
 }
@@ -458,14 +489,19 @@ void schedule(const Launch& launch) {
   while (std::__gcd(step, clusters) != 1) ++step;
   unsigned started = 0;
   while (m.fault.empty()) {
-    while (started < clusters && (launch.cooperative || m.in_flight < m.device.blocks_in_flight))
-      start_cluster(launch, static_cast<unsigned>((uint64_t{started++} * step + start) % clusters));
+    while (started < clusters && (launch.cooperative || m.in_flight < m.device.blocks_in_flight)) {
+      const uint64_t number = (uint64_t{started++} * step + start) % clusters;
+      if (static_cast<int64_t>(number * launch.cluster.x) >= m.device.first_block)
+        start_cluster(launch, static_cast<unsigned>(number));
+    }
     if (m.clusters.empty()) return;
     if (m.ready.empty()) {
       m.fault = standstill("deadlock");
       return;
     }
-    const uint32_t pick = m.random(static_cast<uint32_t>(m.ready.size()));
+    uint32_t pick = m.random(static_cast<uint32_t>(m.ready.size()));
+    for (int again = 0; again < 6 && m.ready[pick]->lanes[0]->block->index.x == m.laggard; ++again)
+      pick = m.random(static_cast<uint32_t>(m.ready.size()));
     Warp& warp = *m.ready[pick];
     run_warp(warp);
     bool runnable = false;
@@ -500,6 +536,7 @@ uint64_t& capture() {
   return number;
 }
 const std::string& last_fault() { return machine().fault; }
+void load(const void* kernel) { machine().loaded.insert(kernel); }
 
 bool launch(const Launch& launch) {
   Machine& m = machine();
@@ -508,6 +545,9 @@ bool launch(const Launch& launch) {
   m.launch = &launch;
   m.random_state = m.device.schedule * 0x9E3779B97F4A7C15ull + 0x1234567;
   m.idle_spins = 0;
+  m.words.clear();
+  m.released.clear();
+  m.laggard = m.device.lags ? m.random(launch.grid.x) : -1;
   blockDim = launch.block;
   gridDim = launch.grid;
   ++m.counters.launches;
@@ -742,7 +782,7 @@ char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access acce
       word.has_readers = true;
     } else {
       const bool own = !word.many_readers && word.read.thread == now.thread;
-      if (whole && access == Access::kWrite && !settled && !own) race("write over what was read by", word.read, range.name, index, site);
+      if (whole && !settled && !own) race("write over what was read by", word.read, range.name, index, site);
       word.write = now;
       word.written = true;
       word.atomic = access == Access::kAtomic;
@@ -750,6 +790,78 @@ char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access acce
     }
   }
   return block.shared.data() + at;
+}
+
+// ---- global memory --------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Does what `then` did come before what `now` does?
+bool seen(const GlobalTouch& then, const Block& block, const Touch& now) {
+  if (then.touch.thread == -1) return true;
+  if (then.block == block.index.x)
+    return then.many ? then.touch.block_epoch < now.block_epoch : ordered(then.touch, now);
+  const auto found = block.seen.find(then.block);
+  if (found == block.seen.end()) return false;
+  const Seen& known = found->second;
+  return known.epoch > then.touch.block_epoch ||
+         (known.epoch == then.touch.block_epoch && known.thread == then.touch.thread && known.step > then.step &&
+          !then.many);
+}
+
+void join(Clock& to, const Clock& from) {
+  for (const auto& [block, known] : from) {
+    Seen& mine = to[block];
+    if (std::tie(mine.epoch, mine.step) < std::tie(known.epoch, known.step)) mine = known;
+  }
+}
+
+std::string whose(const GlobalTouch& then) { return "block " + std::to_string(then.block); }
+
+}  // namespace
+
+void word_written(const void* at, Site site) {
+  Machine& m = machine();
+  const Block& block = *m.current->block;
+  const Touch now = touch_of(*m.current);
+  GlobalWord& word = m.words[at];
+  if (!seen(word.write, block, now)) fault("writes over what " + whose(word.write) + " wrote, unordered", site);
+  for (const GlobalTouch& read : word.reads)
+    if (!seen(read, block, now)) fault("writes over what " + whose(read) + " may still read", site);
+  word.write = {block.index.x, now, ++m.steps};
+  word.reads.clear();
+}
+
+void word_read(const void* at, Site site) {
+  Machine& m = machine();
+  const Block& block = *m.current->block;
+  const Touch now = touch_of(*m.current);
+  const auto found = m.words.find(at);
+  if (found == m.words.end()) fault("reads a word of the workspace that nobody wrote", site);
+  GlobalWord& word = found->second;
+  if (!seen(word.write, block, now))
+    fault("reads what " + whose(word.write) + " wrote, without a release and an acquire between", site);
+  for (GlobalTouch& read : word.reads) {
+    if (read.block != block.index.x) continue;
+    read.many |= read.touch.thread != now.thread;
+    read.touch = now;
+    read.step = ++m.steps;
+    return;
+  }
+  word.reads.push_back({block.index.x, now, ++m.steps});
+}
+
+void release(const void* at) {
+  Machine& m = machine();
+  const Fiber& self = *m.current;
+  Clock& clock = m.released[at];
+  join(clock, self.block->seen);
+  clock[self.block->index.x] = {self.block->epoch, touch_of(self).thread, ++m.steps};
+}
+
+void acquire(const void* at) {
+  const auto found = machine().released.find(at);
+  if (found != machine().released.end()) join(machine().current->block->seen, found->second);
 }
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------

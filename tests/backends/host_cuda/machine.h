@@ -3,7 +3,8 @@
 // Every CUDA thread is a fiber. The scheduler picks warps and lanes in a seeded, shuffled order; a fiber runs until it
 // meets something that other threads can see (a shuffle, a vote, a barrier, an atomic, a spin). Several blocks are in
 // flight at once. Shared memory is reached through checked handles: bounds, reads of unwritten words, and two threads
-// touching a word without a barrier between them are faults. A fault ends the launch; `last_fault` says what happened.
+// touching a word without a barrier between them are faults. So are words that blocks hand to each other through global
+// memory without a release and an acquire between. A fault ends the launch; `last_fault` says what happened.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +39,12 @@ struct Device {
   int capability = 90;  // major * 10 + minor
   int blocks_in_flight = 5;
   uint64_t schedule = 1;  // seed of the order in which warps, lanes and blocks run
+  int of_streams = 0;     // the multiprocessors that a stream may use, if that is not all of them
+  bool refuses = false;   // launches in which blocks wait for each other: no cluster fits, and cooperative ones fail
+  bool lags = false;      // one block of each launch falls far behind
+  int64_t first_block = 0;  // blocks before this one do not run
+
+  int usable() const { return of_streams ? of_streams : multiprocessors; }
 };
 
 struct Launch {
@@ -59,6 +66,7 @@ Device& device();
 uint64_t& capture();  // the one that all streams are in; 0: none
 Counters& counters();
 bool launch(const Launch&);  // false after a fault
+void load(const void* kernel);  // as the driver does before the first launch; a capture need not allow it
 void allow_dynamic_shared(const void* kernel, size_t bytes);
 const std::string& last_fault();
 [[noreturn]] void fault(const std::string& what, Site site);
@@ -91,6 +99,14 @@ Range peer_shared(const Range& mine, unsigned rank, Site site);
 // The bytes of element `index`, after the checks.
 char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access access, Site site);
 size_t shared_limit();
+
+// Words of global memory that blocks hand to each other. Each block knows up to where it has seen the others' work: an
+// atomic that releases leaves that at its address, and whoever acquires there knows it, too. A word may be read once
+// its writer's work was seen, and written once all work that read or wrote it was.
+void word_written(const void* word, Site site);
+void word_read(const void* word, Site site);
+void release(const void* word);
+void acquire(const void* word);
 
 // A bulk copy into shared memory that lands at some later time, and at the latest when its barrier is waited for.
 void bulk_copy(const Range& to, ptrdiff_t index, size_t element, const void* from, size_t bytes, const Range& barrier,

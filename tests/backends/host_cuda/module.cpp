@@ -17,11 +17,14 @@ PYBIND11_MODULE(specdec_host_cuda, m) {
   namespace py = pybind11;
   m.def(
       "configure",
-      [](int multiprocessors, int blocks_per_multiprocessor, int capability, int blocks_in_flight, uint64_t schedule) {
-        host_cuda::device() = {multiprocessors, blocks_per_multiprocessor, capability, blocks_in_flight, schedule};
+      [](int multiprocessors, int blocks_per_multiprocessor, int capability, int blocks_in_flight, uint64_t schedule,
+         int of_streams, bool refuses, bool lags, int64_t first_block) {
+        host_cuda::device() = {multiprocessors, blocks_per_multiprocessor, capability, blocks_in_flight, schedule,
+                               of_streams,      refuses,                   lags,       first_block};
       },
       py::arg("multiprocessors"), py::arg("blocks_per_multiprocessor"), py::arg("capability"), py::arg("blocks_in_flight"),
-      py::arg("schedule"));
+      py::arg("schedule"), py::arg("of_streams") = 0, py::arg("refuses") = false,
+      py::arg("lags") = false, py::arg("first_block") = 0);
   m.def("begin_capture", [](uint64_t number) { host_cuda::capture() = number; }, "0 ends it.");
   m.def("counters", [] {
     const host_cuda::Counters& c = host_cuda::counters();

@@ -35,6 +35,7 @@ enum cudaError_t {
   cudaErrorNoDevice = 100,
   cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
 };
 
 inline const char* cudaGetErrorString(cudaError_t e) {
@@ -58,6 +59,15 @@ enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureSta
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id) {
   *id = ::host_cuda::capture();
   return *status = *id ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
+}
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+inline cudaStreamCaptureMode& host_cuda_capture_mode() {
+  static cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  return mode;
+}
+inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return std::swap(*mode, host_cuda_capture_mode()), cudaSuccess;
 }
 
 // The device's memory is the host's, and nothing runs once a launch has returned.
@@ -87,6 +97,13 @@ cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) 
   if (which == cudaFuncAttributeMaxDynamicSharedMemorySize)
     ::host_cuda::allow_dynamic_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(value));
   return cudaSuccess;
+}
+
+struct cudaFuncAttributes {};
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  if (::host_cuda::capture() && host_cuda_capture_mode() != cudaStreamCaptureModeRelaxed)
+    return cudaErrorStreamCaptureUnsupported;
+  return ::host_cuda::load(kernel), cudaSuccess;
 }
 
 template <class T>
@@ -119,7 +136,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, T*, const cudaLaunchCo
   unsigned size = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) size = config->attrs[i].val.clusterDim.x;
-  return *clusters = d.capability < 90 ? 0 : d.multiprocessors * d.blocks_per_multiprocessor / static_cast<int>(size), cudaSuccess;
+  const bool any = d.capability >= 90 && !d.refuses;
+  return *clusters = any ? d.usable() * d.blocks_per_multiprocessor / static_cast<int>(size) : 0, cudaSuccess;
 }
 
 template <class... Expected, class... Given>
@@ -133,6 +151,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = {a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z};
     if (a.id == cudaLaunchAttributeCooperative) launch.cooperative = a.val.cooperative;
   }
+  if (launch.cooperative && ::host_cuda::device().refuses) return cudaErrorCooperativeLaunchTooLarge;
   launch.kernel = reinterpret_cast<const void*>(kernel);
   Dl_info info{};
   launch.name = dladdr(reinterpret_cast<void*>(kernel), &info) && info.dli_sname ? info.dli_sname : "?";

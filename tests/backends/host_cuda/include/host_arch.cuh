@@ -38,18 +38,27 @@ template <class T>
 T load_acquire(const T* p) {
   ::host_cuda::spin();
   const T value = *p;
+  ::host_cuda::acquire(p);
   ::host_cuda::yield();  // what was read may be old by the time it is used
   return value;
 }
 template <class T>
-T load_fresh(const T* p) { return *p; }
-template <class T>
-T load_relaxed(const Shared<T>& p, Site site = Site::here()) {
-  T v;
-  return std::memcpy(&v, p.at(0, ::host_cuda::Access::kAtomic, site), sizeof v), v;
+void put_word(T* p, T v, Site site = Site::here()) {
+  ::host_cuda::word_written(p, site);
+  *p = v;
 }
-inline unsigned add_release(unsigned* p, unsigned v) { return atomicAdd(p, v); }
-inline unsigned add_acquire_release(unsigned* p, unsigned v) { return atomicAdd(p, v); }
+template <class T>
+T load_fresh(const T* p, Site site = Site::here()) {
+  ::host_cuda::word_read(p, site);
+  return *p;
+}
+inline unsigned add_acquire_release(unsigned* p, unsigned v) {
+  return ::host_cuda::atomic(p, [p, v](unsigned old) {
+    ::host_cuda::acquire(p);
+    ::host_cuda::release(p);
+    return old + v;
+  });
+}
 
 // ---- instructions ---------------------------------------------------------------------------------------------------
 
@@ -71,8 +80,14 @@ inline uint32_t max2_nan_fp16(uint32_t a, uint32_t b) {
   return max2_nan(a, b, [](uint32_t x) { return __half2float(__half_raw{static_cast<unsigned short>(x)}); }, 0x7fff);
 }
 inline uint32_t opaque(uint32_t x) { return x; }
-// The device's instruction is good to about 2^-22; so that nothing comes to lean on more, this is that bad.
-inline float log2_approx(float x) { return std::log2(x) + 0x1p-22f; }
+// The device's instruction is good to 2^-22 between 0.5 and 2, elsewhere to 2^-22 of its own size, and takes subnormal
+// numbers for 0. So that nothing comes to lean on more, this is that bad, in one direction or the other.
+inline float log2_approx(float x) {
+  if (!(x >= 0x1p-126f)) return std::log2(x < 0.0f ? x : 0.0f);
+  const double exact = std::log2(static_cast<double>(x)), size = x > 0.5f && x < 2.0f ? 1.0 : std::fabs(exact);
+  const bool below = __popc(__float_as_uint(x)) & 1;
+  return static_cast<float>(exact + (below ? -size : size) * 0x1p-22);
+}
 
 // ---- clusters -------------------------------------------------------------------------------------------------------
 
@@ -83,6 +98,10 @@ template <class T>
 Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
   return {::host_cuda::peer_shared(mine.range(), rank, site), mine.start()};
 }
+
+// ---- the host -------------------------------------------------------------------------------------------------------
+
+inline int multiprocessors_of(cudaStream_t, int) { return ::host_cuda::device().usable(); }
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
 

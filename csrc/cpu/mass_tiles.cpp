@@ -1,0 +1,24 @@
+// mass_tiles on the CPU: what the tiles of rows weigh.
+#include "law_row.h"
+#include "specdec/request.h"
+
+SPECDEC_BEGIN
+
+void mass_tiles(const MassTilesParams& p, int threads) {
+  const int32_t count = static_cast<int32_t>(p.tiles.columns / 3);
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
+    const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
+    int32_t* words = p.tiles.data + index * p.tiles.columns;
+    const Entry who = entry_of(p.request_index, i);
+    int32_t status = who.status();
+    const Law law = who.live() ? law_at(p.law, who.index, j, &status) : Law{};
+    const bool weighs = who.live() && !law.greedy;
+    const Row row = row_at(p.rows, p.rows.offset(i, j));
+    const RowMemory memory(0, row, false);
+    if (weighs) status |= row_cells_and_masses(row, law.logits(), crew, memory.cells, memory.mass_tiles);
+    for (int32_t tile = 0; tile < count; ++tile) put_tile(words, count, tile, weighs ? memory.mass_tiles[tile] : kNoTile);
+    p.status.data[index] = status;
+  });
+}
+
+SPECDEC_END

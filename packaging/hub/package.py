@@ -1,0 +1,57 @@
+"""Kernels that verify speculative decoding: exact, reproducible, without writing anything of the vocabulary's size.
+
+The ops of specdec-kernels in Triton, and in plain torch: on a GPU the first is chosen, on a CPU the second, which is
+slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a ``with`` block.
+"""
+
+from .backends import available_backends, backend
+from .ops import (
+    Cut,
+    Logprobs,
+    Overlap,
+    Residual,
+    TreeVerdict,
+    Verdict,
+    coin,
+    compact_kv,
+    count_tokens,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    tree_mask,
+    tree_positions,
+    verify_chain,
+    verify_tree,
+)
+from .sampling import Edits, Sampling
+from .status import Status
+
+__all__ = [
+    "Cut",
+    "Edits",
+    "Logprobs",
+    "Overlap",
+    "Residual",
+    "Sampling",
+    "Status",
+    "TreeVerdict",
+    "Verdict",
+    "available_backends",
+    "backend",
+    "coin",
+    "compact_kv",
+    "count_tokens",
+    "cutoff",
+    "logprobs",
+    "overlap",
+    "race_sample",
+    "race_topk",
+    "residual",
+    "tree_mask",
+    "tree_positions",
+    "verify_chain",
+    "verify_tree",
+]

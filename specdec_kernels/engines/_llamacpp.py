@@ -1,0 +1,238 @@
+"""What `engines.llamacpp` puts under our loop: contexts of llama.cpp that read texts. It imports llama_cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import llama_cpp
+import torch
+
+from specdec_kernels.trees import DraftTree
+
+if TYPE_CHECKING:
+    from specdec_kernels.engines.llamacpp import LlamaModel
+
+SPARE_LEAVES = 8  # sequences for each text of a new context: trees with more leaves make a context of their own
+
+
+class Entry(NamedTuple):
+    """A token to read: its place in the text, the sequences it is part of, and whether its logits are wanted."""
+
+    token: int
+    position: int
+    sequences: tuple[int, ...]
+    wanted: bool
+
+
+class Context:
+    """A llama_context over the weights of a Llama, with its settings, for so many tokens in so many sequences."""
+
+    def __init__(self, llama: llama_cpp.Llama, tokens: int, sequences: int) -> None:
+        params = type(llama.context_params).from_buffer_copy(llama.context_params)
+        params.n_ctx, params.n_seq_max, params.embeddings = tokens, sequences, False
+        # One cache for all sequences, which share tokens, and none that forgets: what is rejected is taken back.
+        params.kv_unified = params.swa_full = True
+        self.llama, self.tokens, self.sequences = llama, tokens, sequences
+        self.pointer = llama_cpp.llama_init_from_model(llama.model, params)
+        if not self.pointer:
+            raise MemoryError(f"llama_init_from_model: expected a context of {tokens} tokens; got none")
+        weakref.finalize(self, llama_cpp.llama_free, self.pointer)
+        self.memory = llama_cpp.llama_get_memory(self.pointer)
+        self.most, self.vocabulary = llama_cpp.llama_n_batch(self.pointer), llama.n_vocab()
+
+    def decode(self, entries: Sequence[Entry]) -> None:
+        """Read tokens: one call of llama.cpp."""
+        tokens, positions, sequences, wanted = zip(*entries, strict=True)
+        size, pointer = len(entries), ctypes.POINTER(ctypes.c_int32)
+        batch = llama_cpp.llama_batch(
+            n_tokens=size,
+            token=(ctypes.c_int32 * size)(*tokens),
+            pos=(ctypes.c_int32 * size)(*positions),
+            n_seq_id=(ctypes.c_int32 * size)(*map(len, sequences)),
+            seq_id=(pointer * size)(*map(numbers, sequences)),
+            logits=(ctypes.c_int8 * size)(*wanted),
+        )
+        if code := llama_cpp.llama_decode(self.pointer, batch):
+            raise RuntimeError(f"llama_decode: expected 0; got {code}")
+
+    def logits(self, entry: int, rows: int) -> torch.Tensor:
+        """Float32 [rows, V] of the last decode, from this entry on, where llama.cpp has them: until the next one.
+
+        Rows lie one after the other, in the order of their entries (llama.h).
+        """
+        first = llama_cpp.llama_get_logits_ith(self.pointer, entry)
+        there = (ctypes.c_float * (rows * self.vocabulary)).from_address(ctypes.addressof(first.contents))
+        return torch.frombuffer(there, dtype=torch.float32).view(rows, self.vocabulary)
+
+    def remove(self, sequence: int, begin: int) -> None:
+        """Forget the tokens of a sequence at this position and beyond."""
+        if not llama_cpp.llama_memory_seq_rm(self.memory, sequence, begin, -1):
+            raise RuntimeError(f"llama_memory_seq_rm: expected a memory that forgets from position {begin}; got none")
+
+    def copy(self, source: int, target: int, begin: int) -> None:
+        """Put the tokens of a sequence, from this position on, into another one, too. Nothing is moved."""
+        llama_cpp.llama_memory_seq_cp(self.memory, source, target, begin, -1)
+
+    def clear(self) -> None:
+        """Forget all."""
+        llama_cpp.llama_memory_clear(self.memory, False)
+
+
+@functools.lru_cache(4096)
+def numbers(sequence: tuple[int, ...]) -> ctypes.Array[ctypes.c_int32]:
+    """A list of C."""
+    return (ctypes.c_int32 * len(sequence))(*sequence)
+
+
+class Below:
+    """The leaves below each node of a tree, by their number; a leaf is below itself.
+
+    Examples
+    --------
+    >>> Below((-1, 0, 0, 1)).leaves, Below((-1, 0, 0, 1)).depths
+    ([(0, 1), (1,), (0,), (1,)], (0, 1, 1, 2))
+    """
+
+    def __init__(self, parents: tuple[int, ...]) -> None:
+        tree = DraftTree.from_parents(parents)
+        ends = [node for node, children in enumerate(tree.children) if not children]
+        self.depths, self.count = tree.depths, len(ends)
+        self.leaves: list[tuple[int, ...]] = [() for _ in parents]
+        for leaf, node in enumerate(ends):
+            while node >= 0:
+                self.leaves[node] += (leaf,)
+                node = parents[node]
+
+
+below = functools.lru_cache(64)(Below)
+
+
+class LlamaReader:
+    """A model that is reading a batch of texts: `generate.reader.Reader`, in a context of llama.cpp.
+
+    Each text has one sequence for every leaf of its tree. A token of the text is in all of them, a node in those of the
+    leaves below it; so a node sees its ancestors and the text. The logits it gives are those of llama.cpp, until the
+    next read; with `keeps` they are copies.
+    """
+
+    def __init__(self, model: LlamaModel, batch: int, capacity: int, keeps: bool) -> None:
+        self.model, self.batch, self.capacity, self.keeps = model, batch, capacity, keeps
+        self.texts, self.width, self.calls = list(range(batch)), 1, 0
+        self._new_context(min(batch * SPARE_LEAVES, max(batch, llama_cpp.llama_max_parallel_sequences())))
+
+    def _new_context(self, sequences: int) -> None:
+        """One with nothing in it."""
+        most = llama_cpp.llama_max_parallel_sequences()
+        if sequences > most:
+            raise ValueError(f"prompts: expected at most {most} texts, times leaves of a tree; got {sequences}")
+        self.context = self.model.context(self.batch * self.capacity, sequences)
+        self.context.clear()
+        self.release = weakref.finalize(self, self.model.spare.append, self.context)
+        self.cached = [0] * len(self.texts)
+
+    def sequences(self, row: int, leaves: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Those of a text, all or for some leaves."""
+        text = self.texts[row]
+        return tuple(leaf * self.batch + text for leaf in (range(self.width) if leaves is None else leaves))
+
+    def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
+        """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens."""
+        self._read_ahead(text, [last - rows for last in end], rows * len(end))
+        entries = []
+        for row, last in enumerate(end):
+            entries += self._entries(text, row, last, rows)
+        self.cached = list(end)
+        return self._logits(entries, rows)
+
+    def read_tree(
+        self, text: torch.Tensor, length: list[int], parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor
+    ) -> torch.Tensor:
+        """Read `nodes` of a draft tree rooted at the last of `length[b]` tokens: the logits [B, nodes, V] after each.
+
+        Arguments as of `Reader.read_tree`: one shape for all texts, `parents` [N]; `tokens` [B, N], -1 where absent.
+        """
+        tree, wanted, given = below(tuple(parents.tolist())), nodes.tolist(), tokens.tolist()
+        self._widen(tree.count)
+        roots = [last - 1 for last in length]
+        self._read_ahead(text, roots, len(wanted) * len(roots))
+        entries = []
+        for row, root in enumerate(roots):
+            entries += self._entries(text, row, root, 0)
+            for node in wanted:
+                leaves = None if node == 0 else tree.leaves[node]
+                token = max(given[row][node], 0)
+                entries.append(Entry(token, root + tree.depths[node], self.sequences(row, leaves), True))
+        self.tree, self.cached = tree, roots
+        return self._logits(entries, len(wanted))
+
+    def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
+        """Make the first `read[b]` nodes of path [B, D + 1] the continuation of the text before the root."""
+        for row, (nodes, last, count) in enumerate(zip(path.tolist(), length, read, strict=True)):
+            (source, *_), root = self.sequences(row, self.tree.leaves[nodes[count - 1]]), last - 1
+            self.context.remove(source, root + count)
+            for sequence in self.sequences(row):
+                if sequence != source:
+                    self.context.remove(sequence, root)
+                    self.context.copy(source, sequence, root)
+            self.cached[row] = root + count
+
+    def roll_back(self, length: list[int]) -> None:
+        """Forget what was read at positions length[b] and beyond."""
+        for row, end in enumerate(length):
+            if end < self.cached[row]:
+                self._forget(row, end)
+                self.cached[row] = end
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop every text but those of index `rows`."""
+        for row in {*range(len(self.texts))} - {*rows}:
+            self._forget(row, 0)
+        self.texts, self.cached = [self.texts[row] for row in rows], [self.cached[row] for row in rows]
+
+    def _forget(self, row: int, begin: int) -> None:
+        for sequence in self.sequences(row):
+            self.context.remove(sequence, begin)
+
+    def _widen(self, leaves: int) -> None:
+        """Have a sequence for each of so many leaves. A context that has too few is left, and the texts read again."""
+        if leaves * self.batch > self.context.sequences:
+            self.release()
+            self._new_context(leaves * self.batch)
+        for row in range(len(self.texts)):
+            first, *new = self.sequences(row, [0, *range(self.width, leaves)])
+            for sequence in new:
+                self.context.copy(first, sequence, 0)
+        self.width = max(self.width, leaves)
+
+    def _entries(self, text: torch.Tensor, row: int, end: int, rows: int) -> list[Entry]:
+        """What is left to read of a text, with logits for the last `rows` tokens."""
+        begin, sequences = self.cached[row], self.sequences(row)
+        tokens = text[row, begin:end].tolist()
+        return [Entry(token, at, sequences, at >= end - rows) for at, token in enumerate(tokens, start=begin)]
+
+    def _read_ahead(self, text: torch.Tensor, end: list[int], more: int) -> None:
+        """If a decode cannot take all of text[b, :end[b]] and `more` tokens, read the former before, in pieces."""
+        left = [max(0, last - cached) for last, cached in zip(end, self.cached, strict=True)]
+        if sum(left) + more <= self.context.most:
+            return
+        if more > self.context.most:
+            raise ValueError(
+                f"k: expected at most {self.context.most} rows a call, n_batch of {self.model.name}; got {more}"
+            )
+        for row, last in enumerate(end):
+            while self.cached[row] < last:
+                stop = min(last, self.cached[row] + self.context.most)
+                self.context.decode(self._entries(text, row, stop, 0))
+                self.cached[row] = stop
+
+    def _logits(self, entries: list[Entry], rows: int) -> torch.Tensor:
+        """Read; the logits [B, rows, V] that are wanted."""
+        self.context.decode(entries)
+        self.calls += 1
+        first = next(index for index, entry in enumerate(entries) if entry.wanted)
+        logits = self.context.logits(first, len(self.texts) * rows).view(len(self.texts), rows, -1)
+        return logits.clone() if self.keeps else logits

@@ -1,0 +1,155 @@
+"""What `engines.sglang.register` puts into SGLang: its verification of drafts, and a sampler. It imports SGLang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+from sglang.srt.layers.sampler import Sampler
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+from sglang.srt.speculative import eagle_utils, spec_utils
+from sglang.srt.utils.async_probe import sanitize_nan_logits
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.engines import sglang as ours
+from specdec_kernels.engines._noise import seed_of
+from specdec_kernels.engines.vllm import refuse
+
+
+def eagle_sample(
+    verify_input: Any,
+    batch: Any,
+    logits_output: Any,
+    grammar_mask: Any = None,
+    uno_target_max_top_k: int | None = None,
+    *,
+    watermark_state: Any = None,
+    watermark_full_mask: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``sglang.srt.speculative.eagle_utils.eagle_sample`` by one `verify_chain` or `verify_tree` on raw logits.
+
+    Temperature, top-k, top-p and min-p are those of SGLang's sampler, joint, so that the law is that of plain sampling;
+    its own verification renormalises between them, and leaves min-p out. Penalties, bias and the grammar's mask are
+    written into the logits, as there; penalties do not count along the path, as there.
+    """
+    device = batch.device
+    if batch.forward_mode.is_idle():
+        return tuple(torch.empty(0, dtype=torch.int32, device=device) for _ in range(3))
+    info, options = batch.sampling_info, eagle_utils.get_spec()
+    refuse(
+        watermark_state=watermark_state is not None and info.has_watermark_candidates,
+        SGLANG_SIMULATE_ACC_LEN=spec_utils.SIMULATE_ACC_LEN > 0,
+    )
+    requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
+    logits = logits_output.next_token_logits
+    sanitize_nan_logits(logits, "verify: target model logits")
+    rows = logits.view(requests, nodes, -1)
+    if info.acc_additive_penalties is not None:
+        rows += info.acc_additive_penalties[:, None]
+    if info.acc_scaling_penalties is not None:
+        apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(nodes, dim=0))
+    if info.logit_bias is not None:
+        rows += info.logit_bias[:, None]
+    if grammar_mask is not None:
+        grammar_mask.apply(logits)
+
+    predict = torch.zeros(requests * nodes, dtype=torch.int32, device=device)
+    width = verify_input.max_tree_depth
+    accept_index = torch.full((requests, width), -1, dtype=torch.int32, device=device)
+    accepted = torch.empty(requests, dtype=torch.int32, device=device)
+    outputs, index = (predict, accept_index, accepted), verify_input.retrieve_index
+    candidates = verify_input.draft_token.view(requests, nodes)
+    noise = noise_of(info, batch.seq_lens)
+    law = {"sampling": sampling_of(info), "method": ours.method_of() or "rejection"}
+    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
+    sampled = options.speculative_use_rejection_sampling
+    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+    if sampled or (verify_input.tree_topk == 1 and single == total == 1):
+        if sampled and law["method"] == "rejection":
+            if verify_input.draft_probs is None:
+                raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
+            if options.speculative_use_block_verification:
+                law["method"] = "block"
+        if sampled and law["method"] != "race":
+            law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
+        verdict = specdec.verify_chain(candidates[:, 1:width], rows[:, :width], **law, **noise)
+        ours.write_chain(*outputs, index, verdict)
+    elif single == total == 1 or law["method"] == "race":
+        # SGLang's builders link siblings by rising index, behind their parents.
+        parents = ours.links_of(*links).parents
+        if law["method"] == "block":
+            law["method"] = "rejection"  # it is for chains
+        verdict = specdec.verify_tree(candidates, rows, parents=parents, max_depth=width - 1, **law, **noise)
+        ours.written(*outputs, index, verdict.path.long(), verdict.tokens, verdict.num_accepted)
+    else:
+        probs = specdec.residual(
+            rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
+        ).probs
+        coins = specdec.coin(*(x[:, None] if torch.is_tensor(x) else x for x in noise.values()),
+                             index=torch.arange(nodes + 1, device=device))  # fmt: skip
+        ours.tree_speculative_sampling_target_only(
+            *outputs, candidates, index, *links, coins[:, :nodes], coins[:, nodes], probs, None, single, total
+        )
+    group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
+    if group.world_size > 1:  # ranks without a request's seed draw others of their own
+        for each in outputs:
+            group.broadcast(each, src=0)
+    return predict, accepted + 1, accept_index
+
+
+def sampling_of(info: Any) -> Sampling:
+    """The filters of a batch; those that no request has are numbers that are off."""
+    if info.is_all_greedy:
+        return Sampling(0.0)
+    return Sampling.sglang(
+        info.temperatures.view(-1).float(),
+        info.top_ks if info.need_top_k_sampling else 0,
+        info.top_ps if info.need_top_p_sampling else 1.0,
+        info.min_ps if info.need_min_p_sampling else 0.0,
+    )
+
+
+def noise_of(info: Any, positions: torch.Tensor) -> dict[str, Any]:
+    """Seeds of requests at the tokens after `positions`; without seeds one from the generator, a nonce for each."""
+    position = positions.long() + 1
+    if info.sampling_seed is not None:
+        return {"seed": info.sampling_seed.long(), "position": position, "nonce": 0}
+    nonce = torch.arange(len(position), device=position.device)
+    return {"seed": seed_of(None, position.device), "position": position, "nonce": nonce}
+
+
+def _of_rows(x: Any) -> Any:
+    """A number of each request, for its rows."""
+    return x[:, None] if isinstance(x, torch.Tensor) else x
+
+
+def sampler() -> Sampler:
+    """The sampling backend "specdec"."""
+    return SpecdecSampler()
+
+
+class SpecdecSampler(Sampler):
+    """SGLang's sampler, whose tokens come from `race_sample` on its logits, with the noise of our verification."""
+
+    def forward(
+        self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: list[int],
+        token_ids_logprobs: list[list[int]], positions: torch.Tensor, **options: Any,
+    ) -> torch.Tensor:  # fmt: skip
+        refuse(return_sampling_mask=sampling_info.sampling_mask_batch_indices is not None)
+        given = logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions
+        if sampling_info.is_all_greedy:
+            return super().forward(*given, **options)
+        logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
+        noise = noise_of(sampling_info, positions)
+        self._drawn = specdec.race_sample(logits, sampling=sampling_of(sampling_info), **noise)
+        if return_logprob:
+            return super().forward(*given, **options)
+        self._sync_token_ids_across_tp(self._drawn, sampling_info)
+        return self._drawn
+
+    def _sample_from_probs(self, *given: Any) -> tuple[torch.Tensor, None]:
+        """What `forward` drew; SGLang goes on to the logprobs."""
+        return self._drawn, None

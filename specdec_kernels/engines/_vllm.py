@@ -1,0 +1,262 @@
+"""What `engines.vllm.register` puts into vLLM's V2 runner: its samplers with our verification. It imports vLLM."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
+from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
+from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
+from vllm.v1.worker.gpu.spec_decode import rejection_sampler as theirs
+from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
+
+import specdec_kernels as specdec
+from specdec_kernels import Edits, Sampling
+from specdec_kernels.engines import vllm as ours
+
+PROCESSED = ("processed_logprobs", "processed_logits")
+GATHER_BITS = 0x0102040810204080  # times eight bytes of 0 or 1: their bits, lowest byte first, in the highest byte
+
+
+def check_version() -> None:
+    """Raise RuntimeError if what is replaced takes other arguments than in the version seen."""
+    for owner, name, names in (
+        (
+            theirs.RejectionSampler,
+            "_verify_in_chunks",
+            "self logits input_batch draft_logits draft_sampled pos max_chunk_logits max_num_logprobs "
+            "verify_draft_sampled",
+        ),
+        (
+            Sampler,
+            "sample",
+            "self logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids expanded_local_pos "
+            "seq_lens_upper_bound_np return_logprobs",
+        ),
+        (
+            DraftModelSpeculator,
+            "sample_draft",
+            "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step draft_logits "
+            "spec_step_idx num_steps",
+        ),
+    ):
+        found = " ".join(inspect.signature(getattr(owner, name)).parameters)
+        if found != names:
+            raise RuntimeError(f"vllm: expected {owner.__name__}.{name}({names}), as in 0.33.0; got ({found})")
+
+
+def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
+    """What ``ModelState.custom_sampler`` gives: the sampler and our rejection sampler. None: vLLM's own do."""
+    check_version()
+    config = state.vllm_config
+    speculative = config.speculative_config
+    ours.refuse(
+        watermark_config=config.watermark_config is not None,
+        return_sampling_mask=bool(sampler.return_sampling_mask),
+    )
+    if method == "race":
+        sampler.sample = _sample.__get__(sampler)
+        if speculative is not None:
+            ours._replacements.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
+    if speculative is None:
+        return (sampler, None) if method == "race" else None
+    return sampler, RejectionSampler(sampler, speculative, state.device, method)
+
+
+class RejectionSampler(theirs.RejectionSampler):
+    """vLLM's, with one `verify_chain` on the model's logits in place of processed copies, chunks and four kernels."""
+
+    def __init__(self, sampler: Any, spec_config: Any, device: torch.device, method: str) -> None:
+        super().__init__(sampler, spec_config, device)
+        ours.refuse(
+            fly_window_size=self.fly_window_size > 0,
+            synthetic_acceptance_rates=self.synthetic_conditional_rates is not None,
+        )
+        self.method = "block" if method == "rejection" and self.use_block_verification else method
+
+    def _verify_in_chunks(
+        self, logits: torch.Tensor, input_batch: Any, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor,
+        pos: torch.Tensor, max_chunk_logits: int, max_num_logprobs: int,
+        verify_draft_sampled: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, Any, None]:  # fmt: skip
+        batch, sampler = input_batch, self.sampler
+        per_request = None
+        if not self.enable_adaptive_verification:  # with it, the host does not know how many rows a request has
+            counts = np.diff(batch.cu_num_logits_np)
+            per_request = int(counts[0]) if (counts == counts[0]).all() else None
+        context = LogitsContext(
+            expanded_idx_mapping=batch.expanded_idx_mapping, idx_mapping=batch.idx_mapping,
+            idx_mapping_np=batch.idx_mapping_np, expanded_local_pos=batch.expanded_local_pos,
+            input_ids=draft_sampled, pos=pos, seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy(),
+        )  # fmt: skip
+        wants_processed = max_num_logprobs != NO_LOGPROBS and sampler.logprobs_mode in PROCESSED
+        law = shaped(sampler, logits, context, fused=not wants_processed)
+        tokens, num_sampled = ours.verify(
+            law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
+            batch.cu_num_logits, pos, batch.idx_mapping, batch.expanded_local_pos, self.num_speculative_steps,
+            per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
+            draft_sampling=Sampling(law.sampling.temperature), method=self.method,
+        )  # fmt: skip
+        if max_num_logprobs == NO_LOGPROBS:
+            return tokens, num_sampled, None, None
+        rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
+        flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
+        found = scored(rows, flat, max_num_logprobs, sampling, batch.expanded_idx_mapping, sampler.logprobs_mode)
+        if len(logits) == len(tokens):
+            return tokens, num_sampled, LogprobsTensors(*found), None
+        if self.enable_adaptive_verification:
+            return tokens, num_sampled, LogprobsTensors(*found, None, batch.cu_num_logits.clone()), None
+        return tokens, num_sampled, LogprobsTensors(*found, batch.cu_num_logits_np.tolist()), None
+
+    @staticmethod
+    def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:
+        """The token that each of the rows decided, int64 [count]; rows of no request give that of another."""
+        rows = torch.arange(count, device=tokens.device)
+        request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
+        return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
+
+
+class Shaped(NamedTuple):
+    """Rows [N, V], and by slot how they become laws."""
+
+    rows: torch.Tensor
+    sampling: Sampling
+    edits: Edits | None
+
+
+def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Shaped:
+    """What vLLM's ``apply_sampling_params`` does to logits, as arguments of our ops.
+
+    Penalties are edits of ours, if ``fused``. Where a request asks for a bias, allowed tokens, a minimum of tokens, bad
+    words, a budget of thinking or a processor of its own, vLLM's processors are run on a float32 copy, as there.
+    """
+    slots, states = context.idx_mapping_np, sampler.sampling_states
+    sampling = Sampling.vllm(
+        states.temperature.gpu,
+        states.top_k.gpu if (states.top_k.np[slots] != states.vocab_size).any() else 0,
+        states.top_p.gpu if (states.top_p.np[slots] != 1.0).any() else 1.0,
+        states.min_p.gpu if (states.min_p.np[slots] != 0.0).any() else 0.0,
+    )
+    if not sampler.needs_logits_processing[slots].any():
+        return Shaped(logits, sampling, None)
+    penalties = [x for x in sampler.logits_processors if isinstance(x, PenaltiesState) and x.use_penalty[slots].any()]
+    thinking = sampler.thinking_budget_state
+    others = thinking.enabled and thinking.use_thinking_budget[slots].any()
+    others = others or any(asked_for(x, slots) for x in sampler.logits_processors if not isinstance(x, PenaltiesState))
+    if not others and not penalties:
+        return Shaped(logits, sampling, None)
+    if not others and fused and penalties[0].output_bin_counts.shape[1] == logits.shape[1]:
+        return Shaped(logits, sampling, edits_of(penalties[0], context.idx_mapping))
+    rows = torch.empty_like(logits, dtype=torch.float32).copy_(logits)
+    for processor in sampler.logits_processors:
+        rows = processor.apply(rows, context)
+    thinking.apply(rows, context)
+    return Shaped(rows, sampling, None)
+
+
+def asked_for(processor: Any, slots: np.ndarray) -> bool:
+    """Whether a request of these slots uses a processor; one that is not vLLM's own may always be in use."""
+    if isinstance(processor, LogitBiasState):
+        return bool(processor.use_logit_bias[slots].any())
+    if isinstance(processor, BadWordsState):
+        return bool(processor.num_bad_words.np[slots].any())
+    return True
+
+
+def edits_of(penalties: Any, slots: torch.Tensor) -> Edits:
+    """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made of these requests' counts."""
+    counts = penalties.output_bin_counts
+    mask = torch.empty_like(penalties.prompt_bin_mask)
+    mask[slots] = bits(counts[slots])
+    return Edits(
+        repetition=penalties.repetition_penalty.gpu, frequency=penalties.frequency_penalty.gpu,
+        presence=penalties.presence_penalty.gpu, prompt_mask=penalties.prompt_bin_mask, output_mask=mask,
+        output_counts=counts,
+    )  # fmt: skip
+
+
+def bits(counts: torch.Tensor) -> torch.Tensor:
+    """int32 [B, ceil(V / 32)]: bit i of a row is 1 where counts [B, V] are more than 0."""
+    batch, vocabulary = counts.shape
+    words = -(-vocabulary // 32)
+    seen = torch.zeros(batch, 32 * words, dtype=torch.bool, device=counts.device)
+    torch.gt(counts, 0, out=seen[:, :vocabulary])
+    return ((seen.view(torch.int64) * GATHER_BITS) >> 56).to(torch.uint8).view(torch.int32)
+
+
+def scored(
+    rows: torch.Tensor, tokens: torch.Tensor, top: int, sampling: Sampling | None, slots: torch.Tensor, mode: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, scores [N, 1 + top] and ranks [N] of vLLM's logprobs, by `logprobs`: of each row's token and the likeliest.
+
+    A request at temperature 0 has the scores of temperature 1, as in vLLM.
+    """
+    laws: dict[str, Any] = {}
+    if sampling is not None:
+        warm = sampling.temperature.masked_fill(sampling.temperature == 0, 1.0)
+        laws = {"sampling": sampling._replace(temperature=warm), "request_index": slots.int()}
+    found = specdec.logprobs(rows, tokens, top=top, **laws)
+    ids = torch.cat((tokens[:, None], found.top_tokens), dim=1).clamp_(min=0)
+    scores = torch.cat((found.logprob[:, None], found.top_logprobs), dim=1)
+    if mode.endswith("logits"):
+        values = rows.gather(1, ids).float()
+        if sampling is not None:
+            values /= warm[slots][:, None]
+        scores = values.masked_fill_(scores == -torch.inf, -torch.inf)
+    return ids, scores, found.rank.long()
+
+
+def _sample(
+    self: Any, logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, idx_mapping: torch.Tensor,
+    idx_mapping_np: np.ndarray, pos: torch.Tensor, input_ids: torch.Tensor, expanded_local_pos: torch.Tensor,
+    seq_lens_upper_bound_np: np.ndarray, return_logprobs: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``Sampler.sample`` by `race_sample`, with the noise, the filters and the edits of our verification by a race."""
+    if len(logits) != len(idx_mapping):
+        raise NotImplementedError(f"logits: expected a row for each of {len(idx_mapping)} requests; got {len(logits)}")
+    context = LogitsContext(
+        expanded_idx_mapping=expanded_idx_mapping, idx_mapping=idx_mapping, idx_mapping_np=idx_mapping_np,
+        expanded_local_pos=expanded_local_pos, input_ids=input_ids, pos=pos,
+        seq_lens_upper_bound_np=seq_lens_upper_bound_np,
+    )  # fmt: skip
+    wants_processed = return_logprobs and self.logprobs_mode in PROCESSED
+    law, seeds = shaped(self, logits, context, fused=not wants_processed), self.sampling_states.seeds.gpu
+    sampled = specdec.race_sample(
+        law.rows, seed=seeds, position=ours.positions(pos, idx_mapping, seeds), sampling=law.sampling, edits=law.edits,
+        request_index=idx_mapping.int(),
+    )  # fmt: skip
+    if wants_processed:
+        logits = self.apply_sampling_params(
+            logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+            seq_lens_upper_bound_np,
+        )  # fmt: skip
+    return sampled.clamp_(min=0), logits
+
+
+def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``sample_draft`` by `race_sample`, with the noise that decides the same position in our verification."""
+
+    def sample_draft(
+        self: Any, hidden_states: torch.Tensor, sample_src_positions: torch.Tensor, idx_mapping: torch.Tensor,
+        temperature: torch.Tensor, seeds: torch.Tensor, draft_step: torch.Tensor, draft_logits: torch.Tensor | None,
+        spec_step_idx: int = 0, num_steps: int = 1,
+    ) -> torch.Tensor:  # fmt: skip
+        if draft_logits is None and self.use_local_argmax_reduction:  # there are no whole rows to race in
+            return original(
+                self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
+                spec_step_idx, num_steps,
+            )  # fmt: skip
+        logits = self.compute_draft_logits(hidden_states, spec_step_idx)
+        sampled = ours.drawn(logits, idx_mapping, temperature, seeds, sample_src_positions)
+        self._maybe_predict_acceptance(logits, idx_mapping, draft_step)
+        return sampled
+
+    return sample_draft

@@ -1,0 +1,296 @@
+"""llama.cpp, by llama-cpp-python, under our generator. Seen: llama-cpp-python 0.3.36.
+
+- `generate` writes texts by any of our methods, with one or two models in GGUF. It takes the place of
+  ``Llama.generate`` and ``Llama(draft_model=...)``, which verify a draft by sampling afresh and comparing.
+- `LlamaModel` and `LlamaDrafter` are a model and a drafter for `specdec_kernels.generate`.
+- `LlamaDraft` and `RaceProcessor` bring the race into llama-cpp-python's own loop.
+- `write_gguf` writes the embedded pair as GGUF.
+
+Nothing is replaced in llama.cpp, so there is nothing to install. For C++ see ``examples/llamacpp_sampler.cpp``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.generate.drafters import ModelDrafter
+
+if TYPE_CHECKING:
+    from llama_cpp import Llama
+
+    from specdec_kernels.engines._llamacpp import Context, LlamaReader
+    from specdec_kernels.generate import Drafter, Generation
+
+__all__ = ["LlamaDraft", "LlamaDrafter", "LlamaModel", "RaceProcessor", "generate", "write_gguf"]
+
+
+class LlamaModel:
+    """A Llama as our loop reads it: in contexts of its own, so that what the Llama itself holds stays as it is.
+
+    They take the Llama's settings (threads, batch sizes, types of the cache, flash attention, RoPE) and share its
+    weights. A context has room for the texts of a call, and is used again by the next call that fits. The Llama's own
+    one is not used: make it small (``Llama(..., n_ctx=32)``), and give `n_ctx` here, where memory is short. The Llama
+    must stay open.
+
+    Parameters
+    ----------
+    llama : Llama
+        The model.
+    n_ctx : int, optional
+        The longest text, in tokens; default: the Llama's.
+    name : str
+        What errors call it.
+
+    Raises
+    ------
+    NotImplementedError
+        By name: models with an encoder, with a recurrent memory, which cannot take back what was rejected, or of
+        diffusion; LoRA adapters, which belong to the Llama's own context.
+    """
+
+    device = torch.device("cpu")  # where the logits are, wherever the layers are
+    shard = None  # its rows are whole
+
+    def __init__(self, llama: Llama, *, n_ctx: int | None = None, name: str = "model") -> None:
+        lib = importlib.import_module("llama_cpp")
+        self.llama, self.name, self.max_length = llama, name, n_ctx or llama.n_ctx()
+        for kind, found in (("encoder", "has_encoder"), ("recurrent memory", "is_recurrent"),
+                            ("recurrent memory", "is_hybrid"), ("diffusion", "is_diffusion")):  # fmt: skip
+            if getattr(lib, f"llama_model_{found}")(llama.model):
+                raise NotImplementedError(f"{name}: expected a decoder with attention; got a model with {kind}")
+        if llama.lora_path:
+            raise NotImplementedError(f"{name}: expected no lora_path; got {llama.lora_path}")
+        self.vocab = lib.llama_model_get_vocab(llama.model)
+        self.config = SimpleNamespace(vocab_size=llama.n_vocab())
+        self.tokens_read = llama.n_vocab()
+        self.tokenizer = None if lib.llama_vocab_type(self.vocab) == lib.LLAMA_VOCAB_TYPE_NONE else _Text(llama)
+        self.spare: list[Context] = []
+
+    @functools.cached_property
+    def eos_token_ids(self) -> set[int]:
+        """The tokens that end a generation (``llama_vocab_is_eog``)."""
+        ends = importlib.import_module("llama_cpp").llama_vocab_is_eog
+        return {token for token in range(self.tokens_read) if self.tokenizer and ends(self.vocab, token)}
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, with the BOS that the model is configured to have."""
+        if self.tokenizer is None:
+            raise ValueError(f"expected token ids for {self.name}, which has no tokenizer; got a text")
+        return self.llama.tokenize(text.encode())
+
+    def text_of(self, token: int) -> str:
+        """The text of one token; its number without a tokenizer."""
+        return str(token) if self.tokenizer is None else self.tokenizer.decode([token])
+
+    def reader(self, batch: int, capacity: int, keeps: bool = False) -> LlamaReader:
+        """What reads a batch of texts of at most `capacity` tokens; with `keeps` its logits outlast the next read."""
+        return importlib.import_module("specdec_kernels.engines._llamacpp").LlamaReader(self, batch, capacity, keeps)
+
+    def context(self, tokens: int, sequences: int) -> Context:
+        """One that is spare and large enough, else a new one."""
+        spare = self.spare.pop() if self.spare else None
+        if spare is not None and spare.tokens >= tokens and spare.sequences >= sequences:
+            return spare
+        del spare  # before the new one takes memory
+        return importlib.import_module("specdec_kernels.engines._llamacpp").Context(self.llama, tokens, sequences)
+
+    def check_readable(self) -> None:
+        """Does nothing: what cannot be read was refused."""
+
+
+class _Text:
+    """A tokenizer's way back to text, without special tokens. Each token's bytes are asked for once."""
+
+    def __init__(self, llama: Llama) -> None:
+        self.piece = functools.cache(lambda token: llama.detokenize([token]))
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+
+class LlamaDrafter(ModelDrafter):
+    """Drafts chains and trees by sampling from a Llama: a `ModelDrafter` of `specdec_kernels.generate`.
+
+    Parameters
+    ----------
+    draft : Llama or LlamaModel
+        With the target's tokens. Where its vocabulary is the smaller one, the others are never drafted.
+    """
+
+    def __init__(self, draft: Llama | LlamaModel) -> None:
+        super().__init__(_model(draft, "draft"))
+
+    def start(self, batch: int, capacity: int, vocabulary: int) -> None:
+        # A drafter gives the laws of all its tokens at once, llama.cpp keeps those of the last read.
+        self.reader, self.vocabulary = self.language_model.reader(batch, capacity, keeps=True), vocabulary
+
+
+def _model(llama: Llama | LlamaModel, name: str) -> LlamaModel:
+    return llama if isinstance(llama, LlamaModel) else LlamaModel(llama, name=name)
+
+
+def generate(
+    prompts: Sequence[str | Sequence[int]],
+    target: Llama | LlamaModel,
+    draft: Llama | LlamaModel | Drafter | None = None,
+    **options: Any,
+) -> list[Generation]:
+    """Write on from every prompt: `specdec_kernels.generate.generate`, with models of llama.cpp.
+
+    It takes the place of ``Llama.generate`` and of ``Llama(draft_model=...)``. Those draw every token from the target
+    anew and accept a draft that happens to be the same: with probability p of the draft, however well it was drawn.
+    Here "rejection" accepts with ``min(1, p / q)``, and in "race" target and draft draw with the same noise.
+
+    - **Law.** That of the target, in every method. "race" writes the text of "plain" with the same seed, whatever the
+      draft, if llama.cpp gives the same logits however many tokens it reads at once.
+    - **Filters.** ``sampling=Sampling.llamacpp(temperature, top_k, top_p, min_p)`` has the order of llama.cpp's default
+      chain, and its ties but for those that its sort leaves open.
+    - **Logits** are read where llama.cpp has them. Only those of drafts are copied.
+    - **Seeds**: the tokens are others than those of llama.cpp's ``dist`` with the same number.
+
+    Parameters
+    ----------
+    prompts : list of str or of list of int
+        Texts, or lists of token ids: a batch of any size.
+    target : Llama or LlamaModel
+        Its law the output has. Make a LlamaModel once to use its contexts again.
+    draft : Llama, LlamaModel or Drafter, optional
+        A model that drafts, or for instance an ``NgramDrafter()``, which looks up. Method "plain" does not use it.
+    **options : optional
+        ``method``, ``k``, ``tree``, ``policy``, ``draft_prob``, ``sampling``, ``edits``, ``logprobs``, ``seed``,
+        ``max_new_tokens``, ``stop`` and all others of `specdec_kernels.generate.generate`.
+
+    Returns
+    -------
+    list of Generation
+        In the order of the prompts.
+
+    Raises
+    ------
+    NotImplementedError
+        By name: models with an encoder, with a recurrent memory or of diffusion; LoRA adapters.
+    ValueError
+        A draft whose tokens are others than the target's; more than 256 texts times leaves of a tree; more rows a call
+        than the target's ``n_batch``; all that `specdec_kernels.generate.generate` raises.
+    RuntimeError
+        llama.cpp cannot decode.
+    """
+    from specdec_kernels.generate import Drafter
+    from specdec_kernels.generate import generate as write
+
+    target = _model(target, "target")
+    if options.get("method") == "plain":
+        draft = None
+    if not isinstance(draft, Drafter | None):
+        draft = LlamaDrafter(draft)
+    if isinstance(draft, LlamaDrafter):
+        check_vocabularies(target, draft.language_model)
+    return write(prompts, target, draft, **options)
+
+
+def check_vocabularies(target: LlamaModel, draft: LlamaModel) -> None:
+    """Raise ValueError unless the tokens that both models have are the same."""
+    if target.tokenizer is None or draft.tokenizer is None or target.llama is draft.llama:
+        return
+    lib = importlib.import_module("llama_cpp")
+    for token in range(min(target.tokens_read, draft.tokens_read)):
+        ours, theirs = (lib.llama_vocab_get_text(model.vocab, token) for model in (target, draft))
+        if ours != theirs:
+            raise ValueError(f"draft: expected the target's tokens; token {token} is {ours!r}, got {theirs!r}")
+
+
+class LlamaDraft:
+    """Drafts for llama-cpp-python's own loop, drawn by a race: ``Llama(..., draft_model=LlamaDraft(draft))``.
+
+    A ``LlamaDraftModel`` of ``llama_cpp.llama_speculative``. That loop draws every token from the target and accepts a
+    draft that is the same. With a `RaceProcessor` of the same seed and sampling the target draws with the noise of the
+    draft, so that they are the same more often; without one a draft is accepted with its probability.
+
+    Parameters
+    ----------
+    draft : Llama or LlamaModel
+        With the target's tokens.
+    k : int
+        Drafts a round; fewer where the draft's context ends.
+    seed, sampling : optional
+        As in ``race_sample``.
+    """
+
+    def __init__(
+        self, draft: Llama | LlamaModel, k: int = 4, *, seed: int = 0, sampling: Sampling | None = None
+    ) -> None:
+        self.model, self.k, self.seed, self.sampling = _model(draft, "draft"), k, seed, sampling or Sampling()
+        self.known: list[int] = []
+
+    def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
+        """Drafts int32 after these tokens."""
+        length, most = len(input_ids), self.model.max_length
+        count = max(0, min(self.k, most - length))
+        if not self.known:
+            self.reader = self.model.reader(1, most)
+        text = torch.zeros(1, length + count, dtype=torch.int64)
+        text[0, :length] = torch.from_numpy(np.asarray(input_ids, np.int64))
+        pairs = zip(self.known, text[0, : length - 1].tolist(), strict=False)
+        self.reader.roll_back([next((at for at, (old, new) in enumerate(pairs) if old != new), length - 1)])
+        for end in range(length, length + count):
+            logits = self.reader.read(text, [end], rows=1)[0, 0]
+            text[0, end] = specdec.race_sample(logits, seed=self.seed, position=end, sampling=self.sampling)
+        self.known = text[0].tolist()
+        return text[0, length:].numpy().astype(np.intc)
+
+
+class RaceProcessor:
+    """A logits processor that has llama-cpp-python's own loop draw by our race.
+
+    ``llama.generate(tokens, logits_processor=LogitsProcessorList([RaceProcessor(seed=1)]), temp=0.0)``. It leaves one
+    token in each row, that which the race draws: the text is that of `generate` with method "plain" and the same seed.
+    Samplers that follow have nothing left to choose; ``temp=0.0`` makes them cheap. That loop tells a processor neither
+    which row of a round it is given nor when a text begins: use one for each generation.
+
+    Parameters
+    ----------
+    seed, sampling : optional
+        As in ``race_sample``; filters are ours, so switch off those of the loop.
+    """
+
+    def __init__(self, *, seed: int = 0, sampling: Sampling | None = None) -> None:
+        self.seed, self.sampling = seed, sampling or Sampling()
+        self.position: int | None = None
+
+    def __call__(self, input_ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Scores [V] with -inf for all tokens but one."""
+        self.position = len(input_ids) if self.position is None else self.position + 1
+        row = torch.from_numpy(np.ascontiguousarray(scores, np.float32))
+        token = specdec.race_sample(row, seed=self.seed, position=self.position, sampling=self.sampling)
+        alone = np.full(len(scores), -np.inf, np.float32)
+        alone[int(token)] = 0.0
+        return alone
+
+
+def write_gguf(name: str, path: str | Path) -> Path:
+    """Write a model of the embedded pair as GGUF, in float32. It needs the package ``gguf``.
+
+    Parameters
+    ----------
+    name : {"embedded:target", "embedded:draft"}
+        Which one.
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    importlib.import_module("specdec_kernels.engines._gguf").write(name, Path(path))
+    return Path(path)

@@ -1,0 +1,533 @@
+"""SGLang's verification of drafts on our ops. Seen: SGLang 0.5.23, sglang-kernel 0.4.10.
+
+The functions have the names, arguments and in-place outputs of its kernels, and run on any device that a backend of
+ours has; SGLang need not be there. Links may be spelt ``retrive_*`` or ``retrieve_*``. `register` is the plug-in: with
+``SPECDEC_SGLANG=rejection``, ``race`` or ``block`` in the environment SGLang's EAGLE and n-gram workers verify by our
+ops, and there is a sampler for steps without drafts, ``--sampling-backend specdec``. Without it nothing changes.
+
+What the functions share:
+
+- **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
+  int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
+- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. A node that is
+  linked twice has one parent; one below itself, or below none, is in no tree. No other request is ever read.
+- **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
+- **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are the seed of our noise:
+  the law is kept, the same coins give the same token, and it is another one than SGLang draws.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import NamedTuple
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels.engines._noise import SPREAD
+
+__all__ = [
+    "build_tree_kernel_efficient",
+    "chain_speculative_sampling_triton",
+    "register",
+    "tree_speculative_sampling_target_only",
+    "verify_tree_greedy",
+]
+
+METHODS = ("rejection", "race", "block")
+FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
+NEXT_TO_NOTHING = 2.0**-100  # a weight that wins where all others are 0, and else never
+
+
+class Links(NamedTuple):
+    """Trees by parent. int64 [B, N] each; -1 for the root and for nodes that are in no tree."""
+
+    parents: torch.Tensor
+    ranks: torch.Tensor
+
+
+def links_of(first_child: torch.Tensor, next_sibling: torch.Tensor, tree_valid: torch.Tensor | None = None) -> Links:
+    """Parent and place among its siblings of each node, from links int64 or int32 [B, N].
+
+    Each node first points to its elder sibling; then pointers are doubled, so that log2(N) steps reach the eldest.
+    Nothing waits for the device. Cycles end, and their nodes are in no tree.
+    """
+    batch, nodes = first_child.shape
+    index = torch.arange(nodes, device=first_child.device).expand(batch, nodes)
+    # One column more for links that lead nowhere.
+    elder, parents = (_inverse(links, index) for links in (next_sibling, first_child))
+    eldest = elder < 0
+    jump = torch.where(eldest, index, elder)
+    ranks = (~eldest).long()
+    for _ in range(max(nodes - 1, 1).bit_length()):
+        ranks, jump = ranks + ranks.gather(1, jump), jump.gather(1, jump)
+    ended = eldest.gather(1, jump)
+    parents = parents.gather(1, jump).masked_fill_(~ended | (index == 0), -1)
+    # Whose ancestors do not end at the root is in no tree.
+    above = parents.clamp(min=0)
+    lost = (parents < 0) & (index > 0)
+    for _ in range(max(nodes - 1, 1).bit_length()):
+        lost, above = lost | lost.gather(1, above), above.gather(1, above)
+    lost |= above != 0
+    if tree_valid is not None:
+        lost |= ~tree_valid[:, None]
+    return Links(parents.masked_fill_(lost, -1), ranks)
+
+
+def _inverse(links: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Which node links to each, the one of the highest index; -1 for none."""
+    batch, nodes = links.shape
+    inside = (links > 0) & (links < nodes)  # nothing leads to the root
+    found = torch.full((batch, nodes + 1), -1, dtype=torch.int64, device=links.device)
+    return found.scatter_reduce_(1, torch.where(inside, links.long(), nodes), index, "amax")[:, :nodes]
+
+
+def tree_speculative_sampling_target_only(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor | None = None,
+    retrive_next_token: torch.Tensor | None = None,
+    retrive_next_sibling: torch.Tensor | None = None,
+    uniform_samples: torch.Tensor | None = None,
+    uniform_samples_for_final_sampling: torch.Tensor | None = None,
+    target_probs: torch.Tensor | None = None,
+    draft_probs: torch.Tensor | None = None,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    deterministic: bool = True,
+    *,
+    retrieve_index: torch.Tensor | None = None,
+    retrieve_next_token: torch.Tensor | None = None,
+    retrieve_next_sibling: torch.Tensor | None = None,
+    tree_valid: torch.Tensor | None = None,
+) -> None:
+    """Verify trees of drafts that were not sampled: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
+
+    Below each node one coin u decides among its children in link order: child m is accepted iff ``p(x_m) > 0`` and
+    ``u < (p(x_1) + ... + p(x_m)) / threshold_acc``, or ``p(x_m) >= threshold_single``. If none is, a token is drawn
+    from p without them. At thresholds of 1 the law of the output is exactly the target's; below 1 it is not, for more
+    drafts are accepted than may be.
+
+    A sibling with the token of an elder one is skipped, where SGLang counts its probability again. A residual without
+    mass gives a token of positive probability, where SGLang gives V - 1.
+
+    Parameters
+    ----------
+    predicts, accept_index, accept_token_num : Tensor
+        Outputs, see the module.
+    candidates : Tensor
+        int64 or int32 [B, N]: the nodes' tokens; that of node 0, the root, is not looked at.
+    retrive_index, retrive_next_token, retrive_next_sibling : Tensor
+        int64 [B, N]: where a node stands in the flat batch; its first child; its next sibling; -1 for none.
+    uniform_samples, uniform_samples_for_final_sampling : Tensor
+        float32 [B, N] in [0, 1), one coin for each node's children; [B].
+    target_probs : Tensor
+        float32 [B, N, V].
+    draft_probs : Tensor, optional
+        SGLang's scratch memory: not looked at, and left as it is.
+    threshold_single, threshold_acc : float
+        In [0, 1].
+    deterministic : bool
+        Makes no difference.
+    tree_valid : Tensor, optional
+        See the module.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> predicts, path, num = torch.zeros(2).int(), torch.full((1, 2), -1).int(), torch.zeros(1).int()
+    >>> rows, leaf = torch.tensor([[[0.5, 0.5], [1.0, 0.0]]]), torch.tensor([[1, -1]])
+    >>> tree_speculative_sampling_target_only(
+    ...     predicts, path, num, torch.tensor([[9, 1]]), torch.tensor([[0, 1]]), leaf, leaf * 0 - 1,
+    ...     torch.tensor([[0.4, 0.4]]), torch.tensor([0.1]), rows,
+    ... )
+    >>> predicts.tolist(), path.tolist(), num.tolist()
+    ([1, 0], [[0, 1]], [1])
+    """
+    index, first, sibling = _spelt(
+        (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
+        (retrive_next_sibling, retrieve_next_sibling),
+    )  # fmt: skip
+    _check_outputs(predicts, accept_index, accept_token_num, candidates)
+    for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
+    links, tokens = links_of(first, sibling, tree_valid), candidates.long()
+    vocabulary = target_probs.shape[-1]
+    inside = (tokens >= 0) & (tokens < vocabulary)
+    known, above = tokens.clamp(0, vocabulary - 1), links.parents.clamp(min=0)
+    request = torch.arange(len(tokens), device=tokens.device)
+    elder, same = _elders(links), known[:, :, None] == known[:, None]
+    fresh = inside & (links.parents >= 0) & ~(elder & same & inside[:, None]).any(2)
+    p = target_probs[request[:, None], above, known] * fresh
+    before = p + (elder * p[:, None]).sum(2)
+    coins = uniform_samples.gather(1, above)
+    accepted = (p > 0) & ((coins * max(threshold_acc, 1e-9) < before) | (p >= threshold_single))
+    path = _walk(links, elder, accepted, accept_index.shape[1])
+
+    num = (path >= 0).sum(1) - 1
+    last = path.gather(1, num[:, None])
+    rows = target_probs[request, last.squeeze(1)]
+    # A path of full width tries no children of its last node.
+    tried = inside & (links.parents == last) & (num < accept_index.shape[1] - 1)[:, None]
+    weights = torch.where(tried, NEXT_TO_NOTHING, 1.0)
+    rows = rows.scatter_reduce_(1, known, weights, "prod")
+    drawn = specdec.race_sample(
+        rows, space="probs", seed=_seed(uniform_samples, uniform_samples_for_final_sampling), position=num
+    )
+    _write(predicts, accept_index, accept_token_num, index, path, known, num, drawn)
+
+
+def verify_tree_greedy(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor | None = None,
+    retrive_next_token: torch.Tensor | None = None,
+    retrive_next_sibling: torch.Tensor | None = None,
+    target_predict: torch.Tensor | None = None,
+    *,
+    retrieve_index: torch.Tensor | None = None,
+    retrieve_next_token: torch.Tensor | None = None,
+    retrieve_next_sibling: torch.Tensor | None = None,
+    tree_valid: torch.Tensor | None = None,
+) -> None:
+    """Walk trees by given tokens of the target: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
+
+    Parameters
+    ----------
+    predicts, accept_index, accept_token_num, tree_valid : Tensor
+        See the module.
+    candidates, retrive_index, retrive_next_token, retrive_next_sibling : Tensor
+        As in `tree_speculative_sampling_target_only`.
+    target_predict : Tensor
+        int64 or int32 [B, N]: the token after each node.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> predicts, path, num = torch.zeros(2).int(), torch.full((1, 2), -1).int(), torch.zeros(1).int()
+    >>> child, none = torch.tensor([[1, -1]]), torch.tensor([[-1, -1]])
+    >>> tokens, wanted = torch.tensor([[9, 1]]), torch.tensor([[1, 5]])
+    >>> verify_tree_greedy(predicts, path, num, tokens, torch.tensor([[0, 1]]), child, none, wanted)
+    >>> predicts.tolist(), path.tolist(), num.tolist()
+    ([1, 5], [[0, 1]], [1])
+    """
+    index, first, sibling = _spelt(
+        (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
+        (retrive_next_sibling, retrieve_next_sibling),
+    )  # fmt: skip
+    _check_outputs(predicts, accept_index, accept_token_num, candidates)
+    links, tokens, wanted = links_of(first, sibling, tree_valid), candidates.long(), target_predict.long()
+    accepted = (links.parents >= 0) & (tokens == wanted.gather(1, links.parents.clamp(min=0)))
+    path = _walk(links, _elders(links), accepted, accept_index.shape[1])
+    num = (path >= 0).sum(1) - 1
+    drawn = wanted.gather(1, path.gather(1, num[:, None])).squeeze(1)
+    _write(predicts, accept_index, accept_token_num, index, path, tokens, num, drawn)
+
+
+def chain_speculative_sampling_triton(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor | None = None,
+    retrive_next_token: torch.Tensor | None = None,
+    retrive_next_sibling: torch.Tensor | None = None,
+    uniform_samples: torch.Tensor | None = None,
+    uniform_samples_for_final_sampling: torch.Tensor | None = None,
+    target_probs: torch.Tensor | None = None,
+    draft_probs: torch.Tensor | None = None,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    deterministic: bool = True,
+    *,
+    block_verification: bool = False,
+    retrieve_index: torch.Tensor | None = None,
+    retrieve_next_token: torch.Tensor | None = None,
+    retrieve_next_sibling: torch.Tensor | None = None,
+) -> None:
+    """Verify chains of sampled drafts: the function of this name in ``sglang.kernels.ops``, by `verify_chain`.
+
+    Node i + 1 is the child of node i, whatever the links say; thresholds are not looked at, as there. q may be more
+    than 1 by rounding; SGLang then rejects a draft that is certain. All coins are bits of the seed of our noise.
+
+    Parameters
+    ----------
+    predicts, accept_index, accept_token_num : Tensor
+        Outputs, see the module. ``accept_index`` may be narrower than the chain; what is beyond it is not tried.
+    candidates : Tensor
+        int64 or int32 [B, K + 1], the root first.
+    retrive_index : Tensor
+        int64 [B, K + 1].
+    uniform_samples, uniform_samples_for_final_sampling : Tensor
+        float32 [B, K or more]; [B].
+    target_probs, draft_probs : Tensor
+        float32, bfloat16 or float16 [B, K + 1, V]; [B, K or more, V].
+    block_verification : bool
+        ``method="block"`` of `verify_chain`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> predicts, path, num = torch.zeros(2).int(), torch.full((1, 2), -1).int(), torch.zeros(1).int()
+    >>> p, q = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]), torch.tensor([[[0.5, 0.5]]])
+    >>> chain_speculative_sampling_triton(
+    ...     predicts, path, num, torch.tensor([[9, 1]]), torch.tensor([[0, 1]]), None, None,
+    ...     torch.tensor([[0.4]]), torch.tensor([0.1]), p, q,
+    ... )
+    >>> predicts.tolist(), path.tolist(), num.tolist()
+    ([1, 0], [[0, 1]], [1])
+    """
+    (index,) = _spelt((retrive_index, retrieve_index))
+    _check_outputs(predicts, accept_index, accept_token_num, candidates)
+    width = min(candidates.shape[1], accept_index.shape[1])
+    verdict = specdec.verify_chain(
+        candidates[:, 1:width], target_probs[:, :width], draft_probs[:, : width - 1], space="probs",
+        method="block" if block_verification else "rejection",
+        seed=_seed(uniform_samples, uniform_samples_for_final_sampling), position=0,
+    )  # fmt: skip
+    write_chain(predicts, accept_index, accept_token_num, index, verdict)
+
+
+def build_tree_kernel_efficient(
+    parent_list: torch.Tensor,
+    selected_index: torch.Tensor,
+    verified_seq_len: torch.Tensor,
+    tree_mask: torch.Tensor,
+    positions: torch.Tensor,
+    retrive_index: torch.Tensor | None = None,
+    retrive_next_token: torch.Tensor | None = None,
+    retrive_next_sibling: torch.Tensor | None = None,
+    topk: int = 1,
+    depth: int = 1,
+    draft_token_num: int = 1,
+    tree_mask_mode: int = FULL_MASK,
+    *,
+    retrieve_index: torch.Tensor | None = None,
+    retrieve_next_token: torch.Tensor | None = None,
+    retrieve_next_sibling: torch.Tensor | None = None,
+) -> None:
+    """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name.
+
+    A node whose parent was not selected (of scores with NaN) is in no tree, and attends to itself alone; SGLang's walk
+    then leaves its arrays.
+
+    Parameters
+    ----------
+    parent_list : Tensor
+        int64 [B, topk (depth - 1) + 1]: for each group of topk candidates the number of the one they follow.
+    selected_index : Tensor
+        int64 [B, N - 1]: the numbers of the candidates that are nodes 1 to N - 1.
+    verified_seq_len : Tensor
+        int64 or int32 [B]: tokens before the root.
+    tree_mask : Tensor
+        One dimension, written from its beginning. FULL_MASK (0): bool or uint8, N rows of ``verified_seq_len[b] + N``
+        for each request, of which the last N columns are written. QLEN_ONLY (1): [B N N]. QLEN_ONLY_BITPACKING (2):
+        little-endian bits in 1, 2 or 4 bytes a node, for up to 8, 16 or 32 nodes.
+    positions : Tensor
+        int64 [B N].
+    retrive_index, retrive_next_token, retrive_next_sibling : Tensor
+        int64 [B, N], overwritten.
+    topk, depth, draft_token_num, tree_mask_mode : int
+        ``draft_token_num`` is N.
+
+    Raises
+    ------
+    ValueError
+        A mode that is none of these, more than 32 nodes with bits, a mask that is too short where that can be seen.
+
+    Examples
+    --------
+    >>> mask, positions, links = torch.zeros(9).bool(), torch.zeros(3).long(), torch.full((3, 1, 3), -1)
+    >>> build_tree_kernel_efficient(
+    ...     torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 2]]), torch.tensor([5]), mask, positions, *links, 2, 2, 3, 1
+    ... )
+    >>> positions.tolist(), links[1].tolist(), mask.view(3, 3).int().tolist()
+    ([5, 6, 7], [[1, 2, -1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    """
+    index, first, sibling = _spelt(
+        (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
+        (retrive_next_sibling, retrieve_next_sibling),
+    )  # fmt: skip
+    batch, nodes, device = len(verified_seq_len), draft_token_num, selected_index.device
+    if tree_mask_mode not in (FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING):
+        raise ValueError(f"tree_mask_mode: expected 0, 1 or 2; got {tree_mask_mode}")
+    parents = _parents(parent_list, selected_index, topk, nodes)
+    before = verified_seq_len.long()
+    positions.view(batch, nodes).copy_(specdec.tree_positions(parents, prefix_len=before))
+    node = torch.arange(nodes, device=device)
+    index.copy_(torch.arange(batch * nodes, device=device).view(batch, nodes))
+    # Parents rise from left to right: of the children of a node the first has the lowest index.
+    child = parents[:, :, None] == node  # [B, child, parent]
+    first.copy_(torch.where(child.any(1), child.int().argmax(1), -1))
+    younger = (parents[:, :, None] == parents[:, None]) & (node > node[:, None]) & (parents >= 0)[:, :, None]
+    sibling.copy_(torch.where(younger.any(2), younger.int().argmax(2), -1))
+
+    if tree_mask_mode == QLEN_ONLY_BITPACKING:
+        if nodes > 32:
+            raise ValueError(f"draft_token_num: expected 32 at most with bits; got {nodes}")
+        size = 4 if nodes > 16 else 2 if nodes > 8 else 1
+        words = specdec.tree_mask(parents, layout="bits").view(torch.uint8).view(batch * nodes, 4)[:, :size]
+        _checked(tree_mask.view(torch.uint8), batch * nodes * size).view(batch * nodes, size).copy_(words)
+        return
+    mask = specdec.tree_mask(parents).to(tree_mask.dtype)
+    if tree_mask_mode == QLEN_ONLY:
+        _checked(tree_mask, mask.numel()).copy_(mask.flatten())
+        return
+    # Row i of request b ends N columns after its prefix.
+    ends = (before + nodes).mul_(nodes).cumsum(0)
+    starts = torch.nn.functional.pad(ends, (1, 0))[:-1, None] + node * (before + nodes)[:, None] + before[:, None]
+    tree_mask.index_put_(((starts[..., None] + node),), mask)
+
+
+def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int, nodes: int) -> torch.Tensor:
+    """int64 [B, N], -1 for the root and for nodes without a parent."""
+    group = selected // topk
+    if parent_list.shape[1] == 0:  # a single level
+        parent_list = parent_list.new_full((len(selected), 1), -1)
+    wanted = parent_list.gather(1, group.clamp(0, parent_list.shape[1] - 1))
+    matches = selected[:, None] == wanted[..., None]  # [B, node, candidate]
+    found = torch.where(matches.any(2), matches.int().argmax(2) + 1, -1) if nodes > 1 else wanted
+    below = torch.where(group == 0, 0, found)
+    below = torch.where(below < torch.arange(1, nodes, device=selected.device), below, -1)
+    return torch.nn.functional.pad(below, (1, 0), value=-1)
+
+
+def _checked(mask: torch.Tensor, least: int) -> torch.Tensor:
+    if mask.numel() < least:
+        raise ValueError(f"tree_mask: expected {least} entries at least; got {mask.numel()}")
+    return mask[:least]
+
+
+def write_chain(
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
+    verdict: specdec.Verdict,
+) -> None:  # fmt: skip
+    """A chain's verdict as SGLang wants it."""
+    num = verdict.num_accepted.long()
+    place = torch.arange(verdict.tokens.shape[1], device=num.device)
+    path = torch.where(place <= num[:, None], place, -1)
+    written(predicts, accept_index, accept_token_num, index, path, verdict.tokens, num)
+
+
+def written(
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
+    path: torch.Tensor, tokens: torch.Tensor, num: torch.Tensor,
+) -> None:  # fmt: skip
+    """Write a path [B, D] of nodes, -1 after the last, and the token after each of them."""
+    there, flat = path >= 0, index.gather(1, path.clamp(min=0))
+    accept_index[:, : path.shape[1]] = torch.where(there, flat, -1)
+    accept_index[:, path.shape[1] :] = -1
+    accept_token_num.copy_(num)
+    # What is not on the path writes what the root writes.
+    predicts[torch.where(there, flat, flat[:, :1])] = torch.where(there, tokens, tokens[:, :1]).to(predicts.dtype)
+
+
+def _write(
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
+    path: torch.Tensor, node_tokens: torch.Tensor, num: torch.Tensor, drawn: torch.Tensor,
+) -> None:  # fmt: skip
+    """Write a path, whose next nodes' tokens follow its nodes, and a token drawn at its end."""
+    following = torch.nn.functional.pad(path[:, 1:], (0, 1)).clamp(min=0)
+    tokens = node_tokens.gather(1, following).scatter_(1, num[:, None], drawn[:, None])
+    written(predicts, accept_index, accept_token_num, index, path, tokens, num)
+
+
+def _elders(links: Links) -> torch.Tensor:
+    """bool [B, N, N]: whether the second is an elder sibling of the first."""
+    siblings = links.parents[:, :, None] == links.parents[:, None]
+    return siblings & (links.ranks[:, :, None] > links.ranks[:, None])
+
+
+def _walk(links: Links, elder: torch.Tensor, accepted: torch.Tensor, width: int) -> torch.Tensor:
+    """int64 [B, width]: the path, each node the first of its siblings that is accepted; -1 after the last."""
+    batch, nodes = accepted.shape
+    chosen = accepted & ~(elder & accepted[:, None]).any(2)
+    index = torch.arange(nodes, device=accepted.device).expand(batch, nodes)
+    # From each node to the child that is chosen, or to the last column, which leads to itself.
+    below = torch.full((batch, nodes + 1), nodes, device=accepted.device)
+    below.scatter_(1, torch.where(chosen, links.parents, nodes), torch.where(chosen, index, nodes))
+    path = torch.zeros(batch, width, dtype=torch.int64, device=accepted.device)
+    for step in range(1, width):
+        path[:, step] = below.gather(1, path[:, step - 1 : step]).squeeze(1)
+    return path.masked_fill_(path == nodes, -1)
+
+
+def _seed(coins: torch.Tensor, final: torch.Tensor) -> torch.Tensor:
+    """int64 [B]: seeds from all of a request's coins."""
+    bits = torch.cat((coins, final[:, None]), dim=1).contiguous().view(torch.int32).long()
+    powers = torch.full((bits.shape[1],), SPREAD - 2**64, device=bits.device).cumprod(0)
+    return (bits * powers).sum(1)
+
+
+def _spelt(*pairs: tuple[torch.Tensor | None, torch.Tensor | None]) -> list[torch.Tensor]:
+    """Of each pair of spellings the one that was given."""
+    found = [one if other is None else other for one, other in pairs]
+    names = ("retrive_index", "retrive_next_token", "retrive_next_sibling")
+    for name, x in zip(names, found, strict=False):
+        if x is None:
+            raise TypeError(f"{name}: expected a tensor of int64 [B, N]; got None")
+    return found
+
+
+def _check_outputs(
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor
+) -> None:
+    """They are written in place, so what would be a copy is refused."""
+    batch, nodes = candidates.shape
+    for name, x, shape in (
+        ("predicts", predicts, (batch * nodes,)),
+        ("accept_index", accept_index, (batch, accept_index.shape[-1])),
+        ("accept_token_num", accept_token_num, (batch,)),
+    ):
+        if x.dtype != torch.int32 or x.shape != shape or 0 in shape[1:]:
+            raise ValueError(f"{name}: expected int32 {list(shape)}; got {x.dtype} {list(x.shape)}")
+
+
+def method_of() -> str | None:
+    """The method that the environment asks for; None if it does not."""
+    method = os.environ.get("SPECDEC_SGLANG")
+    if method and method not in METHODS:
+        raise ValueError(f"SPECDEC_SGLANG: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
+    return method or None
+
+
+def register() -> None:
+    """What SGLang calls, in each of its processes, as the plug-in ``specdec`` of the group ``sglang.srt.plugins``.
+
+    With ``SPECDEC_SGLANG`` it replaces ``sglang.srt.speculative.eagle_utils.eagle_sample`` by SGLang's own registry of
+    hooks, and registers the sampling backend "specdec". Without, it does nothing.
+
+    Raises
+    ------
+    ValueError
+        If ``SPECDEC_SGLANG`` is none of "rejection", "race", "block".
+    ImportError
+        Without SGLang.
+    """
+    if method_of() is None:
+        return
+    parts = importlib.import_module("specdec_kernels.engines._sglang")
+    hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
+    hooks.HookRegistry.register(
+        "sglang.srt.speculative.eagle_utils.eagle_sample", parts.eagle_sample, hooks.HookType.REPLACE
+    )
+    sampler = importlib.import_module("sglang.srt.layers.sampler")
+    sampler.register_sampler_backend("specdec", parts.sampler)

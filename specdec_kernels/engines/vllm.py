@@ -1,0 +1,402 @@
+"""vLLM's samplers on our ops, for its V2 runner. Seen: vLLM 0.33.0.
+
+The functions have the names and signatures of vLLM's and run on any device that a backend of ours has; vLLM need not be
+there. `register` is the plug-in: with ``SPECDEC_VLLM=rejection``, ``race`` or ``block`` in the environment, or
+``additional_config={"specdec": "race"}``, vLLM verifies by our ops. Without either it changes nothing.
+
+What all of them change:
+
+- **Noise.** Request seeds are vLLM's, positions are its positions + 1: those of the tokens that are decided, not of the
+  input tokens. The tokens are others than vLLM draws from the same seeds.
+- **use_fp64** is taken and makes no difference.
+- **Refused by name** (``NotImplementedError``): FLy, synthetic acceptance rates, watermarks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import Any
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Edits, Sampling
+from specdec_kernels.engines._replace import Replacements
+
+__all__ = [
+    "apply_top_k_top_p",
+    "gumbel_sample",
+    "install",
+    "register",
+    "rejection_sample",
+    "uninstall",
+]
+
+METHODS = ("rejection", "race", "block")
+
+
+def rejection_sample(
+    target_logits: torch.Tensor,
+    draft_logits: torch.Tensor | None,
+    draft_sampled: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    pos: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    expanded_idx_mapping: torch.Tensor,
+    expanded_local_pos: torch.Tensor,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    num_speculative_steps: int,
+    synthetic_conditional_rates: torch.Tensor | None = None,
+    use_fp64: bool = False,
+    use_block_verification: bool = False,
+    contexts: torch.Tensor | None = None,
+    watermarking: torch.Tensor | None = None,
+    watermarking_skip_mask: torch.Tensor | None = None,
+    watermark_key: int | None = None,
+    fly_window_size: int = 0,
+    fly_entropy_threshold: float = 0.3,
+    fly_entropy_top_k: int = 3,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Verify chains: ``vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample``, by `verify_chain`.
+
+    The law is that of vLLM. A draft of -1 ends the drafts of its request, and the token comes from the target as it is.
+
+    Parameters
+    ----------
+    target_logits : Tensor
+        [num_logits, V], float32, bfloat16 or float16, processed: temperature and filters are in. A request has a row
+        for each draft and one more. With ``B (K + 1)`` rows or ``B`` rows all requests have the same number; otherwise
+        rows are copied if there are draft logits.
+    draft_logits : Tensor, optional
+        [slots, K, V'], before the temperature. None: drafts count as certain (argmax, n-grams). Tokens that only one of
+        the models knows are left out, as in vLLM.
+    draft_sampled : Tensor
+        int32 or int64 [num_logits]: row start + i + 1 holds the draft that row start + i verifies.
+    cu_num_logits : Tensor
+        int32 [B + 1] from 0.
+    pos : Tensor
+        int64 [num_logits]: the position of each row's input token.
+    idx_mapping : Tensor
+        int32 or int64 [B]: the slot of each request.
+    expanded_idx_mapping, expanded_local_pos : Tensor
+        [num_logits]: the slot of each row; its place among the rows of its request.
+    temperature, seed : Tensor
+        float32 and int64 [slots]. At temperature 0 the argmax decides.
+    num_speculative_steps : int
+        K.
+    use_block_verification : bool
+        ``method="block"`` of `verify_chain`.
+    use_fp64, synthetic_conditional_rates, contexts, watermarking, watermarking_skip_mask, watermark_key : optional
+        See the module.
+    fly_window_size, fly_entropy_threshold, fly_entropy_top_k : optional
+        See the module.
+
+    Returns
+    -------
+    tuple of Tensor
+        Tokens int64 [B, K + 1], -1 after the last (vLLM leaves them as they are in memory); how many, int32 [B].
+
+    Raises
+    ------
+    NotImplementedError
+        Synthetic rates, watermarks, FLy.
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[0.0, 9.0], [9.0, 0.0]])  # one request in slot 0, one draft
+    >>> rows, slots = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int32)
+    >>> drafts, ends, greedy, seed = rows, torch.tensor([0, 2], dtype=torch.int32), torch.zeros(1), torch.tensor([7])
+    >>> rejection_sample(logits, None, drafts, ends, rows + 5, slots[:1], slots, rows, greedy, seed, 1)
+    (tensor([[1, 0]]), tensor([2], dtype=torch.int32))
+    """
+    refuse(
+        synthetic_conditional_rates=synthetic_conditional_rates is not None,
+        watermarking=contexts is not None or watermarking is not None or watermark_key is not None,
+        fly_window_size=fly_window_size > 0,
+    )
+    if draft_logits is not None:
+        known = min(target_logits.shape[-1], draft_logits.shape[-1])
+        target_logits, draft_logits = target_logits[:, :known], draft_logits[..., :known]
+    per_request = target_logits.shape[0] // max(len(idx_mapping), 1)
+    even = target_logits.shape[0] == len(idx_mapping) * per_request and per_request in (1, num_speculative_steps + 1)
+    return verify(
+        target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, expanded_local_pos,
+        num_speculative_steps, per_request if even else None, seed=seed,
+        sampling=Sampling(temperature.sign()), draft_sampling=Sampling(temperature),
+        method="block" if use_block_verification else "rejection",
+    )  # fmt: skip
+
+
+def verify(
+    logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
+    pos: torch.Tensor, idx_mapping: torch.Tensor, local_pos: torch.Tensor, steps: int, per_request: int | None, *,
+    seed: torch.Tensor, sampling: Sampling, draft_sampling: Sampling, method: str, edits: Edits | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
+
+    ``per_request`` rows of each request are read where they lie. None: requests have rows of different numbers; then
+    drafts are gathered, and rows are copied if there are draft logits, whose slots stand in the way of a ragged call.
+    """
+    batch = len(idx_mapping)
+    laws: dict[str, Any] = {"sampling": sampling, "edits": edits, "method": method}
+    if draft_logits is not None and method != "race":
+        laws |= {"draft": draft_logits, "draft_sampling": draft_sampling}
+    if per_request is None and "draft" in laws:
+        rows = cu_num_logits[:-1, None] + torch.arange(steps + 1, device=logits.device)
+        outside = rows >= cu_num_logits[1:, None]
+        rows = rows.clamp_(max=max(logits.shape[0] - 1, 0))
+        drafts, first = draft_sampled[rows].masked_fill_(outside, -1)[:, 1:], pos[rows[:, 0]]
+        logits = logits[rows]
+    elif per_request is None:
+        # Rows behind the last one of the last request may hold anything; their drafts come last, and belong to nobody.
+        count = max(logits.shape[0] - batch, 0)
+        at = torch.nonzero_static(local_pos > 0, size=count, fill_value=0).squeeze(1)
+        drafts, first = draft_sampled[at], pos[cu_num_logits[:-1]]
+        before = torch.arange(batch + 1, dtype=torch.int32, device=logits.device)
+        laws |= {"cu_drafts": cu_num_logits - before, "max_drafts": steps}
+        logits = logits[: count + batch]
+    else:
+        logits = logits.view(batch, per_request, logits.shape[-1])
+        drafts, first = draft_sampled.view(batch, per_request)[:, 1:], pos[::per_request]
+        if "draft" in laws:
+            laws["draft"] = draft_logits[:, : per_request - 1]
+    width = steps if per_request is None else per_request - 1
+    if width < steps:
+        tokens = torch.full((batch, steps + 1), -1, device=logits.device)
+        numbers = torch.empty(2, batch, dtype=torch.int32, device=logits.device)
+        laws["out"] = tokens[:, : width + 1], *numbers
+    verdict = specdec.verify_chain(
+        drafts, logits, seed=seed, position=positions(first, idx_mapping, seed), request_index=idx_mapping.int(), **laws
+    )
+    return verdict.tokens if width == steps else tokens, verdict.num_accepted.add_(1)
+
+
+def positions(first: torch.Tensor, idx_mapping: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """int64, as many as `like` has: the position that each slot decides next, which is that after its input token."""
+    slots = torch.empty(len(like) + 1, dtype=torch.int64, device=like.device)
+    slots[idx_mapping] = first.long() + 1  # the last place is for rows of slot -1
+    return slots[:-1]
+
+
+def gumbel_sample(
+    logits: torch.Tensor,
+    expanded_idx_mapping: torch.Tensor,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    pos: torch.Tensor,
+    apply_temperature: bool,
+    is_drafting: bool,
+    logits_cache: torch.Tensor | None = None,
+    logits_cache_col: torch.Tensor | None = None,
+    use_fp64: bool = False,
+    logits_cache_source: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A token of each row: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by `race_sample`.
+
+    With ``is_drafting`` the noise is another than that of the target, and one of its own for each column of the cache.
+    So drafts are independent of their verification, as `rejection_sample` needs it.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [N, V], float32, bfloat16 or float16.
+    expanded_idx_mapping : Tensor
+        int32 or int64 [N]: the slot of each row. -1 is a padded row: it gives a token in range, and is cached nowhere.
+    temperature, seed : Tensor
+        float32 and int64 [slots]. At temperature 0 the argmax is taken.
+    pos : Tensor
+        int64 or int32 [N]: the position of each row's input token.
+    apply_temperature : bool
+        Divide by the temperature; otherwise the rows have it already.
+    is_drafting : bool
+        See above.
+    logits_cache : Tensor, optional
+        [slots, columns, at least V], of the type of what is written: rows before the temperature, for the verification.
+    logits_cache_col : Tensor, optional
+        int64 or int32, [] or [N].
+    logits_cache_source : Tensor, optional
+        [N, V] to be cached in place of `logits`.
+    use_fp64 : bool
+        Makes no difference.
+
+    Returns
+    -------
+    Tensor
+        int64 [N].
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> slot, seed, pos = torch.zeros(1, dtype=torch.int32), torch.tensor([7]), torch.tensor([4])
+    >>> gumbel_sample(torch.tensor([[0.0, 50.0]]), slot, torch.ones(1), seed, pos, True, False)
+    tensor([1])
+    """
+    nonce: int | torch.Tensor = 0
+    if is_drafting:
+        nonce = 1 if logits_cache_col is None else logits_cache_col.to(torch.int64) + 1
+    if logits_cache is not None:
+        source = logits if logits_cache_source is None else logits_cache_source
+        _cache(logits_cache, expanded_idx_mapping, logits_cache_col, source)
+    elif logits_cache_source is not None:
+        raise ValueError("logits_cache_source: expected None without logits_cache")
+    divisors = temperature if apply_temperature else temperature.sign()
+    return drawn(logits, expanded_idx_mapping, divisors, seed, pos, nonce)
+
+
+def drawn(
+    logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, pos: torch.Tensor,
+    nonce: int | torch.Tensor = 0,
+) -> torch.Tensor:  # fmt: skip
+    """A token of each row, int64 [N], with the noise of our verification if ``nonce`` is 0."""
+    rows = logits if logits.stride(-1) == 1 else logits.contiguous()
+    return specdec.race_sample(
+        rows, seed=seed[slots], position=pos.long() + 1, nonce=nonce, temperature=temperature[slots]
+    )
+
+
+def _cache(cache: torch.Tensor, slots: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:
+    """Write rows [N, V] to ``cache[slot, column, :V]``; those of slot -1 nowhere.
+
+    They are added as integers to what is there: a padded row adds 0, and it does not matter who writes first.
+    """
+    if columns is None:
+        raise ValueError("logits_cache_col: expected a tensor beside logits_cache; got None")
+    if rows.dtype != cache.dtype or rows.shape[-1] > cache.shape[-1]:
+        raise ValueError(
+            f"logits_cache: expected {rows.dtype} and at least {rows.shape[-1]} tokens; got {cache.dtype} and "
+            f"{cache.shape[-1]}"
+        )
+    bits = {2: torch.int16, 4: torch.int32}[cache.element_size()]
+    there = cache.view(bits)[..., : rows.shape[-1]]
+    at = slots.clamp(min=0).long(), columns.long()
+    change = (rows.view(bits) - there[at]) * (slots >= 0)[:, None]
+    there.index_put_(at, change, accumulate=True)
+
+
+def apply_top_k_top_p(
+    logits: torch.Tensor,
+    k: torch.Tensor | None,
+    p: torch.Tensor | None,
+    has_topp_only_rows: bool = True,
+) -> torch.Tensor:
+    """Logits with -inf for what filters drop: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``, by `cutoff`.
+
+    Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its fallback in torch keeps all ties.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [N, V], float32, bfloat16 or float16; written in place.
+    k : Tensor, optional
+        int32 or int64 [N]. 0, negative numbers and V or more keep all.
+    p : Tensor, optional
+        float32 [N] in [0, 1], a share of what k keeps.
+    has_topp_only_rows : bool
+        Makes no difference.
+
+    Returns
+    -------
+    Tensor
+        `logits`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> apply_top_k_top_p(torch.tensor([[1.0, 3.0, 3.0, 3.0]]), torch.tensor([2]), None)
+    tensor([[-inf, 3., 3., -inf]])
+    """
+    if k is None and p is None:
+        return logits
+    cut = specdec.cutoff(logits, sampling=Sampling.vllm(top_k=0 if k is None else k, top_p=1.0 if p is None else p))
+    least, last = cut.value[:, None], cut.last[:, None]
+    behind = torch.arange(logits.shape[-1], device=logits.device) > last
+    return logits.masked_fill_((logits < least) | (logits == least) & behind, -torch.inf)
+
+
+def refuse(**options: bool) -> None:
+    """Raise NotImplementedError, by name, for what is on."""
+    for name, on in options.items():
+        if on:
+            raise NotImplementedError(f"{name}: expected it to be off, for our ops have no such rule")
+
+
+_replacements = Replacements()
+
+
+def register() -> None:
+    """What vLLM calls, in each of its processes, as the plug-in ``specdec`` of the group ``vllm.general_plugins``.
+
+    With ``SPECDEC_VLLM`` in the environment it is `install`. Without, ``additional_config`` may still ask, so the
+    same hook is set; with a vLLM that has no such place, nothing happens then.
+
+    Raises
+    ------
+    ValueError
+        If ``SPECDEC_VLLM`` is none of "rejection", "race", "block".
+    ImportError, AttributeError, RuntimeError
+        As `install`, if ``SPECDEC_VLLM`` is set.
+    """
+    if method_of(None) is not None:
+        install()
+        return
+    try:
+        install()
+    except (ImportError, AttributeError, RuntimeError) as error:
+        logging.getLogger(__name__).info("specdec: not in this vLLM: %s", error)
+
+
+def install() -> None:
+    """Put our samplers where ``ModelState.custom_sampler`` is asked for them. Twice is once.
+
+    They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
+    class has a ``custom_sampler`` of its own keeps it.
+
+    Raises
+    ------
+    ImportError, AttributeError
+        Without vLLM, or with one that has no V2 runner.
+    RuntimeError
+        With a vLLM whose samplers have other arguments than those seen.
+    """
+    interface = importlib.import_module("vllm.v1.worker.gpu.model_states.interface")
+    original = interface.ModelState.custom_sampler
+
+    def custom_sampler(state: Any, sampler: Any) -> tuple[Any, Any] | None:
+        method = method_of(state.vllm_config.additional_config)
+        if method is None:
+            return original(state, sampler)
+        return importlib.import_module("specdec_kernels.engines._vllm").samplers(state, sampler, method)
+
+    if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
+        importlib.import_module("specdec_kernels.engines._vllm").check_version()
+    _replacements.put(interface.ModelState, "custom_sampler", custom_sampler)
+
+
+def uninstall() -> None:
+    """Put vLLM's own names back, for engines that are made later."""
+    _replacements.undo()
+
+
+def method_of(additional_config: Any) -> str | None:
+    """The method that the environment or vLLM's ``additional_config`` asks for; None if neither does."""
+    name, method = "SPECDEC_VLLM", os.environ.get("SPECDEC_VLLM")
+    if not method and isinstance(additional_config, dict):
+        name, method = "additional_config['specdec']", additional_config.get("specdec")
+    if not method:
+        return None
+    if method not in METHODS:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
+    return method

@@ -1,0 +1,133 @@
+"""The rejection sampler of vLLM's V1 runner on our ops. Seen: vLLM 0.33.0, whose default is the V2 runner (`vllm`).
+
+vLLM need not be there. Put the function in place of its own with
+``vllm.v1.sample.rejection_sampler.rejection_sample = specdec_kernels.engines.vllm_v1.rejection_sample``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.engines._noise import mixed, seed_of
+from specdec_kernels.engines.vllm import refuse
+
+__all__ = ["rejection_sample"]
+
+
+def rejection_sample(
+    draft_token_ids: torch.Tensor,
+    num_draft_tokens: Sequence[int],
+    max_spec_len: int,
+    cu_num_draft_tokens: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    target_logits: torch.Tensor,
+    bonus_token_ids: torch.Tensor,
+    sampling_metadata: Any,
+    synthetic_mode: bool = False,
+    synthetic_conditional_rates: torch.Tensor | None = None,
+    use_fp64_gumbel: bool = False,
+    fly_window_size: int | None = None,
+    fly_entropy_threshold: float | None = None,
+    fly_entropy_top_k: int = 3,
+) -> torch.Tensor:
+    """Verify chains: ``vllm.v1.sample.rejection_sampler.rejection_sample``, by `verify_chain`.
+
+    The law is the target's. There is no row for the token after the last draft, which comes with the call. So every
+    draft is decided by itself, all of them at once, and what follows a rejection is dropped.
+
+    A request with a generator gets a seed from it; its tokens do not depend on the others of the batch. The others
+    share a seed from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law.
+
+    Parameters
+    ----------
+    draft_token_ids : Tensor
+        int32 or int64 [N], N in all.
+    num_draft_tokens : list of int
+        Drafts of each request, on the host.
+    max_spec_len : int
+        The most that a request has.
+    cu_num_draft_tokens : Tensor
+        Not looked at: it says what the list says.
+    draft_probs : Tensor, optional
+        float32 [N, V]: probabilities. None: drafts count as certain.
+    target_logits : Tensor
+        float32 [N, V], temperature and filters in.
+    bonus_token_ids : Tensor
+        [B, 1]: what follows where all drafts are accepted.
+    sampling_metadata : object
+        With ``all_greedy``, ``temperature`` (float32 [B], or None if all are greedy) and ``generators``, a dict of
+        ``torch.Generator`` by request. At temperature 0 the argmax decides.
+    synthetic_mode, synthetic_conditional_rates, fly_window_size, fly_entropy_threshold, fly_entropy_top_k : optional
+        Refused if they are on.
+    use_fp64_gumbel : bool
+        Makes no difference.
+
+    Returns
+    -------
+    Tensor
+        int32 [B, max_spec_len + 1], -1 after the last token.
+
+    Raises
+    ------
+    NotImplementedError
+        Synthetic rates, FLy.
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> greedy = SimpleNamespace(all_greedy=True, temperature=None, generators={})
+    >>> rejection_sample(
+    ...     torch.tensor([1, 0]), [2], 2, torch.tensor([2]), None, torch.tensor([[0.0, 9.0], [0.0, 9.0]]),
+    ...     torch.tensor([[0]]), greedy,
+    ... )
+    tensor([[ 1,  1, -1]], dtype=torch.int32)
+    """
+    refuse(synthetic_mode=synthetic_mode, fly_window_size=fly_window_size is not None)
+    batch, total, device = len(num_draft_tokens), len(draft_token_ids), target_logits.device
+    counts = np.asarray(num_draft_tokens, dtype=np.int64)
+    if counts.sum() != total or target_logits.shape[0] != total or (batch and counts.max() > max_spec_len):
+        raise ValueError(
+            f"num_draft_tokens: expected {total} in all, as many as target_logits has rows, and {max_spec_len} at most "
+            f"each; got {counts.tolist()} and {target_logits.shape[0]} rows"
+        )
+    request = np.repeat(np.arange(batch), counts)
+    place = np.arange(total) - np.repeat(counts.cumsum() - counts, counts)
+    seeds = np.asarray(_seeds(batch, sampling_metadata, device), dtype=np.uint64).astype(np.int64)
+    table = torch.from_numpy(np.stack([request, place, seeds[request]])).to(device, non_blocking=True)
+    request, place, seed = table
+
+    temperature: float | torch.Tensor = 0.0
+    if not sampling_metadata.all_greedy:
+        temperature = sampling_metadata.temperature.sign()[request]
+    laws = {} if draft_probs is None else {"draft": draft_probs[:, None], "draft_space": "probs"}
+    verdict = specdec.verify_chain(
+        draft_token_ids[:, None], target_logits[:, None].expand(-1, 2, -1), seed=seed, position=place,
+        sampling=Sampling(temperature), **laws,
+    )  # fmt: skip
+
+    tokens = target_logits.new_full((batch, max_spec_len + 1), -1, dtype=torch.int64)
+    tokens[request, place] = verdict.tokens[:, 0]
+    ends = torch.from_numpy(counts).to(device, non_blocking=True)[:, None]
+    tokens.scatter_(1, ends, bonus_token_ids.view(-1, 1).long())
+    rejected = torch.zeros_like(tokens)
+    rejected[request, place] = 1 - verdict.num_accepted.long()
+    return tokens.masked_fill_(rejected.cumsum(1) > rejected, -1).int()
+
+
+def _seeds(batch: int, metadata: Any, device: torch.device) -> list[int]:
+    """A seed for each request: from its generator, or one of its own from the device's."""
+    if metadata.all_greedy:
+        return [0] * batch
+    shared = None if len(metadata.generators) >= batch else seed_of(None, device) % 2**64
+    return [
+        seed_of(metadata.generators[index], device) % 2**64 if index in metadata.generators else mixed(shared, index)
+        for index in range(batch)
+    ]

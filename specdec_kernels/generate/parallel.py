@@ -1,0 +1,93 @@
+"""Tensor parallelism of the LM head: each rank has some columns of it, and verifies by `specdec_kernels.sharded`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+import specdec_kernels as specdec
+from specdec_kernels import sharded
+from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
+from specdec_kernels.generate.protocols import ChainPolicy, TreePolicy
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
+
+TIMEOUT = datetime.timedelta(seconds=60)
+
+
+def join(ranks: int, device: str) -> int:
+    """Join the other processes that torchrun started; this one's rank.
+
+    Raises
+    ------
+    ValueError
+        If torchrun did not start as many.
+    """
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if started != ranks:
+        raise ValueError(
+            f"expected {ranks} processes (torchrun --nproc-per-node {ranks} -m specdec_kernels.cli ...); got {started}"
+        )
+    if not dist.is_initialized() and ranks > 1:
+        dist.init_process_group("gloo" if device == "cpu" else "nccl", timeout=TIMEOUT)
+    return int(os.environ.get("RANK", 0))
+
+
+def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) -> LanguageModel:
+    """The model with this rank's columns of its LM head alone: its logits are a slice of the vocabulary's.
+
+    All other layers are whole on every rank. `shard` of the model says which slice it is.
+
+    Raises
+    ------
+    ValueError
+        If the vocabulary has no 128 tokens for each rank but the last.
+    """
+    from specdec_kernels.generate.models import LanguageModel, apart
+
+    head = target.model.get_output_embeddings()
+    shard = sharded.VocabShard.even(len(head.weight), group)
+    end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))
+    own = slice(shard.first_token, end[shard.first_token])
+    part = apart(head)
+    part._parameters = dict(head._parameters)
+    part.weight = torch.nn.Parameter(head.weight[own], requires_grad=False)
+    if getattr(head, "bias", None) is not None:
+        part.bias = torch.nn.Parameter(head.bias[own], requires_grad=False)
+    model = apart(target.model)
+    model.set_output_embeddings(part)
+    split = LanguageModel(model, target.tokenizer, target.name)
+    split.shard = shard
+    return split
+
+
+def check_split(
+    target: LanguageModel, policy: ChainPolicy | TreePolicy, edits: object, logprobs: int | None
+) -> None:  # fmt: skip
+    """Raise ValueError for what needs whole rows of a target that has none."""
+    if target.shard is None:
+        return
+    wanted = {"edits": edits, "logprobs": logprobs}
+    if not isinstance(policy, (FixedLength, RandomLength, FixedTree)):
+        wanted["policy"] = policy
+    for name, value in wanted.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}: expected none with a target whose head is split, which has no whole rows; got one"
+            )
+
+
+def verify(
+    op: str, target: LanguageModel, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, **how: Any
+) -> Any:
+    """The verdict of an op on the target's logits, which may be a slice of the vocabulary."""
+    if target.shard is None:
+        return getattr(specdec, op)(drafts, logits, laws, **how)
+    first = target.shard.first_token
+    own = None if laws is None else laws[..., first : first + logits.shape[-1]]
+    return getattr(sharded, op)(drafts, logits, own, shard=target.shard, **how)

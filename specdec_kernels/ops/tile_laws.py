@@ -1,0 +1,68 @@
+"""tile_laws: the normaliser of rows from their tiles, and probabilities of some of their logits."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import NUMBER, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._types import Number
+
+TILE_LAWS = Op(
+    "tile_laws",
+    tiles=TENSOR,
+    raw=Kind("Tensor {}", shown="raw"),
+    temperature=NUMBER,
+    known=Output(torch.float32, "known"),
+    probs=Output(torch.float32, "out"),
+)
+
+
+def tile_laws(
+    tiles: torch.Tensor, raw: torch.Tensor, *, temperature: Number = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """From all tiles of a row, as by ``mass_tiles``, its log-sum-exp, and the probabilities of some of its logits.
+
+    Parameters
+    ----------
+    tiles : Tensor
+        int32 [..., 3, tiles], of all parts of the vocabulary, in any order.
+    raw : Tensor
+        float32, bfloat16 or float16 [..., k]: logits.
+    temperature : float or Tensor
+        float32, broadcast to the rows; that of ``mass_tiles``.
+
+    Returns
+    -------
+    tuple of Tensor
+        float32 [..., 2]: the row's maximum, and the log of its sum in units of that; 0 and inf of a row without weight.
+        float32 [..., k]: ``exp(raw / temperature - log-sum-exp)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels.ops import mass_tiles, tile_laws
+    >>> logits = torch.zeros(4096)
+    >>> parts = [mass_tiles(part)[0] for part in logits.split(1024)]
+    >>> round(tile_laws(torch.cat(parts, dim=-1), logits[:1])[1].item() * 4096, 5)
+    1.0
+    """
+    inputs.check_tensor("tiles", tiles, (torch.int32,), None)
+    inputs.check_tensor("raw", raw, inputs.ROW_DTYPES, None)
+    lead, device = raw.shape[:-1], raw.device
+    if tiles.ndim < 2 or tiles.shape[:-2] != lead or tiles.shape[-2] != 3:
+        raise ValueError(f"tiles: expected shape {[*lead, 3]} and tiles; got {inputs.shown(tiles)}")
+    inputs.check_device("tiles", tiles, device)
+    temperature = inputs.number("temperature", temperature, lead, device)
+    if isinstance(temperature, torch.Tensor):
+        temperature = temperature.reshape(1, -1)
+    known = torch.empty((*lead, 2), dtype=torch.float32, device=device)
+    probs = torch.empty(raw.shape, dtype=torch.float32, device=device)
+    count = known.numel() // 2
+    TILE_LAWS(
+        tiles.reshape(count, -1), raw.reshape(count, -1), temperature, known.view(count, 2), probs.view(count, -1)
+    )
+    return known, probs

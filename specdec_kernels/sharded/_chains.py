@@ -1,0 +1,122 @@
+"""verify_chain over a vocabulary of which each rank has a slice.
+
+What a walk asks of wide rows is found first. Then the walk itself is that of ``specdec_kernels.verify_chain``, on rows
+of two tokens: 0 is the draft of the row's slot, 1 stands for all others.
+"""
+
+import torch
+
+from specdec_kernels.ops import Verdict
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
+from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._filters import OFF, may_be_on
+from specdec_kernels.sharded._layout import Chains
+from specdec_kernels.sharded._race_chains import race_chains
+from specdec_kernels.sharded._rejection import SMALLEST, rejection
+from specdec_kernels.sharded._requests import Requests
+from specdec_kernels.sharded._shard import VocabShard
+
+
+def verify_chain(
+    draft_tokens: torch.Tensor,
+    target: torch.Tensor,
+    draft: torch.Tensor | None = None,
+    *,
+    shard: VocabShard,
+    method: ChainMethod = "rejection",
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    edits: Edits | None = None,
+    draft_space: Space | None = None,
+    draft_sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    draft_prob: Number = 1.0,
+    epsilon: Number = 0.0,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    request_index: torch.Tensor | None = None,
+    cu_drafts: torch.Tensor | None = None,
+    max_drafts: int | None = None,
+    out=None,
+    check: bool = False,
+) -> Verdict:
+    """``specdec_kernels.verify_chain`` on slices of rows: the same verdict, bit for bit, on every rank.
+
+    Parameters
+    ----------
+    target : Tensor
+        [B, K+1, n], or [D+B, n]: this rank's columns.
+    shard : VocabShard
+        Which columns these are.
+    draft_tokens, draft, ...
+        As for ``specdec_kernels.verify_chain``; ``draft`` has this rank's columns, too.
+
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    """
+    refuse("verify_chain", edits=edits, draft_map=draft_map)
+    inputs.check_choice("method", method, ("rejection", "race"))
+    chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
+    if method == "race":
+        if draft is not None:
+            raise ValueError("draft: expected None with method='race', which needs no draft laws")
+    else:
+        shard.check_tiles("method='rejection'")
+        if draft is not None:
+            _check_draft(draft, target, draft_tokens)
+        elif not (isinstance(draft_prob, (int, float)) and draft_prob == 1):
+            raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
+        p_law = temperature_of("sampling", space, temperature, sampling)
+        q_law = temperature_of("draft_sampling", draft_space or space, None, draft_sampling, p_law)
+        if draft is not None and not isinstance(q_law, torch.Tensor) and 0 <= q_law < SMALLEST and q_law != p_law:
+            raise ValueError("draft_sampling.temperature: expected more than 0 on slices, as the target's; got 0")
+    shard.check("verify_chain", target)
+    requests = Requests(
+        chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),
+        (temperature, sampling, draft, draft_sampling, draft_prob, epsilon),
+    )  # fmt: skip
+    if method == "race":
+        law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
+        verdict = race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, epsilon)
+    else:
+        verdict = rejection(
+            chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon
+        )  # fmt: skip
+    return written("verify_chain", verdict, out, check)
+
+
+def _check_draft(draft, target, draft_tokens):
+    inputs.check_rows("draft", draft, draft_tokens.ndim + 1)
+    if draft.shape[-1] != target.shape[-1]:
+        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
+    if draft.shape[-2] != draft_tokens.shape[-1]:
+        raise ValueError(f"draft: expected rows for {draft_tokens.shape[-1]} drafts; got {inputs.shown(draft)}")
+
+
+def temperature_of(name, space, temperature, sampling, otherwise=1.0):
+    """The temperature of a law, which may have nothing else."""
+    if space != "logits":
+        raise ValueError(
+            f"space: expected 'logits' with method='rejection' on slices, whose sums are theirs; got {space!r}"
+        )
+    if sampling is None:
+        return otherwise if temperature is None else temperature
+    if temperature is not None:
+        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
+    filters = [field for field in OFF if may_be_on(sampling, field)]
+    if filters:
+        raise ValueError(
+            f"{name}.{filters[0]}: expected none with method='rejection' on slices, where filters are not known yet; "
+            f"got {inputs.shown(getattr(sampling, filters[0]))}"
+        )
+    return sampling.temperature

@@ -1,0 +1,26 @@
+"""What the sharded ops have in common: what none of them does, and outputs that were given."""
+
+from specdec_kernels.ops import _inputs as inputs
+
+
+def refuse(op, **arguments):
+    """Raise for an argument that ops on slices do not take."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}: expected None in sharded.{op}, which has no {name} yet; got {inputs.shown(value)}"
+            )
+
+
+def written(op, results, out, check, status=None):
+    """The results, in ``out`` if that was given; with ``check``, after a look at the status."""
+    if out is not None:
+        if not isinstance(out, (tuple, list)) or len(out) != len(results):
+            raise TypeError(f"out: expected ({', '.join(results._fields)}); got {inputs.shown(out)}")
+        for name, place, result in zip(results._fields, out, results, strict=True):
+            inputs.output(f"out.{name}", place, result.dtype, result.shape, result.device, by_rows=True)
+            place.copy_(result)
+        results = type(results)(*out)
+    if check:
+        inputs.raise_for_status(op, results.status if status is None else status)
+    return results

@@ -1,0 +1,57 @@
+"""cutoff over a vocabulary of which each rank has a slice."""
+
+from collections.abc import Sequence
+
+import torch
+
+from specdec_kernels.ops import Cut
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._types import Space
+from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._shard import VocabShard
+
+
+def cutoff(
+    rows: torch.Tensor,
+    *,
+    shard: VocabShard,
+    space: Space = "logits",
+    sampling: Sampling | None = None,
+    edits: Edits | None = None,
+    request_index: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+) -> Cut:
+    """``specdec_kernels.cutoff`` on slices of rows, where a filter is on: each rank sends its k largest tokens.
+
+    Parameters
+    ----------
+    rows : Tensor
+        [..., n]: this rank's columns.
+    shard : VocabShard
+        Which columns these are.
+    sampling : Sampling
+        With a filter that is on in every row. ``top_p`` needs ``top_k`` or ``min_p`` before it.
+    request_index, out
+        As for ``specdec_kernels.cutoff``.
+
+    Returns
+    -------
+    Cut
+        Of the whole rows, on every rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    """
+    refuse("cutoff", edits=edits)
+    inputs.check_rows("rows", rows)
+    if space != "logits":
+        raise ValueError(f"space: expected 'logits', for probabilities are final and have no cut; got {space!r}")
+    if not may_filter(sampling):
+        raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
+    shard.check("cutoff", rows)
+    cut = kept_of(shard, rows, sampling, request_index).cut
+    return written("cutoff", cut, out, check=False)

@@ -1,0 +1,108 @@
+"""The rows of a batch of chains, and the vocabulary of two tokens on which their verdicts are walked."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+
+
+class Chains:
+    """Which row belongs to which request and draft, padded or ragged."""
+
+    def __init__(self, draft_tokens, target, cu_drafts, max_drafts):
+        ragged = cu_drafts is not None
+        inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
+        inputs.check_rows("target", target, 2 if ragged else 3)
+        self.cu_drafts, self.max_drafts, device = cu_drafts, max_drafts, target.device
+        if ragged:
+            inputs.check_tensor("cu_drafts", cu_drafts, (torch.int32,), 1)
+            self.batch, drafts = len(cu_drafts) - 1, len(draft_tokens)
+            if target.shape[0] != drafts + self.batch:
+                raise ValueError(f"target: expected {drafts + self.batch} rows (D + B); got {inputs.shown(target)}")
+            own = torch.arange(self.batch, device=device)
+            self.first = (cu_drafts[:-1] + own).long()  # of each request's rows, among all
+            rows = torch.arange(drafts + self.batch, device=device)
+            self.request = self._owner(cu_drafts[1:] + own + 1, rows)
+            self.step = rows - self.first[self.request] if self.batch else rows
+            draft = rows[:drafts]
+            self.draft_rows = draft + self._owner(cu_drafts[1:], draft)
+            self.slots = (
+                cu_drafts.diff().long() if max_drafts is None else cu_drafts.diff().long().clamp(max=max_drafts)
+            )
+            self.sound = (cu_drafts[:-1] >= 0) & (cu_drafts[1:] >= cu_drafts[:-1]) & (cu_drafts[1:] <= drafts)
+            return
+        self.batch, width = draft_tokens.shape
+        if target.shape[:-1] != (self.batch, width + 1):
+            raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
+        self.request = torch.arange(self.batch, device=device).unsqueeze(-1).expand(self.batch, width + 1)
+        self.step = torch.arange(width + 1, device=device)
+        self.first = torch.arange(self.batch, device=device) * (width + 1)
+        self.slots = torch.full((self.batch,), width, device=device)
+        self.sound = torch.ones(self.batch, dtype=torch.bool, device=device)
+
+    def _owner(self, ends, places):
+        """The request of each place, if those before ``ends[b]`` are of requests up to b."""
+        return torch.searchsorted(ends, places.to(ends.dtype), right=True).clamp(max=max(self.batch - 1, 0))
+
+    def at_drafts(self, of_rows):
+        """What rows have, for the row of each draft."""
+        return of_rows[:, :-1] if self.cu_drafts is None else of_rows[self.draft_rows]
+
+    @property
+    def draft_places(self):
+        """The row of each draft among all rows."""
+        if self.cu_drafts is not None:
+            return self.draft_rows
+        return (self.first.unsqueeze(-1) + self.step[:-1]).flatten()
+
+    def slot_numbers(self, requests, x):
+        """``draft_prob`` of the entries for the requests, as verify_chain takes it."""
+        of_slots = self.cu_drafts is not None and isinstance(x, torch.Tensor) and x.ndim == 1  # one a slot
+        return x if of_slots else requests.of_requests(x)
+
+    def share_at(self, requests, x, slot):
+        """``draft_prob`` of one slot of each request."""
+        x = self.slot_numbers(requests, x)
+        x = torch.as_tensor(x, dtype=torch.float32, device=slot.device)
+        if x.ndim == 2:
+            x = x.gather(1, slot.clamp(max=x.shape[1] - 1).unsqueeze(-1)).squeeze(-1) if x.shape[1] else x.sum(1) + 1
+        elif x.ndim == 1 and self.cu_drafts is not None:
+            x = self.draft_at(x.expand(self.draft_rows.shape), slot, 1.0)
+        inside = (x >= 0) & (x <= 1)
+        return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
+
+    def draft_at(self, of_drafts, slot, otherwise):
+        """What drafts have, for one slot of each request; ``otherwise`` where there is no such slot."""
+        there = self.sound & (slot >= 0) & (slot < self.slots)
+        if not of_drafts.numel():
+            return torch.full_like(slot, otherwise, dtype=of_drafts.dtype)
+        flat = of_drafts.flatten()
+        # one more row than drafts in each request before
+        at = self.first - torch.arange(self.batch, device=slot.device) + slot
+        return torch.where(there, flat[at.clamp(0, len(flat) - 1)], otherwise)
+
+    def at_rows(self, of_drafts, last):
+        """What drafts have, for the row of each; ``last`` for the rows after them."""
+        rows = of_drafts.new_full(self.request.shape, last)
+        if self.cu_drafts is None:
+            rows[:, :-1] = of_drafts
+        else:
+            rows[self.draft_rows] = of_drafts
+        return rows
+
+    def by_request(self, of_rows, width):
+        """[B, width] of what rows have."""
+        if self.cu_drafts is None:
+            return of_rows
+        at = self.first.unsqueeze(-1) + torch.arange(width, device=of_rows.device)
+        return of_rows[at.clamp(0, max(len(of_rows) - 1, 0))]
+
+
+def short(draft_tokens, vocab):
+    """Drafts in a vocabulary of two tokens, in which each is 0; out of its range if they were."""
+    inside = (draft_tokens >= 0) & (draft_tokens < vocab)
+    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, 2))
+
+
+def two(first):
+    """Rows of two probabilities: of the draft, and of the others if the draft has none."""
+    return torch.stack([first, (first == 0).float()], dim=-1)

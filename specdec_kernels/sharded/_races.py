@@ -1,0 +1,172 @@
+"""Races over a vocabulary of which each rank has a slice."""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._types import Counter, Number, Space
+from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
+from specdec_kernels.ops.race_topk import RACE_TOPK
+from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._shard import UNIT
+from specdec_kernels.status import Status
+
+NO_TOKEN = 0x7FFFFFFF
+NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as ``packed`` orders them
+
+
+class RowPartial(NamedTuple):
+    """What a rank found in its slice of each row: the local half of a race.
+
+    Attributes
+    ----------
+    tokens : Tensor
+        int64 [..., k]: the slice's first arrivals, -1 in places without.
+    scores : Tensor
+        float32 [..., k]: what arrivals are compared by; -inf in places without. An idle request, and one whose
+        index is out of range, has +inf in its first place.
+    status : Tensor
+        int32 [...]: the bits of the slice.
+    """
+
+    tokens: torch.Tensor
+    scores: torch.Tensor
+    status: torch.Tensor
+
+    def without(self, nothing, status):
+        """The same where nothing is kept of the slice of some rows, with more bits of status."""
+        raced = nothing & (self.scores < torch.inf)
+        scores, tokens = torch.where(raced, -torch.inf, self.scores), torch.where(raced, -1, self.tokens)
+        return RowPartial(tokens, scores, self.status | status)
+
+    def packed(self) -> torch.Tensor:
+        """int64 [..., k + 1], contiguous: what travels, 16 bytes a row for k = 1. The larger key comes first."""
+        bits = (self.scores + 0.0).view(torch.int32)  # one zero
+        ordered = bits ^ (bits >> 31 & NO_TOKEN)
+        keys = (ordered.long() << 32) | (NO_TOKEN - self.tokens.long())
+        return torch.cat([keys, self.status.long().unsqueeze(-1)], dim=-1)
+
+
+def race_partial(
+    rows: torch.Tensor,
+    k: int | None = None,
+    *,
+    first_token: int,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    request_index: torch.Tensor | None = None,
+) -> RowPartial:
+    """The local half of ``race_sample`` (``k`` None) and ``race_topk``: the first arrivals in a slice of each row.
+
+    One launch, no communication. ``race_finish`` takes what all ranks found.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., n]: columns of the tokens from ``first_token`` on.
+    k : int, optional
+        How many arrivals; more than n gives n and places without.
+    first_token : int
+        A multiple of 128.
+    seed, position, nonce, space, temperature, sampling, request_index
+        As for ``race_sample``. Filters are those of the slice, as if it were all: ``top_k`` is how many of its tokens
+        are kept.
+
+    Returns
+    -------
+    RowPartial
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> from specdec_kernels.sharded import race_finish, race_partial
+    >>> logits = torch.randn(3, 2048)
+    >>> noise = dict(seed=1, position=torch.arange(3))
+    >>> halves = [race_partial(logits[:, i : i + 1024], first_token=i, **noise).packed() for i in (0, 1024)]
+    >>> bool((race_finish(torch.stack(halves))[0] == specdec_kernels.race_sample(logits, **noise)).all())
+    True
+    """
+    inputs.check_rows("rows", rows)
+    if not inputs.is_int(first_token) or first_token < 0 or first_token % UNIT:
+        raise ValueError(f"first_token: expected a multiple of {UNIT}; got {first_token!r}")
+    if k is not None and (not inputs.is_int(k) or k < 1):
+        raise ValueError(f"k: expected an int of 1 or more; got {k!r}")
+    lead, device, size = rows.shape[:-1], rows.device, rows.shape[-1]
+    folded = inputs.rows3("rows", rows)
+    race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, None, None, request_index)
+    places = 1 if k is None else min(k, size)
+    tokens = torch.empty((*lead, places), dtype=torch.int64, device=device)
+    scores = torch.empty((*lead, places), dtype=torch.float32, device=device)
+    status = torch.empty(lead, dtype=torch.int32, device=device)
+    op, flat = (RACE_SAMPLE, (-1,)) if k is None else (RACE_TOPK, (-1, places))
+    op(folded, first_token, *race, tokens.view(flat), status.view(-1), scores.view(flat))
+    if k is not None and k > places:
+        tokens = torch.nn.functional.pad(tokens, (0, k - places), value=-1)
+        scores = torch.nn.functional.pad(scores, (0, k - places), value=-torch.inf)
+    return RowPartial(tokens, scores, status)
+
+
+def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The other half: (tokens, status) of whole rows from what all ranks ``packed``, [ranks, ..., k + 1].
+
+    Tokens are int64 [...] for ``k`` None, as by ``race_sample``, else [..., k], as by ``race_topk``. Status is int32
+    [...]. No communication: what every rank gathered gives the same on every rank.
+    """
+    keys, status = packed[..., :-1], packed[..., -1]
+    best = keys.amax(dim=0) if k in (None, 1) else keys.movedim(0, -2).flatten(-2).topk(k).values
+    tokens, nobody = NO_TOKEN - (best & 0xFFFFFFFF), nobody_in(packed)
+    tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
+    met = functools.reduce(torch.bitwise_or, status)
+    met = torch.where(nobody, met | Status.NON_FINITE, met).int()
+    return (torch.where(nobody, 0, tokens[..., 0]) if k is None else tokens), met
+
+
+def nobody_in(packed):
+    """Which rows have no candidate on any rank."""
+    return packed[..., 0].amax(dim=0) >> 32 == NO_SCORE
+
+
+def race(shard, rows, k=None, **how):
+    """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it."""
+    sampling, told = how.get("sampling"), None
+    if may_filter(sampling):
+        if how.get("temperature") is not None:
+            raise ValueError("temperature: expected None beside sampling=, which has one")
+        how = of_rows(how, rows.shape[:-1])
+        kept = kept_of(shard, rows, how["sampling"], how["request_index"])
+        temperature, told = how["sampling"].temperature, kept.status
+        how["sampling"] = Sampling(temperature, kept.here, at_temperature=sampling.at_temperature)
+    part = race_partial(rows, k, first_token=shard.first_token, **how)
+    if told is not None:
+        part = part.without((kept.here == 0).unsqueeze(-1), told)
+    return race_finish(shard.gather(part.packed()), k)
+
+
+def of_rows(how, lead):
+    """Arguments whose numbers are those of the rows, not of the entries that ``request_index`` points to."""
+    index = how["request_index"]
+    if index is None:
+        return dict(how)
+    laws.check_index(index, lead[0], index.device)
+    numbers = laws.numbers_in(how["sampling"], how["seed"], how["position"], how["nonce"])
+    entries = laws.entries(None, len(lead), *numbers)
+    entry = index.long().clamp(0, entries - 1)
+
+    def at(x):
+        if isinstance(x, Sampling):
+            return x._replace(**{name: at(getattr(x, name)) for name in Sampling._fields[:4]})
+        own = isinstance(x, torch.Tensor) and x.ndim == len(lead) and len(x) > 1
+        return x[entry] if own else x
+
+    inside = (index >= 0) & ((index < entries) | (entries == 1))
+    own = torch.arange(lead[0], device=index.device, dtype=torch.int32)
+    index = torch.where(inside, own, torch.where(index == -1, -1, -2)).int()
+    return {name: index if name == "request_index" else at(x) for name, x in how.items()}

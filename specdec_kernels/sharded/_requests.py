@@ -1,0 +1,140 @@
+"""What the rows of a verification are asked with: the numbers of their request, at their place in the sequence."""
+
+import functools
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.sampling import Sampling
+
+NO_ENTRY = -2  # an index that no array has
+
+
+class Requests:
+    """The requests of a chain or a tree, and which of them each row belongs to.
+
+    Parameters
+    ----------
+    batch : int
+    request : Tensor
+        int64, like the rows: the request of each.
+    step : Tensor
+        int64, broadcast to the rows: how many positions after the request's own each row decides.
+    request_index : Tensor or None
+    noise : tuple
+        seed, position, nonce: an int, or one for each entry.
+    numbers : iterable
+        What else may have one for each entry: numbers, a Sampling, draft rows.
+    """
+
+    def __init__(self, batch, request, step, request_index, noise, numbers):
+        inputs.check_noise(batch, *noise)
+        self.batch, self.request, self.step, self.noise = batch, request, step, noise
+        self.entry = self.index = None  # each request has the entry of its own index
+        if request_index is None:
+            return
+        flat = [y for x in (*noise, *numbers) for y in (x[:4] if isinstance(x, Sampling) else (x,))]
+        sizes = [len(x) for x in flat if isinstance(x, torch.Tensor) and x.ndim and len(x) != 1]
+        inputs.check_tensor("request_index", request_index, (torch.int32,), 1)
+        inputs.check_shape("request_index", request_index, (batch,))
+        entries = sizes[0] if sizes else 2**31
+        inside = (request_index >= 0) & (request_index < entries)
+        self.entry = request_index.long().clamp(0, entries - 1)
+        own = torch.arange(batch, device=request.device, dtype=torch.int32)
+        self.index = torch.where(inside, own, torch.where(request_index == -1, -1, NO_ENTRY)).int()
+
+    def of_requests(self, x):
+        """A number, a tensor of entries or a Sampling of these, for each request."""
+        return x if self.entry is None else self._at(x, self.entry)
+
+    def of_rows(self, x):
+        """The same for each row."""
+        if self.entry is not None:
+            return self._at(x, self.entry[self.request])
+        if self.request.ndim == 1:
+            return self._at(x, self.request)
+        if isinstance(x, Sampling):
+            return x._replace(**{name: self.of_rows(getattr(x, name)) for name in Sampling._fields[:4]})
+        return x.unsqueeze(-1) if isinstance(x, torch.Tensor) and x.ndim == 1 else x
+
+    def _at(self, x, entry):
+        if isinstance(x, Sampling):
+            return x._replace(**{name: self._at(getattr(x, name), entry) for name in Sampling._fields[:4]})
+        if not isinstance(x, torch.Tensor) or x.ndim == 0:
+            return x
+        if len(x) == 1:
+            return x.expand(entry.shape) if x.ndim == 1 else x[torch.zeros_like(entry)]
+        return x[entry]
+
+    def noise_of_requests(self):
+        return dict(zip(("seed", "position", "nonce"), map(self.of_requests, self.noise), strict=True))
+
+    def noise_of_rows(self):
+        """seed, position and nonce of each row, and the requests' index as an op on rows takes it."""
+        seed, position, nonce = map(self.of_rows, self.noise)
+        position = self.step + (position.long() if isinstance(position, torch.Tensor) else position)
+        position = position.expand(self.request.shape)
+        return {"seed": seed, "position": position, "nonce": nonce, "request_index": self.row_index()}
+
+    def row_index(self, index=None):
+        """The requests' index as an op on rows takes it."""
+        index = self.index if index is None else index
+        if index is None or self.request.ndim > 1:
+            return index
+        own = torch.arange(len(self.request), device=index.device, dtype=torch.int32)  # ragged: each row is a request
+        return torch.where(index[self.request] >= 0, own, index[self.request])
+
+    def live(self):
+        """bool [B]."""
+        if self.index is None:
+            return torch.ones(self.batch, dtype=torch.bool, device=self.request.device)
+        return self.index >= 0
+
+    # ---- drafts -----------------------------------------------------------------------------------------------------
+
+    def draft_places(self, chains, draft):
+        """The row of each draft among all draft rows."""
+        if chains.cu_drafts is not None:
+            return torch.arange(len(draft), device=draft.device)
+        slots = draft.shape[1]
+        if self.entry is None:
+            return torch.arange(self.batch * slots, device=draft.device)
+        return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
+
+    def of_draft_rows(self, chains, draft, x):
+        """A number of entries for each draft row."""
+        if not isinstance(x, torch.Tensor) or x.ndim == 0:
+            return x
+        return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
+
+    def greedy(self, temperature):
+        return Greedy(self, self.of_requests(temperature))
+
+
+class Greedy:
+    """Which requests have temperature 0."""
+
+    def __init__(self, requests, temperature):
+        self._all, self.any_may_be = requests, isinstance(temperature, torch.Tensor)
+        self.requests = torch.zeros(requests.batch, dtype=torch.bool, device=requests.request.device)
+        if self.any_may_be:
+            self.requests = self.requests | ~(temperature >= torch.finfo(torch.float32).tiny)
+
+    def of_rows(self):
+        """bool, like the rows."""
+        return self.requests[self._all.request]
+
+    def row_index(self):
+        """The index of an op that is to read the rows of these alone."""
+        index = torch.arange(self._all.batch, device=self.requests.device, dtype=torch.int32)
+        index = torch.where(self.requests & self._all.live(), index, -1).int()
+        return self._all.row_index(index)
+
+    def temperature(self):
+        """For rows that hold probabilities."""
+        return torch.where(self.requests, 0.0, 1.0) if self.any_may_be else 1.0
+
+
+def any_bits(status, among):
+    """The bits of ``status`` [B, n] of the places ``among`` together."""
+    return functools.reduce(torch.bitwise_or, torch.where(among, status, 0).unbind(dim=-1)).int()

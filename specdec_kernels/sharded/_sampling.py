@@ -1,0 +1,110 @@
+"""race_sample and race_topk over a vocabulary of which each rank has a slice."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._types import Counter, Number, Space
+from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._checks import refuse
+from specdec_kernels.sharded._races import race
+from specdec_kernels.sharded._shard import VocabShard
+
+
+def race_sample(
+    target: torch.Tensor,
+    *,
+    shard: VocabShard,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    edits: Edits | None = None,
+    draft_map: torch.Tensor | None = None,
+    request_index: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> torch.Tensor:
+    """``specdec_kernels.race_sample`` on slices of rows: one pass, and a gather of 16 bytes a row and rank.
+
+    Parameters
+    ----------
+    target : Tensor
+        [..., n]: this rank's columns.
+    shard : VocabShard
+        Which columns these are.
+    seed, position, ...
+        As for ``specdec_kernels.race_sample``, the same on every rank. Neither ``edits`` nor ``draft_map``.
+
+    Returns
+    -------
+    Tensor
+        int64 [...], on every rank.
+    """
+    how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
+               request_index=request_index)  # fmt: skip
+    tokens, met = _race("race_sample", target, None, shard, edits, draft_map, how)
+    return _written("race_sample", tokens, met, out, status, check)
+
+
+def race_topk(
+    draft: torch.Tensor,
+    k: int,
+    *,
+    shard: VocabShard,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    edits: Edits | None = None,
+    draft_map: torch.Tensor | None = None,
+    request_index: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> torch.Tensor:
+    """``specdec_kernels.race_topk`` on slices of rows: one pass, and a gather of 8 (k + 1) bytes a row and rank.
+
+    Parameters
+    ----------
+    draft : Tensor
+        [..., n]: this rank's columns.
+    k : int
+        1 <= k <= the whole vocabulary.
+    shard : VocabShard
+        Which columns these are.
+    seed, position, ...
+        As for ``specdec_kernels.race_topk``, the same on every rank. Neither ``edits`` nor ``draft_map``.
+
+    Returns
+    -------
+    Tensor
+        int64 [..., k], on every rank.
+    """
+    if not inputs.is_int(k) or not 1 <= k <= shard.vocab:
+        raise ValueError(f"k: expected an int from 1 to the vocabulary's {shard.vocab}; got {k!r}")
+    how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
+               request_index=request_index)  # fmt: skip
+    tokens, met = _race("race_topk", draft, k, shard, edits, draft_map, how)
+    return _written("race_topk", tokens, met, out, status, check)
+
+
+def _race(op, rows, k, shard, edits, draft_map, how):
+    refuse(op, edits=edits, draft_map=draft_map)
+    inputs.check_rows("target" if k is None else "draft", rows)
+    shard.check(op, rows)
+    return race(shard, rows, k, **how)
+
+
+def _written(op, tokens, met, out, status, check):
+    for name, place, result in (("out", out, tokens), ("status", status, met)):
+        if place is not None:
+            inputs.output(name, place, result.dtype, result.shape, result.device)
+            place.copy_(result)
+    if check:
+        inputs.raise_for_status(op, met)
+    return tokens if out is None else out

@@ -1,0 +1,156 @@
+"""Which part of the vocabulary a rank has, and the one way by which ranks tell each other what they found."""
+
+import functools
+
+import torch
+import torch.distributed as dist
+
+from specdec_kernels.ops import _inputs as inputs
+
+TILE = 1024  # tokens of a mass tile (csrc/include/specdec/mass.h)
+# Newer versions of torch have it under the first name, and warn of the second.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+UNIT = 128  # tokens that share words of a race (csrc/include/specdec/noise.h)
+
+
+class VocabShard:
+    """The slice of the vocabulary that this rank's LM head gives: tokens from ``first_token`` on.
+
+    Slices may be of different sizes. Together they are the vocabulary, in any order of the ranks.
+
+    Parameters
+    ----------
+    vocab : int
+        Tokens of the whole vocabulary.
+    first_token : int
+        Of this rank's slice: a multiple of 128, so that a group of the race has one owner. ``method="rejection"`` needs
+        a multiple of 1,024, for the same reason: its masses are summed in tiles of so many tokens.
+    group : ProcessGroup, optional
+        The ranks that share the vocabulary. Default: the default group of ``torch.distributed``.
+    debug : bool
+        Before every op compare what the ranks were called with. If ranks disagree, all raise a ValueError that names
+        one. It costs a collective of 64 bytes a rank, and waits for the device.
+
+    Raises
+    ------
+    ValueError
+        If ``first_token`` is no multiple of 128, or outside of the vocabulary.
+
+    Notes
+    -----
+    ``gather`` is the only communication. An engine with a communicator of its own overrides it in a subclass.
+    A rank that is lost, or does not call, ends the others' wait by the timeout of the group
+    (``init_process_group(timeout=...)``, 30 minutes unless it is given).
+
+    Examples
+    --------
+    >>> from specdec_kernels.sharded import VocabShard
+    >>> VocabShard(128_256, 64_512).first_token
+    64512
+    """
+
+    def __init__(self, vocab: int, first_token: int, group=None, *, debug: bool = False) -> None:
+        if not inputs.is_int(vocab) or vocab < 1:
+            raise ValueError(f"vocab: expected an int of 1 or more; got {vocab!r}")
+        if not inputs.is_int(first_token) or not 0 <= first_token < vocab or first_token % UNIT:
+            raise ValueError(
+                f"first_token: expected a multiple of {UNIT} inside [0, {vocab}), and of {TILE:,} for rejection; "
+                f"got {first_token!r}"
+            )
+        self.vocab, self.first_token, self.group, self.debug = vocab, first_token, group, debug
+        self._checked = None
+
+    @classmethod
+    def even(cls, vocab: int, group=None, *, debug: bool = False) -> "VocabShard":
+        """This rank's part of slices that differ by one tile of 1,024 tokens at most; of 128 in a small vocabulary."""
+        return cls(vocab, cls.bounds(vocab, dist.get_world_size(group))[dist.get_rank(group)], group, debug=debug)
+
+    @staticmethod
+    def bounds(vocab: int, ranks: int) -> list[int]:
+        """Where the even slices of so many ranks begin, and at last ``vocab``."""
+        unit = TILE if vocab > TILE * (ranks - 1) else UNIT
+        units = -(-vocab // unit)
+        if units < ranks:
+            raise ValueError(f"vocab: expected {UNIT} tokens for each rank but the last; got {vocab} for {ranks}")
+        return [*(unit * (units * rank // ranks) for rank in range(ranks)), vocab]
+
+    @functools.cached_property
+    def ranks(self) -> int:
+        """How many ranks share the vocabulary."""
+        return dist.get_world_size(self.group)
+
+    def gather(self, mine: torch.Tensor) -> torch.Tensor:
+        """What every rank has: [ranks, ...] of contiguous tensors of one shape."""
+        if self.ranks == 1 or mine.numel() == 0:
+            return mine.unsqueeze(0).expand(self.ranks, *mine.shape)
+        every = mine.new_empty((self.ranks, *mine.shape))
+        try:
+            all_gather(every.flatten(0, 1), mine, group=self.group)
+        except RuntimeError as error:  # what a backend raises depends on it
+            reason = str(error).strip().split("\n")[0]
+            raise ConnectionError(
+                f"rank {dist.get_rank(self.group)} of {self.ranks} that share a vocabulary has lost another one, or "
+                f"has waited for it past the timeout of the group ({reason})"
+            ) from error
+        return every
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def check(self, op, rows):
+        """The slice of ``rows``, the first time; with ``debug``, whether all ranks were called alike, each time."""
+        size = rows.shape[-1]
+        if self.first_token + size > self.vocab:
+            raise ValueError(
+                f"rows: expected a slice inside [0, {self.vocab}); got tokens [{self.first_token}, "
+                f"{self.first_token + size})"
+            )
+        if self._checked != size:
+            self._check_slices(rows)
+            self._checked = size
+        if self.debug:
+            self._check_alike(op, rows)
+
+    def check_tiles(self, op):
+        """Whether the slice begins with a tile."""
+        if self.first_token % TILE:
+            raise ValueError(
+                f"shard: expected slices that begin with multiples of {TILE:,} for {op}, which sums tiles of so many "
+                f"tokens; got first_token {self.first_token}"
+            )
+
+    def _check_slices(self, rows):
+        mine = torch.tensor([self.first_token, rows.shape[-1], self.vocab], device=rows.device)
+        slices = sorted((first, first + size) for first, size, _ in self._told(mine))
+        at = 0
+        for first, end in [*slices, (self.vocab, self.vocab)]:
+            if first != at:
+                raise ValueError(
+                    f"shard: expected slices that are the vocabulary together, [0, {self.vocab}); got {slices}, where "
+                    f"one should begin with token {at}"
+                )
+            at = end
+        self.slices = [first for first, _ in slices]
+        self.most_tiles = max(-(-(end - first) // TILE) for first, end in slices)
+
+    def _check_alike(self, op, rows):
+        shape = (*rows.shape[:-1], *(-1,) * 5)[:5]
+        mine = torch.tensor([hash_of(op), *shape, self.vocab, hash_of(str(rows.dtype))], device=rows.device)
+        told = self._told(mine)
+        for rank, other in enumerate(told):
+            if other != told[0]:
+                raise ValueError(
+                    f"{op}: expected all ranks to be called alike; got rows {_shown(other)} on rank {rank} and "
+                    f"{_shown(told[0])} on rank 0 (op, dimensions, vocabulary and dtype are compared)"
+                )
+
+    def _told(self, mine):
+        return self.gather(mine).tolist()
+
+
+def hash_of(word):
+    """The same number on every rank for the same word."""
+    return int.from_bytes(word.encode()[:7].ljust(7), "big")
+
+
+def _shown(told):
+    return [size for size in told[1:6] if size != -1]

@@ -1,0 +1,113 @@
+"""verify_tree over a vocabulary of which each rank has a slice.
+
+The walk is that of ``specdec_kernels.verify_tree``, on rows of a short vocabulary: token j stands for the token of
+draft j, if no draft before has the same, and the last one for all others.
+"""
+
+import torch
+
+from specdec_kernels import ops
+from specdec_kernels.ops import TreeVerdict
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
+from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._races import race
+from specdec_kernels.sharded._requests import Requests, any_bits
+from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.status import Status
+
+
+class ShortVocabulary:
+    """The tokens of each request's drafts, numbered by the first node that has them. The root's does not count."""
+
+    def __init__(self, draft_tokens, vocab):
+        self.drafts = draft_tokens.clone()
+        self.drafts[:, :1] = -1
+        self.size = draft_tokens.shape[1] + 1
+        inside = (self.drafts >= 0) & (self.drafts < vocab)
+        outside = torch.where(self.drafts == -1, -1, self.size)
+        self.draft_tokens = torch.where(inside, self.of(self.drafts), outside)
+
+    def of(self, tokens):
+        """Tokens [B, n] in it; the last one for those that no draft has."""
+        same = tokens.unsqueeze(-1) == self.drafts.unsqueeze(1)
+        first = torch.where(same, torch.arange(self.size - 1, device=tokens.device), self.size - 1)
+        return first.amin(dim=-1)
+
+
+def verify_tree(
+    draft_tokens: torch.Tensor,
+    target: torch.Tensor,
+    draft: torch.Tensor | None = None,
+    *,
+    shard: VocabShard,
+    parents: torch.Tensor,
+    method: TreeMethod = "rejection",
+    replacement: bool = False,
+    space: Space = "logits",
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    edits: Edits | None = None,
+    draft_space: Space | None = None,
+    draft_sampling: Sampling | None = None,
+    draft_map: torch.Tensor | None = None,
+    seed: Counter,
+    position: Counter,
+    nonce: Counter = 0,
+    request_index: torch.Tensor | None = None,
+    max_depth: int | None = None,
+    out=None,
+    check: bool = False,
+) -> TreeVerdict:
+    """``specdec_kernels.verify_tree`` on slices of rows: the same verdict, bit for bit, on every rank.
+
+    Parameters
+    ----------
+    target : Tensor
+        [B, N, n]: this rank's columns.
+    shard : VocabShard
+        Which columns these are.
+    method : {"race"}
+        Rejection on trees is not sharded yet.
+    draft_tokens, parents, ...
+        As for ``specdec_kernels.verify_tree``.
+
+    Returns
+    -------
+    TreeVerdict
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    """
+    refuse("verify_tree", edits=edits, draft_map=draft_map)
+    inputs.check_choice("method", method, ("race",))
+    if draft is not None:
+        raise ValueError("draft: expected None with method='race', which needs no draft laws")
+    inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
+    inputs.check_rows("target", target, 3)
+    if target.shape[:2] != draft_tokens.shape:
+        raise ValueError(
+            f"target: expected shape [{', '.join(map(str, draft_tokens.shape))}, n]; got {inputs.shown(target)}"
+        )
+    shard.check("verify_tree", target)
+    batch, nodes = draft_tokens.shape
+    depth = ops.tree_positions(parents, prefix_len=0)
+    request = torch.arange(batch, device=target.device).unsqueeze(-1).expand(batch, nodes)
+    noise = (seed, position, nonce)
+    requests = Requests(batch, request, depth, request_index, noise, (temperature, sampling))
+
+    law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
+    winners, met = race(shard, target, **law, **requests.noise_of_rows())
+    known = ShortVocabulary(draft_tokens, shard.vocab)
+    rows = torch.nn.functional.one_hot(known.of(winners), known.size).float()
+    walked = ops.verify_tree(
+        known.draft_tokens, rows, parents=parents, method="race", replacement=replacement, space="probs",
+        temperature=0.0, request_index=requests.index, max_depth=max_depth, **requests.noise_of_requests(),
+    )  # fmt: skip
+    on_path, path = walked.path >= 0, walked.path.clamp(min=0).long()
+    status = walked.status & (Status.TOKEN_RANGE | Status.PARAMETER) | any_bits(met.gather(1, path), on_path)
+    tokens = torch.where(on_path, winners.gather(1, path), -1)
+    return written("verify_tree", TreeVerdict(tokens, walked.path, walked.num_accepted, status), out, check)

@@ -1,0 +1,67 @@
+// Functions of csrc/cuda for tests that call them one by one.
+#include "../../../csrc/cuda/team.cuh"
+#include "../../../csrc/cuda/weights.cuh"
+
+using namespace specdec::cuda;
+
+namespace {
+
+struct ExchangeArguments {
+  TeamRoom team;
+  unsigned* ticket;
+  WideKey* partials;
+  int rounds;
+  WideKey* out;
+};
+
+// Software clusters whose members hand items to each other round by round; the last block of all adds up what they got.
+__global__ void exchange_kernel(const ExchangeArguments a) {
+  GridTeam team(a.team);
+  WideKey sum = 0;
+  for (int round = 0; round < a.rounds; ++round) {
+    for (int item = team.rank() * warps_in_block() + warp_id(); item < a.team.items; item += team.size() * warps_in_block())
+      if (lane_id() == 0) team.put(item, static_cast<WideKey>(round + item));
+    team.sync();
+    for (int item = 0; item < a.team.items; ++item) sum += team.get(item);
+  }
+  team.leave();
+  if (threadIdx.x == 0) store_partial(a.partials, blockIdx.x, {{static_cast<float>(sum), 1}, 0});
+  if (!last_to_come(a.ticket, gridDim.x)) return;
+  WideKey all = 0;
+  for (unsigned block = 0; block < gridDim.x; ++block)
+    all += static_cast<WideKey>(gather_partials(a.partials, block, 1).best.score);
+  if (threadIdx.x == 0) *a.out = all;
+}
+
+}  // namespace
+
+extern "C" {
+
+float log_above(float x) { return LogAbove{}(x); }
+
+// The blocks of a team that walks, on a device with clusters; negative if it is a software cluster.
+int team_size(int multiprocessors, int64_t requests, int vocab, int work) {
+  const Device device = {multiprocessors, 90, 227 << 10, true};
+  specdec::Rows rows = {};
+  rows.vocab = vocab;
+  rows.dtype = specdec::DType::kBFloat16;
+  const TeamShape shape = team_shape(device, requests, rows, work, Ends::kOneByOne);
+  return shape.grid ? -shape.size : shape.size;
+}
+
+// The sum that the last block found; 0 after a fault.
+uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, int rounds) {
+  host_cuda::device() = {8, 2, 90, 1, schedule, 0, false, lags != 0, 0};
+  std::vector<unsigned> counters(static_cast<size_t>(teams) + 1);
+  std::vector<WideKey> words(static_cast<size_t>(2 * teams * (items + size)));
+  WideKey found = 0;
+  Shape shape = {teams * size, 64};
+  shape.cooperative = true;
+  shape.multiprocessors = 8;
+  const ExchangeArguments a = {{size, items, counters.data(), words.data()}, counters.data() + teams,
+                               words.data() + 2 * teams * items, rounds, &found};
+  return launch(exchange_kernel, shape, a, nullptr) == cudaSuccess ? found : 0;
+}
+
+const char* fault() { return host_cuda::last_fault().c_str(); }
+}

@@ -1,0 +1,312 @@
+"""llama.cpp itself, beside ours: `make test-engines` runs this file."""
+
+import ctypes
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import numpy as np
+import pytest
+import torch
+from llama_cpp import Llama, LogitsProcessorList
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels import generate as generator
+from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaModel, RaceProcessor, generate, write_gguf
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(llama_cpp.__file__).parent
+PROMPTS = ("ROMEO:", "First Citizen:\nBefore we", "KING HENRY:\n", "What say you")
+CLOCK = time.process_time  # all is on one thread, and other programs do not count
+NEW, K, SEED, V = 200, 4, 7, 128_256
+DEFAULT = dict(top_k=40, top_p=0.95, min_p=0.05)
+SAMPLING = Sampling.llamacpp(0.8, **DEFAULT)
+WAYS = {
+    "chain": dict(k=K),
+    "tree": dict(tree=[-1, 0, 0, 1, 1, 2]),
+    "look-up": dict(k=K),
+}
+
+
+@pytest.fixture(scope="session")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gguf")
+    return [str(write_gguf(f"embedded:{name}", folder / f"{name}.gguf")) for name in ("target", "draft")]
+
+
+def opened(path, **options):
+    return Llama(path, **(dict(n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, seed=SEED) | options))
+
+
+WIDE = dict(type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)  # a cache in float32
+
+
+@pytest.fixture(scope="session")
+def pair(paths):
+    return tuple(LlamaModel(opened(path), name=path) for path in paths)
+
+
+@pytest.fixture(scope="session")
+def wide_pair(paths):
+    return tuple(LlamaModel(opened(path, **WIDE), name=path) for path in paths)
+
+
+def drafter_of(way, pair):
+    return generator.NgramDrafter() if way == "look-up" else pair[1]
+
+
+def test_the_pair_is_what_it_was(wide_pair):
+    """Tokens and logits of the GGUF files are those of the checkpoints."""
+    for name, model in zip(("target", "draft"), wide_pair, strict=True):
+        own = generator.load_model(f"embedded:{name}")
+        text = "ROMEO:\nWhat é, ho!"
+        tokens = model.encode(text)
+        assert tokens == own.encode(text)
+        assert model.tokenizer.decode(tokens) == text
+        assert model.eos_token_ids == own.eos_token_ids
+        reader, length = model.reader(1, 64), len(tokens)
+        found = reader.read(torch.tensor([tokens]), [length], rows=length)[0]
+        with torch.no_grad():
+            expected = own.model(torch.tensor([tokens])).logits[0]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("cache", ["float32", "float16"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_race_is_plain_sampling(pair, wide_pair, way, cache, table):
+    """But for rounding: logits of several tokens at once differ in last bits from those of one."""
+    models = pair if cache == "float16" else wide_pair
+    options = dict(sampling=SAMPLING, seed=SEED, max_new_tokens=NEW, eos_token_ids=[])
+    plain = generate(PROMPTS, models[0], method="plain", **options)
+    race = generate(PROMPTS, models[0], drafter_of(way, models), method="race", **WAYS[way], **options)
+    same = sum(one.tokens == other.tokens for one, other in zip(plain, race, strict=True))
+    row = {"cache": cache, "drafts": way, "texts that are the same": f"{same} of {len(PROMPTS)}"}
+    table(f"llama.cpp: a race beside plain sampling, texts of {NEW} tokens", row)
+    assert same == len(PROMPTS) or cache == "float16"
+
+
+def test_law_of_rejection(pair):
+    """Of one token after a prompt, by chi-squared, from llama.cpp's logits."""
+    from tests.support.laws import assert_law
+
+    tokens = pair[0].encode(PROMPTS[0])
+    row = pair[0].reader(1, 64).read(torch.tensor([tokens]), [len(tokens)], rows=1)[0, 0].clone()
+    law = specdec.residual(row, row, sampling=SAMPLING, draft_sampling=SAMPLING, draft_prob=0.0).probs
+    found = []
+    for seed in range(0, 2000, 20):
+        texts = generate([tokens] * 20, *pair, method="rejection", k=2, sampling=SAMPLING, seed=seed, max_new_tokens=2)
+        found += [text.tokens[0] for text in texts]
+    assert_law(found, law)
+
+
+class Counted:
+    """Calls of a Llama's eval after the prompt's."""
+
+    def __init__(self, llama):
+        self.calls, read = -1, llama.eval
+
+        def counting(tokens):
+            self.calls += 1
+            return read(tokens)
+
+        llama.eval = counting
+
+
+def theirs(path, prompt, draft_model=None, **options):
+    """Tokens, calls and seconds of ``Llama.generate``."""
+    llama = opened(path, draft_model=draft_model)
+    counted, tokens = Counted(llama), llama.tokenize(prompt.encode())
+    start = CLOCK()
+    rounds = llama.generate(tokens, **(dict(temp=0.8, **DEFAULT) | options))
+    found = [next(rounds) for _ in range(NEW)]
+    return found, 1 + counted.calls, CLOCK() - start
+
+
+def ours(pair, prompt, drafter, **options):
+    start = CLOCK()
+    (found,) = generate(
+        [prompt], pair[0], drafter, sampling=SAMPLING, seed=SEED, max_new_tokens=NEW, eos_token_ids=[], **options
+    )
+    return found.tokens, found.target_calls, CLOCK() - start
+
+
+def test_tokens_a_call(paths, pair, table):
+    """One text after the other, the same models and filters, one thread."""
+    draft = pair[1]
+    ways = {
+        "its own, plain": lambda prompt: theirs(paths[0], prompt),
+        "its own, look-up": lambda prompt: theirs(paths[0], prompt, LlamaPromptLookupDecoding(4, K)),
+        "its own, our draft without coupling": lambda prompt: theirs(
+            paths[0], prompt, LlamaDraft(draft, K, seed=SEED, sampling=SAMPLING)
+        ),
+        "its own, our draft, coupled": lambda prompt: theirs(
+            paths[0], prompt, LlamaDraft(draft, K, seed=SEED, sampling=SAMPLING), temp=0.0,
+            logits_processor=LogitsProcessorList([RaceProcessor(seed=SEED, sampling=SAMPLING)]),
+        ),
+        "ours, plain": lambda prompt: ours(pair, prompt, None, method="plain"),
+        "ours, look-up, race": lambda prompt: ours(pair, prompt, generator.NgramDrafter(), k=K),
+        "ours, draft, race": lambda prompt: ours(pair, prompt, draft, k=K),
+        "ours, draft, rejection": lambda prompt: ours(pair, prompt, draft, method="rejection", k=K),
+        "ours, tree of 5, race": lambda prompt: ours(pair, prompt, draft, **WAYS["tree"]),
+        "ours, tree of 5, rejection": lambda prompt: ours(pair, prompt, draft, method="rejection", **WAYS["tree"]),
+    }  # fmt: skip
+    a_call, rate = {}, {}
+    for _ in range(3):  # in turns
+        for name, way in ways.items():
+            found = [way(prompt) for prompt in PROMPTS]
+            a_call[name] = len(PROMPTS) * NEW / sum(calls for _, calls, _ in found)
+            rate.setdefault(name, []).append(len(PROMPTS) * NEW / sum(seconds for _, _, seconds in found))
+    for name in ways:
+        row = {"generation": name, "tokens a call": f"{a_call[name]:.2f}", "tokens/s": f"{max(rate[name]):.0f}"}
+        table(f"llama.cpp: {len(PROMPTS)} texts of {NEW} tokens, one after the other, {K} drafts", row)
+    assert a_call["ours, draft, race"] > a_call["its own, our draft without coupling"]
+    assert a_call["its own, our draft, coupled"] > a_call["its own, our draft without coupling"]
+
+
+@pytest.fixture(scope="session")
+def flags():
+    """To compile with llama.cpp and with our library."""
+    library = Path(specdec.get_library_dir())
+    return [
+        "-std=c++17", "-O2", f"-I{HERE / 'include'}", f"-I{specdec.get_include()}", f"-L{HERE / 'lib'}", f"-L{library}",
+        f"-Wl,-rpath,{HERE / 'lib'}", f"-Wl,-rpath,{library}", "-lllama", "-lggml", "-lggml-base", "-lspecdec",
+    ]  # fmt: skip
+
+
+EXAMPLE = ROOT / "examples" / "llamacpp_sampler.cpp"
+
+
+def test_the_sampler_for_cpp(paths, flags, tmp_path, table):
+    program = tmp_path / "sampler"
+    subprocess.run(["g++", EXAMPLE, *flags, "-o", program], check=True)
+    done = subprocess.run([program, *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    table("llama.cpp: examples", {"example": EXAMPLE.name, "said": done.stdout.strip().split("\n")[-1]})
+
+
+def test_the_example(table):
+    import sys
+
+    example = ROOT / "examples" / "llamacpp_generate.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    table("llama.cpp: examples", {"example": example.name, "said": done.stdout.strip().split("\n")[-1]})
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory):
+    """A Llama of V tokens that has read one, and its logits, to be overwritten."""
+    path = tmp_path_factory.mktemp("wide") / "wide.gguf"
+    writer, generator = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_tokenizer_model("no_vocab")
+    for name, value in (("vocab_size", V), ("context_length", 64), ("embedding_length", 32), ("block_count", 1),
+                        ("feed_forward_length", 32), ("head_count", 1), ("head_count_kv", 1),
+                        ("rope_dimension_count", 32)):  # fmt: skip
+        getattr(writer, f"add_{name}")(value)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tensor("token_embd.weight", generator.normal(size=(V, 32)).astype(np.float32))
+    for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        writer.add_tensor(f"blk.0.{part}.weight", np.zeros((32, 32), np.float32))
+    for part in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(f"{part}.weight", np.ones(32, np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    reader = LlamaModel(opened(str(path), n_ctx=64)).reader(1, 64)
+    return reader, reader.read(torch.tensor([[1]]), [1], rows=1)[0, 0]
+
+
+def kinds():
+    """Rows of 128,256 logits: normal, Zipf's law, and a head of 20 tokens with most of the mass."""
+    rng = np.random.default_rng(1)
+    normal = (rng.normal(size=V) * 3).astype(np.float32)
+    zipf = rng.permutation(-1.2 * np.log(np.arange(1, V + 1))).astype(np.float32)
+    peaked = (rng.normal(size=V) * 1.5).astype(np.float32)
+    peaked[rng.permutation(V)[:20]] += np.linspace(14, 8, 20, dtype=np.float32)
+    return {"normal": normal, "zipf": zipf, "peaked": peaked}
+
+
+def new(name, *numbers):
+    """A sampler of llama.cpp."""
+    return getattr(llama_cpp, f"llama_sampler_init_{name}")(*numbers)
+
+
+def chain_of(*samplers):
+    chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
+    for sampler in samplers:
+        llama_cpp.llama_sampler_chain_add(chain, sampler)
+    return chain
+
+
+def test_samplers(wide, flags, tmp_path, table):
+    """Medians in µs, one thread, one process, in turns: a draw from logits where llama.cpp has them, its array of
+    candidates filled as ``llama_sampler_sample`` fills it."""
+    torch.set_num_threads(1)
+    library = tmp_path / "sampler.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-DSAMPLER_ONLY", EXAMPLE, *flags, "-o", library], check=True)
+    cpp = ctypes.CDLL(str(library))
+    cpp.race_sampler.restype = ctypes.c_void_p
+    cpp.race_sampler.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_float, ctypes.c_int,
+                                 ctypes.c_float, ctypes.c_float]  # fmt: skip
+    cpp.race_sample.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+    reader, row = wide
+    context = reader.context.pointer
+    address = ctypes.cast(context, ctypes.c_void_p)
+    sample = llama_cpp.llama_sampler_sample
+    cases = {
+        "no filter": ((1.0, 0, 1.0, 0.0), []),
+        "default chain": (
+            (0.8, 40, 0.95, 0.05),
+            [new("top_k", 40), new("top_p", 0.95, 1), new("min_p", 0.05, 1), new("temp", 0.8)],
+        ),
+        "top-p 0.9": ((1.0, 0, 0.9, 0.0), [new("top_p", 0.9, 1)]),
+    }
+    for case, (numbers, samplers) in cases.items():
+        chain, sampling = chain_of(*samplers, new("dist", SEED)), Sampling.llamacpp(*numbers)
+        temperature, top_k, top_p, min_p = numbers
+        race = cpp.race_sampler(V, SEED, 0, temperature, top_k, top_p, min_p)
+        place = iter(range(10**9))
+
+        def python(sampling=sampling, place=place):
+            return specdec.race_sample(row, seed=SEED, position=next(place), sampling=sampling)
+
+        calls = {
+            "llama.cpp": lambda chain=chain: sample(chain, context, -1),
+            "ours, Python": python,
+            "ours, C++": lambda race=race: cpp.race_sample(race, address, -1),
+        }
+        for kind, values in kinds().items():
+            row.copy_(torch.from_numpy(values))
+            assert_same_support(calls, row, sampling)
+            found = medians(calls)
+            ratios = [f"{found['llama.cpp'] / found[name]:.1f}×" for name in ("ours, Python", "ours, C++")]
+            figures = {name: f"{1e6 * seconds:.1f}" for name, seconds in found.items()}
+            row_of = {"filters": case, "logits": kind, **figures, "Python": ratios[0], "C++": ratios[1]}
+            table(f"llama.cpp: a draw from {V:,} logits, µs", row_of)
+    row.fill_(0.0)
+
+
+def assert_same_support(calls, row, sampling):
+    """Every token of each of them is one that our filters keep."""
+    cut = specdec.cutoff(row, sampling=sampling)
+    for name, call in calls.items():
+        for _ in range(20):
+            token = int(call())
+            assert row[token] >= cut.value, (name, token)
+
+
+def medians(calls):
+    """Seconds of each call; they take turns."""
+    found = {name: [] for name in calls}
+    for _ in range(30):
+        for name, call in calls.items():
+            for _ in range(5):
+                start = CLOCK()
+                call()
+                found[name].append(CLOCK() - start)
+    return {name: statistics.median(seconds) for name, seconds in found.items()}

@@ -1,0 +1,54 @@
+"""transformers' own assisted generation, with and without us."""
+
+import time
+
+import pytest
+import torch
+
+from specdec_kernels.engines import transformers
+from specdec_kernels.generate import load_model
+
+NEW, K, PROMPTS = 120, 4, ("ROMEO:", "First Citizen:\nBefore we", "KING HENRY:\n")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target, draft = load_model("embedded:target"), load_model("embedded:draft")
+    target.model.generation_config.eos_token_id = draft.model.generation_config.eos_token_id = None
+    config = draft.model.generation_config
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = K, "constant"
+    config.assistant_confidence_threshold = 0.0
+    return target, draft
+
+
+def test_generation(pair, table):
+    """Calls of the target are counted at its forward, the prompt's among them."""
+    target, draft = pair
+    ways = {
+        "plain": {},
+        "assisted": {"assistant_model": draft.model},
+        "assisted, our verification": {"assistant_model": draft.model},
+        "our loop, rejection": {"custom_generate": transformers.generate, "method": "rejection"},
+        "our loop, race": {"custom_generate": transformers.generate, "method": "race"},
+    }
+    for name, options in ways.items():
+        if "our loop" in name:
+            options |= {"assistant_model": draft.model, "k": K, "seed": 1}
+        calls = []
+        hook = target.model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        if "our verification" in name:
+            transformers.install()
+        torch.manual_seed(1)
+        start = time.process_time()
+        try:
+            for prompt in PROMPTS:
+                text = torch.tensor([target.encode(prompt)])
+                row = target.model.generate(text, do_sample=True, temperature=0.8, max_new_tokens=NEW, **options)
+                assert row.shape[1] == text.shape[1] + NEW
+        finally:
+            seconds = time.process_time() - start
+            transformers.uninstall()
+            hook.remove()
+        written = len(PROMPTS) * NEW
+        figures = {"tokens a call": f"{written / len(calls):.2f}", "tokens/s": f"{written / seconds:.0f}"}
+        table(f"transformers: {len(PROMPTS)} texts of {NEW} tokens, temperature 0.8", {"generation": name, **figures})

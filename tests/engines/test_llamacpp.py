@@ -1,0 +1,299 @@
+"""llama.cpp's adapter against a stand-in of its C interface: `make test-engines` has the engine itself."""
+
+import gc
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaDrafter, LlamaModel, RaceProcessor, generate
+from specdec_kernels.generate import NgramDrafter, stream
+from tests.engines import llama_stand_in as lib
+from tests.support.laws import assert_law, assert_rate
+
+V, NEW = 6, 12
+PROMPTS = ([1, 2], [3], [0, 4, 4, 1])
+FILTERS = Sampling.llamacpp(temperature=0.9, top_k=4, top_p=0.95, min_p=0.02)
+
+
+@pytest.fixture(autouse=True)
+def llama_cpp(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", lib.MODULE)
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
+    lib.contexts.clear()
+    yield lib
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
+
+
+def tables():
+    """Of a target, and of a draft that is near."""
+    generator = np.random.default_rng(5)
+    target = generator.normal(size=(V, V, V)) * 1.5
+    return target, target + generator.normal(size=(V, V, V)) * 0.7
+
+
+def pair(**options):
+    return tuple(lib.Llama(table, **options) for table in tables())
+
+
+def texts(prompts, *models, **options):
+    found = generate(prompts, *models, **({"max_new_tokens": NEW, "eos_token_ids": [], "seed": 3} | options))
+    return [generation.tokens for generation in found]
+
+
+WAYS = {
+    "chain": dict(k=3),
+    "long chain": dict(k=6),
+    "tree": dict(tree=[-1, 0, 0, 1, 1, 2]),
+    "wide tree": dict(tree=[-1, *[0] * 10, 1, 1, 2, 12]),
+}
+
+
+class TestGenerate:
+    @pytest.mark.parametrize("sampling", [Sampling(), FILTERS], ids=["unfiltered", "filtered"])
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_race_writes_the_text_of_plain(self, way, sampling):
+        target, draft = pair()
+        plain = texts(PROMPTS, target, draft, method="plain", sampling=sampling)
+        assert texts(PROMPTS, target, draft, method="race", sampling=sampling, **WAYS[way]) == plain
+        assert [len(text) for text in plain] == [NEW] * 3
+        # And of our race on the rows as they are.
+        text = list(PROMPTS[0])
+        for _ in range(NEW):
+            row = torch.from_numpy(lib.logits_after(target.table, text))
+            text.append(int(specdec.race_sample(row, seed=3, position=len(text), sampling=sampling)))
+        assert plain[0] == text[2:]
+
+    def test_a_model_that_drafts_for_itself_has_all_accepted(self):
+        target, _ = pair()
+        for way in ("chain", "tree"):
+            for method in ("race", "rejection"):
+                options = dict(max_new_tokens=NEW, eos_token_ids=[], method=method, **WAYS[way])
+                for generation in generate(PROMPTS, target, target, **options):
+                    assert {entry.accepted for entry in generation.rounds[:-1]} == {3 if way == "chain" else 2}
+
+    @pytest.mark.parametrize("way", ["chain", "tree"])
+    def test_law_of_rejection(self, way):
+        """Of two tokens; and drafts are accepted as often as their laws say, so they are the drafts' own."""
+        target, draft = pair()
+        count, prompt = 4000, [2, 1]
+        p, q = (torch.from_numpy(model.table).softmax(-1) for model in (target, draft))
+        models, batch, found, accepted = (LlamaModel(target), LlamaModel(draft)), 8, [], []
+        options = dict(method="rejection", max_new_tokens=2, eos_token_ids=[], **WAYS[way])
+        for seed in range(0, count, batch):
+            for generation in generate([prompt] * batch, *models, seed=seed, **options):
+                found.append(generation.tokens)
+                accepted.append(generation.rounds[0].accepted > 0)
+        law = p[2, 1][:, None] * p[1]
+        assert_law(torch.tensor(found) @ torch.tensor([V, 1]), law.flatten())
+        if way == "chain":
+            assert_rate(accepted, torch.minimum(p[2, 1], q[2, 1]).sum().item())
+
+    def test_texts_of_a_batch_are_those_of_single_texts(self):
+        target, draft = pair()
+        for options in (dict(k=3), WAYS["tree"]):
+            batch = texts(PROMPTS, target, draft, method="rejection", **options)
+            for row, prompt in enumerate(PROMPTS):
+                assert texts([prompt], target, draft, method="rejection", seed=3 + row, **options) == [batch[row]]
+
+    def test_texts_end_at_different_times(self):
+        """What is left goes on with its own sequences."""
+        target, draft = pair()
+        for options in (dict(k=3), WAYS["tree"]):
+            plain = texts(PROMPTS, target, method="plain", eos_token_ids=None)
+            assert len({len(text) for text in plain}) > 1
+            assert texts(PROMPTS, target, draft, eos_token_ids=None, **options) == plain
+
+    def test_look_up_and_edits(self):
+        target, draft = pair()
+        edits = specdec.generate.TextEdits(repetition=1.3, bias={2: 1.0})
+        plain = texts(PROMPTS, target, method="plain", edits=edits)
+        assert texts(PROMPTS, target, NgramDrafter(), edits=edits) == plain
+        assert texts(PROMPTS, target, draft, edits=edits, logprobs=2) == plain
+
+    def test_text_goes_in_and_out(self):
+        target, draft = pair(letters="abcdef")
+        (found,) = generate(["ab"], target, draft, max_new_tokens=NEW, seed=1)
+        assert found.prompt == [0, 1]
+        assert found.text == target.detokenize(found.tokens).decode()
+        assert LlamaModel(target).eos_token_ids == {V - 1}
+        assert LlamaModel(pair(letters="")[0]).eos_token_ids == set()
+        (plain,) = generate([[0, 1]], *pair(letters=""), max_new_tokens=NEW, seed=1)
+        assert (plain.text, plain.tokens[: len(found.tokens)]) == ("", found.tokens)
+
+    def test_long_prompts_are_read_in_pieces(self):
+        target, draft = pair(n_batch=8)
+        prompts = [[1, 2, 3, 4, 5] * 5, [2] * 3]
+        for options in (dict(k=3), dict(tree=[-1, 0, 0, 1])):
+            found = texts(prompts, target, draft, **options)
+            assert found == texts(prompts, *pair(), **options)
+        assert max(max(context.decoded) for context in lib.contexts if context.params.n_batch == 8) == 8
+        with pytest.raises(ValueError, match="k: expected at most 8 rows a call, n_batch of target; got 10"):
+            texts(prompts, target, draft, k=4)
+
+
+class TestContexts:
+    def test_settings_and_reuse(self):
+        target, draft = pair()
+        models = LlamaModel(target), LlamaModel(draft)
+        first = texts([[1, 2]], *models)
+        (settings,) = {bytes(memoryview(context.params)) for context in lib.contexts if context.llama is target}
+        params = lib.ContextParams.from_buffer_copy(settings)
+        assert (params.n_threads, params.embeddings, params.kv_unified, params.swa_full) == (3, False, True, True)
+        given = target.context_params
+        assert (given.n_ctx, given.n_seq_max, given.kv_unified) == (64, 1, False)
+        gc.collect()
+        assert texts([[1, 2]], *models) == first
+        assert len(lib.contexts) == 2  # one for each model
+        texts(PROMPTS, *models)
+        gc.collect()
+        assert [context.freed for context in lib.contexts] == [True, True, False, False]
+        assert [context.beside for context in lib.contexts] == [0] * 4
+        del models
+        gc.collect()
+        assert all(context.freed for context in lib.contexts)
+
+    def test_two_streams_at_once(self):
+        """Each has a context of its own."""
+        target, draft = LlamaModel(pair()[0]), LlamaModel(pair()[1])
+        streams = [
+            stream([prompt], target, LlamaDrafter(draft), seed=3, max_new_tokens=NEW, eos_token_ids=[])
+            for prompt in PROMPTS[:2]
+        ]
+        found = [[], []]
+        while streams[0] or streams[1]:
+            for row, rounds in enumerate(streams):
+                entry = next(rounds, None) if rounds else None
+                streams[row] = rounds if entry else None
+                found[row] += entry.tokens if entry else []
+        assert found == [texts([prompt], target, draft)[0] for prompt in PROMPTS[:2]]
+
+    def test_logits_are_read_where_they_lie(self, monkeypatch):
+        seen, verify = [], specdec.verify_chain
+
+        def watched(drafts, logits, laws, **options):
+            context = next(context for context in lib.contexts if context.llama is target)
+            seen.append(logits.data_ptr() == context.buffer.ctypes.data)
+            return verify(drafts, logits, laws, **options)
+
+        monkeypatch.setattr(specdec, "verify_chain", watched)
+        target, draft = pair()
+        texts([[1, 2]], target, draft, method="rejection")
+        assert len(seen) > 2
+        assert all(seen)
+
+    def test_a_text_that_has_ended_is_forgotten(self):
+        model = LlamaModel(pair()[0])
+        reader = model.reader(3, 8)
+        reader.read(torch.tensor([[1, 2], [3, 4], [0, 1]]), [2, 2, 2], rows=1)
+        reader.keep([1])
+        assert [cell[1] for cell in reader.context.pointer.cells] == [3, 4]
+        del reader  # a stream that was left: its context is used again
+        model.reader(3, 8)
+        assert lib.contexts[0].cells == []
+        assert len(lib.contexts) == 1
+
+    def test_a_tree_with_more_leaves_than_spare_sequences(self):
+        target, draft = pair()
+        assert texts(PROMPTS, target, draft, **WAYS["wide tree"]) == texts(PROMPTS, target, method="plain")
+        most = max(context.params.n_seq_max for context in lib.contexts)
+        assert most == 3 * 11  # texts times leaves
+        with pytest.raises(ValueError, match="prompts: expected at most 64 texts, times leaves of a tree; got 88"):
+            texts([[1]] * 8, target, draft, tree=WAYS["wide tree"]["tree"])
+
+    def test_what_llama_cpp_cannot_do(self, monkeypatch):
+        target, _ = pair()
+        with monkeypatch.context() as patched:
+            patched.setattr(lib.Context, "decode", lambda self, batch: 1)
+            with pytest.raises(RuntimeError, match="llama_decode: expected 0; got 1"):
+                texts([[1]], target)
+        with pytest.raises(MemoryError, match="expected a context of 200"):
+            LlamaModel(target, n_ctx=300_000).reader(1, 200_000)
+        model = LlamaModel(target)
+        reader = model.reader(1, 8)
+        reader.read(torch.tensor([[1, 2, 3]]), [3], rows=1)
+        reader.context.pointer.forgets = False
+        with pytest.raises(RuntimeError, match="llama_memory_seq_rm: expected a memory that forgets from position 1"):
+            reader.roll_back([1])
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("kind", ["encoder", "recurrent", "hybrid", "diffusion"])
+    def test_models(self, kind):
+        target, _ = pair(kind=kind)
+        with pytest.raises(NotImplementedError, match="target: expected a decoder with attention; got a model with"):
+            texts([[1]], target)
+
+    def test_adapters_and_vocabularies(self):
+        with pytest.raises(NotImplementedError, match="target: expected no lora_path; got adapter"):
+            texts([[1]], pair(lora_path="adapter")[0])
+        with pytest.raises(ValueError, match="draft: expected the target's tokens; token 1 is b'b', got b'c'"):
+            texts([[1]], pair()[0], pair(letters="acbdef")[1])
+        with pytest.raises(ValueError, match="which has no tokenizer; got a text"):
+            texts(["ab"], pair(letters="")[0])
+
+    def test_texts_as_long_as_the_context(self):
+        target, _ = pair()
+        with pytest.raises(ValueError, match=r"max_new_tokens: expected at most 62 .*target ends at 64"):
+            texts([[1, 2]], target, max_new_tokens=63)
+        assert len(texts([[1, 2]], LlamaModel(target, n_ctx=80), max_new_tokens=63)[0]) == 63
+
+    def test_imports(self):
+        """Without llama.cpp and without transformers."""
+        code = (
+            "import sys; sys.modules['llama_cpp'] = sys.modules['transformers'] = sys.modules['gguf'] = None\n"
+            "from specdec_kernels.engines import llamacpp\n"
+            "for call in (lambda: llamacpp.LlamaModel(None), lambda: llamacpp.write_gguf('embedded:draft', 'x')):\n"
+            "    try: call()\n"
+            "    except ImportError: print('none')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "none\nnone\n", done.stderr
+
+
+class TestTheirLoop:
+    """llama-cpp-python's: draws every row, keeps draws while they equal the drafts."""
+
+    def written(self, target, draft, new, prompt=(1, 2), **race):
+        text, rounds, process = list(prompt), 0, RaceProcessor(**race)
+        end = len(text) + new
+        while len(text) < end:
+            drafts = draft(np.array(text, np.intc)).tolist() if draft else []
+            given = np.array(text, np.intc) if rounds == 0 else np.array(text + drafts, np.intc)
+            rounds += 1
+            for token in [*drafts, None]:
+                scores = np.zeros(V, dtype=[("id", np.intc), ("logit", np.single)])["logit"]  # strided, as theirs
+                scores[:] = lib.logits_after(target.table, text)
+                drawn = process(given, scores)
+                assert np.isfinite(drawn).sum() == 1
+                text.append(int(drawn.argmax()))
+                if text[-1] != token:
+                    break
+        return text[len(prompt) : end], rounds
+
+    def test_coupled(self):
+        target, draft = pair()
+        race = dict(seed=3, sampling=FILTERS)
+        plain = texts([[1, 2]], target, method="plain", max_new_tokens=40, sampling=FILTERS)[0]
+        assert self.written(target, None, 40, **race) == (plain, 40)
+        drafter = LlamaDraft(draft, 3, **race)
+        for _ in range(2):  # from the start again: what it read is taken back
+            text, rounds = self.written(target, drafter, 40, **race)
+            assert text == plain
+            (ours,) = generate([[1, 2]], target, draft, k=3, max_new_tokens=40, eos_token_ids=[], **race)
+            assert abs(rounds - ours.target_calls) <= 1
+        _, other = self.written(target, LlamaDraft(draft, 3, seed=4, sampling=FILTERS), 40, **race)
+        assert other > rounds
+
+    def test_drafts(self):
+        target, _ = pair(n_ctx=8)
+        drafter = LlamaDraft(target, 4, seed=3)
+        plain = texts([[1, 2]], target, method="plain", max_new_tokens=6)[0]
+        for length, count in ((2, 4), (5, 3), (4, 4), (7, 1), (8, 0), (2, 4)):
+            found = drafter(np.array([1, 2, *plain], np.intc)[:length])
+            assert found.dtype == np.intc
+            assert found.tolist() == plain[length - 2 :][:count]

@@ -1,0 +1,251 @@
+"""What the plug-in does inside SGLang's workers, with stand-ins of the modules that it imports."""
+
+import os
+import sys
+import types
+from typing import ClassVar
+
+import pytest
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import DraftTree, Sampling
+from specdec_kernels.engines import sglang
+from tests.support.laws import P, Q, assert_law, follows_law
+
+LAW = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1])
+TREE = DraftTree.from_parents([-1, 0, 0, 1])
+MANY = 20_000
+
+
+class Sampler:
+    def _preprocess_logits(self, logits, info):
+        return logits
+
+    def _sync_token_ids_across_tp(self, tokens, info):
+        self.synced = tokens
+
+    def forward(self, logits_output, info, return_logprob, top, ids, positions, **options):
+        """As SGLang's: logits become probabilities in place, and the tokens' logprobs are kept."""
+        logits = logits_output.next_token_logits
+        logits[:] = (logits / info.temperatures).softmax(-1)
+        tokens, _ = self._sample_from_probs(logits, info, positions, True)
+        logits_output.next_token_logprobs = logits.log().gather(1, tokens[:, None])[:, 0]
+        return tokens
+
+
+class Registry:
+    hooks: ClassVar = []
+
+    @classmethod
+    def register(cls, target, hook, kind):
+        cls.hooks.append((target, hook, kind))
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
+    options = types.SimpleNamespace(
+        speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
+        speculative_use_rejection_sampling=False, speculative_use_block_verification=False,
+    )  # fmt: skip
+    backends, group = {}, types.SimpleNamespace(world_size=1)
+    contents = {
+        "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
+        "sglang.srt.layers.sampler": {"Sampler": Sampler, "register_sampler_backend": backends.__setitem__},
+        "sglang.srt.runtime_context": {"get_parallel": lambda: types.SimpleNamespace(tp_group=group)},
+        "sglang.srt.sampling.penaltylib.repetition_penalty": {
+            "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))
+        },
+        "sglang.srt.speculative.eagle_utils": {"get_spec": lambda: options},
+        "sglang.srt.speculative.spec_utils": {"SIMULATE_ACC_LEN": 0},
+        "sglang.srt.utils.async_probe": {"sanitize_nan_logits": lambda logits, where: None},
+        "sglang.srt.plugins.hook_registry": {
+            "HookRegistry": Registry, "HookType": types.SimpleNamespace(REPLACE="replace")
+        },
+    }  # fmt: skip
+    for name, parts in contents.items():
+        path = ""
+        for part in name.split("."):
+            above, path = path, f"{path}.{part}".strip(".")
+            if path not in sys.modules or above == "":
+                monkeypatch.setitem(sys.modules, path, types.ModuleType(path))
+            if above:
+                monkeypatch.setattr(sys.modules[above], part, sys.modules[path], raising=False)
+        vars(sys.modules[name]).update(parts)
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._sglang", raising=False)
+    monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
+    Registry.hooks = []
+    yield types.SimpleNamespace(options=options, backends=backends, group=group)
+    os.environ.pop("SPECDEC_SGLANG", None)
+    sys.modules.pop("specdec_kernels.engines._sglang", None)
+
+
+def test_off_unless_asked_for(monkeypatch, engine):
+    sglang.register()
+    assert not Registry.hooks
+    assert "specdec_kernels.engines._sglang" not in sys.modules
+    monkeypatch.setenv("SPECDEC_SGLANG", "rejection")
+    sglang.register()
+    ((target, hook, kind),) = Registry.hooks
+    assert target == "sglang.srt.speculative.eagle_utils.eagle_sample"
+    assert hook.__name__ == "eagle_sample"
+    assert kind == "replace"
+    assert isinstance(engine.backends["specdec"](), Sampler)
+    monkeypatch.setenv("SPECDEC_SGLANG", "fast")
+    with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
+        sglang.register()
+
+
+def info(batch, seeds=None, **changed):
+    """A SamplingBatchInfo."""
+    given = dict(
+        temperatures=torch.ones(batch, 1), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
+        top_ps=torch.ones(batch), min_ps=torch.zeros(batch), is_all_greedy=False, need_top_k_sampling=False,
+        need_top_p_sampling=False, need_min_p_sampling=False, acc_additive_penalties=None, acc_scaling_penalties=None,
+        logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
+        sampling_mask_batch_indices=None,
+    )  # fmt: skip
+    return types.SimpleNamespace(**given | changed)
+
+
+def verified(logits, tokens, tree, sampling_info, draft_probs=None, topk=2, length=5, method="rejection", **options):
+    """`eagle_sample` of logits [B, N, V] and tokens [B, N]: the tokens of each path [B, S], -1 after the last."""
+    os.environ["SPECDEC_SGLANG"] = method
+    sglang.register()
+    hook = Registry.hooks[-1][1]
+    batch, nodes = tokens.shape
+    given = tree.to_sglang(batch)
+    verify_input = types.SimpleNamespace(
+        draft_token=tokens.flatten(), draft_token_num=nodes, max_tree_depth=tree.depth + 1, tree_topk=topk,
+        retrieve_index=given.retrive_index, retrieve_next_token=given.retrive_next_token,
+        retrieve_next_sibling=given.retrive_next_sibling, draft_probs=draft_probs,
+    )  # fmt: skip
+    schedule = types.SimpleNamespace(
+        device=torch.device("cpu"), forward_mode=types.SimpleNamespace(is_idle=lambda: False),
+        seq_lens=torch.full((batch,), length), sampling_info=sampling_info,
+    )  # fmt: skip
+    output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
+    predict, lengths, path = hook(verify_input, schedule, output, **options)
+    assert predict.dtype == lengths.dtype == path.dtype == torch.int32
+    assert path.shape == (batch, tree.depth + 1)
+    assert torch.equal((path >= 0).sum(1), lengths.long())
+    assert torch.equal(path[:, 0].long(), torch.arange(batch) * nodes)
+    return torch.where(path >= 0, predict[path.long().clamp(min=0)], -1).long()
+
+
+def drafted(batch):
+    return torch.tensor([9, 0, 1, 2]).expand(batch, -1)
+
+
+@pytest.mark.parametrize("method", ["rejection", "race", "block"])
+def test_law_of_trees_with_filters(method):
+    """The joint rule, as SGLang's sampler has it: 0.7 of the whole row, which is more than 0.7 of what top-k keeps."""
+    filters = dict(
+        top_ks=torch.full((MANY,), 3), top_ps=torch.full((MANY,), 0.7), need_top_k_sampling=True,
+        need_top_p_sampling=True, temperatures=torch.full((MANY, 1), 0.5),
+    )  # fmt: skip
+    logits = (0.5 * LAW.log()).expand(MANY, 4, -1)
+    tokens = verified(logits, drafted(MANY), TREE, info(MANY, **filters), method=method)
+    law = torch.where(torch.arange(5) < 3, LAW, 0.0)
+    assert_law(tokens[:, 0], law)
+    more = tokens[:, 1] >= 0
+    assert_law(tokens[more, 1], law)
+    assert (tokens[:, 2] >= 0).any()
+
+
+def test_min_p_is_not_left_out():
+    least = dict(min_ps=torch.full((MANY,), 0.6), need_min_p_sampling=True)
+    tokens = verified(LAW.log().expand(MANY, 4, -1), drafted(MANY), TREE, info(MANY, **least))
+    assert_law(tokens[:, 0], torch.where(LAW >= 0.18, LAW, 0.0))
+
+
+def test_lenient_thresholds(engine):
+    engine.options.speculative_accept_threshold_acc = 0.5
+    tokens = verified(LAW.log().expand(MANY, 4, -1), drafted(MANY), TREE, info(MANY))
+    assert not follows_law(tokens[:, 0], LAW)
+    assert (tokens[:, 0] < 2).all()  # 0.55 / 0.5 is more than any coin
+    raced = verified(LAW.log().expand(MANY, 4, -1), drafted(MANY), TREE, info(MANY), method="race")
+    assert_law(raced[:, 0], LAW)
+
+
+def test_chains_of_sampled_drafts(engine):
+    torch.manual_seed(0)
+    engine.options.speculative_use_rejection_sampling = True
+    drafts = torch.multinomial(Q, 2 * MANY, replacement=True).view(MANY, 2)
+    tokens = torch.nn.functional.pad(drafts, (1, 0))
+    call = dict(logits=P.log().expand(MANY, 3, -1), tokens=tokens, tree=DraftTree.chain(2), topk=1)
+    found = verified(**call, sampling_info=info(MANY), draft_probs=Q.expand(MANY, 2, -1))
+    assert_law(found[:, 0], P)
+    more = found[:, 1] >= 0
+    assert torch.equal(found[more, 0], drafts[more, 0])
+    assert_law(found[more, 1], P)
+    with pytest.raises(ValueError, match="draft_probs: expected the laws of the drafts"):
+        verified(**call, sampling_info=info(MANY))
+
+
+def test_race_is_the_sampler():
+    """One seed, one text: verification and the sampling backend give the same token at the same position."""
+    logits = 2 * torch.randn(50, 4, 40, generator=torch.Generator().manual_seed(0))
+    filters = dict(top_ks=torch.full((50,), 9), need_top_k_sampling=True, temperatures=torch.full((50, 1), 0.8))
+    given = info(50, torch.arange(50) + 1000, **filters)
+    tokens = verified(logits, torch.randint(40, (50, 4)), TREE, given, method="race", length=5)
+    backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
+    for return_logprob in (False, True):
+        output = types.SimpleNamespace(next_token_logits=logits[:, 0].clone())
+        drawn = backend.forward(output, given, return_logprob, [], [], torch.full((50,), 5))
+        assert torch.equal(drawn, tokens[:, 0])
+        assert hasattr(output, "next_token_logprobs") == return_logprob
+        assert return_logprob or backend.synced is drawn
+    wanted = specdec.race_sample(
+        logits[:, 0], seed=torch.arange(50) + 1000, position=6, sampling=Sampling.sglang(0.8, top_k=9)
+    )
+    assert torch.equal(wanted, tokens[:, 0])
+
+
+def test_without_seeds_the_generator_gives_them():
+    given = info(200, sampling_seed=None)
+    call = LAW.log().expand(200, 4, -1), drafted(200), TREE, given
+    torch.manual_seed(1)
+    first, second = verified(*call), verified(*call)
+    torch.manual_seed(1)
+    assert torch.equal(first, verified(*call))
+    assert not torch.equal(first, second)
+    assert len(first[:, 0].unique()) == 5
+
+
+def test_greedy_penalties_bias_and_grammar():
+    logits = torch.zeros(2, 4, 5)
+    logits[..., 4] = 9.0
+    given = info(2, is_all_greedy=True)
+    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [4, 4]
+    given.acc_additive_penalties = torch.tensor([[0.0, 0, 0, 0, -20], [0, 0, 0, 0, 0]])
+    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [0, 4]
+    given.logit_bias = torch.tensor([[0.0, 0, 0, 5, 0], [0, 0, 0, 0, 0]])
+    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [3, 4]
+    given.acc_scaling_penalties = torch.full((2, 5), 2.0)
+    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [3, 4]
+    mask = types.SimpleNamespace(apply=lambda x: x.__setitem__((slice(None), 4), -torch.inf))
+    assert verified(logits, drafted(2), TREE, given, grammar_mask=mask)[:, 0].tolist() == [3, 0]
+
+
+def test_idle_batches_and_refusals(monkeypatch, engine):
+    given = info(2, has_watermark_candidates=True)
+    call = LAW.log().expand(2, 4, -1), drafted(2), TREE
+    with pytest.raises(NotImplementedError, match="watermark_state"):
+        verified(*call, given, watermark_state=object())
+    monkeypatch.setattr(sys.modules["sglang.srt.speculative.spec_utils"], "SIMULATE_ACC_LEN", 3)
+    with pytest.raises(NotImplementedError, match="SGLANG_SIMULATE_ACC_LEN"):
+        verified(*call, info(2))
+    idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
+    found = Registry.hooks[-1][1](None, idle, None)
+    assert [x.numel() for x in found] == [0, 0, 0]
+    backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
+    with pytest.raises(NotImplementedError, match="return_sampling_mask"):
+        backend.forward(None, info(2, sampling_mask_batch_indices=torch.arange(1)), False, [], [], None)
+
+
+def test_ranks_hear_the_first_one(engine):
+    heard = []
+    engine.group.world_size, engine.group.broadcast = 2, lambda x, src: heard.append(x.shape)
+    verified(LAW.log().expand(3, 4, -1), drafted(3), TREE, info(3))
+    assert heard == [(12,), (3, 3), (3,)]

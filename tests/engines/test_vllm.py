@@ -1,0 +1,353 @@
+"""vLLM's contract, as its code has it, kept by our functions. vLLM need not be there."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specdec_kernels import Sampling
+from specdec_kernels.engines import vllm, vllm_v1
+from tests.engines.launches import launches
+from tests.support.filters import kept
+from tests.support.laws import P, Q, assert_law, follows_law, random_laws
+
+TARGET, DRAFT, K = torch.stack([P, P.flip(0), P]), torch.stack([Q, P]), 2
+TEMPERATURE = 2.0
+MANY = 20_000
+
+
+def drafted(batch, seed=1):
+    """Drafts [B, K] drawn from DRAFT, the law of draft logits ``T log q`` at temperature T."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.multinomial(DRAFT, batch, replacement=True, generator=generator).T
+
+
+def arguments(counts, slots, drafts, places, capacity=None):
+    """What the runner hands over for requests of these row counts: `rejection_sample`'s arguments by name.
+
+    Request b has slot ``slots[b]``, its input token stands at ``places[b]``; slots that nobody has hold poison.
+    """
+    counts, slots = torch.tensor(counts), torch.tensor(slots)
+    capacity = capacity or int(slots.max()) + 1
+    cu = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    local = torch.cat([torch.arange(count) for count in counts.tolist()])
+    request = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    sampled = torch.zeros(len(local), dtype=torch.int64)  # a token that would be accepted, where no draft is
+    later = local > 0
+    sampled[later] = drafts[request[later], local[later] - 1]
+    draft_logits = torch.full((capacity, K, 4), torch.nan)
+    draft_logits[slots] = (TEMPERATURE * DRAFT.log()).expand(len(slots), K, 4)
+    temperature, seed = torch.full((capacity,), torch.nan), torch.full((capacity,), -1)
+    temperature[slots], seed[slots] = TEMPERATURE, slots + 1000
+    return {
+        "target_logits": TARGET.log()[local], "draft_logits": draft_logits, "draft_sampled": sampled,
+        "cu_num_logits": cu.int(), "pos": torch.tensor(places)[request] + local, "idx_mapping": slots,
+        "expanded_idx_mapping": slots[request], "expanded_local_pos": local, "temperature": temperature, "seed": seed,
+        "num_speculative_steps": K,
+    }  # fmt: skip
+
+
+def prefix_law(rows):
+    law = torch.ones(1)
+    for row in rows:
+        law = (law[:, None] * row).flatten()
+    return law
+
+
+def completed(tokens):
+    """Texts of three tokens as one number: those after the last are drawn from the target."""
+    rest = torch.stack([torch.multinomial(row, len(tokens), replacement=True) for row in TARGET], dim=1)
+    return torch.where(tokens < 0, rest, tokens) @ torch.tensor([16, 4, 1])
+
+
+class TestRejection:
+    def test_law_shapes_and_padding(self):
+        torch.manual_seed(0)
+        given = arguments([K + 1] * MANY, range(MANY), drafted(MANY), [5] * MANY)
+        tokens, num = vllm.rejection_sample(**given)
+        assert tokens.dtype == torch.int64
+        assert num.dtype == torch.int32
+        assert tokens.shape == (MANY, K + 1)
+        assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
+        assert_law(completed(tokens), prefix_law(TARGET))
+
+    def test_drafts_without_a_law_count_as_certain(self):
+        torch.manual_seed(0)
+        given = arguments([K + 1] * MANY, range(MANY), torch.tensor([[1, 0]]).expand(MANY, K), [5] * MANY)
+        tokens, _ = vllm.rejection_sample(**given | {"draft_logits": None})
+        assert_law(completed(tokens), prefix_law(TARGET))
+
+    @pytest.mark.parametrize("with_law", [True, False])
+    def test_a_request_is_decided_alike_in_any_batch(self, with_law):
+        """Alone among even rows, and among requests that have fewer: another path, the same tokens."""
+        count, drafts = 40, drafted(40)
+        slots, places = torch.randperm(64, generator=torch.Generator().manual_seed(3))[:count].tolist(), [9] * count
+        even = arguments([K + 1] * count, slots, drafts, places, capacity=64)
+        rows = [1 + b % (K + 1) for b in range(count)]
+        mixed = arguments(rows, slots, drafts, places, capacity=64)
+        if not with_law:
+            even["draft_logits"] = mixed["draft_logits"] = None
+        mixed["expanded_idx_mapping"] = mixed["expanded_idx_mapping"].int()
+        mixed["idx_mapping"] = mixed["idx_mapping"].int()
+        (one, ones), (other, others) = vllm.rejection_sample(**even), vllm.rejection_sample(**mixed)
+        full = torch.tensor(rows) == K + 1
+        assert torch.equal(one[full], other[full])
+        assert torch.equal(ones[full], others[full])
+        assert (others <= torch.tensor(rows)).all()
+        assert torch.equal(other >= 0, torch.arange(K + 1) < others[:, None])
+        # Rows behind the last one of the last request, whose end the device alone knows, belong to nobody.
+        extra = {name: torch.cat((mixed[name], mixed[name][:3])) for name in (
+            "target_logits", "draft_sampled", "pos", "expanded_idx_mapping", "expanded_local_pos"
+        )}  # fmt: skip
+        again, _ = vllm.rejection_sample(**mixed | extra)
+        assert torch.equal(again, other)
+
+    def test_one_row_each_samples(self):
+        given = arguments([1] * MANY, range(MANY), drafted(MANY), [5] * MANY)
+        tokens, num = vllm.rejection_sample(**given)
+        assert (num == 1).all()
+        assert (tokens[:, 1:] == -1).all()
+        assert_law(tokens[:, 0], TARGET[0])
+
+    def test_temperature_0_is_greedy(self):
+        given = arguments([K + 1] * 3, [2, 0, 1], torch.tensor([[0, 3], [0, 1], [2, 3]]), [5] * 3)
+        tokens, num = vllm.rejection_sample(**given | {"temperature": torch.zeros(3)})
+        assert num.tolist() == [3, 2, 1]
+        assert tokens.tolist() == [[0, 3, 0], [0, 3, -1], [0, -1, -1]]
+
+    def test_a_placeholder_ends_the_drafts(self):
+        """The token then comes from the target as it is."""
+        given = arguments([K + 1] * MANY, range(MANY), torch.full((MANY, K), -1), [5] * MANY)
+        tokens, num = vllm.rejection_sample(**given)
+        assert (num == 1).all()
+        assert_law(tokens[:, 0], TARGET[0])
+
+    @pytest.mark.parametrize("wider", ["target_logits", "draft_logits"])
+    def test_vocabularies_that_are_padded(self, wider):
+        given = arguments([K + 1] * 50, range(50), drafted(50), [5] * 50)
+        padded = torch.nn.functional.pad(given[wider], (0, 3), value=99.0)
+        for one, other in zip(
+            vllm.rejection_sample(**given), vllm.rejection_sample(**given | {wider: padded}), strict=True
+        ):
+            assert torch.equal(one, other)
+
+    def test_seeds_and_positions(self):
+        given = arguments([K + 1] * 64, range(64), drafted(64), [5] * 64)
+        first, _ = vllm.rejection_sample(**given)
+        assert torch.equal(first, vllm.rejection_sample(**given)[0])
+        assert torch.equal(first, vllm.rejection_sample(**given, use_fp64=True)[0])
+        assert not torch.equal(first, vllm.rejection_sample(**given | {"seed": given["seed"] + 1})[0])
+        assert not torch.equal(first, vllm.rejection_sample(**given | {"pos": given["pos"] + 1})[0])
+
+    @pytest.mark.parametrize("is_drafting", [True, False])
+    def test_residuals_do_not_share_the_noise_of_drafts(self, is_drafting):
+        """Drafts of `gumbel_sample`; even those with the target's noise leave the law alone: that of a race."""
+        torch.manual_seed(0)
+        slots, steps = torch.arange(MANY), torch.full((MANY,), 5)
+        given = arguments([K + 1] * MANY, range(MANY), drafted(MANY), [5] * MANY)
+        for j in range(K):
+            given["draft_sampled"].view(MANY, K + 1)[:, j + 1] = vllm.gumbel_sample(
+                given["draft_logits"][:, j], slots, given["temperature"], given["seed"], steps + j, True, is_drafting
+            )
+        assert_law(completed(vllm.rejection_sample(**given)[0]), prefix_law(TARGET))
+
+    def test_noise_that_is_shared_would_be_seen(self):
+        """vLLM's bug of 2026: the residual drawn by the arrivals that drew the draft."""
+        generator = torch.Generator().manual_seed(0)
+        arrivals = torch.empty(MANY, 4).exponential_(generator=generator)
+        drafts = (arrivals / Q).argmin(1)
+        accepted = torch.rand(MANY, generator=generator) * Q[drafts] < P[drafts]
+        residual = (arrivals / (P - Q).clamp(min=0)).argmin(1)
+        assert not follows_law(torch.where(accepted, drafts, residual), P)
+
+    def test_block_is_passed_on(self, monkeypatch):
+        seen = []
+        monkeypatch.setattr(vllm.specdec, "verify_chain", lambda *args, **options: seen.append(options) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            vllm.rejection_sample(**arguments([3], [0], drafted(1), [5]), use_block_verification=True)
+        assert seen[0]["method"] == "block"
+
+    @pytest.mark.parametrize(
+        "name, option",
+        [
+            ("synthetic_conditional_rates", {"synthetic_conditional_rates": torch.ones(K)}),
+            ("watermarking", {"contexts": torch.zeros(3, 1), "watermarking": torch.ones(1), "watermark_key": 1}),
+            ("fly_window_size", {"fly_window_size": 2}),
+        ],
+    )
+    def test_refused_by_name(self, name, option):
+        with pytest.raises(NotImplementedError, match=f"{name}: expected it to be off"):
+            vllm.rejection_sample(**arguments([3], [0], drafted(1), [5]), **option)
+
+    def test_launches(self):
+        """Even rows: ours, a sign, an index as int32, positions in three, and + 1. Nothing of the vocabulary's size."""
+        given = arguments([K + 1] * 4, range(4), drafted(4), [5] * 4)
+        found = launches(lambda: vllm.rejection_sample(**given))
+        assert found.count("specdec::verify_chain") == 1
+        assert len(found) <= 7, found
+
+
+class TestGumbel:
+    def draw(self, **changed):
+        slots = torch.arange(MANY)
+        given = {
+            "logits": P.log().expand(MANY, 4), "expanded_idx_mapping": slots, "temperature": torch.ones(MANY),
+            "seed": slots, "pos": torch.full((MANY,), 7), "apply_temperature": True, "is_drafting": False,
+        }  # fmt: skip
+        return vllm.gumbel_sample(**given | changed)
+
+    def test_laws(self):
+        assert self.draw().dtype == torch.int64
+        assert_law(self.draw(), P)
+        assert_law(self.draw(temperature=torch.full((MANY,), 0.5)), P**2)
+        assert_law(self.draw(temperature=torch.full((MANY,), 0.5), apply_temperature=False), P)
+        assert (self.draw(temperature=torch.zeros(MANY), apply_temperature=False) == 0).all()
+
+    def test_noise_is_by_seed_position_and_purpose(self):
+        cache, column = torch.zeros(MANY, 2, 4), torch.tensor(1)
+        draws = [
+            self.draw(), self.draw(pos=torch.full((MANY,), 8)), self.draw(seed=torch.arange(MANY) + MANY),
+            self.draw(is_drafting=True), self.draw(is_drafting=True, logits_cache=cache, logits_cache_col=column),
+        ]  # fmt: skip
+        cells = [4 * one + other for n, one in enumerate(draws) for other in draws[n + 1 :]]
+        for pair in cells:
+            assert_law(pair, torch.outer(P, P).flatten())
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_rows_are_cached_and_padded_ones_are_not(self, dtype):
+        rows = torch.randn(6, 5).to(dtype)
+        rows[1, 2] = -torch.inf
+        slots, columns = torch.tensor([4, 0, -1, 3, -1, 1]), torch.tensor([0, 1, 0, 0, 1, 1])
+        cache = torch.full((6, 2, 8), torch.nan, dtype=dtype)
+        before = cache.clone()
+        options = dict(seed=torch.arange(6), temperature=torch.ones(6), pos=torch.arange(6), apply_temperature=True)
+        drawn = vllm.gumbel_sample(
+            rows, slots, is_drafting=True, logits_cache=cache, logits_cache_col=columns, **options
+        )
+        assert ((drawn >= 0) & (drawn < 5)).all()
+        there = slots >= 0
+        assert torch.equal(cache[slots[there], columns[there], :5], rows[there])
+        cache[slots[there], columns[there], :5] = torch.nan
+        assert torch.equal(cache.isnan(), before.isnan())
+
+    def test_sources_and_caches_that_do_not_fit(self):
+        cache = torch.zeros(MANY, 1, 4)
+        with pytest.raises(ValueError, match="logits_cache_source: expected None without"):
+            self.draw(logits_cache_source=cache[:, 0])
+        with pytest.raises(ValueError, match="logits_cache_col: expected a tensor"):
+            self.draw(logits_cache=cache)
+        with pytest.raises(ValueError, match=r"logits_cache: expected torch.float32 and at least 4 tokens; got"):
+            self.draw(logits_cache=cache[..., :3], logits_cache_col=torch.tensor(0))
+
+
+class TestTopKTopP:
+    def test_what_is_kept(self):
+        """Ties of bfloat16 among them; exactly k stay, and of a tie at a cut the lowest ids."""
+        rows = torch.randn(40, 300, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+        k, p = torch.randint(-1, 30, (40,)), torch.rand(40)
+        found = vllm.apply_top_k_top_p(rows.clone(), k, p)
+        for row, given, top_k, top_p in zip(found, rows, k.tolist(), p.tolist(), strict=True):
+            keep = kept(given, Sampling.vllm(top_k=top_k, top_p=top_p))
+            assert torch.equal(row, given.masked_fill(~keep, -torch.inf))
+
+    def test_in_place_and_off(self):
+        rows = torch.randn(3, 8)
+        assert vllm.apply_top_k_top_p(rows, torch.tensor([2, 2, 2]), None) is rows
+        assert (rows > -torch.inf).sum(1).tolist() == [2, 2, 2]
+        whole = torch.randn(3, 8)
+        assert vllm.apply_top_k_top_p(whole, None, None) is whole
+        off = vllm.apply_top_k_top_p(whole.clone(), torch.tensor([0, -1, 8]), torch.ones(3))
+        assert torch.equal(off, whole)
+
+    @pytest.mark.parametrize("size", [300, 20_000])
+    def test_a_forced_token_stays(self, size):
+        """A logit of 1e9, over a temperature: vLLM's own regression, where the normaliser rounds all others away."""
+        rows = torch.zeros(2, size)
+        rows[:, 7] = 1e9 / 0.6
+        for k, p in ((None, torch.tensor([0.9, 0.0])), (torch.tensor([5, 1]), torch.tensor([0.9, 1.0]))):
+            found = vllm.apply_top_k_top_p(rows.clone(), k, p)
+            assert (found[:, 7] == rows[:, 7]).all()
+
+    def test_ties_across_blocks_are_kept_alike(self):
+        rows = torch.zeros(1, 20_000)
+        keep = [vllm.apply_top_k_top_p(rows.clone(), None, torch.tensor([0.5])) > -torch.inf for _ in range(2)]
+        assert torch.equal(*keep)
+        assert keep[0].sum() == 10_000
+        assert keep[0][0, :10_000].all()
+
+
+def metadata(batch, temperature=1.0, generators=None):
+    return SimpleNamespace(
+        all_greedy=temperature == 0.0, temperature=torch.full((batch,), temperature), generators=generators or {}
+    )
+
+
+def v1(counts, drafts, given, bonus=3, draft=DRAFT):
+    """V1's call for requests with these numbers of drafts, of rows TARGET."""
+    local = torch.cat([torch.arange(count) for count in counts]) if counts else torch.arange(0)
+    request = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    return vllm_v1.rejection_sample(
+        drafts[request, local].int(), counts, K, torch.tensor(counts).cumsum(0),
+        None if draft is None else draft[local], TARGET.log()[local], torch.full((len(counts), 1), bonus), given,
+    )  # fmt: skip
+
+
+class TestV1:
+    @pytest.mark.parametrize("draft", [DRAFT, None], ids=["law", "certain"])
+    def test_law_and_bonus(self, draft):
+        torch.manual_seed(0)
+        drafts = drafted(MANY) if draft is not None else torch.tensor([[1, 0]]).expand(MANY, K)
+        tokens = v1([K] * MANY, drafts, metadata(MANY), draft=draft)
+        assert tokens.dtype == torch.int32
+        assert tokens.shape == (MANY, K + 1)
+        through = tokens[:, 2] >= 0
+        assert (tokens[through, 2] == 3).all()
+        assert torch.equal(tokens[through, :2], drafts[through].int())
+        rest = torch.multinomial(TARGET[1], MANY, replacement=True)
+        pairs = torch.where(tokens < 0, rest[:, None], tokens.long())[:, :2]
+        assert_law(pairs @ torch.tensor([4, 1]), prefix_law(TARGET[:2]))
+
+    def test_padding_and_requests_without_drafts(self):
+        tokens = v1([2, 0, 1], torch.tensor([[0, 3], [0, 0], [1, 0]]), metadata(3, temperature=0.0))
+        assert tokens.tolist() == [[0, 3, 3], [3, -1, -1], [0, -1, -1]]
+        assert v1([0], torch.zeros(1, 2), metadata(1)).tolist() == [[3, -1, -1]]
+
+    def test_greedy_and_random_in_one_batch(self):
+        given = metadata(2 * MANY)
+        given.temperature[::2] = 0.0
+        tokens = v1([K] * (2 * MANY), drafted(2 * MANY), given)
+        assert (tokens[::2, 0] == 0).all()
+        assert_law(tokens[1::2, 0], P)
+
+    def test_a_generator_belongs_to_its_request(self):
+        def tokens(counts, own):
+            generators = {row: torch.Generator().manual_seed(5 + row) for row in own}
+            return v1(counts, drafted(6), metadata(6, generators=generators))
+
+        first, second = tokens([2] * 6, [1, 4]), tokens([1, 2, 0, 1, 2, 2], [1, 4])
+        assert torch.equal(first[[1, 4]], second[[1, 4]])
+        state = torch.Generator().manual_seed(6)
+        draws = [v1([2] * 64, drafted(64), metadata(64, generators={0: state})) for _ in range(2)]
+        assert not torch.equal(*draws)
+
+    def test_refused(self):
+        for name, option in (("synthetic_mode", True), ("fly_window_size", 2)):
+            with pytest.raises(NotImplementedError, match=name):
+                vllm_v1.rejection_sample(
+                    torch.zeros(1).int(), [1], 1, None, None, TARGET[:1], torch.zeros(1, 1), metadata(1),
+                    **{name: option},
+                )  # fmt: skip
+        with pytest.raises(ValueError, match="num_draft_tokens: expected 1 in all"):
+            vllm_v1.rejection_sample(torch.zeros(1), [2], 2, None, None, TARGET[:1], torch.zeros(1, 1), metadata(1))
+
+    def test_equal_laws_accept_all(self):
+        """p = q, on a support that leaves tokens out: none of them is emitted, whatever is left of a residual."""
+        rows = random_laws(torch.Generator().manual_seed(0), 500, 4)
+        rows[:, 2] = 0.0
+        rows /= rows.sum(1, keepdim=True)
+        drafts = torch.multinomial(rows, 1).squeeze(1).int()
+        tokens = vllm_v1.rejection_sample(
+            drafts, [1] * 500, 1, None, rows, rows.log(), torch.zeros(500, 1), metadata(500)
+        )
+        assert (tokens[:, 0] != 2).all()
+        assert (tokens[:, 0] == drafts).float().mean() > 0.99

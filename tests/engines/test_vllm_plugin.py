@@ -1,0 +1,293 @@
+"""What the plug-in does inside vLLM's V2 runner, with stand-ins of the classes that it hooks into."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+
+from specdec_kernels import Sampling
+from specdec_kernels.engines import vllm
+from tests.engines import vllm_stand_in as stand_in
+from tests.engines.launches import launches
+from tests.support.filters import kept
+from tests.support.laws import assert_law
+
+VOCABULARY, SLOTS, K = 40, 5, 3
+GENERATOR = torch.Generator().manual_seed(0)
+TARGET = 2 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)  # logits after each token
+DRAFT = TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
+    """vLLM is there, and nothing asks for us."""
+    for name, module in stand_in.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._vllm", raising=False)
+    monkeypatch.delenv("SPECDEC_VLLM", raising=False)
+    yield
+    vllm.uninstall()
+    sys.modules.pop("specdec_kernels.engines._vllm", None)
+
+
+def samplers(method, config=None, **shaping):
+    """The runner's two samplers, as `ModelState` gives them."""
+    vllm.register()
+    state = stand_in.ModelState(config or stand_in.speculative(K), {"specdec": method})
+    return state.custom_sampler(stand_in.Sampler(SLOTS, VOCABULARY, **shaping))
+
+
+def verified(rejection, batch, logits, tokens, draft_logits=None, num_logprobs=-1):
+    """What the runner's call makes of drafts."""
+    return rejection._verify_in_chunks(logits, batch, draft_logits, tokens, batch.pos, 1, num_logprobs, tokens)
+
+
+def test_off_unless_asked_for(monkeypatch):
+    original = stand_in.ModelState.custom_sampler
+    vllm.register()
+    vllm.register()
+    state = stand_in.ModelState(stand_in.speculative(K))
+    assert state.custom_sampler(object()) is None
+    assert "specdec_kernels.engines._vllm" not in sys.modules
+    vllm.uninstall()
+    assert stand_in.ModelState.custom_sampler is original
+    monkeypatch.setenv("SPECDEC_VLLM", "fast")
+    with pytest.raises(ValueError, match="SPECDEC_VLLM: expected one of 'rejection', 'race', 'block'; got 'fast'"):
+        vllm.register()
+
+
+@pytest.mark.parametrize("asked", ["rejection", None])
+def test_a_vllm_that_does_not_fit(monkeypatch, asked):
+    """It is an error for who asked, and none for who only has this package installed."""
+    if asked:
+        monkeypatch.setenv("SPECDEC_VLLM", asked)
+        monkeypatch.setattr(stand_in.Sampler, "sample", lambda self, logits: None)
+        with pytest.raises(RuntimeError, match=r"vllm: expected Sampler.sample\(self logits .* as in 0.33.0; got"):
+            vllm.register()
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu.model_states.interface", None)
+    if asked:
+        with pytest.raises(ImportError):
+            vllm.register()
+    else:
+        vllm.register()
+
+
+@pytest.mark.parametrize("how", ["environment", "additional_config"])
+def test_switched_on(monkeypatch, how):
+    if how == "environment":
+        monkeypatch.setenv("SPECDEC_VLLM", "rejection")
+    vllm.register()
+    config = {} if how == "environment" else {"specdec": "rejection"}
+    sampler = stand_in.Sampler(SLOTS, VOCABULARY)
+    given, rejection = stand_in.ModelState(stand_in.speculative(K), config).custom_sampler(sampler)
+    assert given is sampler
+    assert rejection.method == "rejection"
+    assert "sample" not in vars(sampler)
+    assert stand_in.ModelState(None, config).custom_sampler(sampler) is None
+    block = stand_in.ModelState(stand_in.speculative(K, "block"), config).custom_sampler(sampler)[1]
+    assert block.method == "block"
+
+
+@pytest.mark.parametrize(
+    "name, given",
+    [
+        ("fly_window_size", {"speculative": stand_in.speculative(K, "fly")}),
+        ("synthetic_acceptance_rates", {"speculative": stand_in.speculative(K, "synthetic")}),
+        ("watermark_config", {"speculative": stand_in.speculative(K), "watermark": object()}),
+    ],
+)
+def test_refused_by_name(name, given):
+    vllm.register()
+    state = stand_in.ModelState(**given, additional_config={"specdec": "rejection"})
+    with pytest.raises(NotImplementedError, match=name):
+        state.custom_sampler(stand_in.Sampler(SLOTS, VOCABULARY))
+    sampler = stand_in.Sampler(SLOTS, VOCABULARY)
+    sampler.return_sampling_mask = True
+    with pytest.raises(NotImplementedError, match="return_sampling_mask"):
+        stand_in.ModelState(stand_in.speculative(K), {"specdec": "race"}).custom_sampler(sampler)
+
+
+def drafts_of(draft_logits, count, temperature, seed):
+    """Rows [count * (K + 1)] whose drafts were drawn from draft logits [K, V]."""
+    laws = (draft_logits / temperature).softmax(-1)
+    ids = torch.multinomial(laws, count, replacement=True, generator=torch.Generator().manual_seed(seed)).T
+    return torch.nn.functional.pad(ids, (1, 0)).flatten()
+
+
+@pytest.mark.parametrize("forbidden", [None, 4], ids=["fused", "with their processors"])
+def test_law_of_filters_and_temperatures(forbidden):
+    """Drafts by slot at the request's temperature, without filters; the target's rows raw, bfloat16."""
+    count, temperature = 4000, 0.7
+    shaping = dict(temperature=temperature, top_k=8, top_p=0.9, min_p=0.02)
+    vllm.register()
+    sampler = stand_in.Sampler(count, VOCABULARY, forbidden=forbidden, **shaping)
+    state = stand_in.ModelState(stand_in.speculative(K), {"specdec": "rejection"})
+    _, rejection = state.custom_sampler(sampler)
+    rows, draft = TARGET[: K + 1].bfloat16(), DRAFT[:K]
+    batch = stand_in.batch_of([K + 1] * count, range(count), [9] * count)
+    tokens, num, *_ = verified(
+        rejection, batch, rows.repeat(count, 1), drafts_of(draft, count, temperature, 5), draft.expand(count, K, -1)
+    )
+    law = rows[0].float()
+    if forbidden is not None:
+        law[forbidden] = -torch.inf
+    sampling = Sampling.vllm(**shaping)
+    law = (law / temperature).softmax(0) * kept(law, sampling)
+    assert_law(tokens[:, 0], law)
+    assert (num > 1).any()
+    assert (num < K + 1).any()
+    assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
+
+
+def write(method, shaping, length, prompt, speculate, vocabulary=VOCABULARY):
+    """A text of each slot by a toy runner: plain steps, or rounds of drafts, whose numbers differ between requests."""
+    vllm.register()
+    sampler = stand_in.Sampler(SLOTS, vocabulary, **shaping)
+    config = stand_in.speculative(K) if speculate else None
+    given = stand_in.ModelState(config, {"specdec": method}).custom_sampler(sampler)
+    _, rejection = given
+    speculator, penalties = stand_in.DraftModelSpeculator(), sampler.penalties_state
+    texts = [[prompt[slot]] for slot in range(SLOTS)]
+    for slot in range(SLOTS):
+        penalties.prompt_bin_mask[slot, prompt[slot] // 32] |= 1 << prompt[slot] % 32
+    states, accepted, rounds = sampler.sampling_states, 0, 0
+    while min(map(len, texts)) <= length:
+        slots = [slot for slot in (3, 0, 4, 1, 2) if len(texts[slot]) <= length]
+        counts = [1 + (K - (rounds + slot) % 2 if speculate else 0) for slot in slots]
+        batch = stand_in.batch_of(counts, slots, [len(texts[slot]) - 1 for slot in slots])
+        last, rows = torch.tensor([texts[slot][-1] for slot in slots]), []
+        for j in range(K if speculate else 0):
+            rows.append(last)
+            places = torch.tensor([len(texts[slot]) - 1 + j for slot in slots])
+            last = speculator.sample_draft(
+                DRAFT[last],
+                places,
+                torch.tensor(slots),
+                states.temperature.gpu,
+                states.seeds.gpu,
+                torch.tensor(j),
+                None,
+            )
+        drafted = torch.stack([*rows, last], dim=1)
+        tokens = torch.cat([row[:count] for row, count in zip(drafted, counts, strict=True)])
+        logits = TARGET[tokens]
+        if speculate:
+            found, num, *_ = verified(rejection, batch, logits, tokens)
+        else:
+            found, _ = sampler.sample(
+                logits, batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.pos, tokens,
+                batch.expanded_local_pos, batch.seq_lens_cpu_upper_bound.numpy(),
+            )  # fmt: skip
+            found, num = found[:, None], torch.ones(len(slots), dtype=torch.int32)
+        for slot, row, emitted in zip(slots, found.tolist(), num.tolist(), strict=True):
+            texts[slot] += row[:emitted]
+            for token in row[:emitted]:
+                penalties.output_bin_counts[slot, token] += 1
+            accepted += emitted - 1
+        rounds += 1
+    return [text[: length + 1] for text in texts], accepted / rounds / SLOTS
+
+
+@pytest.mark.parametrize(
+    "shaping",
+    [
+        {},
+        {"temperature": 0.8, "top_k": 12, "top_p": 0.9},
+        {"temperature": 0.9, "min_p": 0.01, "penalties": {"repetition": 1.3, "frequency": 0.4, "presence": 0.2}},
+        {"temperature": 0.8, "forbidden": 3, "penalties": {"frequency": 0.5}},
+        {"temperature": 0.0},
+    ],
+    ids=["plain", "filters", "penalties", "their processors", "greedy"],
+)
+def test_race_writes_what_plain_steps_write(shaping):
+    prompt = [7, 39, 0, 31, 32]
+    plain, none = write("race", shaping, 24, prompt, speculate=False)
+    raced, accepted = write("race", shaping, 24, prompt, speculate=True)
+    assert raced == plain
+    assert none == 0
+    assert accepted > 0.5
+    assert len(set(map(tuple, plain))) == SLOTS
+
+
+def test_race_couples_its_drafts():
+    """With the target's noise they are accepted more often than by rejection, from the same models."""
+    _, accepted = write("race", {}, 60, range(SLOTS), speculate=True)
+    vllm.uninstall()
+    draft = stand_in.DraftModelSpeculator.sample_draft(None, torch.tensor([[0.0, 2.0]]), *[None] * 6)
+    assert draft.tolist() == [1]  # vLLM's own is back
+    law, other = TARGET.softmax(-1), DRAFT.softmax(-1)
+    assert accepted > torch.minimum(law, other).sum(1).mean() * 0.7
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"])
+def test_logprobs(mode, adaptive):
+    """Of each emitted token and the likeliest, with ranks, in rows of the batch; uneven and greedy ones among them."""
+    shaping = dict(temperature=0.7, top_k=6, penalties={"frequency": 0.5}, logprobs_mode=mode)
+    _, rejection = samplers("rejection", stand_in.speculative(K, adaptive=adaptive), **shaping)
+    states = rejection.sampler.sampling_states
+    states.temperature.gpu[1] = 0.0
+    counts, slots = [4, 1, 3], [1, 4, 0]
+    batch = stand_in.batch_of(counts, slots, [9, 5, 7])
+    tokens = torch.randint(VOCABULARY, (8,), generator=torch.Generator().manual_seed(1))
+    rejection.sampler.penalties_state.output_bin_counts[:, :20] += 1
+    found, _, scores, masks = verified(rejection, batch, TARGET[tokens], tokens, num_logprobs=2)
+    assert masks is None
+    rows = TARGET[tokens].clone()
+    if mode.startswith("processed"):
+        context = stand_in.LogitsContext(
+            batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.expanded_local_pos, tokens,
+            batch.pos, None,
+        )  # fmt: skip
+        rows = rejection.sampler.penalties_state.apply(rows, context)
+        rows /= torch.where(batch.expanded_idx_mapping == 1, 1.0, 0.7)[:, None]
+        rows[rows < rows.topk(6, dim=1).values[:, -1:]] = -torch.inf
+    wanted = rows if mode.endswith("logits") else rows.log_softmax(-1)
+    flat = torch.cat([row[:count] for row, count in zip(found, counts, strict=True)])
+    there = flat >= 0
+    assert scores.logprob_token_ids.shape == scores.logprobs.shape == (8, 3)
+    assert torch.equal(scores.logprob_token_ids[there, 0], flat[there])
+    assert torch.equal(scores.logprob_token_ids[:, 1:], rows.topk(2, dim=1).indices)
+    ids = scores.logprob_token_ids[there]
+    torch.testing.assert_close(scores.logprobs[there], wanted[there].gather(1, ids), rtol=1e-5, atol=1e-5)
+    own = rows[there].gather(1, flat[there, None])
+    assert torch.equal(scores.selected_token_ranks[there], (rows[there] >= own).sum(1))
+    assert scores.selected_token_ranks.dtype == torch.int64
+    if adaptive:
+        assert scores.cu_num_generated_tokens is None
+        assert torch.equal(scores.cu_num_generated_tokens_tensor, batch.cu_num_logits)
+    else:
+        assert scores.cu_num_generated_tokens == [0, 4, 5, 8]
+
+
+def test_an_invalid_draft_ends_verification():
+    """Of a grammar: verification sees -1, the processors see the real draft."""
+    _, rejection = samplers("rejection")
+    batch = stand_in.batch_of([K + 1] * 2, [0, 1], [9, 9])
+    tokens = TARGET.argmax(1)[torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])]
+    seen = tokens.clone()
+    seen[2] = -1
+    rejection.sampler.sampling_states.temperature.gpu[:] = 0.0
+    rows = TARGET[torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])]
+    _, num, *_ = rejection._verify_in_chunks(rows, batch, None, tokens, batch.pos, 1, -1, seen)
+    assert num.tolist() == [2, 4]
+
+
+def test_one_launch_and_small_ones():
+    _, rejection = samplers("rejection", temperature=0.8, top_k=5)
+    batch = stand_in.batch_of([K + 1] * SLOTS, range(SLOTS), [9] * SLOTS)
+    tokens = torch.zeros(SLOTS * (K + 1), dtype=torch.int64)
+    rows, draft = TARGET[tokens], DRAFT[:K].expand(SLOTS, K, -1)
+    found = launches(lambda: verified(rejection, batch, rows, tokens, draft))
+    assert found.count("specdec::verify_chain") == 1
+    assert len(found) <= 7, found
+
+
+def test_bits_of_counts():
+    for vocabulary in (1, 8, 31, 32, 33, 100):
+        counts = torch.randint(-1, 2, (3, vocabulary))
+        words = importlib.import_module("specdec_kernels.engines._vllm").bits(counts)
+        seen = (words[:, :, None] >> torch.arange(32) & 1).flatten(1)[:, :vocabulary]
+        assert words.dtype == torch.int32
+        assert torch.equal(seen.bool(), counts > 0)

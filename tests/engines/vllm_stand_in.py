@@ -1,0 +1,214 @@
+"""The classes of vLLM's V2 runner that our plug-in hooks into, no more of them than it uses, in plain torch.
+
+What they do is what vLLM's documentation and code say they do. ``modules()`` are to stand in ``sys.modules``.
+"""
+
+import types
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+NO_LOGPROBS = -1
+
+
+class LogprobsTensors(NamedTuple):
+    logprob_token_ids: torch.Tensor
+    logprobs: torch.Tensor
+    selected_token_ranks: torch.Tensor
+    cu_num_generated_tokens: list | None = None
+    cu_num_generated_tokens_tensor: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LogitsContext:
+    expanded_idx_mapping: torch.Tensor
+    idx_mapping: torch.Tensor
+    idx_mapping_np: np.ndarray
+    expanded_local_pos: torch.Tensor
+    input_ids: torch.Tensor
+    pos: torch.Tensor
+    seq_lens_upper_bound_np: np.ndarray
+
+
+class Backed:
+    """A number for each slot, on the host and on the device."""
+
+    def __init__(self, values, dtype):
+        self.gpu = torch.tensor(values, dtype=dtype)
+        self.np = self.gpu.numpy()
+
+
+class SamplingStates:
+    def __init__(self, slots, vocab_size, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
+        self.vocab_size = vocab_size
+        self.temperature = Backed([temperature] * slots, torch.float32)
+        self.top_k = Backed([top_k or vocab_size] * slots, torch.int32)
+        self.top_p = Backed([top_p] * slots, torch.float32)
+        self.min_p = Backed([min_p] * slots, torch.float32)
+        self.seeds = Backed([1000 + slot for slot in range(slots)], torch.int64)
+
+
+class PenaltiesState:
+    def __init__(self, slots, vocab_size, repetition=1.0, frequency=0.0, presence=0.0):
+        self.repetition_penalty = Backed([repetition] * slots, torch.float32)
+        self.frequency_penalty = Backed([frequency] * slots, torch.float32)
+        self.presence_penalty = Backed([presence] * slots, torch.float32)
+        self.use_penalty = np.full(slots, (repetition, frequency, presence) != (1.0, 0.0, 0.0))
+        self.prompt_bin_mask = torch.zeros(slots, -(-vocab_size // 32), dtype=torch.int32)
+        self.output_bin_counts = torch.zeros(slots, vocab_size, dtype=torch.int32)
+
+    def apply(self, logits, ctx):
+        """Row by row, with the drafts before it."""
+        for row, (slot, place) in enumerate(
+            zip(ctx.expanded_idx_mapping.tolist(), ctx.expanded_local_pos.tolist(), strict=True)
+        ):
+            if not self.use_penalty[slot]:
+                continue
+            counts = self.output_bin_counts[slot].clone()
+            for token in ctx.input_ids[row - place + 1 : row + 1].tolist():
+                counts[token] += 1
+            in_prompt = self.prompt_bin_mask[slot].repeat_interleave(32) >> torch.arange(32).repeat(
+                self.prompt_bin_mask.shape[1]
+            )
+            seen = (counts > 0) | (in_prompt[: len(counts)] & 1).bool()
+            r = self.repetition_penalty.gpu[slot]
+            z = logits[row]
+            z = torch.where(seen, torch.where(z > 0, z * (1 / r), z * r), z)
+            z = z - self.frequency_penalty.gpu[slot] * counts
+            logits[row] = z - self.presence_penalty.gpu[slot] * (counts > 0)
+        return logits
+
+
+class LogitBiasState:
+    """One token is forbidden, for the slots that use it."""
+
+    def __init__(self, slots, forbidden=None):
+        self.use_logit_bias, self.forbidden = np.full(slots, forbidden is not None), forbidden
+
+    def apply(self, logits, ctx):
+        if self.forbidden is not None:
+            logits[:, self.forbidden] = -torch.inf
+        return logits
+
+
+class BadWordsState:
+    def __init__(self, slots):
+        self.num_bad_words = Backed([0] * slots, torch.int32)
+
+    def apply(self, logits, ctx):
+        return logits
+
+
+class Sampler:
+    def __init__(self, slots, vocab_size, penalties=None, forbidden=None, logprobs_mode="raw_logprobs", **sampling):
+        self.sampling_states = SamplingStates(slots, vocab_size, **sampling)
+        self.penalties_state = PenaltiesState(slots, vocab_size, **(penalties or {}))
+        self.logits_processors = [LogitBiasState(slots, forbidden), self.penalties_state, BadWordsState(slots)]
+        self.thinking_budget_state = types.SimpleNamespace(enabled=False, apply=lambda logits, ctx: None)
+        self.needs_logits_processing = np.full(slots, bool(penalties or sampling or forbidden is not None))
+        self.logprobs_mode, self.return_sampling_mask = logprobs_mode, False
+
+    def sample(
+        self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+        seq_lens_upper_bound_np, return_logprobs=False,
+    ):  # fmt: skip
+        raise AssertionError("vLLM's own sampler was asked")
+
+    def apply_sampling_params(self, logits, *given):
+        return logits + 100
+
+
+class RejectionSampler:
+    def __init__(self, sampler, spec_config, device, *, watermark_key=None):
+        self.sampler = sampler
+        self.num_speculative_steps = spec_config.num_speculative_tokens
+        self.enable_adaptive_verification = spec_config.enable_adaptive_verification
+        method = spec_config.rejection_sample_method
+        self.use_block_verification = method == "block"
+        self.fly_window_size = 3 if method == "fly" else 0
+        self.synthetic_conditional_rates = torch.ones(1) if method == "synthetic" else None
+
+    def _verify_in_chunks(
+        self, logits, input_batch, draft_logits, draft_sampled, pos, max_chunk_logits, max_num_logprobs,
+        verify_draft_sampled=None,
+    ):  # fmt: skip
+        raise AssertionError("vLLM's own verification was asked")
+
+
+class DraftModelSpeculator:
+    """Its model's "hidden states" are logits already."""
+
+    use_local_argmax_reduction = False
+
+    def compute_draft_logits(self, hidden_states, spec_step_idx):
+        return hidden_states
+
+    def _maybe_predict_acceptance(self, logits, idx_mapping, draft_step):
+        self.predicted = logits
+
+    def sample_draft(
+        self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
+        spec_step_idx=0, num_steps=1,
+    ):  # fmt: skip
+        return hidden_states.argmax(-1)
+
+
+class ModelState:
+    def __init__(self, speculative=None, additional_config=None, watermark=None):
+        self.device = torch.device("cpu")
+        self.vllm_config = types.SimpleNamespace(
+            speculative_config=speculative, watermark_config=watermark, additional_config=additional_config or {}
+        )
+
+    def custom_sampler(self, sampler):
+        return None
+
+
+def speculative(steps, method="standard", adaptive=False):
+    """A SpeculativeConfig."""
+    return types.SimpleNamespace(
+        num_speculative_tokens=steps, enable_adaptive_verification=adaptive, rejection_sample_method=method
+    )
+
+
+def batch_of(counts, slots, places):
+    """An InputBatch of requests with these numbers of rows, whose first input tokens stand at `places`."""
+    counts, slots = torch.tensor(counts), torch.tensor(slots)
+    request = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    local = torch.cat([torch.arange(count) for count in counts.tolist()])
+    cu = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    return types.SimpleNamespace(
+        cu_num_logits=cu.int(), cu_num_logits_np=cu.numpy(), idx_mapping=slots, idx_mapping_np=slots.numpy(),
+        expanded_idx_mapping=slots[request], expanded_local_pos=local, pos=torch.tensor(places)[request] + local,
+        seq_lens_cpu_upper_bound=torch.tensor(places) + counts, num_reqs=len(counts),
+    )  # fmt: skip
+
+
+def modules():
+    """What to put into ``sys.modules``."""
+    names = {
+        "vllm.v1.outputs": [LogprobsTensors],
+        "vllm.v1.worker.gpu.sample.bad_words": [BadWordsState],
+        "vllm.v1.worker.gpu.sample.logit_bias": [LogitBiasState],
+        "vllm.v1.worker.gpu.sample.logits_processor.interface": [LogitsContext],
+        "vllm.v1.worker.gpu.sample.penalties": [PenaltiesState],
+        "vllm.v1.worker.gpu.sample.sampler": [Sampler],
+        "vllm.v1.worker.gpu.sample.states": [],
+        "vllm.v1.worker.gpu.spec_decode.rejection_sampler": [RejectionSampler],
+        "vllm.v1.worker.gpu.spec_decode.speculator": [DraftModelSpeculator],
+        "vllm.v1.worker.gpu.model_states.interface": [ModelState],
+    }
+    made = {}
+    for name, classes in names.items():
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            path = ".".join(parts[:depth])
+            made.setdefault(path, types.ModuleType(path))
+            if depth > 1:
+                setattr(made[".".join(parts[: depth - 1])], parts[depth - 1], made[path])
+        for each in classes:
+            setattr(made[name], each.__name__, each)
+    made["vllm.v1.worker.gpu.sample.states"].NO_LOGPROBS = NO_LOGPROBS
+    return made

@@ -1,0 +1,120 @@
+"""Filters over slices of rows: what they keep of whole rows."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, sharded
+from specdec_kernels.sharded import _filters
+from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, chains, whole, with_status
+from tests.support.cases import adversarial_rows, seeds
+from tests.support.ranks import on_ranks, tree_call_with_hits
+
+SAMPLINGS = {
+    "top_k": Sampling(0.8, top_k=7),
+    "top_k 1": Sampling(0.8, top_k=1),
+    "top_k more than a slice has": Sampling(top_k=3000),
+    "top_k all": Sampling(top_k=10**6),
+    "top_k and top_p": Sampling(1.2, top_k=40, top_p=0.6),
+    "min_p": Sampling(min_p=0.1),
+    "min_p, long lists": Sampling(min_p=1e-3),
+    "min_p and top_p": Sampling(0.9, min_p=0.02, top_p=0.7),
+    "ties stay together": Sampling.huggingface(top_k=5),
+    "before the temperature": Sampling.llamacpp(0.6, top_k=20, top_p=0.9, min_p=0.01),
+}
+
+
+def rows_of(sampling, count):
+    """Temperatures, 0 among them, and ``top_k``, off among them, for each row."""
+    index = torch.arange(count)
+    temperature = torch.tensor([1.0, 0.0, 0.7])[index % 3]
+    return sampling._replace(temperature=temperature, top_k=torch.tensor([5, 0, 1, 40])[index % 4])
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("begins", BEGINS[1:3], ids=len)
+def test_races_over_what_filters_keep(fast_backend, name, begins):
+    rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
+    call = {"target": rows, "seed": seeds(len(rows)), "position": 3, "sampling": SAMPLINGS[name]}
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+
+
+def test_numbers_of_rows(fast_backend):
+    rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
+    call = {"target": rows, "seed": seeds(len(rows)), "position": 3, "sampling": rows_of(Sampling(), len(rows))}
+    assert_all_equal(
+        on_ranks(with_status(sharded.race_sample), BEGINS[1], call), whole(specdec_kernels.race_sample, call)
+    )
+    call["sampling"] = call["sampling"]._replace(min_p=torch.linspace(-0.1, 1, len(rows)))
+    expected = whole(specdec_kernels.race_sample, call)
+    assert expected[1][0] & 8
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), BEGINS[1], call), expected)
+
+
+def test_ties_across_a_boundary(fast_backend):
+    """Of equal logits those of the lowest ids stay: all in the first slice, or some of the second, too."""
+    rows = torch.full((2, 2048), -5.0)
+    rows[:, 1000:1100] = 3.0
+    for k in (24, 30, 100, 101):
+        call = {"target": rows, "seed": seeds(2), "position": 1, "sampling": Sampling(top_k=k)}
+        assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
+        call["sampling"] = Sampling(top_k=k, ties="all")
+        assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
+
+
+def test_arrivals_and_verdicts(fast_backend):
+    rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
+    sampling = Sampling(0.9, top_k=6, top_p=0.9)
+    call = {"draft": rows, "k": 8, "seed": seeds(len(rows)), "position": 3, "sampling": sampling}
+    assert_all_equal(on_ranks(with_status(sharded.race_topk), BEGINS[1], call), whole(specdec_kernels.race_topk, call))
+    call = {**chains(), "temperature": None, "sampling": rows_of(Sampling(), 16)}
+    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), specdec_kernels.verify_chain(**call))
+    call = {**tree_call_with_hits(VOCABULARY, requests=8, nodes=7), "draft": None, "method": "race"}
+    call |= {"temperature": None, "sampling": sampling}
+    assert_all_equal(on_ranks(sharded.verify_tree, BEGINS[1], call), specdec_kernels.verify_tree(**call))
+
+
+def test_requests_by_their_index(fast_backend):
+    call = {
+        "target": 2 * torch.randn(4, 2048), "seed": seeds(3), "position": 1, "sampling": rows_of(Sampling(), 3),
+        "request_index": torch.tensor([2, -1, 7, 0], dtype=torch.int32),
+    }  # fmt: skip
+    assert_all_equal(
+        on_ranks(with_status(sharded.race_sample), [0, 1024], call), whole(specdec_kernels.race_sample, call)
+    )
+
+
+@pytest.mark.interpreted
+def test_filters_on_every_backend(backend):
+    call = {"target": 2 * torch.randn(2, 1500), "seed": seeds(2), "position": 1}
+    call["sampling"] = Sampling(0.8, top_k=9, top_p=0.8)
+    assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
+
+
+@pytest.mark.parametrize("name", ["top_k", "top_k and top_p", "min_p and top_p", "before the temperature"])
+def test_cutoff(fast_backend, name):
+    rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
+    call = {"rows": rows, "sampling": SAMPLINGS[name]}
+    assert_all_equal(on_ranks(sharded.cutoff, BEGINS[2], call), specdec_kernels.cutoff(**call))
+
+
+def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
+    """k entries where top_k says so, and no second round; else as many rounds as it takes."""
+    asked = []
+    gathered = _filters._gathered
+    monkeypatch.setattr(
+        _filters, "_gathered", lambda *args: asked.append(args[3]) or gathered(*args)
+    )  # fmt: skip
+    rows = {"rows": torch.zeros(1, 4096)}
+    on_ranks(sharded.cutoff, [0, 2048], {**rows, "sampling": Sampling(top_k=50, top_p=0.9)})
+    assert asked == [50, 50]
+    asked.clear()
+    on_ranks(sharded.cutoff, [0, 2048], {**rows, "sampling": Sampling(min_p=0.5)})  # all are kept
+    assert asked == [64, 64, 512, 512, 4096, 4096]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling.flashinfer_joint(top_k=5, top_p=0.9)])
+def test_the_mass_of_whole_rows_is_refused_by_name(sampling):
+    call = {"target": torch.zeros(1, 2048), "seed": 1, "position": 1, "sampling": sampling}
+    with pytest.raises(ValueError, match=r"sampling\.top_p: expected top_k or min_p before it on slices"):
+        on_ranks(sharded.race_sample, [0, 1024], call)

@@ -1,0 +1,280 @@
+"""Races over slices of rows: on every rank what the unsharded ops give on the whole rows."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Status, sharded
+from specdec_kernels.sharded import VocabShard, race_finish, race_partial
+from tests.support.cases import DTYPES, adversarial_rows, poisoned, ragged, seeds
+from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
+
+VOCABULARY = 5 * 1024 + 77
+BEGINS = ([0], [0, 4096], [0, 1024, 5120], [0, 1024, 2048, 4096])  # the slices of 1, 2, 3 and 4 ranks
+
+
+def assert_all_equal(results, expected):
+    """Every rank has what is expected: a tensor, or a tuple of them."""
+    alone = isinstance(expected, torch.Tensor)
+    for found in results:
+        for a, b in [(found, expected)] if alone else zip(found, expected, strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def whole(op, call):
+    """(result, status) of an unsharded op on rows."""
+    status = torch.empty(call.get("target", call.get("draft")).shape[:-1], dtype=torch.int32)
+    return op(**call, status=status), status
+
+
+def with_status(op):
+    """The same of a sharded one."""
+    return lambda **call: whole(op, call)
+
+
+@pytest.mark.interpreted
+def test_slices_of_hard_rows_give_the_tokens_of_whole_rows(backend):
+    rows = torch.stack(list(adversarial_rows(2048 + 77).values()))
+    call = {"target": poisoned(rows), "seed": seeds(len(rows)), "position": 3}
+    call["temperature"] = torch.tensor([1.0, 0.0, 0.5])[torch.arange(len(rows)) % 3]
+    found = on_ranks(with_status(sharded.race_sample), [0, 1024, 2048], call)
+    assert_all_equal(found, whole(specdec_kernels.race_sample, call))
+
+
+@pytest.mark.parametrize("begins", BEGINS, ids=len)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_any_number_of_ranks_gives_the_same(fast_backend, begins, dtype):
+    rows = 3 * torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    call = {"target": rows.to(dtype), "seed": seeds(6), "position": 3}
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+    call = {"target": rows.softmax(-1).to(dtype), "seed": seeds(6), "position": 3, "space": "probs"}
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("k", [3])
+def test_first_arrivals_of_slices_are_those_of_rows(backend, k):
+    check_arrivals(k, list(adversarial_rows(2 * 1024 + 30).values())[::2])
+
+
+@pytest.mark.parametrize("k", [40, 2000])
+def test_many_arrivals(fast_backend, k):
+    """Also more than a slice has."""
+    check_arrivals(k, list(adversarial_rows(2 * 1024 + 30).values()))
+
+
+def check_arrivals(k, rows):
+    rows = torch.stack(rows)
+    call = {"draft": rows, "k": k, "seed": seeds(len(rows)), "position": 3}
+    call["temperature"] = torch.tensor([1.0, 0.0])[torch.arange(len(rows)) % 2]
+    for begins in ([0, 2048], [0, 1024]):
+        found = on_ranks(with_status(sharded.race_topk), begins, call)
+        assert_all_equal(found, whole(specdec_kernels.race_topk, call))
+
+
+@pytest.mark.interpreted
+def test_winners_and_ties_on_a_boundary(backend):
+    """The winner is the last token of a slice, or the first; or both are as large."""
+    rows = torch.full((4, 3072), -torch.inf)
+    rows[0, 1023], rows[1, 1024] = 1.0, 1.0
+    rows[2, [1023, 1024]] = 1.0
+    rows[3, [2047, 2048]] = 1.0
+    for temperature in (0.0, 1.0):
+        call = {"target": rows, "seed": seeds(4), "position": 1, "temperature": temperature}
+        expected = specdec_kernels.race_sample(**call)
+        if temperature == 0:
+            assert expected.tolist() == [1023, 1024, 1023, 2047]
+        assert_all_equal(on_ranks(sharded.race_sample, [0, 1024, 2048], call), expected)
+
+
+@pytest.mark.interpreted
+def test_a_fault_in_one_slice_is_known_to_all(backend):
+    """NaN and +inf in the slice of one rank; a row with weight in one slice only, and one without any."""
+    rows = torch.zeros(5, 2048)
+    rows[0, 1500], rows[1, 3] = torch.nan, torch.inf
+    rows[2, :1024], rows[3] = -torch.inf, -torch.inf
+    call = {"target": rows, "seed": seeds(5), "position": 1}
+    expected = whole(specdec_kernels.race_sample, call)
+    assert expected[1].tolist() == [1, 1, 0, 1, 0]
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), expected)
+    call["draft"] = call.pop("target")
+    expected = whole(specdec_kernels.race_topk, {**call, "k": 2})
+    assert_all_equal(on_ranks(with_status(sharded.race_topk), [0, 1024], {**call, "k": 2}), expected)
+
+
+@pytest.mark.interpreted
+def test_slices_of_a_small_vocabulary(backend):
+    call = {"target": torch.randn(4, 259), "seed": seeds(4), "position": 1}
+    expected = whole(specdec_kernels.race_sample, call)
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 128, 256], call), expected)
+
+
+@pytest.mark.interpreted
+def test_requests_that_are_not_live(backend):
+    call = {
+        "target": torch.randn(4, 2048), "seed": seeds(3), "position": 1,
+        "request_index": torch.tensor([2, -1, 7, 0], dtype=torch.int32),
+    }  # fmt: skip
+    expected = whole(specdec_kernels.race_sample, call)
+    assert expected[0][1:3].tolist() == [-1, 0]
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), expected)
+    call["draft"] = call.pop("target")
+    expected = whole(specdec_kernels.race_topk, {**call, "k": 2})
+    assert_all_equal(on_ranks(with_status(sharded.race_topk), [0, 1024], {**call, "k": 2}), expected)
+
+
+# ---- verdicts of the race -------------------------------------------------------------------------------------------
+
+
+def chains(vocabulary=VOCABULARY, **how):
+    return {**chain_call_with_hits(vocabulary, **how), "draft": None, "method": "race"}
+
+
+@pytest.mark.interpreted
+def test_verdicts_of_chains(backend):
+    call = chains(2048 + 9, requests=4)
+    expected = specdec_kernels.verify_chain(**call)
+    assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
+
+
+@pytest.mark.parametrize("begins", BEGINS, ids=len)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
+    call = chains(dtype=dtype)
+    expected = specdec_kernels.verify_chain(**call)
+    assert len(set(expected.num_accepted.tolist())) > 2
+    assert Status.TOKEN_RANGE in set(expected.status.tolist())
+    assert_all_equal(on_ranks(sharded.verify_chain, begins, call), expected)
+    packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]).repeat(2))
+    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), specdec_kernels.verify_chain(**packed))
+    packed["max_drafts"] = 2
+    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), specdec_kernels.verify_chain(**packed))
+
+
+def test_requests_of_chains_by_their_index(fast_backend):
+    call = chains(requests=8)
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), specdec_kernels.verify_chain(**call))
+    packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]))
+    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], packed), specdec_kernels.verify_chain(**packed))
+
+
+@pytest.mark.interpreted
+def test_a_draft_on_a_boundary_is_compared_as_any(backend):
+    target = torch.full((1, 3, 2048), -torch.inf)
+    target[0, [0, 1, 2], [1023, 1024, 5]] = 0.0
+    call = {"draft_tokens": torch.tensor([[1023, 1024]]), "target": target, "method": "race", "seed": 1, "position": 1}
+    for verdict in on_ranks(sharded.verify_chain, [0, 1024], call):
+        assert verdict.tokens.tolist() == [[1023, 1024, 5]]
+        assert verdict.num_accepted.tolist() == [2]
+
+
+def test_bits_tell_of_rows_that_decided(fast_backend):
+    """A NaN after the first rejection is not met."""
+    target = torch.zeros(2, 3, 2048)
+    target[0, 2, 1500] = torch.nan
+    target[1, 0, 1500] = torch.nan
+    call = {
+        "draft_tokens": torch.full((2, 2), 2047), "target": target, "method": "race", "seed": seeds(2), "position": 1,
+    }  # fmt: skip
+    expected = specdec_kernels.verify_chain(**call)
+    assert expected.status.tolist() == [0, 1]
+    assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
+
+
+@pytest.mark.interpreted
+def test_verdicts_of_trees(backend):
+    call = tree_call_with_hits(2048 + 9, requests=3, nodes=5)
+    call = {**call, "draft": None, "method": "race"}
+    expected = specdec_kernels.verify_tree(**call)
+    assert_all_equal(on_ranks(sharded.verify_tree, [0, 1024], call), expected)
+
+
+@pytest.mark.parametrize("begins", BEGINS, ids=len)
+def test_verdicts_of_trees_on_any_number_of_ranks(fast_backend, begins):
+    call = tree_call_with_hits(VOCABULARY, requests=24, nodes=9)
+    call = {**call, "draft": None, "method": "race"}
+    call["request_index"] = torch.arange(24, dtype=torch.int32)
+    call["request_index"][[1, 3, 7]] = torch.tensor([2, -1, 99], dtype=torch.int32)
+    expected = specdec_kernels.verify_tree(**call)
+    assert len(set(expected.num_accepted.tolist())) > 2
+    assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
+
+
+# ---- shards and halves ----------------------------------------------------------------------------------------------
+
+
+def test_what_travels_is_16_bytes_a_row(fast_backend):
+    part = race_partial(torch.randn(3, 5, 1024), first_token=1024, seed=seeds(3)[:, None], position=torch.arange(5))
+    packed = part.packed()
+    assert packed.is_contiguous()
+    assert (packed.dtype, packed.shape) == (torch.int64, (3, 5, 2))
+
+
+def test_keys_order_as_scores_do():
+    """-0 and 0 are one score; the lower token wins among equal ones."""
+    scores = torch.tensor([[-torch.inf, -3e38, -1.0, -1e-40, -0.0, 0.0, 1e-40, 2.0, 3e38, torch.inf]])
+    tokens = torch.arange(10, 0, -1)[None]
+    keys = sharded.RowPartial(tokens, scores, torch.zeros(1, dtype=torch.int32)).packed()[0, :-1]
+    assert (keys.diff() > 0).all()
+    found, _ = race_finish(torch.stack([keys[[4]], keys[[5]]]).unsqueeze(-1).expand(2, 1, 2))
+    assert found.tolist() == [5]
+
+
+def test_batches_of_none():
+    call = {"target": torch.empty(0, 2048), "seed": 1, "position": torch.empty(0, dtype=torch.int64)}
+    assert [x.shape for x in on_ranks(sharded.race_sample, [0, 1024], call)] == [(0,), (0,)]
+    call = {**call, "target": torch.empty(0, 3, 2048), "draft_tokens": torch.empty(0, 2, dtype=torch.int64)}
+    for verdict in on_ranks(sharded.verify_chain, [0, 1024], {**call, "method": "race"}):
+        assert [x.shape for x in verdict] == [(0, 3), (0,), (0,)]
+
+
+@pytest.mark.parametrize("first_token", [-128, 1, 64, 1023, 4096, 1.0, None])
+def test_where_a_slice_may_begin(first_token):
+    with pytest.raises(ValueError, match=r"first_token: expected a multiple of 128 inside \[0, 4096\)"):
+        VocabShard(4096, first_token)
+
+
+def test_even_slices():
+    assert VocabShard.bounds(5000, 3) == [0, 1024, 3072, 5000]
+    assert VocabShard.bounds(128_256, 8)[:3] == [0, 15_360, 31_744]
+    assert VocabShard.bounds(259, 3) == [0, 128, 256, 259]
+    with pytest.raises(ValueError, match="vocab: expected 128 tokens for each rank but the last; got 259 for 4"):
+        VocabShard.bounds(259, 4)
+
+
+@pytest.mark.parametrize(("begins", "token"), [([0, 2048], 1024), ([0, 0], 1024), ([1024, 2048], 0)])
+def test_slices_that_are_no_vocabulary(begins, token):
+    stage = Stage(2)
+
+    def act(rank):
+        rows = torch.zeros(1, 1024)
+        shard = PlayedShard(3072, begins[rank], stage, rank)
+        with pytest.raises(ValueError, match=f"where one should begin with token {token}"):
+            sharded.race_sample(rows, shard=shard, seed=1, position=1)
+
+    stage.run(act)
+
+
+def test_ranks_that_disagree_are_named():
+    stage = Stage(3)
+
+    def act(rank):
+        shard = PlayedShard(3072, 1024 * rank, stage, rank, debug=True)
+        rows = torch.zeros(4 if rank == 2 else 3, 1024)
+        wanted = r"race_sample: expected all ranks to be called alike; got rows \[4\] on rank 2 and \[3\] on rank 0"
+        with pytest.raises(ValueError, match=wanted):
+            sharded.race_sample(rows, shard=shard, seed=torch.arange(len(rows)), position=1)
+
+    stage.run(act)
+
+
+def test_what_is_refused_is_named():
+    call = {"target": torch.zeros(1, 2048), "seed": 1, "position": 1}
+    shard = VocabShard(2048, 0)
+    for name, value in (("edits", specdec_kernels.Edits()), ("draft_map", torch.arange(2048).int())):
+        with pytest.raises(ValueError, match=f"{name}: expected None in sharded.race_sample"):
+            sharded.race_sample(**call, shard=shard, **{name: value})
+    with pytest.raises(ValueError, match=r"rows: expected a slice inside \[0, 2048\); got tokens \[1024, 3072\)"):
+        sharded.race_sample(**call, shard=VocabShard(2048, 1024))
