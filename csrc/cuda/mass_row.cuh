@@ -168,12 +168,13 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, 
 template <class F>
 __device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
   constexpr int kHeld = 2;
+  const ChunkMass none = kNoChunk;
   WideKey held[kHeld][kWordsAChunk];
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int32_t c = lane_id() + 32 * h;
 #pragma unroll
-    for (int k = 0; k < kWordsAChunk; ++k) held[h][k] = c < chunks ? word(c, k) : k == 0 ? packed_maxima(kNoChunk) : 0;
+    for (int k = 0; k < kWordsAChunk; ++k) held[h][k] = c < chunks ? word(c, k) : k == 0 ? packed_maxima(none) : 0;
   }
   float top = -kInfinity;
   const auto see = [&](WideKey maxima) {
