@@ -1,6 +1,8 @@
 """llama.cpp's adapter against a stand-in of its C interface: `make test-engines` has the engine itself."""
 
+import doctest
 import gc
+import importlib
 import subprocess
 import sys
 
@@ -219,6 +221,12 @@ class TestContexts:
         reader.context.pointer.forgets = False
         with pytest.raises(RuntimeError, match="llama_memory_seq_rm: expected a memory that forgets from position 1"):
             reader.roll_back([1])
+
+
+def test_docstring_examples():
+    found = doctest.testmod(importlib.import_module("specdec_kernels.engines._llamacpp"))
+    assert found.attempted
+    assert not found.failed
 
 
 class TestRefusals:
