@@ -41,7 +41,7 @@ def modules(package):
 
 
 def absent(name):
-    engine = re.fullmatch(r"specdec_kernels\.engines\._(sglang|vllm)", name)
+    engine = re.fullmatch(r"specdec_kernels\.engines\._(gguf|sglang|vllm)", name)
     return name.endswith("_C") or bool(engine and importlib.util.find_spec(engine[1]) is None)
 
 
