@@ -67,7 +67,7 @@ def mass_tiles(
     raw = (rows, temperature, request_index, out, status)
     inputs.refuse_gradient("mass_tiles", rows=rows, temperature=temperature)
     if found := MASS_TILES.recall(raw):
-        return found
+        return tuple(found)
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     folded = inputs.rows3("rows", rows)

@@ -8,13 +8,13 @@ import torch
 
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._types import Counter, Method, Number, Space
+from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._filters import OFF, may_be_on
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._race_chains import race_chains
-from specdec_kernels.sharded._rejection import rejection
+from specdec_kernels.sharded._rejection import SMALLEST, rejection
 from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard
 
@@ -25,7 +25,7 @@ def verify_chain(
     draft: torch.Tensor | None = None,
     *,
     shard: VocabShard,
-    method: Method = "rejection",
+    method: ChainMethod = "rejection",
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
@@ -78,6 +78,8 @@ def verify_chain(
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
         p_law = temperature_of("sampling", space, temperature, sampling)
         q_law = temperature_of("draft_sampling", draft_space or space, None, draft_sampling, p_law)
+        if draft is not None and not isinstance(q_law, torch.Tensor) and 0 <= q_law < SMALLEST and q_law != p_law:
+            raise ValueError("draft_sampling.temperature: expected more than 0 on slices, as the target's; got 0")
     shard.check("verify_chain", target)
     requests = Requests(
         chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),

@@ -23,7 +23,8 @@ def race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, 
     )  # fmt: skip
     width = walked.tokens.shape[-1]
     emitted = torch.arange(width, device=target.device) <= walked.num_accepted.unsqueeze(-1)
-    tokens = torch.where(chains.sound.unsqueeze(-1), chains.by_request(winners, width), 0)
-    met = torch.where(chains.sound.unsqueeze(-1), chains.by_request(met, width), 0)
+    tokens, met = chains.by_request(winners, width), chains.by_request(met, width)
+    if chains.cu_drafts is not None:
+        tokens, met = (torch.where(chains.sound.unsqueeze(-1), x, 0) for x in (tokens, met))
     status = walked.status & OF_WALKS | any_bits(met, emitted)
     return Verdict(torch.where(emitted, tokens, -1), walked.num_accepted, status)

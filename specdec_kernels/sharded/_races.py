@@ -86,7 +86,7 @@ def race_partial(
 
     Examples
     --------
-    >>> import torch
+    >>> import torch, specdec_kernels
     >>> from specdec_kernels.sharded import race_finish, race_partial
     >>> logits = torch.randn(3, 2048)
     >>> noise = dict(seed=1, position=torch.arange(3))

@@ -4,11 +4,14 @@ First round: every rank weighs the tiles of its columns, and the owner of a draf
 all ranks have the same p and q of every draft, and walk. Second round: the race over what is left of the last row.
 """
 
+from typing import NamedTuple
+
 import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._layout import short, two
 from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
 from specdec_kernels.sharded._races import RowPartial, nobody_in, race_finish, race_partial
@@ -61,13 +64,55 @@ def any_of(bits):
     return found
 
 
+class Found(NamedTuple):
+    """What all ranks know after the first round, of target rows [rows] and of drafts."""
+
+    p_lse: torch.Tensor  # float32 [n, 2], of all target rows
+    p: torch.Tensor  # float32 [rows]: of the draft that a row decides
+    met: torch.Tensor  # int32 [rows]: status
+    winners: torch.Tensor | None  # int64 [rows]: the argmax, of requests with temperature 0
+    q_lse: torch.Tensor | None = None  # float32 [drafts, 2], of the drafts' rows
+    q: torch.Tensor | None = None  # float32 [drafts]
+    q_met: torch.Tensor | None = None  # int32 [rows], 0 where a row has no draft
+
+
 def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon):
     """The verdict. The laws are temperatures: a number, or one for each entry."""
     if not isinstance(law, torch.Tensor) and law < SMALLEST:  # the argmax decides, whatever was drafted
         return race_chains(chains, requests, shard, draft_tokens, target, {"temperature": 0.0}, 1.0, 0.0)
     greedy = requests.greedy(law)
+    found = _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy)
+    walked = ops.verify_chain(
+        short(draft_tokens, shard.vocab), two(found.p), None if draft is None else two(found.q), method="rejection",
+        space="probs", temperature=greedy.temperature(), draft_prob=chains.slot_numbers(requests, draft_prob),
+        epsilon=requests.of_requests(epsilon), request_index=requests.index, cu_drafts=chains.cu_drafts,
+        max_drafts=chains.max_drafts, **requests.noise_of_requests(),
+    )  # fmt: skip
+    last = walked.num_accepted.long()
+    live = chains.sound & requests.live()
+    races = (last >= 0) & live & ~greedy.requests
+    token, status, left = _last_token(
+        chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, found, last, races
+    )
+    if greedy.any_may_be:
+        token = torch.where(greedy.requests, _at(found.winners.flatten(), chains.first + last.clamp(min=0)), token)
+    token = torch.where(live, token, 0)
 
-    # Round 1. `p`, `q` are of the drafts, `p_lse`, `q_lse` of all target rows and of the drafts' rows.
+    width = walked.tokens.shape[-1]
+    step, last = torch.arange(width, device=token.device), last.unsqueeze(-1)
+    accepted = chains.by_request(chains.at_rows(draft_tokens, -1), width).long()
+    emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
+    looked = (step <= last) & live.unsqueeze(-1)
+    bits = walked.status & OF_WALKS | any_bits(chains.by_request(found.met, width), looked)
+    bits = bits | torch.where(races, status, 0)
+    if draft is not None:
+        looked = looked & ((step < last) | left.unsqueeze(-1)) & ~greedy.requests.unsqueeze(-1)
+        bits = bits | any_bits(chains.by_request(found.q_met, width), looked)
+    return Verdict(emitted, walked.num_accepted, bits)
+
+
+def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy):
+    """One pass over the slice, one gather: normalisers, and p and q of every draft."""
     tokens, at = draft_tokens.flatten(), requests.of_rows(law)
     letter = tiles_of(target, at, shard, requests.row_index())
     letter.append(logits_of(target, chains.draft_places, tokens, shard))
@@ -75,88 +120,64 @@ def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_l
         places, q_at = requests.draft_places(chains, draft), requests.of_draft_rows(chains, draft, draft_law)
         letter += [*tiles_of(draft, q_at, shard), logits_of(draft, places, tokens, shard)]
     if greedy.any_may_be:
-        letter.append(_argmax(target, shard, greedy.rows(chains)).packed().flatten(0, -2))
+        letter.append(_argmax(target, shard, greedy.row_index()).packed().flatten(0, -2))
     every = sent(letter, shard)
 
     tiles, met, logits = together(*every[:3])
     logits = chains.at_rows(logits.view(draft_tokens.shape), 0.0)
-    at = at.flatten() if isinstance(at, torch.Tensor) else at
+    at = at.expand(chains.request.shape).flatten() if isinstance(at, torch.Tensor) else at
     p_lse, p = ops.tile_laws(tiles, logits.view(-1, 1), temperature=at)
-    met = met | (p_lse[:, 1].isposinf() & ~greedy.of_rows(chains).flatten()).int() * Status.NON_FINITE
-    p, met = p.view(chains.request.shape), met.view(chains.request.shape)
-    q = q_lse = None
-    if draft is not None:
-        tiles, q_met, logits = together(*every[3:6])
-        q_at = q_at.expand(draft.shape[:-1]).flatten()[places] if isinstance(q_at, torch.Tensor) else q_at
-        q_lse, q = ops.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=q_at)
-        q_met = q_met[places] | q_lse[:, 1].isposinf().int() * Status.NON_FINITE
-        q, q_met = q.view(draft_tokens.shape), chains.at_rows(q_met.view(draft_tokens.shape), 0)
+    met = met | (p_lse[:, 1].isposinf() & ~greedy.of_rows().flatten()).int() * Status.NON_FINITE
+    p, met, winners = p.view(chains.request.shape), met.view(chains.request.shape), None
     if greedy.any_may_be:
-        winners, argmax_met = race_finish(every[-1])
-        winners = winners.view(chains.request.shape)
-        met = met | torch.where(greedy.of_rows(chains), argmax_met.view(met.shape), 0)
-        p = torch.where(greedy.of_rows(chains), (winners == chains.at_rows(draft_tokens, -1)).float(), p)
+        winners, argmax_met = (x.view(chains.request.shape) for x in race_finish(every[-1]))
+        met = met | torch.where(greedy.of_rows(), argmax_met, 0)
+        p = torch.where(greedy.of_rows(), (winners == chains.at_rows(draft_tokens, -1)).float(), p)
+    if draft is None:
+        return Found(p_lse, p, met, winners)
+    tiles, q_met, logits = together(*every[3:6])
+    q_at = q_at.expand(draft.shape[:-1]).flatten()[places] if isinstance(q_at, torch.Tensor) else q_at
+    q_lse, q = ops.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=q_at)
+    q_met = q_met[places] | q_lse[:, 1].isposinf().int() * Status.NON_FINITE
+    q_met = chains.at_rows(q_met.view(draft_tokens.shape), 0)
+    return Found(p_lse, p, met, winners, q_lse, q.view(draft_tokens.shape), q_met)
 
-    walked = ops.verify_chain(
-        short(draft_tokens, shard.vocab), two(p), None if q is None else two(q), method="rejection", space="probs",
-        temperature=greedy.temperature(), draft_prob=chains.slot_numbers(requests, draft_prob),
-        epsilon=requests.of_requests(epsilon), request_index=requests.index, cu_drafts=chains.cu_drafts,
-        max_drafts=chains.max_drafts, **requests.noise_of_requests(),
-    )  # fmt: skip
 
-    # Round 2: one row of each request.
-    last = walked.num_accepted.long()
+def _last_token(
+    chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, found, last, races
+):  # fmt: skip
+    """(token, status, whether it is from a residual) of each request that ``races``: from row ``last`` of it."""
     slot = last.clamp(min=0)
-    races = (last >= 0) & chains.sound & requests.live() & ~greedy.requests
     own, tried = chains.first + slot, chains.draft_at(draft_tokens, slot, -1)
     if draft is None:
         left = races & (tried != -1)
-        taken, q_row, q_known = 1.0, None, p_lse.new_zeros(len(own), 2)
-        excluded = torch.where(left & (tried < shard.vocab) & (tried >= 0), tried, -1).int()
+        excluded = torch.where(left & (tried >= 0) & (tried < shard.vocab), tried, -1).int()
+        q_known, how = found.p_lse.new_zeros(len(own), 2), {"excluded": excluded}
     else:
-        taken, excluded = chains.share_at(requests, draft_prob, slot), None
-        place = chains.draft_at(torch.arange(tokens.numel(), device=tokens.device).view(draft_tokens.shape), slot, -1)
-        left = races & (place >= 0) & ((tried != -1) | (taken < 1))
-        q_row = torch.where(left, _at(places, place), -1).int()
-        q_known = _at(q_lse, place)
-    known = torch.cat([_at(p_lse, own), q_known], dim=-1)
+        places, taken = requests.draft_places(chains, draft), chains.share_at(requests, draft_prob, slot)
+        draft_of = torch.arange(len(places), device=places.device).view(draft_tokens.shape)
+        draft_of = chains.draft_at(draft_of, slot, -1)
+        left = races & (draft_of >= 0) & ((tried != -1) | (taken < 1))
+        q_known, q_row = _at(found.q_lse, draft_of), torch.where(left, _at(places, draft_of), -1).int()
+        how = {"draft_row": q_row, "taken": taken, "draft_sampling": Sampling(requests.of_requests(draft_law))}
     numbers = requests.noise_of_requests()
     numbers["position"] = slot + numbers["position"]
+    numbers["known"] = torch.cat([_at(found.p_lse, own), q_known], dim=-1)
 
-    def draw(among, **residual):
-        row = torch.where(among, own, -1).int()
+    def draw(among, draft=None, **how):
         token, scores, status = ops.residual_race(
-            target, residual.pop("draft", None), row, first_token=shard.first_token, known=known,
-            temperature=requests.of_requests(law), **residual, **numbers,
+            target, draft, torch.where(among, own, -1).int(), first_token=shard.first_token,
+            temperature=requests.of_requests(law), **how, **numbers,
         )  # fmt: skip
         return shard.gather(RowPartial(token.unsqueeze(-1), scores.unsqueeze(-1), status).packed())
 
-    drawn = draw(
-        races, draft=draft, draft_row=q_row, excluded=excluded, taken=taken,
-        **requests.draft_temperature(draft, draft_law),
-    )  # fmt: skip
+    drawn = draw(races, draft, **how)
     (token, status), empty = race_finish(drawn), nobody_in(drawn) & left
     if bool(empty.any()):  # p and q equal to rounding; rare, and the same on all ranks
         again, more = race_finish(draw(empty))
         token = torch.where(empty, again, token)
         status = torch.where(empty, status & ~Status.NON_FINITE | more | Status.EMPTY_RESIDUAL, status)
-
-    # Together.
-    token = torch.where(races, token, 0)
-    if greedy.any_may_be:
-        token = torch.where(greedy.requests, _at(winners.flatten(), own), token)
-    token = torch.where(chains.sound & requests.live(), token, 0)
-    width = walked.tokens.shape[-1]
-    step, last = torch.arange(width, device=token.device), last.unsqueeze(-1)
-    accepted = chains.by_request(chains.at_rows(draft_tokens, -1), width).long()
-    emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
-    looked = (step <= last) & (chains.sound & requests.live()).unsqueeze(-1)
-    bits = walked.status & OF_WALKS | any_bits(chains.by_request(met, width), looked)
-    bits = bits | torch.where(races, status, 0)
-    if draft is not None:
-        looked = looked & ((step < last) | left.unsqueeze(-1)) & ~greedy.requests.unsqueeze(-1)
-        bits = bits | any_bits(chains.by_request(q_met, width), looked)
-    return Verdict(emitted, walked.num_accepted, bits)
+    return token, status, left
 
 
 def _at(values, place):

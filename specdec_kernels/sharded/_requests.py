@@ -1,5 +1,7 @@
 """What the rows of a verification are asked with: the numbers of their request, at their place in the sequence."""
 
+import functools
+
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
@@ -28,11 +30,11 @@ class Requests:
     def __init__(self, batch, request, step, request_index, noise, numbers):
         inputs.check_noise(batch, *noise)
         self.batch, self.request, self.step, self.noise = batch, request, step, noise
+        self.entry = self.index = None  # each request has the entry of its own index
+        if request_index is None:
+            return
         flat = [y for x in (*noise, *numbers) for y in (x[:4] if isinstance(x, Sampling) else (x,))]
         sizes = [len(x) for x in flat if isinstance(x, torch.Tensor) and x.ndim and len(x) != 1]
-        if request_index is None:
-            self.entry, self.index = torch.arange(batch, device=request.device), None
-            return
         inputs.check_tensor("request_index", request_index, (torch.int32,), 1)
         inputs.check_shape("request_index", request_index, (batch,))
         entries = sizes[0] if sizes else 2**31
@@ -43,11 +45,17 @@ class Requests:
 
     def of_requests(self, x):
         """A number, a tensor of entries or a Sampling of these, for each request."""
-        return self._at(x, self.entry)
+        return x if self.entry is None else self._at(x, self.entry)
 
     def of_rows(self, x):
         """The same for each row."""
-        return self._at(x, self.entry[self.request])
+        if self.entry is not None:
+            return self._at(x, self.entry[self.request])
+        if self.request.ndim == 1:
+            return self._at(x, self.request)
+        if isinstance(x, Sampling):
+            return x._replace(**{name: self.of_rows(getattr(x, name)) for name in Sampling._fields[:4]})
+        return x.unsqueeze(-1) if isinstance(x, torch.Tensor) and x.ndim == 1 else x
 
     def _at(self, x, entry):
         if isinstance(x, Sampling):
@@ -78,7 +86,9 @@ class Requests:
 
     def live(self):
         """bool [B]."""
-        return torch.ones_like(self.entry, dtype=torch.bool) if self.index is None else self.index >= 0
+        if self.index is None:
+            return torch.ones(self.batch, dtype=torch.bool, device=self.request.device)
+        return self.index >= 0
 
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
@@ -87,6 +97,8 @@ class Requests:
         if chains.cu_drafts is not None:
             return torch.arange(len(draft), device=draft.device)
         slots = draft.shape[1]
+        if self.entry is None:
+            return torch.arange(self.batch * slots, device=draft.device)
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 
     def of_draft_rows(self, chains, draft, x):
@@ -94,9 +106,6 @@ class Requests:
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
         return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
-
-    def draft_temperature(self, draft, x):
-        return {} if draft is None else {"draft_sampling": Sampling(self.of_requests(x))}
 
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))
@@ -111,10 +120,11 @@ class Greedy:
         if self.any_may_be:
             self.requests = self.requests | ~(temperature >= torch.finfo(torch.float32).tiny)
 
-    def of_rows(self, chains):
+    def of_rows(self):
+        """bool, like the rows."""
         return self.requests[self._all.request]
 
-    def rows(self, chains):
+    def row_index(self):
         """The index of an op that is to read the rows of these alone."""
         index = torch.arange(self._all.batch, device=self.requests.device, dtype=torch.int32)
         index = torch.where(self.requests & self._all.live(), index, -1).int()
@@ -126,6 +136,5 @@ class Greedy:
 
 
 def any_bits(status, among):
-    """The bits of ``status`` [..., n], int32, of the places ``among`` together."""
-    status = torch.where(among, status, 0)
-    return sum((status & 1 << bit).amax(dim=-1) for bit in range(4)) if status.shape[-1] else status.sum(-1).int()
+    """The bits of ``status`` [B, n] of the places ``among`` together."""
+    return functools.reduce(torch.bitwise_or, torch.where(among, status, 0).unbind(dim=-1)).int()

@@ -9,7 +9,7 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._types import Counter, Method, Number, Space
+from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._races import race
@@ -43,7 +43,7 @@ def verify_tree(
     *,
     shard: VocabShard,
     parents: torch.Tensor,
-    method: Method = "rejection",
+    method: TreeMethod = "rejection",
     replacement: bool = False,
     space: Space = "logits",
     temperature: Number | None = None,

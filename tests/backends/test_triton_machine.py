@@ -26,7 +26,7 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from specdec_kernels.ops import OPS
+from specdec_kernels.ops import OPS, mass_tiles, residual_race
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits
@@ -50,6 +50,11 @@ RACE = {"draft": None, "method": "race"}
 PAIR = {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0.0])}
 PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs"}
 MOVED = {"cache": [torch.arange(3 * 64.0 * 40).reshape(1, 3, 64, 40)], "path": torch.tensor([[0, *range(2, 60)]]).int()}
+RESIDUAL = {
+    "target": rows(0), "draft": rows(1), "row": torch.tensor([0, 1], dtype=torch.int32), "first_token": 0,
+    "draft_row": torch.tensor([1, -1], dtype=torch.int32), "known": torch.full((2, 4), 4.0), "taken": 0.9,
+    "excluded": torch.tensor([-1, 3], dtype=torch.int32), "seed": seeds(2, 9), "position": 1,
+}  # fmt: skip
 FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
 EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
 CALLS = {
@@ -70,6 +75,8 @@ CALLS = {
     "overlap of probabilities": (overlap, PROBS),
     "cutoff": (cutoff, {"rows": rows(3), "sampling": FILTERS}),
     "logprobs": (logprobs, {"rows": rows(3), "tokens": torch.tensor([7, 280]), "sampling": FILTERS, "top": 2}),
+    "mass_tiles": (mass_tiles, {"rows": torch.cat([rows(2)] * 4, dim=-1)}),
+    "residual_race": (residual_race, RESIDUAL),
     "race_sample, filtered": (
         race_sample,
         {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Sampling, Status, ops, sharded
+from specdec_kernels import Sampling, Status, sharded
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES, ragged, seeds
 from tests.support.ranks import chain_call_with_hits, on_ranks
@@ -91,22 +91,6 @@ def test_equal_laws_leave_no_residual(backend):
     if backend == "reference":
         pytest.skip("float64 leaves something")
     check(call, [0, 1024])
-
-
-@pytest.mark.interpreted
-def test_halves_give_the_laws_of_rows(backend):
-    """Tiles of slices, in any order, and the probabilities of some logits."""
-    rows = 3 * torch.randn(2, 3, 3072, generator=torch.Generator().manual_seed(1))
-    rows[0, 1] = -torch.inf
-    temperature = torch.tensor([[1.0, 1.0, 0.5], [2.0, 1.0, 1.0]])
-    parts = [ops.mass_tiles(part, temperature=temperature)[0] for part in rows.split([1024, 2048], dim=-1)]
-    known, probs = ops.tile_laws(torch.cat(parts[::-1], dim=-1), rows[..., :4].contiguous(), temperature=temperature)
-    law = (rows / temperature.unsqueeze(-1)).softmax(-1).nan_to_num(nan=0.0)
-    torch.testing.assert_close(probs, law[..., :4], rtol=1e-5, atol=0)
-    lse = (rows / temperature.unsqueeze(-1)).logsumexp(-1)
-    some = lse > -torch.inf
-    torch.testing.assert_close(known.sum(-1)[some], lse[some], rtol=1e-6, atol=1e-6)
-    assert known[0, 1].tolist() == [0.0, torch.inf]
 
 
 def test_what_is_refused_is_named():

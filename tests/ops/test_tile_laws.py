@@ -1,0 +1,44 @@
+"""tile_laws: normalisers of rows from their tiles, and probabilities."""
+
+import pytest
+import torch
+
+from specdec_kernels import overlap
+from specdec_kernels.ops import mass_tiles, tile_laws
+from tests.support.cases import adversarial_rows
+
+TILES, RAW = mass_tiles(torch.arange(66.0).view(2, 33))[0], torch.tensor([[1.0, 2.0, 3.0], [40.0, 65.0, -1.0]])
+CALLS = {"tile_laws": (tile_laws, {"tiles": TILES, "raw": RAW, "temperature": torch.ones(2)})}
+
+
+@pytest.mark.interpreted
+def test_laws_are_those_of_whole_rows(backend):
+    """Tiles of parts in any order, temperatures of rows, a row without weight."""
+    rows = 3 * torch.randn(2, 3, 3072, generator=torch.Generator().manual_seed(1))
+    rows[0, 1] = -torch.inf
+    temperature = torch.tensor([[1.0, 1.0, 0.5], [2.0, 1.0, 1.0]])
+    parts = [mass_tiles(part, temperature=temperature)[0] for part in rows.split([1024, 2048], dim=-1)]
+    known, probs = tile_laws(torch.cat(parts[::-1], dim=-1), rows[..., :4].contiguous(), temperature=temperature)
+    law = (rows / temperature.unsqueeze(-1)).softmax(-1).nan_to_num(nan=0.0)
+    torch.testing.assert_close(probs, law[..., :4], rtol=1e-5, atol=1e-30)
+    lse = (rows / temperature.unsqueeze(-1)).logsumexp(-1)
+    some = lse > -torch.inf
+    torch.testing.assert_close(known.sum(-1)[some], lse[some], rtol=1e-6, atol=1e-6)
+    assert known[0, 1].tolist() == [0.0, torch.inf]
+
+
+def test_probabilities_are_the_bits_of_the_unsharded_ops(fast_backend):
+    """The harmonic mean of a law with itself is the sum of p / 2: a token alone in a draft gives its p back."""
+    rows = torch.stack(
+        [row for name, row in adversarial_rows(2048).items() if name in ("normal", "wide", "flat", "1e4")]
+    )
+    _, probs = tile_laws(mass_tiles(rows)[0], rows)
+    assert torch.equal(probs.argmax(-1), rows.argmax(-1))
+    alone = torch.full_like(rows, -torch.inf).scatter_(1, rows.argmax(-1, keepdim=True), 0.0)
+    expected = overlap(rows, alone).accept  # min(p, 1) of that token
+    assert torch.equal(probs.amax(-1), expected)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"tiles: expected shape \[2, 3\] and tiles"):
+        tile_laws(TILES[:1], RAW)
