@@ -15,6 +15,7 @@ import yaml
 import specdec_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
+ENGINES = {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_sglang": "sglang", "_vllm": "vllm"}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -34,15 +35,15 @@ def test_every_public_name_has_an_example(name):
 def modules(package):
     """The names of a package's own modules, itself first; Triton's are reached by their installed name.
 
-    Parts of adapters that import their engine (``engines._vllm``) are left out where it is not installed.
+    Parts of adapters that import their engine are left out where it is not installed.
     """
     found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     return [package.__name__, *(module.name for module in found if not absent(module.name))]
 
 
 def absent(name):
-    engine = re.fullmatch(r"specdec_kernels\.engines\._(gguf|sglang|vllm)", name)
-    return name.endswith("_C") or bool(engine and importlib.util.find_spec(engine[1]) is None)
+    engine = ENGINES.get(name.removeprefix("specdec_kernels.engines."))
+    return name.endswith("_C") or bool(engine and importlib.util.find_spec(engine) is None)
 
 
 @pytest.mark.parametrize("name", modules(specdec_kernels))
