@@ -15,6 +15,7 @@ import yaml
 import specdec_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
+ENGINES = {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_sglang": "sglang", "_vllm": "vllm"}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -34,7 +35,7 @@ def test_every_public_name_has_an_example(name):
 def modules(package):
     """The names of a package's own modules, itself first; Triton's are reached by their installed name.
 
-    Parts of adapters that import their engine (``engines._vllm``) are left out where it is not installed.
+    Parts of adapters that import their engine are left out where it is not installed.
     """
     found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     return [package.__name__, *(module.name for module in found if not absent(module.name))]
