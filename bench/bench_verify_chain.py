@@ -14,6 +14,10 @@ def rejection(draft_tokens, target, draft, seed, position):
     return sd.verify_chain(draft_tokens, target, draft, seed=seed, position=position)
 
 
+def block(draft_tokens, target, draft, seed, position):
+    return sd.verify_chain(draft_tokens, target, draft, method="block", seed=seed, position=position)
+
+
 def race(draft_tokens, target, draft, seed, position):
     return sd.verify_chain(draft_tokens, target, method="race", seed=seed, position=position)
 
@@ -28,7 +32,7 @@ def transformers(draft_tokens, target, draft, seed, position):
     ]
 
 
-OUR_CALLS = {"rejection": rejection, "race": race}
+OUR_CALLS = {"rejection": rejection, "block": block, "race": race}
 
 
 def rejection_inputs(kind, batch, acceptance, sets):
@@ -68,7 +72,7 @@ def race_inputs(kind, batch, acceptance, sets):
     return entries
 
 
-INPUTS = {"rejection": rejection_inputs, "race": race_inputs}
+INPUTS = {"rejection": rejection_inputs, "block": rejection_inputs, "race": race_inputs}
 
 
 def check_of(call, inputs):
@@ -85,9 +89,16 @@ def check_of(call, inputs):
 
 
 def bytes_read(call, inputs, method):
-    """Mean bytes of the rows that a verification cannot do without: up to and including the first rejection."""
+    """Mean bytes of the rows that a verification cannot do without.
+
+    They are those up to and including the first rejection. A block needs every pair, as later drafts decide about
+    earlier ones, unless a draft has no probability.
+    """
     accepted = torch.cat([call(*arguments).num_accepted for arguments in inputs]).long()
     rows = accepted + 1 if method == "race" else accepted + 1 + (accepted + 1).clamp(max=K)
+    if method == "block":
+        possible = torch.cat([(a[1][:, :K].gather(-1, a[0][..., None]) > NONE_ACCEPTED).all(1)[:, 0] for a in inputs])
+        rows = torch.where(possible, 2 * K + (accepted == K), rows)
     return int(rows.sum() / len(inputs)) * VOCABULARY * 4
 
 

@@ -27,6 +27,9 @@ def inputs_of(kind):
 CONTENDERS = {
     "race": lambda tokens, p, q, at: sd.verify_tree(tokens, p, parents=PARENTS, method="race", seed=SEED, position=at),
     "rejection": lambda tokens, p, q, at: sd.verify_tree(tokens, p, q, parents=PARENTS, seed=SEED, position=at),
+    "traversal": lambda tokens, p, q, at: sd.verify_tree(
+        tokens, p, q, parents=PARENTS, method="traversal", seed=SEED, position=at
+    ),
 }
 PEERS = {
     "torch.argmax, all rows": lambda tokens, p, q, at: torch.argmax(p, -1),
@@ -48,7 +51,7 @@ def bench_peers(measure, contender, method, kind, threads):
             assert all(map(torch.equal, call(*arguments), expected))
 
     visited = sum(int(call(*arguments).num_accepted) + 1 for arguments in inputs) / len(inputs)
-    rows = visited if method == "race" else 2 * visited
+    rows = {"race": visited, "rejection": 2 * visited, "traversal": 2 * (NODES // 2) + 1}[method]  # the last: at most
     case = {"method": method, "kind": kind, "nodes": NODES, "V": VOCABULARY, "threads": threads}
     if contender == OURS:
         measure("verify_tree", OURS, case, call, inputs, check, bytes=int(4 * VOCABULARY * rows))

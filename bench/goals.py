@@ -1,6 +1,6 @@
 """The CPU goals: one thread unless said otherwise, float32, V = 128,256, ratios in one run, worst kind of logits."""
 
-from harness import OURS, VOCABULARY, Goal
+from harness import KINDS, OURS, VOCABULARY, Goal
 
 
 def of_argmax(book):
@@ -17,6 +17,18 @@ def times_transformers(method):
         return book.worst("verify_chain", "transformers", method=method, acceptance=0.7, threads=1, sweep="peers")
 
     return value
+
+
+def block_of_rejection(book):
+    """The largest share of rejection's time where both read every row, and of blocks that refuse drafts."""
+
+    def time(method, kind, acceptance):
+        return book.find(
+            "verify_chain", OURS, method=method, kind=kind, acceptance=acceptance, threads=1, sweep="peers"
+        )
+
+    times = [(time("block", kind, a), time("rejection", kind, 1)) for kind in KINDS for a in (0.7, 1)]
+    return max(block / rejection for block, rejection in times) if all(map(all, times)) else None
 
 
 def scaling(method):
@@ -94,6 +106,8 @@ GOALS = [
     Goal("race_sample, one row: times faster than softmax + multinomial", 60, True, times_multinomial),
     Goal("verify_chain(rejection), K = 5: times faster than transformers", 20, True, times_transformers("rejection")),
     Goal("verify_chain(race), K = 5: times faster than transformers", 30, True, times_transformers("race")),
+    Goal("verify_chain(block), K = 5: times faster than transformers", 12, True, times_transformers("block")),
+    Goal("verify_chain(block), K = 5: share of rejection, every row read", 1.6, False, block_of_rejection),
     Goal("verify_chain(rejection), B = 8: two threads over one", 1.8, True, scaling("rejection")),
     Goal("verify_chain(race), B = 8: two threads over one", 1.8, True, scaling("race")),
     Goal("host cost of a call, µs", 10, False, host_cost),

@@ -148,5 +148,5 @@ def traverse(
             else:
                 taken = taken_after(taken, share_left(left, other), weight)
         due = walking & (goes_on == 0)
-        flags |= tl.where(walking, 0, of_target)
+        flags |= tl.where(walking, 0, tl.where(after != node, of_both, of_target))
     return node, depth, taken, (after != node) & (nodes > 0), flags

@@ -11,11 +11,13 @@ from specdec_kernels.triton_kernels._rows import (
     barrier,
     entry_of,
     is_last,
-    mass_tiles as weigh_tiles,
     number,
     row_at,
     share_of,
     store_item,
+)
+from specdec_kernels.triton_kernels._rows import (
+    mass_tiles as weigh_tiles,
 )
 
 

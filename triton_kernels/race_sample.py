@@ -5,12 +5,10 @@ from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import (
-    NOBODY,
     NON_FINITE,
     PARAMETER,
     STREAM_RACE,
     inverse_temperature,
-    key_token,
 )
 from specdec_kernels.triton_kernels._races import arrival_of, race_mapped, race_tiles
 from specdec_kernels.triton_kernels._rows import (

@@ -5,14 +5,12 @@ from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, clean, greedy_scores, unclean_groups
 from specdec_kernels.triton_kernels._math import (
-    NOBODY,
     NON_FINITE,
     PARAMETER,
     STREAM_RACE,
     any_of,
     group_words,
     inverse_temperature,
-    key_token,
 )
 from specdec_kernels.triton_kernels._races import (
     arrival_of,

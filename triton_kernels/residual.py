@@ -119,6 +119,14 @@ def residual_kernel(
             tl.store(record + FLAGS, 0)
 
 
+def most_registers(arguments):
+    """A limit where weights are summed: four programs of 128 threads then fit a multiprocessor."""
+    return 128 if arguments["STAGE"] == "weigh" else None
+
+
+residual_kernel.most_registers = most_registers
+
+
 def residual(call):
     """norm((p - a q)^+) [A R, V] and the probability [A R] that a token is drawn from it; p and 0 if it is empty."""
     target = call.target

@@ -55,7 +55,7 @@ def residual_race_kernel(
     best, bad = tl.full([], 0, tl.uint64), vocab < 0
     if beside < 0:
         best, bad = race_tiles(own, law, first, last, key_at(record), noise, out, None, STREAM_RESIDUAL, TILE)
-    if draft is not None:
+    if draft is not None:  # noqa: SIM102  one is known when it is compiled
         if beside >= 0:
             q_inverse, _, q_flags = inverse_temperature(
                 number(draft_temperature, draft_temperature_value, b * draft_temperature_outer, live)

@@ -50,6 +50,7 @@ from specdec_kernels.triton_kernels._rows import (
     row_of,
     share_of,
 )
+from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
 from specdec_kernels.triton_kernels._trees import (
     NODES,
     child_with,
@@ -59,7 +60,6 @@ from specdec_kernels.triton_kernels._trees import (
     status_of,
     strays,
 )
-from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
 
 ROW = tl.constexpr(6)  # words of a row's record
 NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record

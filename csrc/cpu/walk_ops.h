@@ -49,7 +49,8 @@ struct ChildTokens {
 };
 
 // `Number_` says how walk_traversal knows probabilities and sums: float exactly, Range by bounds. With these an operation
-// may answer that they do not suffice; the walk then has to begin again, exactly.
+// may answer that they do not suffice; the walk then has to begin again, exactly. Long functions are not inlined: there
+// would be dozens of copies.
 template <class Topology, class Number_ = float>
 class WalkOps {
  public:
@@ -176,7 +177,7 @@ class WalkOps {
   };
 
   // To the rows of `node`, which is at `depth`.
-  SPECDEC_HD void go_to(int32_t node) {
+  __attribute__((noinline)) void go_to(int32_t node) {
     if (at == node) return;
     if (places && at != kNoNode) places[at_depth].known = at, places[at_depth].target = target, places[at_depth].draft = draft;
     at = node;
@@ -195,13 +196,13 @@ class WalkOps {
   }
 
   // Whether filters or edits took a token out.
-  SPECDEC_HD bool never_spared(int32_t token) const {
+  __attribute__((noinline)) bool never_spared(int32_t token) const {
     if (!target.filter.on() && !target.row.edits) return false;
     const float logit = element(target.row, token);
     return !target.keeps(token, logit) || (target.row.edits && !(logit > -kInfinity));
   }
 
-  SPECDEC_HD int32_t look_through_both() {
+  __attribute__((noinline)) int32_t look_through_both() {
     look_through(target, crew, 0);
     look_through(draft, crew, 1);
     return target.status | draft.status;
@@ -209,7 +210,7 @@ class WalkOps {
 
   // Looks through the whole row only where its law needs that. Otherwise it looks at the one element. 0 of a token that
   // is not kept.
-  SPECDEC_HD float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* bits) {
+  __attribute__((noinline)) float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* bits) {
     look_if_needed(side, false, crew, scratch_slot);
     note_status(side, token, bits);
     return side.probability(token);
@@ -235,16 +236,16 @@ class WalkOps {
     });
   }
 
-  SPECDEC_HD Draw draw_from_target(const Noise& noise) {
+  __attribute__((noinline)) Draw draw_from_target(const Noise& noise) {
     const Draw winner = race_target(noise, [](const auto& weights) { return weights; });
     return draw_of({0.0f, winner.token}, winner.status);
   }
 
-  SPECDEC_HD Draw race_without(const Noise& noise, const ChildTokens<Topology>& used) {
+  __attribute__((noinline)) Draw race_without(const Noise& noise, const ChildTokens<Topology>& used) {
     return race_target(noise, [&](const auto& weights) { return without(weights, used); });
   }
 
-  SPECDEC_HD Draw race_residual(const Noise& noise, float taken) {
+  __attribute__((noinline)) Draw race_residual(const Noise& noise, float taken) {
     const int32_t found = winner_by_bounds(noise, {taken, taken});
     if (found != kNoToken) return {found, target.status | draft.status};
     const int32_t status = look_through_both();
@@ -257,7 +258,7 @@ class WalkOps {
 
   // The winner of the residual's race if bounds of its weights tell, else kNoToken. A race over what filters keep of
   // the target is not held by bounds.
-  SPECDEC_HD int32_t winner_by_bounds(const Noise& noise, Range taken) {
+  __attribute__((noinline)) int32_t winner_by_bounds(const Noise& noise, Range taken) {
     if (target.filter.on() || !look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1)) return kNoToken;
     if (!target.rough() && !draft.rough()) return kNoToken;
     if (!target.rough()) look_through(target, crew, 0);
@@ -287,6 +288,11 @@ class WalkOps {
     return all;
   }
 
+  // Whether a row holds logits that are taken as they came, one for each token.
+  SPECDEC_HD static bool is_plain(const LawRow& side) {
+    return side.known.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
+  }
+
   // Calls f(p, q, q of the tokens not tried) for sixteen tokens of a tile at a time. A chain has no use for the last.
   template <class F>
   SPECDEC_HD void over_tile(const ChildTokens<Topology>& tried, int32_t tile, F&& f) const {
@@ -298,20 +304,32 @@ class WalkOps {
     }
     const F16 zero(0.0f);
     const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
-    int32_t column = draft.first_column(begin);
-    for (int32_t token = begin; token < end; token += kLanes) {
-      const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end, &column);
+    const auto give = [&](int32_t token, F16 p, F16 q) __attribute__((always_inline)) {
       f(p, q, Topology::kSiblings ? where(gone[(token - begin) / kLanes], zero, q) : zero);
+    };
+    int32_t token = begin;
+    // Whole vectors of logits of one type, as they came: nothing is asked of each of them.
+    if (is_plain(target) && is_plain(draft) && target.row.dtype == draft.row.dtype) {
+      const int32_t columns = end < draft.row.vocab ? end : draft.row.vocab;
+      const Logits of_target = target.known.law.logits(), of_draft = draft.known.law.logits();
+      const LogSumExp p_lse = target.known.lse, q_lse = draft.known.lse;
+      with_data(target.row, [&](auto p) {
+        const auto q = static_cast<decltype(p)>(draft.row.data);
+        for (; token + kLanes <= columns; token += kLanes)
+          give(token, of_target.probability(load(p + token), p_lse), of_draft.probability(load(q + token), q_lse));
+      });
     }
+    for (int32_t column = draft.first_column(token); token < end; token += kLanes)
+      give(token, target.probabilities(token, end), draft.probabilities(token, end, &column));
   }
 
   struct TileMasses {
     uint64_t left, untried;
     SPECDEC_HD void operator+=(const TileMasses& other) { left += other.left, untried += other.untried; }
   };
-  SPECDEC_HD TileMasses tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile) const {
+  __attribute__((noinline)) TileMasses tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile) const {
     UnitSum<F16> left, untried;
-    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) {
+    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
       left.take(residual_weight(p, mul(F16(taken), q)));
       if constexpr (Topology::kSiblings) untried.take(q_untried);
     });
@@ -332,11 +350,11 @@ class WalkOps {
       least += other.least, most += other.most, untried += other.untried;
     }
   };
-  SPECDEC_HD TileBounds tile_bounds(const ChildTokens<Topology>& tried, Range p_factors, Range taken,
+  __attribute__((noinline)) TileBounds tile_bounds(const ChildTokens<Topology>& tried, Range p_factors, Range taken,
                                     int32_t tile) const {
     const F16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high), low(taken.low), high(min(taken.high, kLargest));
     F16 least = zero, most = zero, untried = zero;
-    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) {
+    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
       least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
       most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
       if constexpr (Topology::kSiblings) untried = add(untried, q_untried);

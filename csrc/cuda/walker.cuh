@@ -16,8 +16,8 @@ struct WalkArguments {
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
   int chunks;         // of the longest row of logits
-  size_t known_at;    // what is known of rows, in bytes of shared memory
-  int places, nodes;  // of so many rows; and the nodes of a path that is walked back, 0 otherwise
+  size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
+  int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
   // If nodes have siblings, bytes of shared memory:
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
@@ -294,8 +294,9 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p, int
 // A team walks one request. `rows_at_once` is 1 with filters.
 template <class Topology, class Team, class Filters = NoFilters, class Arguments>
 __device__ __forceinline__ void walk_request(const Arguments& a) {
-  const auto looked_through = dynamic_shared<KnownRow>(a.known_at, a.places);
-  const auto nodes = dynamic_shared<PathNode<float>>(a.known_at + a.places * kBytesAPlace, a.nodes);
+  const size_t places_at = a.known_at + a.nodes * kBytesANode;
+  const auto nodes = dynamic_shared<PathNode<float>>(a.known_at, a.nodes);
+  const auto looked_through = dynamic_shared<KnownRow>(places_at, a.places);
   SPECDEC_SHARED(Memory, memory, 1);
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
@@ -303,7 +304,8 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   typename Filters::Room room = {};
   if constexpr (Filters::kFiltered) {
     SPECDEC_SHARED(int, listed, 2);
-    room.cuts = dynamic_shared<Cut>(a.known_at + a.places * sizeof(KnownRow), a.places), room.listed = listed;
+    room.cuts = dynamic_shared<Cut>(places_at + a.places * sizeof(KnownRow), a.places);
+    room.listed = listed;
     if (threadIdx.x == 0) listed[1] = kNoNode;
   }
   Team team(a.team);
@@ -358,13 +360,14 @@ WalkArguments<Params> walk_arguments(const Params& p) {
 // Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.
 template <class Params>
 size_t keep_rows(WalkArguments<Params>& a, size_t at) {
-  a.known_at = at;
+  static_assert(kBytesANode == 32, "Nodes come first, then rows, then cuts: each at a multiple of its size");
+  a.known_at = (at + 31) / 32 * 32;
   a.places = 2 * a.rows_at_once;
   if (a.p.method == Method::kTraversal) {
     a.nodes = static_cast<int>(a.p.tokens.columns);
     a.places = 2 * a.nodes;
   }
-  return (at + a.places * kBytesAPlace + a.nodes * kBytesANode + 15) / 16 * 16;
+  return (a.known_at + a.places * kBytesAPlace + a.nodes * kBytesANode + 15) / 16 * 16;
 }
 
 // A team of more than one block also needs a ticket, and memory for what each of its blocks drew.

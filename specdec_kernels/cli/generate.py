@@ -20,12 +20,13 @@ from specdec_kernels.cli import options
 from specdec_kernels.cli.chat import Messages, conversations_of, tokens_of, turns
 from specdec_kernels.cli.printing import cleared, reading, report, show, summary
 from specdec_kernels.cli.svg import picture
+from specdec_kernels.trees import USUAL_ACCEPTANCE
 
 if TYPE_CHECKING:
     from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
 
+METHODS = ("plain", "rejection", "race", "block", "traversal")
 MOST_DRAFTED = 1023  # tokens a round
-DEFAULT_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where --tree optimal:K measures none
 DRAFTS = (
     "model directory, early-exit:N (the target's first N layers), ngram (what followed in this text), ngram-cache (in "
     "any text of this process) or none"
@@ -85,7 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
                         help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
-    parser.add_argument("--method", choices=["plain", "rejection", "race"], default="race")
+    parser.add_argument("--method", choices=METHODS, default="race",
+                        help="how drafts are verified: block is for chains, traversal for trees "
+                        "(default: race)")  # fmt: skip
     length = options.checked(
         draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
         lambda value: value == "auto" or 0 <= value <= MOST_DRAFTED,
@@ -103,7 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="measure acceptance by child index on the prompts before --tree optimal:K is shaped "
                         "(default: 0.5, 0.2, 0.12, 0.08, 0.06, 0.04)")  # fmt: skip
     parser.add_argument("--replacement", action="store_true",
-                        help="draw the children of a node independently, with --method rejection")  # fmt: skip
+                        help="draw the children of a node independently, with --method rejection or "
+                        "traversal")  # fmt: skip
     parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
                         type=options.finite)  # fmt: skip
     parser.add_argument("--top-k", type=options.whole(0), default=0, metavar="K",
@@ -314,7 +318,7 @@ def acceptance_of(
     if args.tree is None or args.tree.kind != "optimal":
         return None
     if not args.calibrate:
-        return list(DEFAULT_ACCEPTANCE)
+        return list(USUAL_ACCEPTANCE)
     from specdec_kernels.studies.measure import calibrate
 
     acceptance = calibrate(target, drafter, prompts, seed=args.seed, **how)
@@ -400,6 +404,8 @@ def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
         return (
             RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
         )
+    if args.draft_policy is not None and args.method == "block":
+        raise ValueError("argument --draft-policy: expected --method rejection; got block")
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):
         raise ValueError("argument --k: expected a number with --draft-prob or --draft-policy; got 'auto'")
-    return Controller(randomised=args.draft_policy == "chain")
+    return Controller(randomised=args.draft_policy == "chain", block=args.method == "block")

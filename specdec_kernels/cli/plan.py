@@ -101,6 +101,10 @@ def table(plan: dict[str, Any]) -> str:
         ),
         *(("", f"k = {at['k']:<3d} {at['tokens']:.3f} tokens   {at['speedup']:.3f} x") for at in plan["lengths"]),
     ]
+    if "block" in plan:
+        at = plan["block"]["best"]
+        block = f"k = {at['k']}: {at['tokens']:.3f} tokens a round, {at['speedup']:.3f} x plain decoding"
+        rows += [(), ("block", block)]
     if "race" in plan:
         race, lower = plan["race"], max(plan["race"]["lower"].values())
         rows += [

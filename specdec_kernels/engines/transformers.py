@@ -69,9 +69,9 @@ def generate(
         Drafts. Its vocabulary is the target's, or the first part of it. Method "plain" does not use it.
     streamer : BaseStreamer, optional
         Gets the tokens of each round; one text only.
-    method : {"race", "rejection", "plain"}
+    method : {"race", "rejection", "block", "traversal", "plain"}
         "plain" writes one token a call. "race" writes the same tokens as "plain" with the same seed, whatever the
-        assistant. With ``do_sample=False`` all three write the greedy text.
+        assistant. "block" is for chains, "traversal" for trees. With ``do_sample=False`` all write the greedy text.
     k : int, optional
         Draft tokens a round. Default: 4, or ``prompt_lookup_num_tokens``.
     seed : int or list of int, optional
@@ -131,7 +131,7 @@ def generate(
         drafter = ModelDrafter(parts.language_model(assistant_model, "assistant_model"))
     elif drafter is None and lookup:
         drafter = NgramDrafter(generation_config.max_matching_ngram_size or 2)
-    elif drafter is None and method in ("race", "rejection"):
+    elif drafter is None and method in arguments.METHODS:
         raise ValueError(f"assistant_model: expected a model with method {method!r}, or prompt_lookup_num_tokens")
 
     target = parts.language_model(model, "model")

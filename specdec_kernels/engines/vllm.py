@@ -161,8 +161,8 @@ def verify(
         laws |= {"cu_drafts": cu_num_logits - before, "max_drafts": steps}
         logits = logits[: count + batch]
     else:
-        logits, drafts = logits.unflatten(0, (batch, per_request)), draft_sampled.view(batch, per_request)[:, 1:]
-        first = pos[::per_request]
+        logits = logits.view(batch, per_request, logits.shape[-1])
+        drafts, first = draft_sampled.view(batch, per_request)[:, 1:], pos[::per_request]
         if "draft" in laws:
             laws["draft"] = draft_logits[:, : per_request - 1]
     width = steps if per_request is None else per_request - 1

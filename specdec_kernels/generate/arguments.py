@@ -19,7 +19,8 @@ from specdec_kernels.trees import DraftTree
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
-METHODS = ("plain", "rejection", "race")
+METHODS = ("plain", "rejection", "race", "block", "traversal")
+FROM_LAWS = ("rejection", "block", "traversal")  # methods that read the laws their drafts were drawn from
 Number = TypeVar("Number", int, float)
 
 
@@ -76,6 +77,8 @@ def check_method(
         raise ValueError("drafter: expected None with method plain, which drafts nothing")
     if isinstance(policy, TreePolicy):
         check_tree_method(method, drafter, draft_prob, replacement)
+    elif method == "traversal":
+        raise ValueError("tree: expected one with method traversal (block is the same for chains); got None")
     elif replacement:
         raise ValueError("replacement: expected False without a tree")
     elif policy.randomised and not (method == "rejection" and drafter is not None and drafter.laws):
@@ -84,14 +87,14 @@ def check_method(
 
 def check_tree_method(method: str, drafter: Drafter | None, draft_prob: float, replacement: bool) -> None:
     """The same, where trees are drafted."""
-    if method == "plain":
-        raise ValueError("tree: expected method rejection or race; got plain")
+    if method in ("plain", "block"):
+        raise ValueError(f"tree: expected method rejection, race or traversal; got {method}")
     if not isinstance(drafter, TreeDrafter):
         raise ValueError("tree: expected a model as drafter")
     if draft_prob != 1:
         raise ValueError(f"draft_prob: expected 1 with a tree; got {draft_prob}")
-    if replacement and method != "rejection":
-        raise ValueError(f"replacement: expected method rejection; got {method}")
+    if replacement and method == "race":
+        raise ValueError(f"replacement: expected method rejection or traversal; got {method}")
 
 
 def check_lengths(prompts: list[list[int]], max_new_tokens: int, models: Sequence[LanguageModel]) -> None:

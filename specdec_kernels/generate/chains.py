@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
+from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.parallel import verify
@@ -101,7 +102,7 @@ class ChainRounds:
             ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
         drafts, laws = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
-        return drafts, laws if self.method == "rejection" else None, draft_prob
+        return drafts, laws if self.method in FROM_LAWS else None, draft_prob
 
     def verify(
         self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,

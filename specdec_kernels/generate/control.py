@@ -4,6 +4,12 @@ It knows only rounds that have ended: how many tokens were planned and accepted,
 randomised drafting, the ratio p/q of the first draft token. What it decides is therefore independent of the noise of
 the round to come, and no method's output law is changed. (Accept decisions it has seen belong to positions already
 committed; nothing is learned from drafts behind a rejection.)
+
+`block` has no acceptance slot by slot: a later draft can save an earlier one. But it accepts i drafts or more with
+probability w_i, their weight, however many are drafted. So its controller learns the weights of all drafts, also
+of refused ones. Each round has noise of its own there, so they tell nothing of the round to come. In trees that
+`traversal` verifies, a node's acceptance depends on what hangs below it. Acceptance by child index is counted all the
+same, on the paths accepted: it is that of the trees in use, which the shapes to come are like.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
-from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, Times
+from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, PrefixWeights, Times
 from specdec_kernels.generate.noise import Noise, Sampling, filtered, kept, policy_coin
 from specdec_kernels.generate.protocols import DraftPlan
 from specdec_kernels.generate.results import Round
@@ -97,6 +103,8 @@ class Controller(Learner):
     randomised : bool
         Also choose a probability of drafting at all (one coin a round, h = (a, 1, 1, …)); for method "rejection" with
         a model as drafter. Needs `look`, which learns p(x)/q(x) of first draft tokens; without it a stays 1.
+    block : bool
+        Rounds are verified by method "block": learn from the weights of all drafts in place of acceptance by slot.
     parallel : bool
         The draft row that a round without draft needs is computed beside the target's pass and costs no time. Only the
         first guess: what such rounds take is measured.
@@ -112,14 +120,20 @@ class Controller(Learner):
     8
     """
 
-    def __init__(self, max_k: int = 16, *, randomised: bool = False, parallel: bool = False) -> None:
+    def __init__(
+        self, max_k: int = 16, *, randomised: bool = False, block: bool = False, parallel: bool = False
+    ) -> None:
         super().__init__(max_k)
-        self.randomised, self.parallel = randomised, parallel
-        self.acceptance = Acceptance(self.max_k)
+        if randomised and block:
+            raise ValueError("randomised: expected False with block, which drafts all its tokens for certain; got True")
+        self.randomised, self.block, self.parallel = randomised, block, parallel
+        self.acceptance, self.weights = Acceptance(self.max_k), PrefixWeights(self.max_k)
         self.ratios: deque[float] = deque(maxlen=256)
         self.planned: list[int] = []
 
     def tokens(self) -> np.ndarray:
+        if self.block:
+            return 1 + np.append(0.0, np.cumsum(self.weights.means()))
         betas = self.acceptance.rates()
         if self.ratios:  # also right where a below 1 let more tokens pass
             betas[0] = np.minimum(1, self.ratios).mean()
@@ -156,7 +170,13 @@ class Controller(Learner):
     def look(
         self, drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
     ) -> None:
-        """Learn p(x)/q(x) of the first draft tokens."""
+        """Learn p(x)/q(x) of the first draft tokens or, for `block`, the weights of all prefixes."""
+        if self.block:
+            self.weights.fade()
+            counts = (drafts >= 0).long().cumprod(1).sum(1).tolist()
+            weights = prefix_weights(drafts, target_logits, draft_logits, sampling).tolist()
+            for row, count in zip(weights, counts, strict=True):
+                self.weights.add(row[:count])
         if not self.randomised or draft_logits is None or not drafts.shape[1]:
             return
         rows = ((drafts[:, 0] >= 0) & (sampling.temperature > 0)).nonzero()[:, 0]
@@ -177,6 +197,23 @@ def log_probability(logits: torch.Tensor, tokens: torch.Tensor, sampling: Sampli
     if filtered(sampling):
         return specdec.logprobs(logits, tokens, sampling=sampling).logprob
     return (logits.float() / sampling.temperature[:, None]).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+
+
+def prefix_weights(
+    drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
+) -> torch.Tensor:
+    """w_i = min(1, w_(i-1) p(x_i) / q(x_i)) of drafts [B, K] (-1: none), float64 [B, K]; q is 1 for certain drafts."""
+    weight, found = torch.ones(len(drafts), dtype=torch.float64, device=drafts.device), []
+    for slot in range(drafts.shape[1]):
+        x = drafts[:, slot].clamp(min=0)
+        ratio = log_probability(target_logits[:, slot], x, sampling).double()
+        if draft_logits is not None:
+            ratio = ratio - log_probability(draft_logits[:, slot], x, sampling)
+        greedy = (target_logits[:, slot].argmax(-1) == x).double()
+        ratio = torch.where(sampling.temperature > 0, ratio.exp().nan_to_num(0.0), greedy)
+        weight = (weight * ratio).clamp(max=1.0)
+        found.append(weight)
+    return torch.stack(found, 1) if found else weight.new_empty(len(drafts), 0)
 
 
 class TreeController(Learner):

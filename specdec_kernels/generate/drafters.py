@@ -9,7 +9,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record
-from specdec_kernels.generate.noise import Noise, Sampling, keywords, per_row
+from specdec_kernels.generate.noise import Noise, Sampling, keywords, of_races, per_row
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.trees import DraftTree
 
@@ -71,7 +71,11 @@ class ModelDrafter:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
             width = max(len(tree.children[node]) for node in inner)
-            drawn = draw_children(logits, width, noise._replace(position=noise.position + depth), sampling, replacement)
+            here = noise._replace(position=noise.position + depth)
+            if replacement:
+                drawn = draw_independent(logits, width, here, sampling)
+            else:
+                drawn = draw_children(logits, width, of_races(here, 0, len(inner)), sampling)
             below = [(node, row, index) for row, parent in enumerate(inner)
                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
             children, rows, indices = torch.tensor(below, device=device).unbind(1)
@@ -105,19 +109,25 @@ def path_to(node: int, tree: DraftTree) -> list[int]:
     return [*path_to(tree.parents[node], tree), node] if node else []
 
 
-def draw_children(
-    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, replacement: bool
-) -> torch.Tensor:
+def draw_children(logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling) -> torch.Tensor:
     """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
 
-    With `replacement` they are the winners of races of their own, of nonces 1, 2, …
+    They are the first arrivals of each node's race.
     """
-    noise, sampling = per_row(noise), per_row(sampling)
-    if replacement:
-        races = [keywords(noise._replace(nonce=1 + index), sampling) for index in range(width)]
-        return torch.stack([specdec.race_sample(logits, **race) for race in races], dim=-1)
-    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), **keywords(noise, sampling))
+    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), **keywords(noise, per_row(sampling)))
     return torch.nn.functional.pad(arrivals, (0, width - arrivals.shape[-1]), value=-1)
+
+
+def draw_independent(logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling) -> torch.Tensor:
+    """The same if siblings are independent of each other: the winners of races of their own.
+
+    These have nonces 1, 2, … or, for methods that look ahead, each its own.
+    """
+    nodes, drawn = logits.shape[1], []
+    for index in range(width):
+        race = of_races(noise, index * nodes, nodes) if noise.nonce else per_row(noise)._replace(nonce=1 + index)
+        drawn.append(specdec.race_sample(logits, **keywords(race, per_row(sampling))))
+    return torch.stack(drawn, dim=-1)
 
 
 class NgramDrafter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
-from specdec_kernels.generate.noise import Noise, Sampling, kept, on_device
+from specdec_kernels.generate.noise import Noise, Sampling, kept, of_round, on_device
 from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
@@ -150,10 +151,12 @@ def run(
     rounds.start(len(texts), capacity)
     read_ahead(rounds, text, min(request.length for request in requests), progress)
 
-    while requests:
+    for number in itertools.count():
+        if not requests:
+            return
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
-        noise = Noise(seeds, torch.tensor(length, device=device))
+        noise = of_round(Noise(seeds, torch.tensor(length, device=device)), rounds.method, number)
         outcome = rounds.play(text, length, limit, noise, sampling, record, watch)
         for row, request in enumerate(requests):
             if outcome.status[row] & Status.NON_FINITE:
@@ -214,9 +217,9 @@ def generate(
         The model whose law the output has.
     drafter : Drafter, optional
         ModelDrafter, NgramDrafter, or None.
-    method : {"race", "rejection", "plain"}
-        "plain" (one token a call, drawn by its race), "rejection" or "race" (its tokens are those of "plain" with the
-        same seed, whatever the drafter).
+    method : {"race", "rejection", "block", "traversal", "plain"}
+        "plain" (one token a call, drawn by its race), "rejection", "race" (its tokens are those of "plain" with the
+        same seed, whatever the drafter), "block" (chains) or "traversal" (trees).
     k : int
         Draft tokens a round.
     draft_prob : float
@@ -226,7 +229,7 @@ def generate(
     tree : DraftTree or list of int, optional
         A tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter.
     replacement : bool
-        With a tree and "rejection", draw siblings independently of each other.
+        With a tree and "rejection" or "traversal", draw siblings independently of each other.
     temperature : float or list of float
         Number, or one per prompt; 0 is greedy. Default 1. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional

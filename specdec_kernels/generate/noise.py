@@ -21,7 +21,8 @@ class Noise(NamedTuple):
     seed, position : Tensor
         int64 [B]: the seed of each request, and the position of its next token.
     nonce : int or Tensor
-        One for all, or int64 [B]; what is drawn under another nonce is independent.
+        One for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that look
+        ahead, another one in every round.
     """
 
     seed: torch.Tensor
@@ -29,6 +30,9 @@ class Noise(NamedTuple):
     nonce: int | torch.Tensor = 0
 
 
+LOOKS_AHEAD = ("block", "traversal")
+"""Methods in which a refused draft decides what comes next: no other draft may be drawn with its noise again."""
+NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share them by overflow are far apart
 Value = TypeVar("Value", Noise, Sampling)
 
 
@@ -58,6 +62,22 @@ def filtered(sampling: Sampling) -> bool:
         isinstance(field, torch.Tensor) or field != off
         for field, off in ((sampling.top_k, 0), (sampling.top_p, 1), (sampling.min_p, 0))
     )
+
+
+def of_round(noise: Noise, method: str, number: int) -> Noise:
+    """The noise of this round of a text. Methods that do not look ahead have nonce 0."""
+    return noise._replace(nonce=NODES * (number + 1) % 2**32) if method in LOOKS_AHEAD else noise
+
+
+def of_races(noise: Noise, first: int, count: int) -> Noise:
+    """The noise, as `per_row` has it, of so many races at one depth of a tree, after the `first` ones.
+
+    Methods that look ahead may refuse one branch and go on in another, so each race has a nonce of its own. A walk from
+    the root sees one node of a depth: there all share their noise.
+    """
+    noise = per_row(noise)
+    own = torch.arange(first, first + count, device=noise.seed.device)
+    return noise._replace(nonce=noise.nonce + own) if noise.nonce else noise
 
 
 def policy_coin(where: Noise, index: int) -> list[float]:

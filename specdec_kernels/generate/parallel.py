@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 import specdec_kernels as specdec
 from specdec_kernels import sharded
-from specdec_kernels.generate.models import LanguageModel, apart
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, TreePolicy
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate.models import LanguageModel
 
 TIMEOUT = datetime.timedelta(seconds=60)
 
@@ -46,6 +48,8 @@ def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) ->
     ValueError
         If the vocabulary has no 128 tokens for each rank but the last.
     """
+    from specdec_kernels.generate.models import LanguageModel, apart
+
     head = target.model.get_output_embeddings()
     shard = sharded.VocabShard.even(len(head.weight), group)
     end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))

@@ -192,7 +192,9 @@ class Watch(Protocol):
 
 
 class Rounds(Protocol):
-    """How a round is played: with chains or with trees."""
+    """How a round is played: with chains or with trees, verified by a method of `verify_chain` or `verify_tree`."""
+
+    method: str
 
     def room(self, limit: int) -> int:
         """Positions past a text's end that the drafts of rounds may take that can use `limit` at most."""

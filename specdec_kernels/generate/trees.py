@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.parallel import verify
@@ -51,7 +52,7 @@ class TreeRounds:
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
-        drawn_from = laws if self.method == "rejection" else None
+        drawn_from = laws if self.method in FROM_LAWS else None
         verdict = verify(
             "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
             replacement=self.replacement,

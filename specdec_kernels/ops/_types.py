@@ -10,5 +10,6 @@ Counter = int | torch.Tensor  # int64 or int32
 Space = Literal["logits", "probs"]
 ChainMethod = Literal["rejection", "race", "block"]
 TreeMethod = Literal["rejection", "race", "traversal"]
+Method = Literal["rejection", "race"]  # of both, and of rows in parts
 Layout = Literal["bool", "additive", "bits"]
 Tensors = torch.Tensor | Sequence["Tensors"]

@@ -101,7 +101,8 @@ def verify_tree(
     leaves the tree, and with ``s = sum (a p - q)^+`` of its parent, that one's laws become ``norm((a p - q)^+)`` and q
     without x, renormalised (``replacement=True``: ``q`` itself), its weight ``s / (s + 1 - a)``; then the first leaf
     again. If the root alone is left, one token of its p is emitted. As for ``block``, every round needs a fresh
-    ``nonce``.
+    ``nonce``; and, since a walk may leave one branch for another, the children of each node must be drawn with a nonce
+    of their own.
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from specdec_kernels.generate import Generation, LanguageModel, ModelDrafter, NgramDrafter, generate
+from specdec_kernels.trees import USUAL_ACCEPTANCE, DraftTree
 
 PROMPTS = [
     "ROMEO:\n", "JULIET:\nO, ", "KING HENRY:\nMy lords, ", "First Citizen:\n", "What is the ", "LADY ANNE:\n", "Enter ",
@@ -23,12 +24,16 @@ PROMPTS = [
 
 
 def contenders(draft: LanguageModel, k: int) -> dict[str, dict]:
-    """Arguments of `generate` by the name of a row."""
+    """Arguments of `generate` by the name of a row. Trees have k nodes, and the shape for usual acceptances."""
+    tree = DraftTree.optimal(USUAL_ACCEPTANCE, k)
     return {
         "plain": dict(drafter=None, method="plain"),
         "rejection": dict(drafter=ModelDrafter(draft), method="rejection", k=k),
+        "block": dict(drafter=ModelDrafter(draft), method="block", k=k),
         "race": dict(drafter=ModelDrafter(draft), method="race", k=k),
         "race, n-gram": dict(drafter=NgramDrafter(), method="race", k=k),
+        "rejection, tree": dict(drafter=ModelDrafter(draft), method="rejection", tree=tree),
+        "traversal, tree": dict(drafter=ModelDrafter(draft), method="traversal", tree=tree),
     }
 
 
@@ -72,5 +77,5 @@ def record(
         "tokens_per_second": median,
         "p20": p20,
         "p80": p80,
-        "texts_unlike_plain": None if name == "rejection" else unlike,
+        "texts_unlike_plain": unlike if name.startswith(("plain", "race")) else None,
     }

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from specdec_kernels import Sampling, _C, backend, cutoff, verify_chain, verify_tree
+from specdec_kernels import _C, Sampling, backend, cutoff, verify_chain, verify_tree
 from tests.support.cases import adversarial_pairs, chain_call, seeds
 
 # Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00172.

@@ -7,7 +7,7 @@ import specdec_kernels
 from specdec_kernels import Edits, Sampling, cutoff, overlap, race_sample, residual, verify_chain, verify_tree
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_filters import CHAINS, TREES, assert_same_rows, sampling_of, with_status, without
-from tests.backends.test_cuda_ops import MACHINES, assert_same, called, on_cpu, rows_of
+from tests.backends.test_cuda_ops import MACHINES, assert_same, assert_same_figures, called, on_cpu, rows_of
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.edits import bits_of, random_edits
 from tests.support.trees import tree_call
@@ -88,14 +88,12 @@ class TestTheSameVerdict:
 
 
 def test_figures_of_pairs(machine):
-    """Near, because tiles are summed in another order."""
     rows = 2 * torch.randn(2, 5, 1100, generator=torch.Generator().manual_seed(0)).bfloat16()
     edits = random_edits(5, vocabulary=1100, seed=6)
     for law in ({}, {"sampling": sampling_of(5, {}, 6)}):
         for op, options in ((residual, {"epsilon": 0.01}), (overlap, {})):
             found, expected = (run(op, *rows, **law, **options, edits=edits) for run in (called, on_cpu))
-            for one, other in zip(found, expected, strict=True):
-                torch.testing.assert_close(one, other, rtol=2e-6, atol=1e-7)
+            assert_same_figures(op, found, expected)
 
 
 def every_op():

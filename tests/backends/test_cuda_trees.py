@@ -7,7 +7,7 @@ import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_tree
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import MACHINES, assert_same, on_cpu
-from tests.support.cases import DTYPES, UNTOUCHED
+from tests.support.cases import DTYPES, UNTOUCHED, seeds
 from tests.support.trees import random_parents, tree_call
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
@@ -17,6 +17,9 @@ OPTIONS = {
     "independent": {"replacement": True},
     "race": {"method": "race", "draft": None},
     "certain": {"draft": None},
+    "traversal": {"method": "traversal"},
+    "traversal, independent": {"method": "traversal", "replacement": True},
+    "traversal, certain": {"method": "traversal", "draft": None},
 }
 LAYOUTS = (
     {"layout": "bool"},
@@ -112,8 +115,6 @@ def made(seed, options, **changes):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 class TestTheSameVerdict:
-    """No coin of these calls is so close to its threshold that the last bits of a sum over a pair of rows matter."""
-
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_of_a_tree_each(self, machine, options, space):
         for (requests, vocabulary), dtype in zip(((5, 65), (2, 2500), (1, 4100)), DTYPES, strict=True):
@@ -142,6 +143,41 @@ class TestTheSameVerdict:
                     backend.play(name, schedule=schedule)
                     assert_same(verify_tree(**call), expected)
             backend.play(MACHINES[0])
+
+
+def calls_at_the_threshold(options):
+    """Two calls that differ by one unit in the last place of p of every second sibling's token.
+
+    Its coin, which compares p with sums over both rows, accepts it in the first call and not in the second.
+    """
+    generator = torch.Generator().manual_seed(7)
+    target = 2 * torch.randn(64, 1, 5000, generator=generator)
+    draft = (target + torch.randn(64, 1, 5000, generator=generator)).softmax(-1).repeat(1, 3, 1)
+    target = target.softmax(-1).repeat(1, 3, 1)
+    target[:, 0, 0], draft[:, 0, 1] = 0.0, 0.02  # the first sibling is never accepted
+    noise = {"seed": seeds(64), "position": 5, "space": "probs", "parents": torch.tensor([-1, 0, 0])}
+    call = {"draft_tokens": torch.tensor([-1, 0, 1]).repeat(64, 1), "draft": draft, **noise, **options}
+
+    def at(p):
+        rows = target.clone()
+        rows[:, 0, 1] = p.view(torch.float32)
+        return call | {"target": rows}
+
+    rejects, accepts = torch.zeros(64).int(), torch.ones(64).view(torch.int32)
+    while (accepts - rejects).max() > 1:  # floats from 0 to 1, as integers
+        middle = rejects + (accepts - rejects) // 2
+        found = verify_tree(**at(middle)).num_accepted == 1
+        accepts, rejects = torch.where(found, middle, accepts), torch.where(found, rejects, middle)
+    return at(accepts), at(rejects)
+
+
+@pytest.mark.parametrize("options", [OPTIONS["distinct"], OPTIONS["independent"], OPTIONS["traversal"]], ids=str)
+def test_coins_of_later_siblings_at_the_threshold(machine, options):
+    """A bit more or less in any sum over a pair of rows would decide otherwise."""
+    for accepted, call in zip((1, 0), on_cpu(calls_at_the_threshold, options), strict=True):
+        found = verify_tree(**call)
+        assert (found.num_accepted == accepted).all()
+        assert_same(found, on_cpu(verify_tree, **call))
 
 
 def every_op():

@@ -11,12 +11,15 @@ def test_the_command_prints_a_table_and_json(capsys):
     options = ["--tokens", "6", "--texts", "3", "--repeats", "2", "--dtype", "float64"]
     assert main(["compare", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| plain", "| rejection", "| race", "| race, n-gram"]
+    names = ["plain", "rejection", "block", "race", "race, n-gram", "rejection, tree", "traversal, tree"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == [f"| {name}" for name in names]
     assert main(["compare", *options, "--json"]) == 0
-    plain, rejection, race, ngram = json.loads(capsys.readouterr().out)
+    plain, rejection, block, race, ngram, *trees = json.loads(capsys.readouterr().out)
     assert (plain["acceptance"], plain["tokens_per_call"], plain["tokens"]) == (None, 1.0, 18)
     assert (race["texts_unlike_plain"], ngram["texts_unlike_plain"], rejection["texts_unlike_plain"]) == (0, 0, None)
-    assert 0 < rejection["acceptance"] < 1 < rejection["tokens_per_call"]
+    for row in (rejection, block, *trees):
+        assert 0 < row["acceptance"] < 1 < row["tokens_per_call"]
+        assert row["texts_unlike_plain"] is None
 
 
 def test_texts_unlike_plain_are_counted():

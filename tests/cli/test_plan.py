@@ -7,7 +7,7 @@ import pytest
 from specdec_kernels import theory
 from specdec_kernels.cli import main
 from specdec_kernels.studies.measure import acceptance_by_child, cost_ratio
-from specdec_kernels.studies.plan import make_plan
+from specdec_kernels.studies.plan import block, make_plan
 from tests.theory.enumeration import P, Q, random_laws
 
 GIVEN = ["--acceptance", "0.8", "--cost", "0.1"]
@@ -43,9 +43,18 @@ def test_plan_from_laws(capsys, tmp_path):
     for kind in ("renewal", "paper"):
         assert plan["randomised"][kind]["draft_prob"] == theory.best_draft_prob(p, q, 0.6, kind)
         assert plan["randomised"][kind]["rate"] >= plan["randomised"][kind]["rate_always"]
+    for mine, other in zip(plan["block"]["lengths"], plan["lengths"], strict=True):
+        assert mine["tokens"] >= other["tokens"] - 0.05
+    assert plan["block"]["best"]["speedup"] == max(at["speedup"] for at in plan["block"]["lengths"])
     race = plan["race"]
     assert max(race["lower"].values()) <= race["acceptance"] <= race["upper"]
     assert plan["tree"]["children"][0] == pytest.approx(race["acceptance"], abs=0.03)
+
+
+def test_block_of_one_place_is_the_theory():
+    lengths = block(P[None], Q[None], 0.1, 4, draws=200_000)["lengths"]
+    for at in lengths:
+        assert at["tokens"] == pytest.approx(1 + theory.block_expected_accepted(P, Q, at["k"]), abs=0.02)
 
 
 def test_table_says_what_json_says(capsys):

@@ -95,7 +95,9 @@ contexts = []  # all that were made, the last one last
 def llama_init_from_model(model, params):
     if params.n_ctx > 100_000:
         return None
+    beside = sum(context.llama is model and not context.freed for context in contexts)
     contexts.append(Context(model, params))
+    contexts[-1].beside = beside  # how many others had memory then
     return contexts[-1]
 
 

@@ -1,5 +1,6 @@
 """What every engine's module keeps to."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,17 +12,31 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_engines_are_imported_when_they_are_used():
     code = (
-        "import sys; sys.modules['flashinfer'] = sys.modules['transformers'] = None\n"
-        "from specdec_kernels.engines import flashinfer, transformers\n"
-        "for engine in flashinfer, transformers:\n"
-        "    try: engine.install()\n"
+        "import os, sys\n"
+        "for name in 'flashinfer', 'sglang', 'transformers', 'vllm': sys.modules[name] = None\n"
+        "from specdec_kernels.engines import flashinfer, sglang, transformers, vllm, vllm_v1\n"
+        "sglang.register(), vllm.register()\n"
+        "os.environ['SPECDEC_SGLANG'] = os.environ['SPECDEC_VLLM'] = 'race'\n"
+        "for start in flashinfer.install, transformers.install, vllm.register, sglang.register:\n"
+        "    try: start()\n"
         "    except ImportError: print('none')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "none\nnone\n", done.stderr
+    assert done.stdout == "none\n" * 4, done.stderr
 
 
-@pytest.mark.parametrize("engine", ["flashinfer", "transformers"])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_plug_ins_are_found_by_their_engines(engine):
+    project = (ROOT / "pyproject.toml").read_text()
+    group = {"sglang": "sglang.srt.plugins", "vllm": "vllm.general_plugins"}[engine]
+    lines = project.split(f'[project.entry-points."{group}"]')[1].splitlines()
+    name, value = lines[1].split(" = ")
+    module, function = value.strip('"').split(":")
+    assert name == "specdec"
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("engine", ["flashinfer", "sglang", "transformers", "vllm"])
 def test_example_runs(engine):
     (example,) = ROOT.glob(f"examples/{engine}_*.py")
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, cwd=ROOT)

@@ -58,7 +58,7 @@ class TestGenerate:
     @pytest.mark.parametrize("way", WAYS)
     def test_a_race_writes_the_text_of_plain(self, way, sampling):
         target, draft = pair()
-        plain = texts(PROMPTS, target, method="plain", sampling=sampling)
+        plain = texts(PROMPTS, target, draft, method="plain", sampling=sampling)
         assert texts(PROMPTS, target, draft, method="race", sampling=sampling, **WAYS[way]) == plain
         assert [len(text) for text in plain] == [NEW] * 3
         # And of our race on the rows as they are.
@@ -121,6 +121,7 @@ class TestGenerate:
         assert found.prompt == [0, 1]
         assert found.text == target.detokenize(found.tokens).decode()
         assert LlamaModel(target).eos_token_ids == {V - 1}
+        assert LlamaModel(pair(letters="")[0]).eos_token_ids == set()
         (plain,) = generate([[0, 1]], *pair(letters=""), max_new_tokens=NEW, seed=1)
         assert (plain.text, plain.tokens[: len(found.tokens)]) == ("", found.tokens)
 
@@ -151,6 +152,7 @@ class TestContexts:
         texts(PROMPTS, *models)
         gc.collect()
         assert [context.freed for context in lib.contexts] == [True, True, False, False]
+        assert [context.beside for context in lib.contexts] == [0] * 4
         del models
         gc.collect()
         assert all(context.freed for context in lib.contexts)
@@ -185,10 +187,15 @@ class TestContexts:
         assert all(seen)
 
     def test_a_text_that_has_ended_is_forgotten(self):
-        reader = LlamaModel(pair()[0]).reader(3, 8)
+        model = LlamaModel(pair()[0])
+        reader = model.reader(3, 8)
         reader.read(torch.tensor([[1, 2], [3, 4], [0, 1]]), [2, 2, 2], rows=1)
         reader.keep([1])
         assert [cell[1] for cell in reader.context.pointer.cells] == [3, 4]
+        del reader  # a stream that was left: its context is used again
+        model.reader(3, 8)
+        assert lib.contexts[0].cells == []
+        assert len(lib.contexts) == 1
 
     def test_a_tree_with_more_leaves_than_spare_sequences(self):
         target, draft = pair()

@@ -8,7 +8,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import theory
-from specdec_kernels.generate.control import NO_DRAFT, Controller, TreeController
+from specdec_kernels.generate.control import NO_DRAFT, Controller, TreeController, prefix_weights
 from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, Times
 from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.theory.trees import optimal_nodes
@@ -225,6 +225,43 @@ def test_draft_probability_stays_one_where_nothing_was_looked_at():
         controller.observe([Machine(0.5, 0.1, seed=position).run(count)])
 
 
+def looked_at(controller, rounds, c):
+    """Rounds of four texts each, drafted from Q under P as the controller says; their lengths."""
+    lengths = []
+    for position in range(rounds):
+        noise = Noise(torch.arange(4), torch.full((4,), position))
+        counts, _ = controller.plan(noise, [1000] * 4)
+        k = max(counts)
+        target, draft = LOGITS[0][:, :1].expand(4, k + 1, -1).float(), LOGITS[1].expand(4, k, -1).float()
+        places = position + 100_000 * torch.arange(k)
+        drafts = specdec.race_sample(draft, seed=noise.seed[:, None].expand(4, k), position=places.expand(4, k))
+        controller.look(drafts, target, draft, Sampling(torch.ones(4)))
+        controller.observe(4 * [SimpleNamespace(drafted=k, accepted=0, seconds={"all": 1 + c * k})])
+        lengths.append(k)
+    return lengths
+
+
+@pytest.mark.parametrize("c", [0.02, 0.2])
+def test_block_is_learnt_from_weights(c):
+    """Whatever was accepted: the rounds shown say nothing was."""
+    controller = Controller(MAX_K, block=True)
+    late = looked_at(controller, 600, c)[300:]
+    tokens = [1 + theory.block_expected_accepted(P, Q, k) for k in range(MAX_K + 1)]
+    best = max(tokens[k] / (1 + c * k) for k in range(MAX_K + 1))
+    assert sum(tokens[k] for k in late) / sum(1 + c * k for k in late) >= 0.95 * best
+    assert controller.tokens()[:3] == pytest.approx(tokens[:3], abs=0.06)
+
+
+def test_prefix_weights():
+    """Sampled, certain and greedy drafts: min(1, w p/q), products of p, and 1 for as long as the argmax is drafted."""
+    target, draft = (torch.tensor(law).log().expand(3, 2, 4) for law in ([0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]))
+    drafts = torch.tensor([[3, 0], [1, 2], [0, 3]])
+    weights = prefix_weights(drafts, target, draft, Sampling(torch.tensor([1.0, 1.0, 0.0])))
+    assert weights.flatten().tolist() == pytest.approx([0.25, 1.0, 1.0, 2 / 3, 1.0, 0.0], abs=1e-6)
+    certain = prefix_weights(drafts, target, None, Sampling(torch.ones(3)))
+    assert certain.flatten().tolist() == pytest.approx([0.1, 0.04, 0.3, 0.06, 0.4, 0.04], abs=1e-6)
+
+
 def accepted_path(parents, R, rng):
     """Nodes accepted in a tree where the i-th child of a node is accepted with probability R[i]."""
     path = [0]
@@ -273,3 +310,5 @@ def test_child_acceptance_counts_offers_and_falls():
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"^max_k"):
         Controller(-1)
+    with pytest.raises(ValueError, match=r"^randomised: expected False with block"):
+        Controller(randomised=True, block=True)

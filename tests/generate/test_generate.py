@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specdec_kernels.generate import (
+    Controller,
     DraftPlan,
     FixedLength,
     ModelDrafter,
@@ -69,9 +70,9 @@ def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch):
         assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
 
 
-@pytest.mark.parametrize("draft_prob", [1.0, 0.5])
-def test_rejection_in_a_batch_equals_its_texts_alone(pair, draft_prob):
-    options = dict(method="rejection", draft_prob=draft_prob, max_new_tokens=NEW)
+@pytest.mark.parametrize("method, draft_prob", [("rejection", 1.0), ("rejection", 0.5), ("block", 1.0)])
+def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair, method, draft_prob):
+    options = dict(method=method, draft_prob=draft_prob, max_new_tokens=NEW)
     batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
     for index, prompt in enumerate(PROMPTS):
         alone = generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)
@@ -80,7 +81,7 @@ def test_rejection_in_a_batch_equals_its_texts_alone(pair, draft_prob):
 
 
 def test_greedy_is_the_same_by_every_method(pair, plain):
-    for method in ("rejection", "race"):
+    for method in ("rejection", "race", "block"):
         for drafter in (ModelDrafter(pair[1]), NgramDrafter()):
             texts = generate(PROMPTS, pair[0], drafter, method=method, temperature=0, seed=99, max_new_tokens=NEW)
             assert tokens_of(texts) == tokens_of(plain[0.0])
@@ -133,6 +134,10 @@ def drawn(small_pair, **options):
         dict(method="rejection", k=2, draft_prob=0.7, temperature=1.5),
         dict(method="rejection", policy=RandomLength(2, 0.6, "token")),
         dict(method="rejection", policy=RandomLength(2, 0.9, "uniform")),
+        dict(method="block", k=2),
+        dict(method="block", k=3, temperature=1.5),
+        dict(method="block", drafter=NgramDrafter()),
+        dict(method="block", policy=Controller(3, block=True)),
     ],
     ids=lambda options: " ".join(
         f"{key}={x if isinstance(x, (str, int, float)) else type(x).__name__}" for key, x in options.items()
@@ -165,6 +170,21 @@ class Greedy(ModelDrafter):
 def test_biased_generations_are_caught(small_pair, law_at, wrong):
     options = dict(policy=Overstated(1)) if wrong.startswith("overstated") else dict(drafter=Greedy(small_pair[1]), k=1)
     assert not follows_law(drawn(small_pair, method="rejection", **options), law_at(1.0))
+
+
+@pytest.mark.parametrize("method, fresh", [("block", True), ("rejection", False), ("race", False)])
+def test_rounds_that_look_ahead_have_noise_of_their_own(small_pair, method, fresh):
+    """Under one nonce their texts are biased: tests/ops/test_traversal_laws.py has the law."""
+
+    class Listening(ModelDrafter):
+        def propose(self, text, length, counts, slots, noise, sampling, record=None):
+            nonces.append(noise.nonce)
+            return super().propose(text, length, counts, slots, noise, sampling, record)
+
+    nonces = []
+    generate([PROMPT], small_pair[0], Listening(small_pair[1]), method=method, k=2, max_new_tokens=20)
+    assert len(nonces) > 4
+    assert len(set(nonces)) == (len(nonces) if fresh else 1)
 
 
 def test_rounds_without_a_draft_run_both_models_on_the_text_only(small_pair):
@@ -257,7 +277,8 @@ def test_nothing_is_drafted_past_the_end(pair):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(method="block"), "method: expected one of plain, rejection, race; got 'block'"),
+        (dict(method="gumbel"), "method: expected one of plain, rejection, race, block, traversal; got 'gumbel'"),
+        (dict(method="block", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
         (dict(method="plain"), "drafter: expected None with method plain"),
         (dict(method="race", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
         (

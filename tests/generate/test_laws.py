@@ -130,8 +130,10 @@ SMALL_LAWS = {"filters": dict(sampling=FILTERS), "edits": dict(edits=SMALL)}
         dict(drafter=NgramDrafter()),
         dict(tree=DraftTree.specinfer((4, 2))),
         dict(tree=DraftTree.specinfer((2, 2)), replacement=True),
+        dict(method="block", k=2),
+        dict(method="traversal", tree=DraftTree.specinfer((2, 2))),
     ],
-    ids=["race", "rejection", "randomised", "ngram", "tree", "with replacement"],
+    ids=["race", "rejection", "randomised", "ngram", "tree", "with replacement", "block", "traversal"],
 )
 @pytest.mark.parametrize("name", SMALL_LAWS)
 def test_texts_have_the_exact_law(small_pair, exact, name, options):

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+import specdec_kernels as specdec
 from specdec_kernels import DraftTree
 from specdec_kernels.generate import (
     ModelDrafter,
@@ -135,10 +136,11 @@ def test_a_draft_equal_to_the_target_is_accepted_along_the_first_children(pair):
         assert all(entry.tree.path == first for entry in text.rounds[:-1])
 
 
-def test_rejection_of_a_chain_equals_the_chain_generator(pair):
-    options = dict(method="rejection", seed=3, max_new_tokens=NEW)
-    chain = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), k=4, **options)
-    tree = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), tree=DraftTree.chain(4), **options)
+@pytest.mark.parametrize("of_chain, of_tree", [("rejection", "rejection"), ("block", "traversal")])
+def test_a_tree_that_is_a_chain_writes_as_a_chain(pair, of_chain, of_tree):
+    options = dict(seed=3, max_new_tokens=NEW)
+    chain = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), k=4, method=of_chain, **options)
+    tree = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), tree=DraftTree.chain(4), method=of_tree, **options)
     assert tokens_of(tree) == tokens_of(chain)
     for ours, theirs in zip(tree, chain, strict=True):
         assert [entry.pieces for entry in ours.rounds] == [entry.pieces for entry in theirs.rounds]
@@ -146,8 +148,9 @@ def test_rejection_of_a_chain_equals_the_chain_generator(pair):
 
 
 @pytest.mark.parametrize("replacement", [False, True])
-def test_rejection_in_a_batch_equals_its_texts_alone(pair, replacement):
-    options = dict(method="rejection", tree=SHAPES["specinfer"], replacement=replacement, max_new_tokens=NEW)
+@pytest.mark.parametrize("method", ["rejection", "traversal"])
+def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair, replacement, method):
+    options = dict(method=method, tree=SHAPES["specinfer"], replacement=replacement, max_new_tokens=NEW)
     batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
     for index, prompt in enumerate(PROMPTS):
         assert tokens_of(generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)) == [
@@ -156,7 +159,7 @@ def test_rejection_in_a_batch_equals_its_texts_alone(pair, replacement):
 
 
 def test_greedy_is_the_same_by_every_method(pair, plain):
-    for method, replacement in (("race", False), ("rejection", False), ("rejection", True)):
+    for method, replacement in (("race", False), ("rejection", False), ("rejection", True), ("traversal", False)):
         texts = generate(
             PROMPTS, pair[0], ModelDrafter(pair[1]), method=method, replacement=replacement, tree=SHAPES["optimal"],
             temperature=0, seed=99, max_new_tokens=NEW,
@@ -168,23 +171,45 @@ def test_greedy_is_the_same_by_every_method(pair, plain):
 
 
 def drawn(small_pair, **options):
-    options |= dict(method="rejection", seed=5, max_new_tokens=LENGTH)
+    options = dict(method="rejection") | options | dict(seed=5, max_new_tokens=LENGTH)
     texts = generate([PROMPT] * TEXTS, small_pair[0], ModelDrafter(small_pair[1]), **options)
     return (torch.tensor(tokens_of(texts)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
 
 
 @pytest.mark.parametrize("expansions, replacement", [((7,), False), ((2, 2), False), ((3, 1), True)])
-def test_texts_have_the_target_law(small_pair, expansions, replacement):
+@pytest.mark.parametrize("method", ["rejection", "traversal"])
+def test_texts_have_the_target_law(small_pair, expansions, replacement, method):
     """Of seven children two are absent, for there are five tokens; with replacement siblings repeat."""
-    texts = drawn(small_pair, tree=DraftTree.specinfer(expansions), replacement=replacement)
+    texts = drawn(small_pair, tree=DraftTree.specinfer(expansions), replacement=replacement, method=method)
     assert follows_law(texts, text_law(small_pair[0], 1.0))
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("method, apart", [("traversal", True), ("rejection", False)])
+def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, monkeypatch, method, apart, replacement):
+    """Else a branch refused would tell of the next one: tests/ops/test_traversal_laws.py has the law."""
+    races, op = [], "race_sample" if replacement else "race_topk"
+    real = getattr(specdec, op)
+
+    def listening(logits, *arguments, **noise):
+        if logits.ndim == 3:
+            shape = logits.shape[:2]
+            places = (torch.as_tensor(noise[name]).expand(shape)[0].tolist() for name in ("position", "nonce"))
+            races.extend(zip(*places, strict=True))
+        return real(logits, *arguments, **noise)
+
+    monkeypatch.setattr(specdec, op, listening)
+    tree = DraftTree.specinfer((2, 2, 2))
+    options = dict(method=method, tree=tree, replacement=replacement, max_new_tokens=12)
+    generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
+    assert (len(set(races)) == len(races)) == apart
 
 
 def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
     draw = drafters.draw_children
 
-    def greedy(logits, width, noise, sampling, replacement):
-        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), replacement)
+    def greedy(logits, width, noise, sampling):
+        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0))
 
     monkeypatch.setattr(drafters, "draw_children", greedy)
     assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))
@@ -235,11 +260,13 @@ def test_cutting_a_tree():
 @pytest.mark.parametrize(
     "drafter, options, message",
     [
-        (None, dict(method="plain"), "tree: expected method rejection or race; got plain"),
+        (None, dict(method="plain"), "tree: expected method rejection, race or traversal; got plain"),
+        ("model", dict(method="block"), "tree: expected method rejection, race or traversal; got block"),
+        ("model", dict(method="traversal", tree=None), "tree: expected one with method traversal .*; got None"),
         (None, {}, "tree: expected a model as drafter"),
         ("ngram", {}, "tree: expected a model as drafter"),
         ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree; got 0.5"),
-        ("model", dict(replacement=True), "replacement: expected method rejection; got race"),
+        ("model", dict(replacement=True), "replacement: expected method rejection or traversal; got race"),
         ("model", dict(replacement=True, tree=None, method="rejection"), "replacement: expected False without a tree"),
         ("model", dict(policy=RandomLength(2, 0.5), method="rejection"), "policy: expected None with a tree"),
         ("model", dict(tree=[-1, 2, 0]), r"parents\[1\]: expected a node before it, 0 to 0; got 2"),

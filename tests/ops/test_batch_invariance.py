@@ -23,6 +23,7 @@ OPTIONS = {
     "race": {"method": "race", "draft": None},
     "one-hot": {"draft": None},
     "randomised": {"draft_prob": 0.7},
+    "block": {"method": "block"},
 }
 
 

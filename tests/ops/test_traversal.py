@@ -11,7 +11,6 @@ from tests.support.laws import P, Q
 from tests.support.trees import tree_call
 
 BLOCK, TRAVERSAL = {"method": "block"}, {"method": "traversal"}
-pytestmark = pytest.mark.parametrize("backend", ["reference"], indirect=True)  # those that have the rule
 CERTAIN = pytest.mark.parametrize("certain", [{}, {"draft": None}], ids=["drawn", "certain"])
 
 

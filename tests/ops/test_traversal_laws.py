@@ -2,17 +2,20 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
+from specdec_kernels import race_sample, race_topk, verify_chain, verify_tree
 from specdec_kernels.ops import Law
 from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
 from tests.support import tree_enumeration
+from tests.support.cases import seeds
 from tests.support.enumeration import PROBS, Contexts, Given, completed
-from tests.support.laws import P
+from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
 from tests.support.traversal_enumeration import expected_accepted, output_law, two_rounds
 from tests.support.tree_enumeration import emitted_law
-from tests.support.trees import depths, shapes
+from tests.support.trees import children, depths, shapes
 
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
 WITH_AND_WITHOUT = pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
@@ -243,3 +246,87 @@ class TestBiasIsCaughtExactly:
         for emitted, chance in law.items():
             first[emitted[1]] += chance
         assert first != pytest.approx(dict(enumerate(P.tolist())), abs=1e-3)
+
+
+def texts(
+    p,
+    q,
+    count,
+    length,
+    *,
+    parents=(-1, 0, 1, 2),
+    method="block",
+    replacement=False,
+    fresh=True,
+    apart=True,
+    first_seed=0,
+):
+    """Tokens [count, length] of texts whose every token has law p, cut into rounds; drafts of law q, wherever they are.
+
+    Not ``fresh``: all rounds have one nonce. Not ``apart``: nodes of one depth have one.
+    """
+    seed, nodes = seeds(count, first_seed), len(parents)
+    said = torch.zeros(count, length + nodes, dtype=torch.int64)
+    done, below, at_depth = torch.zeros(count, dtype=torch.int64), children(parents), depths(parents)
+    for number in range(length):
+        nonce, drafts = 64 * number * fresh, torch.full((count, nodes), -1)
+        for node in range(nodes):
+            rows, noise = q.expand(count, -1), {"seed": seed, "position": done + at_depth[node], "space": "probs"}
+            if replacement:
+                for m, child in enumerate(below[node]):
+                    drafts[:, child] = race_sample(rows, nonce=nonce + 1 + (child if apart else m), **noise)
+            elif below[node]:
+                own = nonce + node * apart
+                drafts[:, below[node]] = race_topk(rows, len(below[node]), nonce=own, **noise)
+        call = {"seed": seed, "position": done, "nonce": nonce, "space": "probs", "method": method}
+        target = p.expand(count, nodes, -1)
+        if method == "block":
+            verdict = verify_chain(drafts[:, 1:], target, q.expand(count, nodes - 1, -1), **call)
+        else:
+            shape = {"parents": torch.tensor(parents), "replacement": replacement}
+            verdict = verify_tree(drafts, target, q.expand(count, nodes, -1), **shape, **call)
+        for slot in range(verdict.tokens.shape[1]):
+            emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
+            said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
+        done = (done + verdict.num_accepted + 1).clamp(max=length)
+    return said[:, :length]
+
+
+@pytest.mark.usefixtures("fast_backend")
+class TestByFrequency:
+    """Whole texts, round after round; a right law is called wrong once in 1e6 (``tests/support/laws.py``)."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"method": "traversal", "parents": (-1, 0, 0, 1, 2)},
+            {"method": "traversal", "parents": (-1, 0, 0, 1, 2), "replacement": True},
+        ],
+        ids=["block", "traversal", "with replacement"],
+    )
+    def test_pairs_of_tokens(self, options):
+        said = texts(P, Q, 40_000, 4, **options)
+        for first in (0, 1, 2):
+            assert_law(4 * said[:, first] + said[:, first + 1], torch.outer(P, P).flatten())
+
+    def test_one_nonce_for_all_rounds_is_caught(self):
+        said = texts(P, Q, 200_000, 3, parents=(-1, 0, 1), fresh=False, apart=False)
+        assert_law(said[:, 0], P)
+        assert not follows_law(said[:, 1], P)
+
+    def test_one_nonce_for_all_branches_is_caught(self):
+        """A walk that comes back from a branch must not meet its noise again."""
+        tree = {"method": "traversal", "parents": (-1, 0, 0, 1, 2)}
+        assert not follows_law(texts(P, Q, 100_000, 1, **tree, apart=False)[:, 0], P)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("method, parents", [("block", (-1, 0, 1, 2)), ("traversal", (-1, 0, 0, 1, 2))])
+    def test_ten_million_tokens_of_three_hundred(self, method, parents):
+        p, q = random_laws(torch.Generator().manual_seed(30), 2, 300)
+        counts, batch, length = np.zeros(300, dtype=np.int64), 125_000, 8
+        for part in range(10):
+            said = texts(p, q, batch, length, method=method, parents=parents, first_seed=part * batch)
+            counts += np.bincount(said.flatten(), minlength=300)
+        assert counts.sum() == 10_000_000
+        assert counts_follow(counts, p)

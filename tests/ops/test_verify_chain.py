@@ -26,6 +26,7 @@ CALLS = {
     "verify_chain race": (verify_chain, chain(method="race", draft=None)),
     "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
     "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
+    "verify_chain block": (verify_chain, chain(method="block", nonce=4)),
     "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
     "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
     "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
@@ -37,7 +38,10 @@ OPTIONS = {
     "one-hot": {"draft": None},
     "randomised": {"draft_prob": 0.7},
     "over-accepting": {"epsilon": 0.05},
+    "block": {"method": "block"},
+    "block, one-hot": {"method": "block", "draft": None},
 }
+STOPS = {name: options for name, options in OPTIONS.items() if options.get("method") != "block"}  # at the first refusal
 
 
 def assert_same(verdict, expected):
@@ -389,7 +393,7 @@ class TestStatus:
 @pytest.mark.usefixtures("backend")
 class TestNothingElseIsTouched:
     @pytest.mark.parametrize("space", ["logits", "probs"])
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("options", STOPS.values(), ids=STOPS)
     def test_rows_past_the_first_rejection(self, options, space):
         call = chain_call(19, space=space) | options
         clean = verify_chain(**call)

@@ -17,6 +17,7 @@ CALLS = {
     "verify_tree rejection": (verify_tree, tree()),
     "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
     "verify_tree race": (verify_tree, tree(method="race", draft=None)),
+    "verify_tree traversal": (verify_tree, tree(method="traversal", nonce=4)),
 }
 
 OPTIONS = {
@@ -24,7 +25,11 @@ OPTIONS = {
     "independent": {"replacement": True},
     "race": {"method": "race", "draft": None},
     "certain": {"draft": None},
+    "traversal": {"method": "traversal"},
+    "traversal, independent": {"method": "traversal", "replacement": True},
+    "traversal, certain": {"method": "traversal", "draft": None},
 }
+DOWNWARDS = {name: options for name, options in OPTIONS.items() if options.get("method") != "traversal"}
 
 
 def made(seed, options=None, **changes):
@@ -98,8 +103,11 @@ class TestEqualsTheOracle:
             for nothing in (torch.nan, -torch.inf if space == "logits" else 0.0):
                 call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.05] = nothing
         for options in OPTIONS.values():
-            if space == "probs" and options.get("draft", 0) is None and "method" not in options:
-                continue  # a row of infinite mass has no share not yet tried
+            certain, traversal = options.get("draft", 0) is None, options.get("method") == "traversal"
+            if (certain and (traversal or space == "probs")) and options.get("method") != "race":
+                continue  # a row of infinite mass, or of none, has no share not yet tried
+            if traversal and space == "probs":  # a weight above 1 counts as 1 in its sums
+                call["target"] = call["target"].nan_to_num(nan=torch.nan, posinf=0.5)
             assert_same(verify_tree(**call | options), by_the_oracle(**call | options))
 
 
@@ -111,7 +119,7 @@ class TestChain:
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_agrees_with_verify_chain(self, options, space):
         chain = chain_call(8, requests=96, slots=6, vocabulary=300, space=space)
-        method = {k: v for k, v in options.items() if k != "replacement"}
+        method = {k: "block" if v == "traversal" else v for k, v in options.items() if k != "replacement"}
         expected = verify_chain(**chain | method)
         draft = torch.nn.functional.pad(chain["draft"], (0, 0, 0, 1), value=torch.nan)
         tree = chain | {
@@ -227,7 +235,7 @@ class TestMeaning:
         walked = after >= 0
         assert (call["parents"].gather(1, after.clamp(min=0))[walked] == here[walked]).all()
         assert (call["draft_tokens"].gather(1, after.clamp(min=0))[walked] == verdict.tokens[:, :-1][walked]).all()
-        assert verdict.num_accepted.float().mean() > 0.3
+        assert verdict.num_accepted.float().mean() > 0.25
 
     def test_dtypes_and_width(self):
         verdict = verify_tree(**made(13, nodes=4, parents=[-1, 0, 1, 0]))
@@ -457,7 +465,7 @@ class TestBadParents:
 @pytest.mark.usefixtures("backend")
 class TestNothingElseIsTouched:
     @pytest.mark.parametrize("space", ["logits", "probs"])
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("options", DOWNWARDS.values(), ids=DOWNWARDS)
     def test_rows_off_the_path(self, options, space):
         call = made(26, options, space=space)
         clean = verify_tree(**call)
