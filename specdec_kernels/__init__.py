@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.count_tokens import count_tokens
     from specdec_kernels.ops.cutoff import Cut, cutoff
     from specdec_kernels.ops.logprobs import Logprobs, logprobs
+    from specdec_kernels.ops.mass_tiles import mass_tiles
     from specdec_kernels.ops.overlap import Overlap, overlap
     from specdec_kernels.ops.race_sample import race_sample
     from specdec_kernels.ops.race_topk import race_topk
     from specdec_kernels.ops.residual import Residual, residual
+    from specdec_kernels.ops.residual_race import residual_race
+    from specdec_kernels.ops.tile_laws import tile_laws
     from specdec_kernels.ops.tree_mask import tree_mask
     from specdec_kernels.ops.tree_positions import tree_positions
     from specdec_kernels.ops.verify_chain import Verdict, verify_chain
@@ -46,10 +49,13 @@ __all__ = [
     "get_library_dir",
     "get_pkgconfig_dir",
     "logprobs",
+    "mass_tiles",
     "overlap",
     "race_sample",
     "race_topk",
     "residual",
+    "residual_race",
+    "tile_laws",
     "tree_mask",
     "tree_positions",
     "verify_chain",

@@ -74,6 +74,16 @@ def residual_race(
     ------
     TypeError, ValueError
         Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import mass_tiles, residual_race, tile_laws
+    >>> target, draft = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])
+    >>> known = torch.cat([tile_laws(mass_tiles(rows)[0], rows)[0] for rows in (target, draft)], dim=-1)
+    >>> row = torch.zeros(1, dtype=torch.int32)
+    >>> residual_race(target, draft, row, first_token=0, draft_row=row, known=known, seed=1, position=0)[0].item()
+    0
     """
     inputs.check_rows("target", target)
     inputs.check_tensor("row", row, (torch.int32,), 1)
