@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_k
 
 cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  return launch(mass_tiles_kernel, {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)}, p, stream);
+  return launch_alone<mass_tiles_kernel>({p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)}, p, stream);
 }
 
 }  // namespace cuda

@@ -68,17 +68,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspace, cudaStream_t stream,
                           int64_t* needed) {
-  Device device;
-  const cudaError_t e = this_device(&device);
-  if (e != cudaSuccess) return e;
+  static const Kernels kernels(residual_race_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
-  const int splits = splits_of_row(device, p.batch(), p.target.vocab, p.target.dtype);
-  const Room room = room_in(workspace);
-  if (splits > 1 && (p.batch() > room.ticket_count || p.batch() * splits * kWordsAPartial > room.word_count))
-    return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
-  const Shape shape = {p.batch() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
-  return launch(residual_race_kernel, shape, {p, room, splits}, stream);
+  return on_device(stream, kernels, [&](const Device& device) {
+    const int splits = splits_of_row(device, p.batch(), p.target.vocab, p.target.dtype);
+    const Room room = room_in(workspace);
+    if (splits > 1 && (p.batch() > room.ticket_count || p.batch() * splits * kWordsAPartial > room.word_count))
+      return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
+    const Shape shape = {p.batch() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
+    return launch(residual_race_kernel, shape, {p, room, splits}, stream);
+  });
 }
 
 }  // namespace cuda

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32) tile_laws_kernel(const TileLawsParams p) {
 
 cudaError_t tile_laws(const TileLawsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  return launch(tile_laws_kernel, {p.batch(), 32}, p, stream);
+  return launch_alone<tile_laws_kernel>({p.batch(), 32}, p, stream);
 }
 
 }  // namespace cuda
