@@ -76,11 +76,11 @@ class WalkOps {
   SPECDEC_HD const PathNode<Number>& path(int32_t at_depth) const { return places[at_depth].node; }
   SPECDEC_HD void put(int32_t at_depth, const PathNode<Number>& node) { places[at_depth].node = node; }
   SPECDEC_HD void enter(int32_t at_depth, int32_t, int32_t token) {
-    if (editor) editor->count(token);
+    if (editor) put_away(), editor->count(token);
     depth = at_depth + 1;
   }
   SPECDEC_HD void leave(int32_t at_depth, int32_t, int32_t) {
-    if (editor) editor->uncount();
+    if (editor) put_away(), editor->uncount();
     depth = at_depth;
   }
 
@@ -176,10 +176,20 @@ class WalkOps {
     LawRow target, draft;
   };
 
+  // Keeps what is known of the rows that the walk is at, and leaves them. A token that is counted, or no longer is,
+  // changes the list that their edits are made from.
+  SPECDEC_HD void put_away() {
+    if (places && at != kNoNode) {
+      Place& place = places[at_depth];
+      place.known = at, place.target = target, place.draft = draft;
+    }
+    at = kNoNode;
+  }
+
   // To the rows of `node`, which is at `depth`.
   __attribute__((noinline)) void go_to(int32_t node) {
     if (at == node) return;
-    if (places && at != kNoNode) places[at_depth].known = at, places[at_depth].target = target, places[at_depth].draft = draft;
+    put_away();
     at = node;
     at_depth = depth;
     target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law, target_filter, {nullptr, t.p.target.vocab});
