@@ -275,13 +275,19 @@ struct AskingOps {
     if (!missing) return true;
     const unsigned ordered = sums ? sums : missing;
     const int32_t rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
-    const int32_t from = t.p.method == Method::kTraversal ? 0 : depth();  // it comes back: the rows above stay known
-    if (ordered & kTarget) memory.target_from = from, memory.target_to = depth() + rows;
-    if (ordered & kDraft) memory.draft_from = from, memory.draft_to = depth() + rows;
+    if (ordered & kTarget) add_rows(&memory.target_from, &memory.target_to, rows);
+    if (ordered & kDraft) add_rows(&memory.draft_from, &memory.draft_to, rows);
     place(sums ? Order::kSums : Order::kLook, node);
     order.sides = ordered;
     order.rows = rows;
     return false;
+  }
+
+  // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
+  // back to them.
+  __device__ void add_rows(int32_t* from, int32_t* to, int32_t rows) const {
+    if (t.p.method != Method::kTraversal || *to != depth()) *from = depth();
+    *to = depth() + rows;
   }
 
   // Was the node's token drawn? If not, the draw is ordered.

@@ -97,7 +97,7 @@ class HostCuda(Kernels):
             )  # fmt: skip
 
         def sample(law=law, edits=off):
-            return head, None, None, law, edits, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None
+            return head, 0, None, None, law, edits, Noise(0, 0, 0), verdict[0][:, 0].contiguous(), None, None
 
         def pair(law=law, edits=off):
             return head, head, None, None, law, law, edits
@@ -113,13 +113,13 @@ class HostCuda(Kernels):
             "race, filtered": ("verify_chain", *chain(None, "race", cut)),
             "rejection, filtered": ("verify_chain", *chain(target[:, 1:], "rejection", cut)),
             "race_sample, filtered": ("race_sample", *sample(cut)),
-            "race_topk, filtered": ("race_topk", *sample(cut)[:6], torch.empty(requests, 1, 5).long(), None),
+            "race_topk, filtered": ("race_topk", *sample(cut)[:7], torch.empty(requests, 1, 5).long(), None, None),
             "tree, filtered": ("verify_tree", *tree(cut)),
             "overlap, filtered": ("overlap", *pair(cut), *figures, None),
             "race, edited": ("verify_chain", *chain(None, "race", law, on)),
             "rejection, edited": ("verify_chain", *chain(target[:, 1:], "rejection", law, on)),
             "race_sample, edited": ("race_sample", *sample(law, on)),
-            "race_topk, edited": ("race_topk", *sample(law, on)[:6], torch.empty(requests, 1, 5).long(), None),
+            "race_topk, edited": ("race_topk", *sample(law, on)[:7], torch.empty(requests, 1, 5).long(), None, None),
             "tree, edited": ("verify_tree", *tree(law, on)),
             "overlap, edited": ("overlap", *pair(law, on), *figures, None),
             "cutoff": ("cutoff", head, None, cut, off, figures[0], ids[0], figures[0].int(), ids[1], figures[1], None),
