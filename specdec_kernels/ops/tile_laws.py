@@ -50,6 +50,10 @@ def tile_laws(
     >>> round(tile_laws(torch.cat(parts, dim=-1), logits[:1])[1].item() * 4096, 5)
     1.0
     """
+    call = (tiles, raw, temperature)
+    inputs.refuse_gradient("tile_laws", raw=raw, temperature=temperature)
+    if found := TILE_LAWS.recall(call):
+        return tuple(found)
     inputs.check_tensor("tiles", tiles, (torch.int32,), None)
     inputs.check_tensor("raw", raw, inputs.ROW_DTYPES, None)
     lead, device = raw.shape[:-1], raw.device
@@ -63,6 +67,7 @@ def tile_laws(
     probs = torch.empty(raw.shape, dtype=torch.float32, device=device)
     count = known.numel() // 2
     TILE_LAWS(
-        tiles.reshape(count, -1), raw.reshape(count, -1), temperature, known.view(count, 2), probs.view(count, -1)
-    )
+        tiles.reshape(count, -1), raw.reshape(count, -1), temperature, known.view(count, 2), probs.view(count, -1),
+        raw=call, results=(known, probs),
+    )  # fmt: skip
     return known, probs

@@ -28,6 +28,7 @@ from tests.support.calls import cache, chain, every_call, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
 
 NATIVE = ("cpu", "cuda-host")
+ALWAYS_CHECKED = {"residual_race"}  # a collective comes before each call of it, and takes longer than its checks
 
 
 @pytest.fixture(params=NATIVE, autouse=True)
@@ -127,7 +128,8 @@ def test_the_same_call_again(running, function, arguments, checked):
     assert_as_checked(function, arguments)
     checked.clear()
     outcome(function, arguments)
-    assert checked == ([] if running == "cpu" or tensors(arguments) else [function.__name__])
+    known = function.__name__ not in ALWAYS_CHECKED and (running == "cpu" or tensors(arguments))
+    assert checked == ([] if known else [function.__name__])
 
 
 COUNTED = {
@@ -178,7 +180,11 @@ class TestTensors:
     @pytest.mark.parametrize(
         "name",
         # Sequences that are no group of arguments are known by their tensors' addresses.
-        [name for name, (_, call) in every_call().items() if not {list, tuple} & {type(x) for x in call.values()}],
+        [
+            name
+            for name, (function, call) in every_call().items()
+            if not {list, tuple} & {type(x) for x in call.values()} and function.__name__ not in ALWAYS_CHECKED
+        ],
     )
     def test_at_other_addresses(self, running, name, checked):
         function, arguments = every_call()[name]
