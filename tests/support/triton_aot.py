@@ -179,7 +179,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         )  # fmt: skip
 
     def race(op, tokens):
-        run(op, head, None, None, Law(space, 1.0), Edit(), row_noise, tokens, None)
+        run(op, head, 0, None, None, Law(space, 1.0), Edit(), row_noise, tokens, None, None)
 
     pair = head, draft, None, None, *laws(row_temperature), Edit()
     yield "verify_chain, race", lambda: chain("race", None, 1.0)
@@ -197,7 +197,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         cut = kept[0][0], kept[1], kept[2], kept[1], kept[0][1]
         yield "cutoff", lambda: run("cutoff", head, None, law, Edit(), *cut, None)
         law = law._replace(rules=3 | FILTERED)
-        sampled = head, None, None, law, Edit(), row_noise, row_tokens[..., 0].flatten(), None
+        sampled = head, 0, None, None, law, Edit(), row_noise, row_tokens[..., 0].flatten(), None, None
         yield "race_sample, filtered", lambda: run("race_sample", *sampled)
         found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
@@ -208,7 +208,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "verify_tree, one-hot traversal", lambda: tree("traversal", None, 1.0)
     if dtype == torch.bfloat16 and space == "logits":
         edit, own = everything(requests), everything(requests, drafts)
-        drawn = head, None, None, Law(space, 1.0), own, row_noise, row_tokens[..., 0].flatten(), None
+        drawn = head, 0, None, None, Law(space, 1.0), own, row_noise, row_tokens[..., 0].flatten(), None, None
         yield "race_sample, edited", lambda: run("race_sample", *drawn)
         yield "cutoff, edited", lambda: run("cutoff", head, None, law, own, *cut, None)
         yield "verify_chain, race, edited", lambda: chain("race", None, 1.0, edit)
@@ -253,8 +253,10 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
         tokens, tokens.int(), counts, counts,
     )  # fmt: skip
-    yield run("race_sample", draft, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), row_counts)
-    yield run("race_topk", draft, draft_map, index, row_laws[1], Edit(), row_noise, tokens.view(-1, 1), row_counts)
+    found = row_counts, figures[0]
+    yield run("race_sample", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), *found)
+    first = tokens.view(-1, 1), row_counts, figures[0].view(-1, 1)
+    yield run("race_topk", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, *first)
     pair = target, draft, draft_map, index, *row_laws, Edit()
     yield run("residual", *pair, row_numbers, row_numbers, probs, figures[0], row_counts)
     yield run("overlap", *pair, *figures, row_counts)
