@@ -21,9 +21,10 @@ def main() -> None:
     selected = torch.tensor([[0, 1, 2, 3, 6], [0, 1, 2, 4, 5]])
     parents = torch.tensor([[-1, 0, 1, 2, 3]]).expand(BATCH, -1)
     lengths, mask = torch.tensor([40, 7]), torch.zeros(BATCH * NODES * NODES, dtype=torch.bool)
-    positions, links = torch.empty(BATCH * NODES, dtype=torch.int64), torch.full((3, BATCH, NODES), -1)
+    positions = torch.empty(BATCH * NODES, dtype=torch.int64)
+    index, child, sibling = torch.full((3, BATCH, NODES), -1)
     sglang.build_tree_kernel_efficient(
-        parents, selected, lengths, mask, positions, *links, TOPK, DEPTH, NODES, sglang.QLEN_ONLY
+        parents, selected, lengths, mask, positions, index, child, sibling, TOPK, DEPTH, NODES, sglang.QLEN_ONLY
     )
     print(f"positions of the first tree: {positions[:NODES].tolist()}")
 
@@ -33,7 +34,7 @@ def main() -> None:
     path = torch.full((BATCH, DEPTH + 1), -1, dtype=torch.int32)
     accepted = torch.empty(BATCH, dtype=torch.int32)
     sglang.tree_speculative_sampling_target_only(
-        predicts, path, accepted, drafts, *links, torch.rand(BATCH, NODES, generator=generator),
+        predicts, path, accepted, drafts, index, child, sibling, torch.rand(BATCH, NODES, generator=generator),
         torch.rand(BATCH, generator=generator), target,
     )  # fmt: skip
     for nodes, count in zip(path.tolist(), accepted.tolist(), strict=True):

@@ -13,26 +13,28 @@ from specdec_kernels.sharded import VocabShard, race_finish, race_partial
 RANKS, VOCAB, BATCH = 4, 10_000, 3
 
 
-def all_gather(mine):
+def all_gather(mine: list[torch.Tensor]) -> torch.Tensor:
     """In place of the engine's own: a custom all-reduce, NVSHMEM, a ring in a CUDA graph."""
     return torch.stack(mine)
 
 
-def main():
+def main() -> None:
     logits = torch.randn(BATCH, VOCAB, generator=torch.Generator().manual_seed(1)).bfloat16()
-    noise = {"seed": torch.arange(BATCH), "position": 17}
+    seed, position = torch.arange(BATCH), 17
     bounds = VocabShard.bounds(VOCAB, RANKS)
 
     # On every rank: one launch over its slice, then 16 bytes a row.
     packed = [
-        race_partial(logits[:, bounds[rank] : bounds[rank + 1]], first_token=bounds[rank], **noise).packed()
+        race_partial(
+            logits[:, bounds[rank] : bounds[rank + 1]], first_token=bounds[rank], seed=seed, position=position
+        ).packed()
         for rank in range(RANKS)
     ]
     gathered = all_gather(packed)
     # On every rank: the same tokens.
     tokens, status = race_finish(gathered)
 
-    assert torch.equal(tokens, specdec_kernels.race_sample(logits, **noise))
+    assert torch.equal(tokens, specdec_kernels.race_sample(logits, seed=seed, position=position))
     print(f"tokens {tokens.tolist()}, status {status.tolist()}, {packed[0].nbytes} bytes sent by each rank")
 
 
