@@ -25,7 +25,7 @@ MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "cutoff: scan", "cutoff: cut", "race_sample, filtered: scan",
     "race_sample, filtered: cut", "logprobs: scan", "logprobs: cut", "tree_mask", "tree_positions", "compact_kv",
-    "coin", "count_tokens", "cutoff, edited: scan", "cutoff, edited: cut", "verify_chain, block: walk",
+    "coin", "count_tokens", "tile_laws", "cutoff, edited: scan", "cutoff, edited: cut", "verify_chain, block: walk",
     "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import triton
+from specdec_kernels.triton_kernels import _launch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
@@ -25,7 +26,6 @@ from specdec_kernels import Edits, backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, COUNTER, NOISE
 from specdec_kernels.ops._laws import FILTERED
-from specdec_kernels.triton_kernels import _launch
 from tests.support import triton_order
 from tests.support.calls import every_call
 

@@ -24,17 +24,18 @@ import inspect
 import linecache
 import pkgutil
 import random
+import sys
 import threading
 
 import numpy as np
 import torch
 import triton.language as tl
+from specdec_kernels.triton_kernels import _launch
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
 from specdec_kernels import triton_kernels
-from specdec_kernels.triton_kernels import _launch
 from tests.support.triton_device import interpreted_language
 
 ROWS = ("target", "draft", "draft_map")
@@ -345,6 +346,7 @@ def small_tiles():
         replaced("MASS_TILE", tl.constexpr(TILE)),
         replaced("tile_of", lambda vocab, edited=False: (TILE, -(-vocab // TILE), 4)),
         replaced("mass_items_of", lambda vocab: 6 * -(-vocab // TILE), _launch),
+        replaced("TILE", TILE, sys.modules["specdec_kernels.ops.mass_tiles"]),
     ):
         yield
 
