@@ -144,6 +144,8 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("race_topk", "race_topk_kernel", "race_topk"),
     ("_rows", "clear", "chain, race"),
     ("verify_tree", "verify_tree_kernel", "tree"),
+    ("mass_tiles", "mass_tiles_kernel", "mass_tiles"),
+    ("residual_race", "residual_race_kernel", "residual_race"),
 ]
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
 UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2

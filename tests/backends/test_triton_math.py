@@ -51,7 +51,7 @@ def bits(values):
 def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
     index = tl.load(x + i).to(tl.uint32, bitcast=True)
-    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32), 0)
     w = _math.words(noise, index, STREAM)
     for k in tl.static_range(4):
         tl.store(y + 4 * i + k, w[k].to(tl.int32, bitcast=True))
@@ -60,7 +60,7 @@ def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STRE
 @_launch.kernel
 def coin_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
-    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32), 0)
     tl.store(y + i, _math.accept_coin(noise, tl.load(x + i)))
 
 
@@ -129,7 +129,7 @@ def unit_sums_kernel(x, y, COUNT: tl.constexpr):
 def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STREAM: tl.constexpr, COUNT: tl.constexpr):
     at = _rows.tile_tokens(tl.cast(0, tl.int32), COUNT)
     start = tl.load(x)
-    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32))
+    noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32), 0)
     a, b = _math.group_words(noise, start // 64, STREAM, COUNT // 64)
     zero = (at * 0).to(tl.float32)
     tl.store(y + at, _races.tile_scores(zero, a, b, start, noise, _laws.Law(1.0, None), STREAM))
