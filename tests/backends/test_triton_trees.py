@@ -15,7 +15,7 @@ from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_chain,
 from tests.backends.test_triton_ops import assert_same, assert_thresholds_are_the_same, on_device
 from tests.ops.test_compact_kv import DTYPES as CACHE_DTYPES
 from tests.ops.test_compact_kv import path_of, random_cache, random_paths
-from tests.ops.test_verify_tree import OPTIONS, made
+from tests.ops.test_verify_tree import DOWNWARDS, OPTIONS, made
 from tests.support.cases import UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
 from tests.support.trees import random_parents
@@ -23,7 +23,7 @@ from tests.support.triton_device import DEVICE, INTERPRETED
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 TRAVERSAL = {"method": "traversal"}
-EACH = pytest.mark.parametrize("options", (OPTIONS | {"traversal": TRAVERSAL}).values(), ids=[*OPTIONS, "traversal"])
+EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
 BAD = torch.tensor([[-1, 1, 0], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [-1, -5, 2**31 - 1], [-1, 0, 1]])
 
@@ -111,8 +111,8 @@ def test_a_thousand_nodes():
 def test_a_chain_is_a_tree(options, space):
     chain = chain_call(35, requests=6, slots=3, vocabulary=65, space=space)
     method = {k: v for k, v in options.items() if k != "replacement"}
-    if options is TRAVERSAL:
-        method = {"method": "block"}
+    if options.get("method") == "traversal":
+        method["method"] = "block"
     tree = chain | {
         "draft_tokens": torch.nn.functional.pad(chain["draft_tokens"], (1, 0), value=-77),
         "draft": torch.nn.functional.pad(chain["draft"], (0, 0, 0, 1), value=torch.nan),
@@ -142,7 +142,7 @@ def test_rows_that_are_no_laws(space):
         call[name] = torch.where(where, strange[torch.randint(0, 5, where.shape, generator=generator)], call[name])
         nothing = -torch.inf if space == "logits" else 0.0
         call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.15] = nothing
-    for name, options in (OPTIONS | {"traversal": TRAVERSAL}).items():
+    for name, options in OPTIONS.items():
         if space == "logits" or name != "certain":  # a row of infinite mass has no share not yet tried
             assert_same(verify_tree, **call | options)
 
@@ -165,7 +165,7 @@ def test_trees_deeper_than_there_is_room_for(options):
         assert_same(verify_tree, **call, max_depth=depth)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)  # traversal reads other rows, too
+@pytest.mark.parametrize("options", DOWNWARDS.values(), ids=DOWNWARDS)  # traversal reads other rows, too
 def test_rows_off_the_path_decide_nothing(options):
     call = made(40, options, requests=4, nodes=7, vocabulary=7)
     clean = verify_tree(**call)
@@ -195,7 +195,7 @@ def test_rows_anywhere_in_memory():
 
 
 def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
-    options = (*OPTIONS.values(), TRAVERSAL)
+    options = list(OPTIONS.values())
     calls = [made(42, each, requests=2, nodes=3, vocabulary=4200) for each in options]
     calls = [{k: on_device(v) for k, v in call.items()} for call in calls]
     with specdec_kernels.backend("triton"):
