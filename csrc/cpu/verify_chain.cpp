@@ -1,4 +1,4 @@
-// verify_chain on the CPU. Rows past the first rejection are not touched.
+// verify_chain on the CPU. Rows past the first rejection are not touched; block reads all that may be accepted.
 #include "specdec/chain.h"
 #include "threads.h"
 #include "walk_ops.h"

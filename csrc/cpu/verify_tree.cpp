@@ -1,4 +1,4 @@
-// verify_tree on the CPU. Rows off the accepted path are not touched.
+// verify_tree on the CPU. Rows off the accepted path are not touched; traversal reads those it comes by.
 #include "specdec/tree.h"
 #include "threads.h"
 #include "walk_ops.h"

@@ -1,5 +1,5 @@
 // verify_tree in one launch: a team of blocks walks each request's tree and stops (walker.cuh). Rows off the accepted
-// path are not read.
+// path are not read; traversal reads those it comes by.
 #include "specdec/tree.h"
 #include "walker.cuh"
 

@@ -45,8 +45,8 @@ SPECDEC_HD float untried_after(float untried, float p) { return max(sub(untried,
 // ---- by bounds ------------------------------------------------------------------------------------------------------
 
 SPECDEC_HD Range share_of(Range left, Range untried) {
-  const float most = untried.low >= kSmallest || !(untried.high >= kSmallest) ? share_of(left.high, untried.low) : kLargest;
-  return {share_of(left.low, untried.high), most};
+  const bool sure = untried.low >= kSmallest || !(untried.high >= kSmallest);
+  return {share_of(left.low, untried.high), sure ? share_of(left.high, untried.low) : kLargest};
 }
 // No draft of probability 0 weighs anything: where q may be 0, or may not, all is possible.
 SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range taken, Range share) {
@@ -59,8 +59,9 @@ SPECDEC_HD Range taken_after(Range taken, Range share, Range a) {
 }
 // s / (s + 1 - a) may fall by roundings where s rises.
 SPECDEC_HD Range weight_after(Range a, Range before, Range left) {
-  const float most = before.low >= kSmallest || !(before.high >= kSmallest) ? weight_after(a.high, before.low, left.high) : 1.0f;
   if (a.low >= 1.0f) return {1.0f, 1.0f};
+  const bool sure = before.low >= kSmallest || !(before.high >= kSmallest);
+  const float most = sure ? weight_after(a.high, before.low, left.high) : 1.0f;
   return {mul(weight_after(a.low, before.high, left.low), 0.999999f), min(mul(most, 1.000001f), 1.0f)};
 }
 SPECDEC_HD Range untried_after(Range untried, Range p) {
