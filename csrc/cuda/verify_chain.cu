@@ -3,8 +3,9 @@
 //   race_rows_kernel  method "race", if all rows fit the device at once. There are rows x splits blocks. The last block
 //                     of a request to come (by a ticket) walks the chain over the winners.
 //   chain_kernel      a team of blocks walks each request in order and stops (walker.cuh). Rows past the last one
-//                     decided are not read; block reads all that may be accepted. A team is one block in large batches, a cluster or a software cluster in
-//                     smaller ones. A software cluster takes the log-sum-exps of several rows between two barriers.
+//                     decided are not read; block reads all that may be accepted. A team is one block in large batches,
+//                     a cluster or a software cluster in smaller ones. A software cluster takes the log-sum-exps of
+//                     several rows between two barriers.
 //
 // With filters or edits: the same, but every row has a team of its own in the first shape, and the second takes one row
 // at a time.
