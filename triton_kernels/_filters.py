@@ -1,18 +1,20 @@
 """Which tokens of a row sampling filters keep (specdec/filter.h): found by one program, from the maxima of its cells.
 
-Every cut keeps a prefix of one order, so what is looked for is how many tokens stay. Keys are whole numbers in the
-order of the values. A bisection over the maxima of cells of 64 tokens finds a key that no kept token is below. The
-tokens from there on are listed. Where they are more than the list holds, every look at them goes over the row again.
+Every cut keeps a prefix of one order, so what is looked for is a key and how many tokens of that key stay. Keys are
+whole numbers in the order of the values. The maxima of cells give a key that no kept token is below. The tokens from
+there on are listed, and the cut is found in the list. If the list does not hold them, counts and masses above some
+levels first narrow down the range of keys in which the cut is.
 """
 
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._laws import clean
+from specdec_kernels.triton_kernels._edits import edited
+from specdec_kernels.triton_kernels._laws import clean, kept, nothing
 from specdec_kernels.triton_kernels._math import (
-    GROUP,
     INFINITY,
+    NO_TOKEN,
     PARAMETER,
     SMALLEST,
     log,
@@ -20,8 +22,9 @@ from specdec_kernels.triton_kernels._math import (
 )
 from specdec_kernels.triton_kernels._rows import barrier, group_tops, load_tile
 
-LISTED = tl.constexpr(2048)  # tokens that a list holds
+LISTED = tl.constexpr(256)  # tokens that a list holds, and cells
 LOWEST = tl.constexpr(0x00800000)  # the key of the lowest number; that of -inf is one less
+NO_LIMIT, ALL_TOKENS = tl.constexpr(2**63 - 1), tl.constexpr(2**31 - 1)
 AFTER_TOP_K, AFTER_MIN_P, TOGETHER, BEFORE_TEMPERATURE = (tl.constexpr(bit) for bit in (1, 2, 4, 8))
 
 
@@ -33,24 +36,27 @@ class Filter(NamedTuple):
     log_min_p: tl.tensor
 
 
-class Tokens(NamedTuple):
-    """What to look at: the row and its law, the maxima of its cells, the largest value; the list and its length.
+class Range(NamedTuple):
+    """Keys [first, end), and how many tokens, with what mass, are above them."""
 
-    The length is 0 where the list would not hold them all.
-    """
+    first: tl.tensor
+    end: tl.tensor
+    rank: tl.tensor
+    mass: tl.tensor
 
-    row: tl.tensor
-    law: tl.tensor
+
+class Room(NamedTuple):
+    """Memory for ``LISTED`` cells or tokens: their numbers, and and values and ids of tokens."""
+
     cells: tl.tensor
-    top: tl.tensor
-    values: tl.tensor
-    length: tl.tensor
+    listed: tl.tensor
+    ids: tl.tensor
 
 
 @triton.jit
 def filter_of(top_k, top_p, min_p, columns, greedy):
     """(the filter of such numbers, status); at temperature 0 only the first token of the order stays."""
-    top_k = tl.where((top_k > 0) & (top_k < columns), top_k, 0).to(tl.int64)
+    top_k = tl.where((top_k > 0) & (top_k < columns), top_k, 0).to(tl.int32)
     cuts = (top_p >= 0.0) & (top_p < 1.0)
     share = tl.where(cuts, (tl.where(cuts, top_p, 0.0) * 2.0**32).to(tl.int64), -1)
     floor = tl.where(min_p >= SMALLEST, log(tl.minimum(tl.maximum(min_p, SMALLEST), 1.0)), -INFINITY)
@@ -74,191 +80,249 @@ def value_of(key):
 
 
 @triton.jit
-def cell_tiles(row, law, first, last, cells, TILE: tl.constexpr):
+def cell_tiles(row, law, first, last, cells, CELL: tl.constexpr, TILE: tl.constexpr):
     """Stores the largest value of each cell in the tiles [first, last); returns whether one held a bad value."""
-    CELLS: tl.constexpr = TILE // GROUP
-    met = tl.zeros([CELLS], tl.int1)
+    CELLS: tl.constexpr = TILE // CELL
+    met = first < 0
     for tile in range(first, last):
         x = load_tile(row, law, tl.cast(tile, tl.int32) * TILE, TILE)
         unclean = (group_tops(x) < INFINITY) == 0
-        met = met | unclean
-        tops = tl.max(clean(x, law), axis=1)
+        met = met | (tl.max(unclean.to(tl.int32), axis=0) > 0)
+        tops = tl.max(tl.reshape(tl.max(clean(x, law), axis=1), [CELLS, x.shape[0] // CELLS]), axis=1)
         tl.store(cells + tile * CELLS + tl.arange(0, CELLS), tops)
-    return tl.max(met.to(tl.int32), axis=0) > 0
+    return met
 
 
 @triton.jit
-def sums_of(v, level, top):
-    """(how many of some values have a key of ``level`` or more, the sum of their weights)."""
-    here = order_key(v) >= level
-    return here.to(tl.int64), tl.where(here, row_weight(v - top), 0)
+def open_cells(keys, least, room):
+    """Lists the cells whose largest key is ``least`` or more; returns how many, -1 if the list does not hold them."""
+    here = keys >= least
+    place = tl.cumsum(here.to(tl.int32), axis=0) - 1
+    tl.store(room.cells + place, tl.arange(0, keys.shape[0]), mask=here & (place < LISTED))
+    barrier()
+    count = tl.sum(here.to(tl.int32), axis=0)
+    return tl.where(count <= LISTED, count, -1)
 
 
 @triton.jit
-def measured(seen, level, TILE: tl.constexpr):
-    """(how many tokens of a row have a key of ``level`` or more, the sum of their weights)."""
-    row, law, cells, top, values, length = seen
-    CELLS: tl.constexpr = TILE // GROUP
-    level = tl.maximum(level, LOWEST)
-    count, mass = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
-    if length > 0:
-        at = tl.arange(0, LISTED)
-        v = tl.load(values + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
-        here, weights = sums_of(v, level, top)
-        count, mass = tl.sum(here, axis=0), tl.sum(weights, axis=0)
-    else:
-        for tile in range(0, tl.cdiv(row.columns, TILE)):
-            tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS), cache_modifier=".cg")
-            if tl.max(order_key(tops), axis=0) >= level:
-                v = clean(load_tile(row, law, tile * TILE, TILE), law)
-                here, weights = sums_of(v, level, top)
-                count += tl.sum(tl.sum(here, axis=1), axis=0)
-                mass += tl.sum(tl.sum(weights, axis=1), axis=0)
-    return count, mass
+def load_cells(row, law, room, opened, base, CELL: tl.constexpr, TILE: tl.constexpr):
+    """(clean values, tokens) of a tile of cells: of those listed, or of all if ``opened`` is -1."""
+    index = base + tl.arange(0, TILE // CELL)
+    cell = tl.load(room.cells + index, mask=index < opened, other=0, cache_modifier=".cg")
+    there = (index < opened) | (opened < 0)
+    cell = tl.where(opened < 0, index, cell)
+    tokens = cell[:, None] * CELL + tl.arange(0, CELL)[None, :]
+    inside = there[:, None] & (tokens < row.columns)
+    x = tl.load(row.at + tokens, mask=inside, other=nothing(law)).to(tl.float32)
+    first, last = tl.min(tl.where(there, cell, NO_TOKEN), axis=0), tl.max(tl.where(there, cell, 0), axis=0)
+    x = edited(x, tokens, inside, first * CELL, (last + 1) * CELL, law)
+    return clean(kept(x, tokens, base >= 0, law), law), tokens
 
 
 @triton.jit
-def reaching(seen, goal, BY_MASS: tl.constexpr, TILE: tl.constexpr):
-    """The highest key from which on the tokens, or their weights, come to ``goal``; 0 if all of them do not."""
-    level = tl.full([], 0, tl.uint32)
-    for bit in range(32):
-        attempt = level | (tl.full([], 0x80000000, tl.uint32) >> bit)
-        count, mass = measured(seen, attempt, TILE)
-        level = tl.where((mass if BY_MASS else count) >= goal, attempt, level)
-    return level
+def number_of_cells(row, opened, CELL: tl.constexpr):
+    """How many cells there are to look at."""
+    return tl.where(opened < 0, tl.cdiv(row.columns, CELL), opened)
 
 
 @triton.jit
-def bracket_of(cells, number, top, goal, BY_MASS: tl.constexpr, CELLS: tl.constexpr):
-    """The same of the maxima of cells: no more than of the tokens themselves."""
-    at = tl.arange(0, CELLS)
-    tops = tl.load(cells + at, mask=at < number, other=-INFINITY, cache_modifier=".cg")
-    keys = order_key(tops)
-    weights = tl.where(tops > -INFINITY, 1, 0).to(tl.int64)
-    if BY_MASS:
-        weights = row_weight(tops - top)
-    level = tl.full([], 0, tl.uint32)
-    for bit in range(32):
-        attempt = level | (tl.full([], 0x80000000, tl.uint32) >> bit)
-        level = tl.where(tl.sum(tl.where(keys >= attempt, weights, 0), axis=0) >= goal, attempt, level)
-    return level
+def list_tokens(row, law, room, opened, keys, CELL: tl.constexpr, TILE: tl.constexpr):
+    """Lists values and ids of the tokens in a range of keys, in the order of ids; returns how many they are.
 
-
-@triton.jit
-def list_tokens(row, law, cells, level, values, ids, TILE: tl.constexpr):
-    """Lists values and ids of the tokens from a key on, in the order of ids; returns how many, 0 if too many."""
-    CELLS: tl.constexpr = TILE // GROUP
-    level = tl.maximum(level, LOWEST)
+    If they are more than the list holds, a number above ``LISTED``.
+    """
     length = tl.full([], 0, tl.int32)
-    for tile in range(0, tl.cdiv(row.columns, TILE)):
-        tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS), cache_modifier=".cg")
-        if (length <= LISTED) & (tl.max(order_key(tops), axis=0) >= level):
-            start = tl.cast(tile, tl.int32) * TILE
-            v = tl.reshape(clean(load_tile(row, law, start, TILE), law), [TILE])
-            here = order_key(v) >= level
-            at = length + tl.cumsum(here.to(tl.int32), axis=0) - 1
-            tl.store(values + at, v, mask=here & (at < LISTED))
-            tl.store(ids + at, start + tl.arange(0, TILE), mask=here & (at < LISTED))
+    for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
+        if length <= LISTED:
+            v, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
+            v, tokens = tl.reshape(v, [TILE]), tl.reshape(tokens, [TILE])
+            here = (order_key(v) >= keys.first) & (order_key(v) < keys.end)
+            place = length + tl.cumsum(here.to(tl.int32), axis=0) - 1
+            tl.store(room.listed + place, v, mask=here & (place < LISTED))
+            tl.store(room.ids + place, tokens, mask=here & (place < LISTED))
             length += tl.sum(here.to(tl.int32), axis=0)
     barrier()
-    return tl.where(length <= LISTED, length, 0)
+    return length
 
 
 @triton.jit
-def id_of(seen, ids, level, rank, TILE: tl.constexpr):
-    """The id of the ``rank``-th, from 1, of the tokens that have a key; the last one's if they are fewer."""
-    row, law, cells, _top, values, length = seen
-    CELLS: tl.constexpr = TILE // GROUP
-    found, before = tl.full([], -1, tl.int32), tl.full([], 0, tl.int64)
-    if length > 0:
-        at = tl.arange(0, LISTED)
-        v = tl.load(values + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
-        equal = order_key(v) == level
-        place = tl.cumsum(equal.to(tl.int32), axis=0)
-        tokens = tl.load(ids + at, mask=at < length, other=-1, cache_modifier=".cg")
-        found = tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0)
-    else:
-        for tile in range(0, tl.cdiv(row.columns, TILE)):
-            tops = tl.load(cells + tile * CELLS + tl.arange(0, CELLS), cache_modifier=".cg")
-            if (before < rank) & (tl.max(order_key(tops), axis=0) >= level):
-                start = tl.cast(tile, tl.int32) * TILE
-                v = tl.reshape(clean(load_tile(row, law, start, TILE), law), [TILE])
-                equal = order_key(v) == level
-                place = before + tl.cumsum(equal.to(tl.int32), axis=0)
-                found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), start + tl.arange(0, TILE), -1), 0))
-                before += tl.sum(equal.to(tl.int64), axis=0)
+def measured(row, law, room, opened, top, keys, levels, CELL: tl.constexpr, TILE: tl.constexpr):
+    """How many tokens of a range have a key of each of three levels or more, how many all; and the sums of weights."""
+    CELLS: tl.constexpr = TILE // CELL
+    a, b, c = levels
+    n, m = tl.zeros([CELLS], tl.int32), tl.zeros([CELLS], tl.int64)
+    n_a, n_b, n_c, m_a, m_b, m_c = n, n, n, m, m, m
+    for base in range(0, number_of_cells(row, opened, CELL), CELLS):
+        v, _ = load_cells(row, law, room, opened, base, CELL, TILE)
+        key = order_key(v)
+        one = tl.where((key >= keys.first) & (key < keys.end), 1, 0)
+        weight = tl.where(one > 0, row_weight(v - top), 0)
+        n, m = n + tl.sum(one, axis=1), m + tl.sum(weight, axis=1)
+        n_a, m_a = n_a + tl.sum(tl.where(key >= a, one, 0), axis=1), m_a + tl.sum(tl.where(key >= a, weight, 0), axis=1)
+        n_b, m_b = n_b + tl.sum(tl.where(key >= b, one, 0), axis=1), m_b + tl.sum(tl.where(key >= b, weight, 0), axis=1)
+        n_c, m_c = n_c + tl.sum(tl.where(key >= c, one, 0), axis=1), m_c + tl.sum(tl.where(key >= c, weight, 0), axis=1)
+    barrier()  # all warps have read which cells are open
+    return (
+        tl.sum(n, axis=0), tl.sum(n_a, axis=0), tl.sum(n_b, axis=0), tl.sum(n_c, axis=0),
+        tl.sum(m, axis=0), tl.sum(m_a, axis=0), tl.sum(m_b, axis=0), tl.sum(m_c, axis=0),
+    )  # fmt: skip
+
+
+@triton.jit
+def level_in(keys, top, turn, quarter):
+    """The level between ``quarter`` quarters of a range, counted from below.
+
+    At first by distance from the largest value, then twice by equal steps of the value, then by equal steps of the key,
+    which always come to an end.
+    """
+    last = keys.end - 1
+    low, high = value_of(keys.first), value_of(last)
+    value = tl.where(turn == 0, top - 1.0 * (4 - quarter) * (4 - quarter), low + (high - low) * (0.25 * quarter))
+    step = ((keys.end - keys.first).to(tl.uint64) * quarter >> 2).to(tl.uint32)
+    level = tl.where((turn < 3) & (value == value), order_key(value), keys.first + step)
+    return tl.minimum(tl.maximum(level, keys.first), last)
+
+
+@triton.jit
+def narrowed(row, law, room, opened, top, keys, turn, most, limit, CELL: tl.constexpr, TILE: tl.constexpr):
+    """(a part of a range, the one that holds the cut; how many tokens are in it; ``most``).
+
+    If the range does not reach ``most`` nor ``limit``, all its tokens are kept: then ``most`` becomes their number.
+    """
+    first, end, rank, mass = keys
+    a, b, c = level_in(keys, top, turn, 1), level_in(keys, top, turn, 2), level_in(keys, top, turn, 3)
+    b = tl.maximum(a, b)
+    c = tl.maximum(b, c)
+    n, n_a, n_b, n_c, m, m_a, m_b, m_c = measured(row, law, room, opened, top, keys, (a, b, c), CELL, TILE)
+    most = tl.minimum(most, rank + n)
+    n_above, m_above = n * 0, m * 0
+    # From above: the first level that the cut is not below.
+    in_c, in_b, in_a = (
+        reached(rank + n_c, mass + m_c, most, limit), reached(rank + n_b, mass + m_b, most, limit),
+        reached(rank + n_a, mass + m_a, most, limit),
+    )  # fmt: skip
+    first = tl.where(in_c, c, tl.where(in_b, b, tl.where(in_a, a, first)))
+    n_here = tl.where(in_c, n_c, tl.where(in_b, n_b, tl.where(in_a, n_a, n)))
+    end = tl.where(in_c, end, tl.where(in_b, c, tl.where(in_a, b, a)))
+    n_above = tl.where(in_c, n_above, tl.where(in_b, n_c, tl.where(in_a, n_b, n_a)))
+    m_above = tl.where(in_c, m_above, tl.where(in_b, m_c, tl.where(in_a, m_b, m_a)))
+    return first, end, rank + n_above, mass + m_above, n_here - n_above, most
+
+
+@triton.jit
+def reached(rank, mass, most, limit):
+    return (rank >= most) | (mass >= limit)
+
+
+@triton.jit
+def boundary_of(keys, weights, low, high, most, limit):
+    """The highest key in [low, high) that so many keys, or so much of their weight, reach; ``low`` if there is none."""
+    while high - low > 1:
+        level = low + ((high - low) >> 1)
+        here = keys >= level
+        up = reached(tl.sum(here.to(tl.int32), axis=0), tl.sum(tl.where(here, weights, 0), axis=0), most, limit)
+        low, high = tl.where(up, level, low), tl.where(up, high, level)
+    return low
+
+
+@triton.jit
+def ties_kept(key, equal, top, most, limit, together):
+    """(how many of the tokens that have the last key are kept, what each weighs), if so many and so much may stay."""
+    weight = row_weight(value_of(key) - top)
+    ties = tl.minimum(most, equal)
+    if weight > 0:
+        ties = tl.minimum(ties, tl.minimum((limit - 1) // weight, ALL_TOKENS - 1).to(tl.int32) + 1)
+    return tl.where(together, equal, ties), weight
+
+
+@triton.jit
+def id_of(row, law, room, key, opened, rank, CELL: tl.constexpr, TILE: tl.constexpr):
+    """The id of the ``rank``-th token, from 1, that has a key."""
+    found, before = tl.full([], -1, tl.int32), tl.full([], 0, tl.int32)
+    for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
+        if before < rank:
+            v, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
+            v, tokens = tl.reshape(v, [TILE]), tl.reshape(tokens, [TILE])
+            equal = order_key(v) == key
+            place = before + tl.cumsum(equal.to(tl.int32), axis=0)
+            found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0))
+            before += tl.sum(equal.to(tl.int32), axis=0)
     return found
 
 
 @triton.jit
-def prefix(seen, tokens, TILE: tl.constexpr):
-    """(key of the last of the first so many tokens, how many of that key are among them, the sum of all weights)."""
-    level = reaching(seen, tokens, False, TILE)
-    above, mass_above = measured(seen, level + 1, TILE)
-    weight = row_weight(value_of(level) - seen.top)
-    return level, tokens - above, mass_above + (tokens - above) * weight
-
-
-@triton.jit
 def share_of_mass(share, whole):
-    """What the tokens before a kept one weigh less than: ceil(share * whole / 2^32), int64."""
+    """What the tokens before a kept one weigh less than: ceil(share * whole / 2^32), at least 1."""
     part, whole = share.to(tl.uint64), whole.to(tl.uint64)
     low = (part * (whole & 0xFFFFFFFF) + 0xFFFFFFFF) >> 32
-    return (part * (whole >> 32) + low).to(tl.int64)
+    return tl.maximum((part * (whole >> 32) + low).to(tl.int64), 1)
 
 
 @triton.jit
-def cut_of(row, law, filter, rules, cells, top, whole, values, ids, TILE: tl.constexpr, CELLS: tl.constexpr):
+def cut_of(
+    row, law, filter, rules, cells, top, whole, room, CELL: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
     """(value, id of the last token kept, how many, the sum of their weights) of a row that has weight.
 
-    ``whole`` is the row's mass, where top_p refers to it. ``values`` and ``ids`` have room for ``LISTED``.
+    ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it.
     """
     top_k, share, log_min_p = filter
-    number = tl.cdiv(row.columns, GROUP)
-    together = rules & TOGETHER != 0
     by_k, by_share, by_least = top_k > 0, share >= 0, log_min_p > -INFINITY
     after_k, after_least = by_k & (rules & AFTER_TOP_K != 0), by_least & (rules & AFTER_MIN_P != 0)
-    after = after_k | after_least
-    # No kept token is below any of the brackets; the mass that top_p refers to is only to be cut by what it names.
-    floor = tl.full([], LOWEST, tl.uint32)
-    level = floor
-    if by_least:
-        floor = tl.maximum(order_key(top + log_min_p), LOWEST)
-        if (by_share == 0) | after_least | (after == 0):
-            level = floor
-    if by_k:  # noqa: SIM102  `and` would look at both
-        if (by_share == 0) | after_k | (after == 0):
-            level = tl.maximum(level, bracket_of(cells, number, top, top_k, False, CELLS))
-    least = tl.full([], 0, tl.int64)
-    if by_share & (after == 0):
-        least = tl.maximum(share_of_mass(share, whole), 1)
-        level = tl.maximum(level, bracket_of(cells, number, top, least, True, CELLS))
-    length = list_tokens(row, law, cells, level, values, ids, TILE)
-    seen = Tokens(row, law, cells, top, values, length)
-
-    most = tl.full([], 1 << 40, tl.int64)
-    kept_by_k, kept_by_least = most, most
-    if by_least:
-        kept_by_least, _ = measured(seen, floor, TILE)
-    if by_k:
-        key = reaching(seen, top_k, False, TILE)
-        if key > 0:
-            kept_by_k = top_k
-            if together:
-                kept_by_k, _ = measured(seen, key, TILE)
-    all_of_them, _ = measured(seen, level, TILE)
-    kept = tl.minimum(tl.minimum(kept_by_k, kept_by_least), all_of_them)
-    if by_share:
-        if after:
-            named = tl.minimum(tl.where(after_k, kept_by_k, most), tl.where(after_least, kept_by_least, most))
-            _, _, whole = prefix(seen, tl.minimum(named, all_of_them), TILE)
-            least = tl.maximum(share_of_mass(share, whole), 1)
-        key = reaching(seen, least, True, TILE)
-        if key > 0:
-            above, mass_above = measured(seen, key + 1, TILE)
-            weight = tl.maximum(row_weight(value_of(key) - top), 1)
-            equal, _ = measured(seen, key, TILE)
-            some = above + (least - mass_above + weight - 1) // weight
-            kept = tl.minimum(kept, tl.where(together, equal, tl.minimum(some, equal)))
-    key, ties, mass = prefix(seen, kept, TILE)
-    return value_of(key), id_of(seen, ids, key, ties, TILE), kept, mass
+    tops = order_key(cells)
+    floor = tl.where(by_least, tl.maximum(order_key(top + log_min_p), LOWEST), LOWEST)
+    none = tl.full([], NO_LIMIT, tl.int64)
+    everything = tl.full([], ALL_TOKENS, tl.int32)
+    first, end = tl.full([], 0, tl.uint32), order_key(top) + 1
+    rank, mass = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
+    key, last, kept_tokens, kept_mass = first, rank - 1, rank, mass
+    length, number, opened = rank, rank, rank - 1
+    fresh = rank == 0
+    # Where top_p refers to what other cuts keep, these come first, alone.
+    for step in range(tl.where(by_share & (after_k | after_least), 0, 1), 2):
+        most = tl.where(by_k & ((step == 1) | after_k), top_k, everything)
+        least = tl.where((step == 1) | after_least, floor, LOWEST).to(tl.uint32)
+        limit = none
+        if by_share & (step == 1):
+            limit = share_of_mass(share, whole)
+        if fresh:
+            first, end, rank, mass, number = least, order_key(top) + 1, rank * 0, mass * 0, number * 0
+            if (most < everything) | (limit < none):
+                first = boundary_of(tops, row_weight(value_of(tops) - top), first, end, most, limit)
+            turn = 0
+            more = fresh
+            while more:
+                keys = Range(first, end, rank, mass)
+                opened = open_cells(tops, first, room)
+                length = tl.full([], LISTED + 1, tl.int32)
+                if number <= LISTED:  # as far as is known
+                    length = list_tokens(row, law, room, opened, keys, CELL, TILE)
+                if length > LISTED:
+                    first, end, rank, mass, number, most = narrowed(
+                        row, law, room, opened, top, keys, turn, most, limit, CELL, TILE
+                    )  # fmt: skip
+                    turn += 1
+                more = (length > LISTED) & ((number <= LISTED) | (end - first > 1))
+        together = rules & TOGETHER != 0
+        if length <= LISTED:
+            at = tl.arange(0, LISTED)
+            v = tl.load(room.listed + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
+            ids = tl.load(room.ids + at, mask=at < length, other=-1, cache_modifier=".cg")
+            listed, each = order_key(v), row_weight(v - top)
+            low = tl.maximum(first, least)
+            most = tl.minimum(most, rank + tl.sum((listed >= low).to(tl.int32), axis=0))
+            key = boundary_of(listed, each, low, end, most - rank, limit - mass)
+            above = rank + tl.sum((listed > key).to(tl.int32), axis=0)
+            mass_above = mass + tl.sum(tl.where(listed > key, each, 0), axis=0)
+            place = tl.cumsum((listed == key).to(tl.int32), axis=0)
+            ties, weight = ties_kept(key, tl.max(place, axis=0), top, most - above, limit - mass_above, together)
+            last = tl.max(tl.where((listed == key) & (place <= ties), ids, -1), axis=0)
+        else:
+            key, above, mass_above = first, rank, mass
+            ties, weight = ties_kept(key, number, top, most - above, limit - mass_above, together)
+            if step == 1:
+                last = id_of(row, law, room, key, opened, ties, CELL, TILE)
+        kept_tokens, kept_mass = above + ties, mass_above + ties * weight
+        whole = kept_mass
+        fresh = (length > LISTED) | (rank > 0)
+    return value_of(key), last, kept_tokens.to(tl.int64), kept_mass

@@ -16,6 +16,8 @@ from triton.runtime import driver
 from specdec_kernels.ops._laws import FILTERED
 
 INTERPRETED = triton.knobs.runtime.interpret
+# Whether a ticket tells of what all threads of a program stored. On gfx942 a barrier waits for no stores of others.
+TICKETS_ORDER_STORES = torch.version.hip is None
 
 ANY_NUMBER = 2**31
 POINTERS, SIZES = ("target", "draft", "probs", "mask"), ("vocab", "draft_vocab")  # all that code may depend on

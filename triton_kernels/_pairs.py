@@ -123,9 +123,11 @@ def status_of_pair(record, target_law, draft_law, flags, live, idle):
 
 
 def words_of(call):
-    """float32 words of scratch memory that ``launch_laws`` needs for a pair of rows."""
-    vocab = call.target.shape[-1]
-    return 4 + _launch.mass_items_of(vocab) + _cuts.words_of(vocab, call.target_law, call.draft_law)
+    """float32 words of scratch memory that ``launch_laws`` needs."""
+    outer, inner, vocab = call.target.shape
+    rows = outer * inner
+    cuts = _cuts.words_of(vocab, rows, call.target.device, call.target_law, call.draft_law)
+    return (4 + _launch.mass_items_of(vocab)) * rows + cuts
 
 
 def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):

@@ -108,12 +108,13 @@ def logprobs(call):
     index = _launch.index(call.request_index, *_launch.numbers_of(law), edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
-        words = CUT.value + 2 + _cuts.search_words_of(vocab)
-        counters, scratch = _launch.workspace(rows, 4 * count, keys + (words + tiles) * count)
-        known, counts = scratch[keys:], scratch[keys + words * count :].view(torch.int32)
+        words = (CUT.value + 2) * count + _cuts.search_of(count, vocab, rows.device)
+        counters, scratch = _launch.workspace(rows, 4 * count, keys + tiles * count + words)
+        counts, known = scratch[keys:].view(torch.int32), scratch[keys + tiles * count :]
+        cuts = known[2 * count :]
         places = _cuts.Places(known, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
         cuts = _cuts.launch_cuts(
-            rows, law, index, places, known[2 * count :], outer, inner, inner, edits,
+            rows, law, index, places, cuts, cuts[CUT.value * count :], outer, inner, inner, edits,
             tokens=None if most else call.tokens,
         )  # fmt: skip
         arguments = dict(

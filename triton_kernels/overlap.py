@@ -99,7 +99,7 @@ def overlap(call):
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
+        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call))
         shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         sums = dict(accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status)
         _launch.launch(overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, shared | sums)

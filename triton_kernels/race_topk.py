@@ -113,11 +113,11 @@ def race_topk(call):
         return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
-    words = _cuts.words_of(vocab, call.law)
+    words = _cuts.words_of_rows(vocab, count, rows.device, call.law)
     index = _launch.index(call.request_index, *_launch.numbers_of(call.law), *call.noise, edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * k
-        counters, scratch = _launch.workspace(rows, 4 * count, keys + words * count)
+        counters, scratch = _launch.workspace(rows, 4 * count, keys + words)
         cuts = _cuts.launch_rows(rows, call.law, index, call.draft_map, counters, scratch[keys:], edits)
         arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,

@@ -137,7 +137,7 @@ def residual(call):
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call) * rows)
+        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call))
         shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         arguments = shared | {
             "ALIGNED": _launch.aligned(target, call.draft, call.probs),

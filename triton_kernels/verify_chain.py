@@ -436,14 +436,15 @@ def verify_chain(call):
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
-    words = _cuts.words_of(vocab, call.target_law, None if draft is None else call.draft_law)
+    laws = call.target_law, None if draft is None else call.draft_law
+    words = _cuts.words_of(vocab, rows, target.device, *laws)
     index = _launch.index(
         call.request_index, None if ragged else call.draft, *_launch.numbers_of(call.target_law),
         *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
-        figures = (4 + _launch.mass_items_of(vocab)) * rows if learns or words else 0
-        kept = figures + words * rows
+        figures = (4 * (learns or words > 0) + _launch.mass_items_of(vocab) * learns) * rows
+        kept = figures + words
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, kept + KEPT.value * rows * block)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
             call, draft, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),

@@ -19,15 +19,17 @@ FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # Bytes stored and loaded. ptxas may spill this much by itself if that makes room for one more program of 128 threads on
 # a multiprocessor.
 MOST_SPILLED = 160
+# Kernels that find cuts are held to 168 registers, for three programs. They spill where one program searches.
+MOST_SPILLED_IN_CUTS = 640
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
 # Three fit where rows are edited.
 MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
-    "residual: weigh", "residual: normalise", "cutoff: scan", "cutoff: cut", "race_sample, filtered: scan",
-    "race_sample, filtered: cut", "logprobs: scan", "logprobs: cut", "tree_mask", "tree_positions", "compact_kv",
-    "coin", "count_tokens", "tile_laws", "cutoff, edited: scan", "cutoff, edited: cut", "verify_chain, block: walk",
-    "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",
+    "residual: weigh", "residual: normalise", "tree_mask", "tree_positions", "compact_kv", "coin", "count_tokens",
+    "tile_laws", "verify_chain, block: walk", "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk",
+    "verify_tree, traversal, edited: walk",
 }  # fmt: skip
+CUTS = {"cutoff", "cutoff, edited", "race_sample, filtered", "logprobs"}  # on AMD GPUs two launches without tickets
 NO_ROWS = {name for name in OPS if not reads_rows(name)}
 SMALL_ROWS = {"mass_tiles", "residual_race"}  # compiled as the tests call them, on rows of some tokens
 
@@ -61,7 +63,7 @@ def test_kernels_compile(arch, tmp_path):
         known = committed[key(row)]
         if row["compiler"] == known["compiler"]:
             assert [row[f] for f in FIGURES] == [known[f] for f in FIGURES], row["kernel"]
-        assert row["spill_bytes"] <= MOST_SPILLED
+        assert row["spill_bytes"] <= (MOST_SPILLED_IN_CUTS if row["kernel"].endswith(": all") else MOST_SPILLED)
         edited = ", edited" in row["kernel"]
         races = row["kernel"].endswith((", race: scan", ": emit")) or row["kernel"] == "race_sample"
         most = MOST_EDITED if edited else MOST_REGISTERS
@@ -76,7 +78,8 @@ def test_kernels_compile(arch, tmp_path):
 
     assert sum("unseen" in row for row in found) == 1
     # Kernels that stay without a ticket: what they store is read after the launch.
-    assert {row["kernel"] for row in found if not row["tickets"]} == WITHOUT_TICKETS
+    without = WITHOUT_TICKETS | {f"{name}: {stage}" for name in CUTS for stage in ("scan", "cut") if arch == "gfx942"}
+    assert {row["kernel"] for row in found if not row["tickets"]} == without
 
 
 def test_kernels_compile_for_a_small_vocabulary_of_no_round_size(tmp_path):

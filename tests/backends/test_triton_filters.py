@@ -23,6 +23,7 @@ from specdec_kernels import (
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.trees import tree_call
+from tests.support.triton_device import DEVICE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LISTED = _filters.LISTED.value
@@ -89,6 +90,35 @@ def test_cuts_do_not_depend_on_the_number_of_programs(monkeypatch):
     for machine in (0, 10_000):
         monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
         assert_same_cut(rows, sampling)
+
+
+@pytest.mark.parametrize(
+    "kind, launches", [("race_sample", 2), ("race", 2), ("one-hot", 2), ("both", 3), ("cutoff", 1)]
+)
+def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
+    """As filters.md has it: below 2 MiB for 256 requests of a chain of four drafts, on 132 multiprocessors."""
+    requests, drafts, vocabulary = 256, 4, 128_256
+    row = torch.empty(1, 1, vocabulary, dtype=torch.bfloat16, device=DEVICE)
+    target, draft = row.expand(requests, drafts + 1, -1), row.expand(requests, drafts, -1)
+    tokens = torch.zeros(requests, drafts, dtype=torch.int64, device=DEVICE)
+    options = {"sampling": Sampling(top_k=50, top_p=0.9), "seed": torch.arange(requests, device=DEVICE), "position": 0}
+    launched = []
+    monkeypatch.setattr(_launch, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(_launch, "launch", lambda *arguments: launched.append(arguments))
+    _launch._workspaces.__dict__.clear()
+    with specdec_kernels.backend("triton"):
+        if kind == "cutoff":
+            cutoff(target[:, 0], sampling=options["sampling"])
+        elif kind == "race_sample":
+            race_sample(target[:, 0], **options)
+        elif kind == "both":
+            verify_chain(tokens, target, draft, draft_sampling=options["sampling"], **options)
+        else:
+            verify_chain(tokens, target, method="race" if kind == "race" else "rejection", **options)
+    assert len(launched) == launches
+    (found,) = _launch._workspaces.__dict__.values()
+    assert sum(part.numel() * part.element_size() for part in found) < 2**21
+    _launch._workspaces.__dict__.clear()
 
 
 RULES = [

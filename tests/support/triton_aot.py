@@ -262,10 +262,11 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     yield run("overlap", *pair, *figures, row_counts)
 
 
-def kernels(*arguments, made=None, **options):
+def kernels(*arguments, made=None, arch="sm_90", **options):
     """name -> launch, of every kernel."""
     found = {}
     for op, call in (calls if made is None else made)(*arguments, **options):
+        _launch.TICKETS_ORDER_STORES = ARCHS[arch].backend == "cuda"
         for launch in recorded(call):
             stage = launch[2].get("STAGE")
             own = launch[0].__name__.removesuffix("_kernel") + ", edited" * op.endswith(", edited")
@@ -287,7 +288,7 @@ def row(name, launch, dtype, space, arch):
 def report(arch, vocabulary):
     """A row for each kernel, with what the program is made of: fused multiply-adds, loads of 16 bytes, and tickets."""
     dtype, space = torch.bfloat16, "logits"
-    for name, launch in kernels(dtype, space, vocabulary).items():
+    for name, launch in kernels(dtype, space, vocabulary, arch=arch).items():
         program, found = row(name, launch, dtype, space, arch)
         text = program.asm.get("ptx", "")
         found["fused"] = len(re.findall(r"\bfma\.\S*f32\b", text))
@@ -322,8 +323,8 @@ def write_table():
     table = [
         row(name, launch, dtype, space, arch)[1]
         for dtype, space in ((torch.bfloat16, "logits"), (torch.float32, "logits"), (torch.float32, "probs"))
-        for name, launch in kernels(dtype, space, VOCABULARY).items()
         for arch in ARCHS
+        for name, launch in kernels(dtype, space, VOCABULARY, arch=arch).items()
     ]
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(map(json.dumps, table))

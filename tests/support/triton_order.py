@@ -11,14 +11,14 @@ SPEAKS = re.compile(r"\b(tt\.(load|store|atomic_\w+)|scf\.\w+|cf\.\w+)\b")  # to
 
 def faults(program, target):
     """What is wrong in a compiled kernel, in words; and how many tickets it has."""
-    found, count = of_ttgir(program.asm["ttgir"])
+    found, count = of_ttgir(program.asm["ttgir"], target.backend)
     text = program.asm["amdgcn" if target.backend == "hip" else "ptx"]
     if target.backend != "hip":
         return found + of_ptx(text, count), count
     return found + (of_amdgcn(text) if count else []), count  # other additions look like tickets
 
 
-def of_ttgir(text):
+def of_ttgir(text, backend):
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     tickets = [i for i, line in enumerate(lines) if TICKET in line]
     found = [f"scope: {line.strip()}" for line in lines if "tt.atomic_" in line and ", gpu, " not in line]
@@ -33,7 +33,7 @@ def of_ttgir(text):
             if load and roots.get(load[1]) in WORKSPACE and "cacheModifier = cg" not in line:
                 found.append(f"a load that a cache may answer: {line.strip()}")
         # On gfx942 a barrier waits for no stores. One thread's are safe: it takes the ticket.
-        for line in lines[: tickets[-1]]:
+        for line in lines[: tickets[-1]] if backend == "hip" else ():
             if re.search(r"\btt\.store\b.*tensor<", line):
                 found.append(f"stores of many threads before a ticket: {line.strip()}")
     return found, len(tickets)
@@ -66,10 +66,12 @@ def unseen(program, target):
         "relaxed ticket": ttgir.replace("acq_rel, gpu", "relaxed, gpu", 1),
         "ticket of a block": ttgir.replace("acq_rel, gpu", "acq_rel, cta", 1),
         "cached loads": ttgir.replace(" cacheModifier = cg", ""),
-        "stores of all threads": re.sub(r"(tt\.store .*: )(!tt\.ptr<f32>)", r"\1tensor<128x\2>", ttgir),
     }
-    _, count = of_ttgir(ttgir)
-    missed = [name for name, text in planted.items() if of_ttgir(text) == ([], count)]
+    if target.backend == "hip":
+        stores = re.sub(r"(tt\.store .*: )(!tt\.ptr<f32>)", r"\1tensor<128x\2>", ttgir)
+        planted["stores of all threads"] = stores
+    _, count = of_ttgir(ttgir, target.backend)
+    missed = [name for name, text in planted.items() if of_ttgir(text, target.backend) == ([], count)]
     if target.backend == "hip" and not of_amdgcn(program.asm["amdgcn"].replace("buffer_wbl2 sc1", "s_nop 0")):
         missed.append("no write-back")
     if target.backend == "cuda" and not of_ptx(program.asm["ptx"].replace("acq_rel", "relaxed"), count):
