@@ -4,7 +4,7 @@ It stores the words of a cut (``_laws.keeps``) for each row, and the ``Known`` o
 as if the tokens that filters drop were -inf; it has no other text about filters. The programs of a row store the
 maxima of its cells; the last of them finds the cut (``_filters``). With many rows a program takes one row after the
 other, so that the memory for cells and lists does not grow with their number. On AMD GPUs a ticket does not order the
-stores of all waves: there a second launch finds the cuts.
+stores of all waves: there a second launch finds the cuts. Races find cuts in their own launch (``_kept``).
 """
 
 from typing import NamedTuple
@@ -91,17 +91,27 @@ def cells_of(row, CELL: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def room_of(row, scratch, CELL: tl.constexpr, TILE: tl.constexpr):
+    """Where the search of a row's cut has room: in the place of its masses, and behind them."""
+    items = scratch + cells_of(row, CELL, TILE)
+    words = items.to(tl.pointer_type(tl.int32), bitcast=True)
+    begin = tl.maximum(mass_items_of(row.columns), LISTED)
+    return Room(words, items + begin, words + begin + LISTED)
+
+
+@triton.jit
 def cut_row(
     row, law, filter, rules, scratch, COUNTS: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """What filters keep of a row that has been looked through; ``law`` says what they compare. One program calls this.
 
     The value and id of the last token kept, -inf and -1 without filters; how many are kept, without filters only if
-    COUNTS; the sum of their weights, without filters the row's mass; the largest value.
+    COUNTS; the sum of their weights, without filters the row's mass; the largest value. And how many tokens are listed
+    in the row's room, all that are kept among them; 0 if they are not.
     """
     items = scratch + cells_of(row, CELL, TILE)
     value, token = tl.full([], -INFINITY, tl.float32), tl.full([], -1, tl.int32)
-    count, mass = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+    count, mass, listed = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64), tl.full([], 0, tl.int32)
     at = tl.arange(0, TILES * (TILE // CELL))
     cells = tl.load(scratch + at, mask=at < cells_of(row, CELL, TILE), other=-INFINITY, cache_modifier=".cg")
     top = tl.max(cells, axis=0)
@@ -110,17 +120,15 @@ def cut_row(
             mass, _ = mass_of(items, tl.cdiv(row.columns, MASS_TILE), TILES * max(TILE // MASS_TILE, 1))
         if is_on(filter):
             barrier()  # all warps have read the masses
-            words = items.to(tl.pointer_type(tl.int32), bitcast=True)
-            begin = tl.maximum(mass_items_of(row.columns), LISTED)
-            room = Room(words, items + begin, words + begin + LISTED)
-            value, token, count, mass = cut_of(
+            room = room_of(row, scratch, CELL, TILE)
+            value, token, count, mass, listed = cut_of(
                 row, law, filter, rules, cells, top, mass, room, CELL, min(LOOKED_AT, TILE)
             )
         elif COUNTS:
             for tile in range(0, tl.cdiv(row.columns, TILE)):
                 x = clean(load_tile(row, law, tl.cast(tile, tl.int32) * TILE, TILE), law)
                 count += tl.sum(tl.sum((x > -INFINITY).to(tl.int64), axis=1), axis=0)
-    return value, token, count, mass, top
+    return value, token, count, mass, top, listed
 
 
 @triton.jit
@@ -200,7 +208,9 @@ def cuts_kernel(
                 last = is_last(record + DONE, tl.num_programs(1))
             if last:
                 tl.store(record + DONE, 0)
-                value, token, _count, mass, top = cut_row(row, law, filter, rules, scratch, False, CELL, TILE, TILES)
+                value, token, _count, mass, top, _listed = cut_row(
+                    row, law, filter, rules, scratch, False, CELL, TILE, TILES
+                )
                 weighs = top > -INFINITY
                 if live & (weighs == 0):
                     tl.atomic_or(record + FLAGS, MET, sem="relaxed")

@@ -46,7 +46,7 @@ class Range(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory for ``LISTED`` cells or tokens: their numbers, and and values and ids of tokens."""
+    """Memory for the numbers of ``LISTED`` cells, and for raw values and ids of tokens."""
 
     cells: tl.tensor
     listed: tl.tensor
@@ -106,7 +106,7 @@ def open_cells(keys, least, room):
 
 @triton.jit
 def load_cells(row, law, room, opened, base, CELL: tl.constexpr, TILE: tl.constexpr):
-    """(clean values, tokens) of a tile of cells: of those listed, or of all if ``opened`` is -1."""
+    """(raw values, tokens) of a tile of cells: of those listed, or of all if ``opened`` is -1."""
     index = base + tl.arange(0, TILE // CELL)
     cell = tl.load(room.cells + index, mask=index < opened, other=0, cache_modifier=".cg")
     there = (index < opened) | (opened < 0)
@@ -116,7 +116,7 @@ def load_cells(row, law, room, opened, base, CELL: tl.constexpr, TILE: tl.conste
     x = tl.load(row.at + tokens, mask=inside, other=nothing(law)).to(tl.float32)
     first, last = tl.min(tl.where(there, cell, NO_TOKEN), axis=0), tl.max(tl.where(there, cell, 0), axis=0)
     x = edited(x, tokens, inside, first * CELL, (last + 1) * CELL, law)
-    return clean(kept(x, tokens, base >= 0, law), law), tokens
+    return kept(x, tokens, base >= 0, law), tokens
 
 
 @triton.jit
@@ -127,22 +127,31 @@ def number_of_cells(row, opened, CELL: tl.constexpr):
 
 @triton.jit
 def list_tokens(row, law, room, opened, keys, CELL: tl.constexpr, TILE: tl.constexpr):
-    """Lists values and ids of the tokens in a range of keys, in the order of ids; returns how many they are.
+    """Lists raw values and ids of the tokens in a range of keys, in the order of ids; returns how many they are.
 
     If they are more than the list holds, a number above ``LISTED``.
     """
     length = tl.full([], 0, tl.int32)
     for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
         if length <= LISTED:
-            v, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
-            v, tokens = tl.reshape(v, [TILE]), tl.reshape(tokens, [TILE])
-            here = (order_key(v) >= keys.first) & (order_key(v) < keys.end)
+            x, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
+            x, tokens = tl.reshape(x, [TILE]), tl.reshape(tokens, [TILE])
+            key = order_key(clean(x, law))
+            here = (key >= keys.first) & (key < keys.end)
             place = length + tl.cumsum(here.to(tl.int32), axis=0) - 1
-            tl.store(room.listed + place, v, mask=here & (place < LISTED))
+            tl.store(room.listed + place, x, mask=here & (place < LISTED))
             tl.store(room.ids + place, tokens, mask=here & (place < LISTED))
             length += tl.sum(here.to(tl.int32), axis=0)
     barrier()
     return length
+
+
+@triton.jit
+def load_list(room, length):
+    """(raw values, ids) of the tokens listed; -inf and -1 behind the last."""
+    at = tl.arange(0, LISTED)
+    x = tl.load(room.listed + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
+    return x, tl.load(room.ids + at, mask=at < length, other=-1, cache_modifier=".cg")
 
 
 @triton.jit
@@ -153,7 +162,8 @@ def measured(row, law, room, opened, top, keys, levels, CELL: tl.constexpr, TILE
     n, m = tl.zeros([CELLS], tl.int32), tl.zeros([CELLS], tl.int64)
     n_a, n_b, n_c, m_a, m_b, m_c = n, n, n, m, m, m
     for base in range(0, number_of_cells(row, opened, CELL), CELLS):
-        v, _ = load_cells(row, law, room, opened, base, CELL, TILE)
+        x, _ = load_cells(row, law, room, opened, base, CELL, TILE)
+        v = clean(x, law)
         key = order_key(v)
         one = tl.where((key >= keys.first) & (key < keys.end), 1, 0)
         weight = tl.where(one > 0, row_weight(v - top), 0)
@@ -241,9 +251,9 @@ def id_of(row, law, room, key, opened, rank, CELL: tl.constexpr, TILE: tl.conste
     found, before = tl.full([], -1, tl.int32), tl.full([], 0, tl.int32)
     for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
         if before < rank:
-            v, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
-            v, tokens = tl.reshape(v, [TILE]), tl.reshape(tokens, [TILE])
-            equal = order_key(v) == key
+            x, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
+            x, tokens = tl.reshape(x, [TILE]), tl.reshape(tokens, [TILE])
+            equal = order_key(clean(x, law)) == key
             place = before + tl.cumsum(equal.to(tl.int32), axis=0)
             found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0))
             before += tl.sum(equal.to(tl.int32), axis=0)
@@ -262,9 +272,10 @@ def share_of_mass(share, whole):
 def cut_of(
     row, law, filter, rules, cells, top, whole, room, CELL: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """(value, id of the last token kept, how many, the sum of their weights) of a row that has weight.
+    """(value, id of the last token kept, how many, the sum of their weights, ``length``) of a row that has weight.
 
-    ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it.
+    ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it. So many
+    tokens are listed, all that are kept among them; 0 if they are not.
     """
     top_k, share, log_min_p = filter
     by_k, by_share, by_least = top_k > 0, share >= 0, log_min_p > -INFINITY
@@ -305,9 +316,8 @@ def cut_of(
                 more = (length > LISTED) & ((number <= LISTED) | (end - first > 1))
         together = rules & TOGETHER != 0
         if length <= LISTED:
-            at = tl.arange(0, LISTED)
-            v = tl.load(room.listed + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
-            ids = tl.load(room.ids + at, mask=at < length, other=-1, cache_modifier=".cg")
+            x, ids = load_list(room, length)
+            v = clean(x, law)
             listed, each = order_key(v), row_weight(v - top)
             low = tl.maximum(first, least)
             most = tl.minimum(most, rank + tl.sum((listed >= low).to(tl.int32), axis=0))
@@ -325,4 +335,4 @@ def cut_of(
         kept_tokens, kept_mass = above + ties, mass_above + ties * weight
         whole = kept_mass
         fresh = (length > LISTED) | (rank > 0)
-    return value_of(key), last, kept_tokens.to(tl.int64), kept_mass
+    return value_of(key), last, kept_tokens.to(tl.int64), kept_mass, tl.where(fresh, 0, length)

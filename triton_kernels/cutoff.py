@@ -49,7 +49,7 @@ def cutoff_kernel(
         if STAGE == "all":
             last = is_last(record + DONE, tl.num_programs(1))
         if last:
-            found, found_last, found_count, found_mass, top = cut_row(
+            found, found_last, found_count, found_mass, top, _listed = cut_row(
                 own, law, filter, rules, scratch, True, CELL, TILE, TILES
             )
             tl.store(value + row, found)

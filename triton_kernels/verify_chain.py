@@ -18,7 +18,9 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Law, epsilon_at, known_at, probabilities, unlike
+from specdec_kernels.triton_kernels._filters import Filter, filter_of
+from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
+from specdec_kernels.triton_kernels._laws import CUT, Law, epsilon_at, known_at, probabilities, unlike
 from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
@@ -420,6 +422,127 @@ def verify_chain_kernel(
 verify_chain_kernel.most_registers = _edits.most_registers
 
 
+@_launch.kernel
+def filtered_chain_kernel(
+    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
+    target, target_request: tl.int64, target_row: tl.int64,
+    cu_drafts, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
+    rows: tl.int64, vocab: tl.int32,
+    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
+    top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
+    min_p, min_p_request: tl.int64, min_p_value: tl.float32, rules: tl.int32,
+    epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
+    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
+    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
+    tokens, tokens_request: tl.int64, num_accepted, status, counters, cuts, scratch, scratch_row: tl.int64, edits,
+    ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
+    the group has memory for one row."""
+    b = tl.program_id(0).to(tl.int64)
+    entry, live, idle = entry_of(b, request_index, entries)
+    readable, slots, draft_at, first_row, flags = bounds_of(b, cu_drafts, total_drafts, max_drafts)
+    RAGGED: tl.constexpr = cu_drafts is not None
+    if request_index is not None:
+        readable = readable & live
+        slots = tl.where(live, slots, tl.where(idle, -1, 0))
+        flags |= tl.where(live, 0, PARAMETER)
+    noise = noise_at(
+        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
+        entry * nonce_request, live,
+    )  # fmt: skip
+    inverse, greedy, bad_temperature = inverse_temperature(
+        number(temperature, temperature_value, entry * temperature_request, live)
+    )
+    k, share, log_min_p, bad_filter = filter_of(
+        number(top_k, top_k_value, entry * top_k_request, live),
+        number(top_p, top_p_value, entry * top_p_request, live),
+        number(min_p, min_p_value, entry * min_p_request, live), vocab, greedy,
+    )  # fmt: skip
+    filter = Filter(k, share, log_min_p)
+    _, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_request, live))
+    flags |= bad_temperature | bad_epsilon | tl.where(live, bad_filter, 0)
+    if request_index is not None:
+        flags = tl.where(idle, 0, flags)
+    chain = Chain(
+        slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
+        0, 0, b, entry, live, first_row if RAGGED else 0, draft_at if RAGGED else 0,
+    )  # fmt: skip
+    target_rows = Rows(
+        row_at(target, first_row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
+    )  # fmt: skip
+    records, request = counters + 4 * first_row, counters + 4 * rows + 8 * b
+    chunk, chunks = tl.program_id(1), tl.num_programs(1)
+    split, splits = tl.program_id(2), tl.num_programs(2)
+    scratch += scratch_row * (b * chunks + chunk)
+    slot = chunk
+    walking = readable & (slot <= slots)
+    while walking:
+        record, row = records + 4 * slot, row_of(target_rows, slot, ALIGNED)
+        place, bad_bias = place_of(chain, edits, slot, vocab)
+        if bad_bias != 0:
+            tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
+        begin_kept(
+            row, inverse, greedy, filter, rules, first_row + slot, place, edits, None, record, scratch,
+            later(noise, slot), split, splits, CELL, TILE,
+        )  # fmt: skip
+        if is_last(record + DONE, splits):
+            finish_kept(
+                row, inverse, greedy, filter, rules, first_row + slot, place, edits, None, 0, record, scratch, cuts,
+                later(noise, slot), CELL, TILE, TILES,
+            )  # fmt: skip
+            best = tl.atomic_max(key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
+            if key_token(best) != token_at(chain, slot):
+                tl.atomic_max(request + END, from_end(slot), sem="relaxed")
+        slot += chunks
+        walking = slot <= slots
+        if walking:
+            walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
+    if is_last(request + DONE, splits * chunks):
+        flags |= request_status(edits, entry, 0, live, vocab)
+        finish_race(
+            chain, readable, flags, vocab, records, request, tokens + b * tokens_request, num_accepted + b, status + b,
+            max_drafts + 1,
+        )  # fmt: skip
+
+
+filtered_chain_kernel.most_registers = _cuts.most_registers
+
+
+def filtered_race(call, requests, width, rows):
+    """All rows are raced under filters: one launch."""
+    target, law, ragged = call.target, call.target_law, call.cu_drafts is not None
+    vocab, device = target.shape[-1], target.device
+    edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
+    chunks = max(1, min(width, _cuts.groups_of(requests * width, device) // requests))
+    splits = _launch.splits_of(requests * width, tiles, device) if chunks == width else 1
+    words = _cuts.search_words_of(vocab)
+    with _launch.on_device(target), _launch.whole_calls:
+        counters, scratch = _launch.workspace(
+            target, 4 * rows + 8 * requests, CUT.value * rows + words * requests * chunks
+        )  # fmt: skip
+        arguments = dict(
+            draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
+            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
+            status=call.status, counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
+            scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target), CELL=_cuts.cell_of(tile, tiles),
+            TILE=tile, TILES=_launch.power_of_2(tiles),
+        ) | {
+            **_launch.rows("target", target, ragged), **edits,
+            **_launch.index(
+                call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
+            ),
+            **_launch.number("temperature", law.temperature, "request"),
+            **_launch.number("top_k", law.top_k, "request"), **_launch.number("top_p", law.top_p, "request"),
+            **_launch.number("min_p", law.min_p, "request"), **_launch.number("epsilon", call.epsilon, "request"),
+            **_launch.noise(call.noise, "request"),
+        }  # fmt: skip
+        _launch.launch(filtered_chain_kernel, (requests, chunks, splits), warps, arguments)
+
+
 def verify_chain(call):
     """The verdict of each request, as ``specdec_kernels.verify_chain`` has it."""
     requests, width = call.tokens.shape
@@ -432,6 +555,8 @@ def verify_chain(call):
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
+    if race and _launch.is_filtered(call.target_law) and _launch.TICKETS_ORDER_STORES:
+        return filtered_race(call, requests, width, rows)
     block = call.method == "block" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)

@@ -20,7 +20,7 @@ FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # a multiprocessor.
 MOST_SPILLED = 160
 # Kernels that find cuts are held to 168 registers, for three programs. They spill where one program searches.
-MOST_SPILLED_IN_CUTS = 640
+MOST_SPILLED_IN_CUTS = 900
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
 # Three fit where rows are edited.
 MOST_REGISTERS, MOST_EDITED = 80, 168
@@ -29,7 +29,8 @@ WITHOUT_TICKETS = {
     "tile_laws", "verify_chain, block: walk", "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk",
     "verify_tree, traversal, edited: walk",
 }  # fmt: skip
-CUTS = {"cutoff", "cutoff, edited", "race_sample, filtered", "logprobs"}  # on AMD GPUs two launches without tickets
+# On AMD GPUs two launches without tickets.
+CUTS = {"cutoff", "cutoff, edited", "race_sample, filtered", "logprobs", "verify_chain, race, filtered"}
 NO_ROWS = {name for name in OPS if not reads_rows(name)}
 SMALL_ROWS = {"mass_tiles", "residual_race"}  # compiled as the tests call them, on rows of some tokens
 
@@ -63,7 +64,9 @@ def test_kernels_compile(arch, tmp_path):
         known = committed[key(row)]
         if row["compiler"] == known["compiler"]:
             assert [row[f] for f in FIGURES] == [known[f] for f in FIGURES], row["kernel"]
-        assert row["spill_bytes"] <= (MOST_SPILLED_IN_CUTS if row["kernel"].endswith(": all") else MOST_SPILLED)
+        assert row["spill_bytes"] <= (
+            MOST_SPILLED_IN_CUTS if row["kernel"].endswith((": all", "filtered_chain")) else MOST_SPILLED
+        )
         edited = ", edited" in row["kernel"]
         races = row["kernel"].endswith((", race: scan", ": emit")) or row["kernel"] == "race_sample"
         most = MOST_EDITED if edited else MOST_REGISTERS

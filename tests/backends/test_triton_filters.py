@@ -24,6 +24,7 @@ from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
+from tests.support.triton_machine import planted
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LISTED = _filters.LISTED.value
@@ -92,8 +93,27 @@ def test_cuts_do_not_depend_on_the_number_of_programs(monkeypatch):
         assert_same_cut(rows, sampling)
 
 
+FAULTS = {
+    "a bracket one key too high": ("cut_of", "first, end, most, limit)", "first, end, most, limit) + 1"),
+    "as much mass as is asked for": ("share_of_mass", "low).to(tl.int64), 1)", "low).to(tl.int64), 1) + 1"),
+    "no tie too few": ("ties_kept", "ties = tl.minimum(most, equal)", "ties = equal"),
+}
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="planted in the interpreter")
+@pytest.mark.parametrize("name, text, other", FAULTS.values(), ids=FAULTS)
+def test_planted_faults_are_caught(name, text, other):
+    row = torch.tensor([[-torch.inf, 0.0, 0.0, -1.0]])
+    calls = [(row, Sampling(top_p=0.4223)), (row, Sampling(top_k=1)), (row[:, :3], Sampling(top_p=0.5))]
+    for call in calls:
+        assert_same_cut(*call)
+    with planted("_filters", name, text, other), pytest.raises(AssertionError):
+        for call in calls:
+            assert_same_cut(*call)
+
+
 @pytest.mark.parametrize(
-    "kind, launches", [("race_sample", 2), ("race", 2), ("one-hot", 2), ("both", 3), ("cutoff", 1)]
+    "kind, launches", [("race_sample", 1), ("race", 1), ("one-hot", 2), ("both", 3), ("cutoff", 1)]
 )
 def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
     """As filters.md has it: below 2 MiB for 256 requests of a chain of four drafts, on 132 multiprocessors."""
@@ -181,6 +201,22 @@ def test_races(rules):
 
             for one, other in zip(*both(run, rows), strict=True):
                 assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("temperature", [0.8, 0.0])
+def test_races_over_more_tokens_than_a_list_holds(temperature):
+    rows = rows_of(3, 700).repeat_interleave(5, 0)
+    sampling = Sampling(temperature, top_k=torch.tensor([LISTED + 1, 600, 0] * 5), top_p=0.99, top_p_after=())
+    options = {"seed": seeds(15), "position": 3}
+    map_ = torch.arange(700, dtype=torch.int32) * 2 + 1
+    for draft_map in (None, map_):
+
+        def run(rows, draft_map=draft_map):
+            where = Sampling(*map(on_device, sampling)) if rows.device.type != "cpu" else sampling
+            return race_sample(rows, sampling=where, draft_map=draft_map, **tree_map(on_device, options))
+
+        ((one,), (other,)) = both(run, rows)
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         law = law._replace(rules=3 | FILTERED)
         sampled = head, 0, None, None, law, Edit(), row_noise, row_tokens[..., 0].flatten(), None, None
         yield "race_sample, filtered", lambda: run("race_sample", *sampled)
+        whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
+        raced = draft_tokens, target, None, None, None, None, "race", whole, whole, Edit(), 1.0, 0.0
+        yield "verify_chain, race, filtered", lambda: run(
+            "verify_chain", *raced, Noise(seed, seed, seed), tokens, *counts
+        )  # fmt: skip
         found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
