@@ -255,6 +255,22 @@ class TestLongRows:
                 assert above.sum() < kind["top_k"]
 
 
+@pytest.mark.usefixtures("fast_backend")
+@pytest.mark.parametrize("size", [63, 64, 1023, 1025, 50_257, pytest.param(262_144, marks=pytest.mark.slow)])
+def test_ends_of_cells_tiles_and_members(size):
+    """Up to 10,000 tokens tie across the boundary, the last of the row among them."""
+    row = rows_of(1, size, seed=size)[0].bfloat16().clamp(max=2.0)
+    row[torch.randperm(size, generator=torch.Generator().manual_seed(size))[: min(size // 4, 10_000)]] = 2.0
+    row[-1] = 2.0
+    tied = int((row == 2.0).sum())
+    for ties in ("first", "all"):
+        for kind in ({"top_k": tied - 1}, {"top_k": size - 1}, {"top_p": 0.3}, {"min_p": 1.0}):
+            sampling = Sampling(0.9, **kind, ties=ties)
+            found = cut_of(row, sampling)
+            with specdec_kernels.backend("reference"):
+                assert found == cut_of(row, sampling)
+
+
 @pytest.mark.usefixtures("backend")
 class TestMass:
     def test_is_that_of_the_law(self):
