@@ -198,12 +198,11 @@ def cuts_kernel(
             law = Law(order, None, None, n, *place, *edits)
             record, cut = records + records_row * n, cuts + CUT * n
             MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
-            last = n >= 0
+            last = tl.full([], STAGE != "scan", tl.int1)
             if STAGE != "cut":
                 look_through(
                     row, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, CELL, TILE
                 )  # fmt: skip
-                last = n < 0
             if STAGE == "all":
                 last = is_last(record + DONE, tl.num_programs(1))
             if last:

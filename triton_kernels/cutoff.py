@@ -40,12 +40,11 @@ def cutoff_kernel(
         place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
         law = Law(order, None, None, row, *place, *edits)
         record = counters + 4 * row
-        last = row >= 0
+        last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
             look_through(
                 own, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), NON_FINITE, CELL, TILE
             )  # fmt: skip
-            last = row < 0
         if STAGE == "all":
             last = is_last(record + DONE, tl.num_programs(1))
         if last:

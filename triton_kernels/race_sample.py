@@ -118,13 +118,12 @@ def filtered_race_kernel(
         place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
         own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(live, vocab, 0))
         record = counters + 4 * row
-        last = row >= 0
+        last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
             begin_kept(
                 own, inverse, greedy, filter, rules, row, place, edits, draft_map, record, scratch, noise,
                 tl.program_id(1), tl.num_programs(1), CELL, TILE,
             )  # fmt: skip
-            last = row < 0
         if STAGE == "all":
             last = is_last(record + DONE, tl.num_programs(1))
         if last:
