@@ -141,6 +141,25 @@ def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
     _launch._workspaces.__dict__.clear()
 
 
+def test_a_launch_more_where_tickets_order_no_stores(monkeypatch):
+    """As on AMD GPUs."""
+    monkeypatch.setattr(_launch, "TICKETS_ORDER_STORES", False)
+    rows = rows_of(6, 1100)
+    assert_same_cut(rows, SOME)
+    options = {"seed": seeds(6), "position": 3}
+
+    def run(rows):
+        where = Sampling(*map(on_device, SOME)) if rows.device.type != "cpu" else SOME
+        verdict = verify_chain(
+            rows.argmax(-1)[:, None], rows[:, None].expand(-1, 2, -1), method="race", sampling=where,
+            **tree_map(on_device, options),
+        )  # fmt: skip
+        return race_sample(rows, sampling=where, **tree_map(on_device, options)), *verdict
+
+    for one, other in zip(*both(run, rows), strict=True):
+        assert torch.equal(one, other)
+
+
 RULES = [
     {"top_p_after": after, "ties": ties, "at_temperature": at_temperature}
     for after, ties, at_temperature in (
