@@ -156,7 +156,7 @@ def of_rows(how, lead):
     if index is None:
         return dict(how)
     laws.check_index(index, lead[0], index.device)
-    numbers = laws.numbers_in(how["sampling"], how["seed"], how["position"], how["nonce"])
+    numbers = laws.numbers_in(*(x for name, x in how.items() if name not in ("request_index", "space")))
     entries = laws.entries(None, len(lead), *numbers)
     entry = index.long().clamp(0, entries - 1)
 

@@ -1,0 +1,172 @@
+"""What rows of which each rank has a slice are as laws: normalisers, probabilities of some tokens, sums over a pair.
+
+Every rank weighs the tiles of its columns, and the owner of a token tells its logit. From these all ranks make the same
+numbers. Where filters are on, they make them from the lists that told what is kept (_filters.py).
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels import ops
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
+from specdec_kernels.sharded._wire import any_of, sent, tiles_of
+from specdec_kernels.status import Status
+
+COLUMNS = 8192  # of the pieces in which sums over pairs of rows are taken
+UNIT = 2.0**42  # of sums of weights (csrc/include/specdec/residual.h)
+
+
+class Side(NamedTuple):
+    """Rows of the target or of the draft, and the tokens whose probabilities are asked for.
+
+    Attributes
+    ----------
+    rows : Tensor
+        [..., n]: this rank's columns.
+    sampling : Sampling
+        Numbers are those of the rows.
+    index : Tensor or None
+        As an op on rows takes it: which rows are not read.
+    places, tokens : Tensor
+        int64 [P]: a row among all, and a token, for each probability.
+    """
+
+    rows: torch.Tensor
+    sampling: Sampling
+    index: torch.Tensor | None
+    places: torch.Tensor
+    tokens: torch.Tensor
+
+
+class Laws(NamedTuple):
+    """What all ranks know of a Side.
+
+    Attributes
+    ----------
+    side : Side
+    known : Tensor
+        float32 [rows, 2]: of all rows, as by ``tile_laws``.
+    met : Tensor
+        int32 [rows]: status.
+    logits, probs : Tensor
+        float32 [P]: of the tokens asked for; 0 where there is no such token.
+    kept : Kept or None
+        What filters keep, where there may be some.
+    """
+
+    side: Side
+    known: torch.Tensor
+    met: torch.Tensor
+    logits: torch.Tensor
+    probs: torch.Tensor
+    kept: Kept | None
+
+    def inverse(self, places):
+        """1 / temperature of some rows."""
+        return inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device).flatten()[places]
+
+    def piece(self, places, begin=0, end=None, first_token=0, dropped=-torch.inf):
+        """Logits of some columns of some rows, ``dropped`` where filters drop the token."""
+        raw = rows_at(self.side.rows, places, begin, end)
+        if self.kept is None:
+            return raw
+        tokens = torch.arange(begin, begin + raw.shape[-1], device=raw.device) + first_token
+        return torch.where(self.kept.keeps(places, tokens, raw), raw, dropped)
+
+    def probabilities(self, places, begin, end, first_token):
+        """float32 [len(places), columns]."""
+        return probabilities(self.piece(places, begin, end, first_token), self.inverse(places), self.known[places])
+
+
+def rows_at(rows, places, begin=0, end=None):
+    """Columns of some rows, as a copy."""
+    rows = inputs.rows3("rows", rows)
+    return rows[places // rows.shape[1], places % rows.shape[1], begin:end]
+
+
+def probabilities(raw, inverse, known):
+    """Of logits [n, k] in rows of which ``known`` [n, 2] is known."""
+    log = scaled(raw, inverse.unsqueeze(-1)) - known[:, :1] - known[:, 1:]
+    return exp(log.flatten()).view(raw.shape)
+
+
+def exp(log):
+    """As every backend has it: probabilities of a row whose log-sum-exp is 0, which is one tile of one token."""
+    tile = torch.tensor([[0], [1 << 30], [0]], dtype=torch.int32, device=log.device)
+    rows = log.view(len(log) // 64, 64) if len(log) % 64 == 0 else log.unsqueeze(-1)
+    return ops.tile_laws(tile.expand(len(rows), 3, 1), rows)[1].view(log.shape)
+
+
+def laws_of(shard, sides, *also):
+    """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
+    kept = [kept_of(shard, side.rows, side.sampling, side.index) if may_filter(side.sampling) else None for side in sides]
+    letter = list(also)
+    for side in sides:
+        temperature = side.sampling.temperature
+        letter += [*tiles_of(side.rows, temperature, shard, side.index), logits_of(side, shard)]
+    every = sent(letter, shard)
+    told = every[len(also) :]
+    found = [_laws(side, kept[i], *told[3 * i : 3 * i + 3]) for i, side in enumerate(sides)]
+    return found, every[: len(also)]
+
+
+def _laws(side, kept, tiles, met, logits):
+    tiles, met = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met)
+    logits, temperature = any_of(logits).view(torch.float32), side.sampling.temperature
+    if isinstance(temperature, torch.Tensor):
+        temperature = temperature.expand(side.rows.shape[:-1]).flatten()
+    first = logits.new_zeros(len(tiles), 1)
+    known, _ = ops.tile_laws(tiles, first, temperature=temperature)
+    met = met | known[:, 1].isposinf().int() * Status.NON_FINITE
+    if kept is not None:
+        met = met | kept.status.flatten()
+        known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
+    inverse = inverse_of(side.sampling.temperature, side.rows.shape[:-1], logits.device).flatten()[side.places]
+    probs = probabilities(logits.unsqueeze(-1), inverse, known[side.places]).squeeze(-1)
+    if kept is not None:
+        probs = torch.where(kept.keeps(side.places, side.tokens.unsqueeze(-1), logits.unsqueeze(-1)).squeeze(-1), probs, 0)
+    return Laws(side, known, met, logits, probs, kept)
+
+
+def logits_of(side, shard):
+    """The bits of the logit of each token that is asked for: 0 where the slice has it not."""
+    rows, column = inputs.rows3("rows", side.rows), side.tokens.long() - shard.first_token
+    mine = (column >= 0) & (column < rows.shape[-1])
+    outer, inner = side.places // rows.shape[1], side.places % rows.shape[1]
+    logit = rows[outer, inner, torch.where(mine, column, 0)].float().view(torch.int32)
+    return torch.where(mine, logit, 0)
+
+
+# ---- sums over pairs of rows ----------------------------------------------------------------------------------------
+
+
+def units_of(weights):
+    """Weights of at most 1 as whole numbers, to the nearest: sums of these do not depend on their order."""
+    return (weights.clamp(max=1).double() * UNIT).round().long()
+
+
+def sum_of(units):
+    """A sum of such weights."""
+    return units.float() * (1 / UNIT)
+
+
+def left_in_slices(shard, target, draft, places, draft_places, taken):
+    """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
+    size = target.side.rows.shape[-1]
+    sums = torch.zeros(len(places), 2, dtype=torch.int64, device=taken.device)
+    for begin in range(0, size, COLUMNS):
+        end = min(begin + COLUMNS, size)
+        p = target.probabilities(places, begin, end, shard.first_token)
+        q = draft.probabilities(draft_places, begin, end, shard.first_token)
+        sums[:, 0] += units_of(residual_weight(p, taken.unsqueeze(-1) * q)).sum(dim=-1)
+        sums[:, 1] += units_of(q).sum(dim=-1)
+    return shard.gather(sums).sum(dim=0)
+
+
+def residual_weight(p, drafted):
+    """(p - drafted)^+ of csrc/include/specdec/residual.h."""
+    weight = p - drafted
+    return torch.where(weight >= torch.finfo(torch.float32).tiny, weight, 0.0)
