@@ -21,6 +21,7 @@ from specdec_kernels.status import Status
 LISTED = 64  # tokens of each rank's first list, where filters do not say how many are needed
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 ON = {"top_k": 1, "min_p": torch.finfo(torch.float32).tiny}  # the least numbers that are not off
+NO_TOKEN = 0x7FFFFFFF
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
@@ -94,13 +95,16 @@ def kept_of(shard, rows, sampling, request_index=None):
     sampling = sampling._replace(top_k=_within(sampling.top_k, vocab))
     lead, order = rows.shape[:-1], inverse_of(_divisor(sampling), rows.shape[:-1], rows.device)
     row_wide, tiles = _row_wide(sampling, lead, request_index), None
+    if row_wide is not None:
+        shard.check_tiles("top_p of whole rows")
     listed, bounded = _list_size(sampling)
     while True:
-        asked = row_wide is not None and tiles is None
-        tokens, logits, told = _gathered(shard, rows, sampling, min(listed, vocab), request_index, asked)
-        tiles = told if tiles is None else tiles
-        by_token = torch.where(tokens < 0, vocab, tokens).argsort(dim=-1)
-        tokens, logits = tokens.gather(-1, by_token), logits.gather(-1, by_token)
+        letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index)]
+        if row_wide is not None and tiles is None:
+            letter.append(tiles_of(rows, _divisor(sampling), shard, request_index)[0])
+        every, *told = sent(letter, shard)
+        tiles = told[0].permute(1, 2, 0, 3).flatten(-2) if told else tiles
+        tokens, logits = lists_of(every)
         tokens = torch.nn.functional.pad(tokens, (0, 1), value=-1)  # so that no top_k is all of the list
         logits = torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
         status = torch.empty(lead, dtype=torch.int32, device=rows.device)
@@ -170,30 +174,26 @@ def _list_size(sampling):
     return max(most + 1, LISTED), False
 
 
-def _gathered(shard, rows, sampling, listed, request_index, with_tiles):
-    """(tokens, logits) [..., ranks * listed] of all ranks' largest; -1 and -inf where a slice has not so many.
-
-    And int32 [rows, 3, tiles] of the whole rows.
-    """
+def own_list(shard, rows, divisor, listed, request_index):
+    """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
     size = rows.shape[-1]
     nobody = torch.full(rows.shape[:-1], -1, device=rows.device)
-    tokens = ops.logprobs(
-        rows, nobody, temperature=_divisor(sampling), top=min(listed, size), request_index=request_index
-    ).top_tokens
-    logits = rows.gather(-1, tokens.clamp(min=0)).float()
-    logits = torch.where(tokens < 0, -torch.inf, logits)
+    found = ops.logprobs(rows, nobody, temperature=divisor, top=min(listed, size), request_index=request_index)
+    tokens = found.top_tokens
+    logits = torch.where(tokens < 0, -torch.inf, rows.gather(-1, tokens.clamp(min=0)).float())
     tokens = torch.where(tokens < 0, -1, tokens + shard.first_token).int()
     room = (0, listed - tokens.shape[-1])
     tokens = torch.nn.functional.pad(tokens, room, value=-1)
     logits = torch.nn.functional.pad(logits, room, value=-torch.inf)
-    letter = [torch.stack([tokens, logits.view(torch.int32)], dim=-2)]
-    if with_tiles:
-        shard.check_tiles("top_p of whole rows")
-        letter.append(tiles_of(rows, _divisor(sampling), shard, request_index)[0])
-    every, *tiles = sent(letter, shard)
+    return torch.stack([tokens, logits.view(torch.int32)], dim=-2)
+
+
+def lists_of(every):
+    """(tokens, logits) [..., ranks * listed] of all ranks' lists, by rising token; those without stand last."""
     every = every.movedim(0, -2).flatten(-2)
-    tiles = tiles[0].permute(1, 2, 0, 3).flatten(-2) if tiles else None
-    return every[..., 0, :].long(), every[..., 1, :].contiguous().view(torch.float32), tiles
+    tokens, logits = every[..., 0, :].long(), every[..., 1, :].contiguous().view(torch.float32)
+    order = torch.where(tokens < 0, NO_TOKEN, tokens).argsort(dim=-1)
+    return tokens.gather(-1, order), logits.gather(-1, order)
 
 
 def _divisor(sampling):

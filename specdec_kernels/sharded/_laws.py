@@ -12,6 +12,7 @@ from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
+from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
 
@@ -95,9 +96,9 @@ def probabilities(raw, inverse, known):
 
 def exp(log):
     """As every backend has it: probabilities of a row whose log-sum-exp is 0, which is one tile of one token."""
-    tile = torch.tensor([[0], [1 << 30], [0]], dtype=torch.int32, device=log.device)
+    tile = torch.tensor([[[0], [1 << 30], [0]]], dtype=torch.int32, device=log.device)
     rows = log.view(len(log) // 64, 64) if len(log) % 64 == 0 else log.unsqueeze(-1)
-    return ops.tile_laws(tile.expand(len(rows), 3, 1), rows)[1].view(log.shape)
+    return ops.tile_laws(tile.repeat(len(rows), 1, 1), rows)[1].view(log.shape)
 
 
 def laws_of(shard, sides, *also):
@@ -138,6 +139,14 @@ def logits_of(side, shard):
     outer, inner = side.places // rows.shape[1], side.places % rows.shape[1]
     logit = rows[outer, inner, torch.where(mine, column, 0)].float().view(torch.int32)
     return torch.where(mine, logit, 0)
+
+
+def argmax_of(rows, shard, index):
+    """The argmax of the slice of each row: a RowPartial."""
+    seed = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
+    return race_partial(
+        rows, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, request_index=index
+    )
 
 
 # ---- sums over pairs of rows ----------------------------------------------------------------------------------------

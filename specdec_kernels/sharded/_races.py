@@ -11,11 +11,10 @@ from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Sampling
-from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
 from specdec_kernels.status import Status
 
-NO_TOKEN = 0x7FFFFFFF
 NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as ``packed`` orders them
 
 
