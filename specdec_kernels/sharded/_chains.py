@@ -11,10 +11,10 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
-from specdec_kernels.sharded._filters import OFF, may_be_on
+from specdec_kernels.sharded._laws import draft_law_of, law_of, parameters
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._race_chains import race_chains
-from specdec_kernels.sharded._rejection import SMALLEST, rejection
+from specdec_kernels.sharded._rejection import rejection
 from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard
 
@@ -76,10 +76,8 @@ def verify_chain(
             _check_draft(draft, target, draft_tokens)
         elif not (isinstance(draft_prob, (int, float)) and draft_prob == 1):
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-        p_law = temperature_of("sampling", space, temperature, sampling)
-        q_law = temperature_of("draft_sampling", draft_space or space, None, draft_sampling, p_law)
-        if draft is not None and not isinstance(q_law, torch.Tensor) and 0 <= q_law < SMALLEST and q_law != p_law:
-            raise ValueError("draft_sampling.temperature: expected more than 0 on slices, as the target's; got 0")
+        p_law = law_of("sampling", space, temperature, sampling)
+        q_law = draft_law_of(draft_space or space, draft_sampling, p_law)
     shard.check("verify_chain", target)
     requests = Requests(
         chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),
@@ -92,6 +90,7 @@ def verify_chain(
         verdict = rejection(
             chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon
         )  # fmt: skip
+        verdict = verdict._replace(status=verdict.status | parameters(requests, p_law, draft_sampling))
     return written("verify_chain", verdict, out, check)
 
 
@@ -101,22 +100,3 @@ def _check_draft(draft, target, draft_tokens):
         raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
     if draft.shape[-2] != draft_tokens.shape[-1]:
         raise ValueError(f"draft: expected rows for {draft_tokens.shape[-1]} drafts; got {inputs.shown(draft)}")
-
-
-def temperature_of(name, space, temperature, sampling, otherwise=1.0):
-    """The temperature of a law, which may have nothing else."""
-    if space != "logits":
-        raise ValueError(
-            f"space: expected 'logits' with method='rejection' on slices, whose sums are theirs; got {space!r}"
-        )
-    if sampling is None:
-        return otherwise if temperature is None else temperature
-    if temperature is not None:
-        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
-    filters = [field for field in OFF if may_be_on(sampling, field)]
-    if filters:
-        raise ValueError(
-            f"{name}.{filters[0]}: expected none with method='rejection' on slices, where filters are not known yet; "
-            f"got {inputs.shown(getattr(sampling, filters[0]))}"
-        )
-    return sampling.temperature

@@ -11,13 +11,38 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
-from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
+from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
 
 COLUMNS = 8192  # of the pieces in which sums over pairs of rows are taken
 UNIT = 2.0**42  # of sums of weights (csrc/include/specdec/residual.h)
+
+
+def law_of(name, space, temperature, sampling):
+    """The Sampling of an argument, or of a temperature in its place."""
+    if space != "logits":
+        raise ValueError(f"space: expected 'logits' on slices, whose sums are theirs; got {space!r}")
+    if sampling is None:
+        return Sampling(1.0 if temperature is None else temperature)
+    if temperature is not None:
+        raise ValueError(f"temperature: expected None beside {name}=, which has one; got {inputs.shown(temperature)}")
+    return sampling
+
+
+def draft_law_of(space, sampling, target):
+    """That of a draft. Where only its argmax has weight, it is at temperature 1 what top_k = 1 keeps."""
+    if sampling is None:
+        return Sampling(target.temperature)
+    law = law_of("draft_sampling", space, None, sampling)
+    if not isinstance(law.temperature, torch.Tensor):
+        return law if law.temperature >= SMALLEST else Sampling(1.0, top_k=1)
+    sampled = law.temperature >= SMALLEST
+    top_k = torch.as_tensor(law.top_k, device=sampled.device)
+    return law._replace(
+        temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1)
+    )
 
 
 class Side(NamedTuple):
@@ -147,6 +172,15 @@ def argmax_of(rows, shard, index):
     return race_partial(
         rows, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, request_index=index
     )
+
+
+def parameters(requests, *samplings):
+    """int32 [B]: the status of the numbers of Samplings."""
+    bad = torch.zeros(requests.batch, dtype=torch.bool, device=requests.request.device)
+    for number in (x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])):
+        if isinstance(number, torch.Tensor):
+            bad = bad | ~(requests.of_requests(number) >= 0)
+    return torch.where(bad & requests.live(), Status.PARAMETER, 0).int()
 
 
 # ---- sums over pairs of rows ----------------------------------------------------------------------------------------

@@ -102,7 +102,10 @@ class Requests:
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 
     def of_draft_rows(self, chains, draft, x):
-        """A number of entries for each draft row."""
+        """A number of entries, or a Sampling of these, for each draft row."""
+        if isinstance(x, Sampling):
+            rows = {name: self.of_draft_rows(chains, draft, getattr(x, name)) for name in Sampling._fields[:4]}
+            return x._replace(**rows)
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
         return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
