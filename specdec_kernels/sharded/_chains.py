@@ -65,16 +65,19 @@ def verify_chain(
         Naming the argument, what was expected and what came.
     """
     refuse("verify_chain", edits=edits, draft_map=draft_map)
-    inputs.check_choice("method", method, ("rejection", "race"))
+    inputs.check_choice("method", method, ("rejection", "race", "block"))
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     if method == "race":
         if draft is not None:
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
     else:
-        shard.check_tiles("method='rejection'")
+        shard.check_tiles(f"method={method!r}")
         if draft is not None:
             _check_draft(draft, target, draft_tokens)
-        elif not (isinstance(draft_prob, (int, float)) and draft_prob == 1):
+        plain = isinstance(draft_prob, (int, float)) and draft_prob == 1
+        if method == "block" and not (plain and isinstance(epsilon, (int, float)) and epsilon == 0):
+            raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='block', which has no use for them")
+        if draft is None and not plain:
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
         p_law = law_of("sampling", space, temperature, sampling)
         q_law = draft_law_of(draft_space or space, draft_sampling, p_law)
@@ -88,7 +91,7 @@ def verify_chain(
         verdict = race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, epsilon)
     else:
         verdict = rejection(
-            chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon
+            chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon, method
         )  # fmt: skip
         verdict = verdict._replace(status=verdict.status | parameters(requests, p_law, draft_sampling))
     return written("verify_chain", verdict, out, check)

@@ -13,11 +13,11 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
+from specdec_kernels.sharded._weights import residual_weight, units_of
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
 
 COLUMNS = 8192  # of the pieces in which sums over pairs of rows are taken
-UNIT = 2.0**42  # of sums of weights (csrc/include/specdec/residual.h)
 
 
 def law_of(name, space, temperature, sampling):
@@ -186,16 +186,6 @@ def parameters(requests, *samplings):
 # ---- sums over pairs of rows ----------------------------------------------------------------------------------------
 
 
-def units_of(weights):
-    """Weights of at most 1 as whole numbers, to the nearest: sums of these do not depend on their order."""
-    return (weights.clamp(max=1).double() * UNIT).round().long()
-
-
-def sum_of(units):
-    """A sum of such weights."""
-    return units.float() * (1 / UNIT)
-
-
 def left_in_slices(shard, target, draft, places, draft_places, taken):
     """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
     size = target.side.rows.shape[-1]
@@ -207,9 +197,3 @@ def left_in_slices(shard, target, draft, places, draft_places, taken):
         sums[:, 0] += units_of(residual_weight(p, taken.unsqueeze(-1) * q)).sum(dim=-1)
         sums[:, 1] += units_of(q).sum(dim=-1)
     return shard.gather(sums).sum(dim=0)
-
-
-def residual_weight(p, drafted):
-    """(p - drafted)^+ of csrc/include/specdec/residual.h."""
-    weight = p - drafted
-    return torch.where(weight >= torch.finfo(torch.float32).tiny, weight, 0.0)

@@ -97,10 +97,10 @@ class Chains:
         return of_rows[at.clamp(0, max(len(of_rows) - 1, 0))]
 
 
-def short(draft_tokens, vocab):
-    """Drafts in a vocabulary of two tokens, in which each is 0; out of its range if they were."""
+def short(draft_tokens, vocab, outside=2):
+    """Drafts in a vocabulary of ``outside`` tokens, in which each is 0; out of its range if they were."""
     inside = (draft_tokens >= 0) & (draft_tokens < vocab)
-    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, 2))
+    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, outside))
 
 
 def two(first):

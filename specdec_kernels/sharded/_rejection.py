@@ -14,11 +14,12 @@ from specdec_kernels.ops import Verdict
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._filters import SMALLEST, may_filter
 from specdec_kernels.sharded._last import Last, last_tokens
-from specdec_kernels.sharded._laws import Laws, Side, argmax_of, laws_of
+from specdec_kernels.sharded._laws import Laws, Side, argmax_of, laws_of, left_in_slices
 from specdec_kernels.sharded._layout import short, two
 from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
 from specdec_kernels.sharded._races import race_finish
 from specdec_kernels.sharded._requests import any_bits
+from specdec_kernels.sharded._weights import child_weight, residual_weight, taken_after, units_of
 from specdec_kernels.status import Status
 
 
@@ -34,12 +35,19 @@ class Found(NamedTuple):
     q_met: torch.Tensor | None = None  # int32 [rows], 0 where a row has no draft
 
 
-def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon):
+def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method):
     """The verdict. The laws are Samplings, whose numbers may be those of entries."""
     if not isinstance(law.temperature, torch.Tensor) and law.temperature < SMALLEST:  # the argmax decides
         return race_chains(chains, requests, shard, draft_tokens, target, {"temperature": 0.0}, 1.0, 0.0)
     greedy = requests.greedy(law.temperature)
     found = _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy)
+    if method == "block":
+        block = Block(chains, requests, shard, draft_tokens, found, greedy)
+        walked = block.walked(requests, shard, draft_tokens, greedy)
+        slot = walked.num_accepted.long().clamp(min=0)
+        left = chains.draft_at(draft_tokens, slot, -1) != -1
+        return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left,
+                        block.taken_at(slot), block.visited)  # fmt: skip
     q = _spared(found, chains, draft_tokens, epsilon)
     walked = ops.verify_chain(
         short(draft_tokens, shard.vocab), two(found.p), None if q is None else two(q), method="rejection",
@@ -66,8 +74,11 @@ def _spared(found, chains, draft_tokens, epsilon):
     return torch.where(keeps, torch.ones_like(keeps, dtype=torch.float32) if found.q is None else found.q, 0.0)
 
 
-def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken):
-    """The verdict of a walk: with its last tokens, from what is left or, where nothing was tried, from the row."""
+def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):
+    """The verdict of a walk: with its last tokens, from what is left or, where nothing was tried, from the row.
+
+    ``visited`` [B, slots] are the slots whose rows were read, where these are not those up to the last token's.
+    """
     last, live = walked.num_accepted.long(), requests.live()
     races = (last >= 0) & live & chains.sound & ~greedy.requests
     left = left & races
@@ -91,11 +102,17 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
     step, last = torch.arange(width, device=token.device), last.unsqueeze(-1)
     accepted = chains.by_request(chains.at_rows(draft_tokens, -1), width).long()
     emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
-    looked = (step <= last) & (live & chains.sound).unsqueeze(-1)
+    looked, before = step <= last, step < last
+    if visited is not None:
+        before = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
+        before = torch.where(greedy.requests.unsqueeze(-1), step < last, before)
+        looked = before | (step <= last) & greedy.requests.unsqueeze(-1) | (step == last)
+    alive = (live & chains.sound).unsqueeze(-1)
+    looked = looked & alive
     bits = walked.status & OF_WALKS | any_bits(chains.by_request(found.met, width), looked)
     bits = bits | torch.where(races, status, 0)
     if found.draft is not None:
-        looked = looked & ((step < last) | left.unsqueeze(-1)) & ~greedy.requests.unsqueeze(-1)
+        looked = alive & (before | (step == last) & left.unsqueeze(-1)) & ~greedy.requests.unsqueeze(-1)
         bits = bits | any_bits(chains.by_request(found.q_met, width), looked)
     return Verdict(emitted, walked.num_accepted, bits.int())
 
@@ -124,3 +141,66 @@ def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draf
 def _at(values, place):
     """``values`` at some places; at those outside any will do."""
     return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
+
+
+class Block:
+    """The weights of a chain's drafts, and the sums that its walk asks for, on rows of five tokens.
+
+    0 is the draft, 1 stands for all others at temperature 0, and the last three weigh together, in whole numbers, what
+    all others weigh in (p - T q)^+.
+    """
+
+    def __init__(self, chains, requests, shard, draft_tokens, found, greedy):
+        self.chains, self.certain = chains, found.draft is None
+        slots = int(chains.slots.max()) if len(chains.slots) else 0
+        step = torch.arange(slots, device=found.p.device)
+        own = chains.first.unsqueeze(-1) + step
+
+        def by_slot(of_rows):
+            return of_rows.flatten()[own.clamp(max=max(of_rows.numel() - 1, 0))]
+
+        drafts = by_slot(chains.at_rows(draft_tokens, -1))
+        alive = chains.sound & requests.live() & ~greedy.requests
+        drafted = ((drafts != -1) & (step < chains.slots.unsqueeze(-1)) & alive.unsqueeze(-1)).cumprod(-1).bool()
+        inside = drafted & (drafts >= 0) & (drafts < shard.vocab)
+        p = torch.where(inside, by_slot(found.p), 0.0)
+        q = torch.ones_like(p) if self.certain else torch.where(inside, by_slot(chains.at_rows(found.q, 0.0)), 0.0)
+        weights = [torch.ones_like(p[:, 0])] if slots else []
+        for j in range(slots - 1):
+            weights.append(child_weight(weights[-1], p[:, j], q[:, j]) * inside[:, j])
+        weight = torch.stack(weights, dim=1) if slots else p
+        self.visited = drafted & (weight >= SMALLEST)
+        self.taken = torch.where(self.visited, taken_after(0.0, 1.0, weight), 1.0)
+
+        self.p = torch.zeros(*found.p.shape, 5, device=p.device)
+        self.p[..., 0] = found.p
+        self.p[..., 1] = (found.p == 0) & greedy.of_rows()
+        self.q = None if self.certain else torch.zeros(*found.q.shape, 5, device=p.device)
+        if self.certain:
+            return
+        self.q[..., 0] = found.q
+        some = (self.visited & (weight < 1)).nonzero()
+        request, j = some.unbind(-1)
+        taken, places = self.taken[request, j], own[request, j]
+        draft_of = torch.arange(draft_tokens.numel(), device=p.device).view(draft_tokens.shape)
+        q_places = found.draft.side.places[by_slot(chains.at_rows(draft_of, 0))[request, j]]
+        left = left_in_slices(shard, found.target, found.draft, places, q_places, taken)[:, 0]
+        others = left - units_of(residual_weight(p[request, j], taken * q[request, j]))
+        high = others >> 20
+        parts = [(high >> 1).float() * 2.0**-22, (high - (high >> 1)).float() * 2.0**-22]
+        parts.append((others & 0xFFFFF).float() * 2.0**-42)
+        self.p.view(-1, 5)[places, 2:] = torch.stack(parts, dim=-1)
+        self.p.view(-1, 5)[places, 0] = p[request, j]
+
+    def walked(self, requests, shard, draft_tokens, greedy):
+        chains = self.chains
+        return ops.verify_chain(
+            short(draft_tokens, shard.vocab, outside=5), self.p, self.q, method="block", space="probs",
+            temperature=greedy.temperature(), request_index=requests.index, cu_drafts=chains.cu_drafts,
+            max_drafts=chains.max_drafts, **requests.noise_of_requests(),
+        )  # fmt: skip
+
+    def taken_at(self, slot):
+        """The multiple of q that is taken from p after a slot's draft was refused."""
+        taken = torch.nn.functional.pad(self.taken, (0, 1), value=1.0)
+        return taken.gather(1, slot.clamp(max=taken.shape[1] - 1).unsqueeze(-1)).squeeze(-1)

@@ -141,6 +141,47 @@ def test_filters_on_every_backend(backend):
     check({**call, "sampling": Sampling(0.8, top_k=9, top_p=0.8)}, [0, 1024])
 
 
+# ---- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(**how):
+    """Drafts that are accepted now and then, under laws that are near each other."""
+    call = {**chain_call_with_hits(VOCABULARY, **how), "method": "block"}
+    call["draft"][::2] = call["target"][::2, :-1] + 0.3 * call["draft"][::2]
+    return call
+
+
+@pytest.mark.parametrize("begins", BEGINS, ids=len)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_blocks(fast_backend, begins, dtype):
+    call = blocks(dtype=dtype)
+    assert len(set(check(call, begins).num_accepted.tolist())) > 2
+    check(ragged(call, COUNTS.repeat(2)), begins)
+    check({**ragged(call, COUNTS.repeat(2)), "max_drafts": 2}, begins)
+    check({**call, "draft": None}, begins)
+
+
+def test_blocks_with_filters_and_faults(fast_backend):
+    call = blocks()
+    check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30), "draft_sampling": Sampling(top_k=50)})
+    check({**call, "temperature": None, "sampling": Sampling(0.9, top_p=0.9), "draft": None})
+    call["target"][0, 0, 5000], call["target"][1, 3, 5000], call["target"][2, 0, 3] = torch.nan, torch.nan, torch.inf
+    call["draft"][4, 0, 4100], call["draft"][5, 2, 4100] = torch.nan, torch.nan
+    call["target"][6], call["draft"][8] = -torch.inf, -torch.inf
+    call["temperature"][[9, 10]] = torch.tensor([-1.0, torch.nan])
+    assert Status.NON_FINITE in set(check(call).status.tolist())
+    check({**call, "draft": None})
+    call = blocks(requests=8)
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    check(call)
+
+
+@pytest.mark.interpreted
+def test_blocks_on_every_backend(backend):
+    call = {**chain_call_with_hits(1024 + 9, requests=3, slots=2), "method": "block"}
+    check(call, [0, 1024])
+
+
 def test_what_is_refused_is_named():
     call = chain_call_with_hits(2048, requests=4)
     shard = sharded.VocabShard(2048, 0)
