@@ -11,7 +11,7 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
-from specdec_kernels.sharded._laws import draft_law_of, law_of, parameters
+from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._race_chains import race_chains
 from specdec_kernels.sharded._rejection import rejection
@@ -73,7 +73,7 @@ def verify_chain(
     else:
         shard.check_tiles(f"method={method!r}")
         if draft is not None:
-            _check_draft(draft, target, draft_tokens)
+            check_draft(draft, target, draft_tokens.shape[-1:])
         plain = isinstance(draft_prob, (int, float)) and draft_prob == 1
         if method == "block" and not (plain and isinstance(epsilon, (int, float)) and epsilon == 0):
             raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='block', which has no use for them")
@@ -95,11 +95,3 @@ def verify_chain(
         )  # fmt: skip
         verdict = verdict._replace(status=verdict.status | parameters(requests, p_law, draft_sampling))
     return written("verify_chain", verdict, out, check)
-
-
-def _check_draft(draft, target, draft_tokens):
-    inputs.check_rows("draft", draft, draft_tokens.ndim + 1)
-    if draft.shape[-1] != target.shape[-1]:
-        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
-    if draft.shape[-2] != draft_tokens.shape[-1]:
-        raise ValueError(f"draft: expected rows for {draft_tokens.shape[-1]} drafts; got {inputs.shown(draft)}")

@@ -45,6 +45,15 @@ def draft_law_of(space, sampling, target):
     )
 
 
+def check_draft(draft, target, rows):
+    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says."""
+    inputs.check_rows("draft", draft, target.ndim)
+    if draft.shape[-1] != target.shape[-1]:
+        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
+    if draft.shape[-2:-1] != rows:
+        raise ValueError(f"draft: expected rows for {rows[0]} drafts; got {inputs.shown(draft)}")
+
+
 class Side(NamedTuple):
     """Rows of the target or of the draft, and the tokens whose probabilities are asked for.
 
@@ -190,6 +199,8 @@ def left_in_slices(shard, target, draft, places, draft_places, taken):
     """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
     size = target.side.rows.shape[-1]
     sums = torch.zeros(len(places), 2, dtype=torch.int64, device=taken.device)
+    if len(places) == 0:
+        return sums
     for begin in range(0, size, COLUMNS):
         end = min(begin + COLUMNS, size)
         p = target.probabilities(places, begin, end, shard.first_token)

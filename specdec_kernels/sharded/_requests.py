@@ -108,7 +108,7 @@ class Requests:
             return x._replace(**rows)
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
-        return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
+        return chains.at_drafts(self.of_rows(x)) if self.request.ndim == 1 else x.unsqueeze(-1)
 
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))

@@ -1,0 +1,95 @@
+"""Rejection and traversal on trees over slices of rows: on every rank the verdict of the whole rows."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, Status, sharded
+from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
+from tests.support.cases import DTYPES
+from tests.support.ranks import on_ranks, tree_call_with_hits
+
+SIBLINGS = torch.tensor([-1, 0, 0, 0, 0, 0, 0, 0])
+METHODS = pytest.mark.parametrize("method", ["rejection", "traversal"])
+
+
+def check(call, begins=BEGINS[1]):
+    expected = specdec_kernels.verify_tree(**call)
+    assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
+    return expected
+
+
+def trees(method, requests=24, nodes=9, vocabulary=VOCABULARY, **how):
+    """Drafts that are accepted now and then, under laws that are near each other."""
+    call = {**tree_call_with_hits(vocabulary, requests=requests, nodes=nodes, **how), "method": method}
+    call["draft"][::2] = call["target"][::2] + 0.3 * call["draft"][::2]
+    return call
+
+
+@METHODS
+@pytest.mark.parametrize(
+    "begins, dtype", [*((begins, torch.bfloat16) for begins in BEGINS), *((BEGINS[1], dtype) for dtype in DTYPES[::2])]
+)
+def test_any_number_of_ranks_gives_the_same(fast_backend, method, begins, dtype):
+    call = trees(method, requests=16, dtype=dtype)
+    assert len(set(check(call, begins).num_accepted.tolist())) > 2
+    check({**call, "draft": None}, begins)
+
+
+@METHODS
+@pytest.mark.parametrize("replacement", [False, True])
+def test_siblings(fast_backend, method, replacement):
+    """Seven children of one node, some with one token; then chains of them."""
+    call = trees(method, nodes=8, requests=16, replacement=replacement, parents=SIBLINGS.expand(16, 8))
+    verdict = check(call)
+    assert Status.TOKEN_RANGE in set(verdict.status.tolist())
+    call["draft_tokens"][:, 2] = call["draft_tokens"][:, 1]
+    check(call)
+    check({**call, "draft": None})
+    check({**call, "parents": torch.tensor([-1, 0, 0, 1, 2, 2, 3, 5]), "max_depth": 2})
+
+
+@METHODS
+def test_laws_and_requests(fast_backend, method):
+    call = trees(method, requests=8)
+    for name, value in (
+        ("sampling", Sampling(0.9, top_k=30)), ("sampling", Sampling(top_p=0.9)),
+        ("draft_sampling", Sampling(1.1, top_k=40)), ("draft_sampling", Sampling(0.0)),
+    ):  # fmt: skip
+        check({**call, "temperature": 0.8 if name == "draft_sampling" else None, name: value})
+    check({**call, "draft": None, "temperature": None, "sampling": Sampling(0.9, top_k=30)})
+    check({**call, "temperature": 0.0})
+    call["temperature"][5:7] = torch.tensor([torch.nan, -1.0])
+    assert Status.PARAMETER in set(check(call).status.tolist())
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    check(call)
+    check({**call, "draft": None})
+
+
+@METHODS
+def test_faults_of_rows_that_were_read(fast_backend, method):
+    call = trees(method, requests=16, nodes=8)
+    for row in range(8):
+        call["target"][row, row, 5000], call["draft"][8 + row, row, 5000] = torch.nan, torch.nan
+    call["target"][2, 0], call["draft"][8, 0] = -torch.inf, -torch.inf
+    assert Status.NON_FINITE in set(check(call).status.tolist())
+    check({**call, "draft": None})
+
+
+@pytest.mark.interpreted
+@METHODS
+def test_every_backend(backend, method):
+    check(trees(method, requests=3, nodes=5, vocabulary=1024 + 9), [0, 1024])
+
+
+@METHODS
+def test_a_draft_that_has_all_of_p(fast_backend, method):
+    """Nothing is left of p, so the token is from p itself."""
+    target = torch.full((2, 3, 2048), -torch.inf)
+    target[:, :, [1023, 1024]] = 0.0
+    call = {
+        "draft_tokens": torch.tensor([[-1, 1023, 1024], [-1, 1024, 1024]]), "target": target, "method": method,
+        "parents": torch.tensor([-1, 0, 0]), "seed": torch.tensor([3, 4]), "position": 1,
+    }  # fmt: skip
+    check(call, [0, 1024])
+    check({**call, "draft": target.clone()}, [0, 1024])
