@@ -48,8 +48,7 @@ class Tree(NamedTuple):
     def children(self):
         """int64 [B, N, most]: the children that are tried after each node, in order; -1 after the last."""
         siblings = self.parents.unsqueeze(-1) == self.parents.unsqueeze(-2)
-        elder = torch.ones_like(siblings[0]).tril(-1)
-        order = (siblings & elder & self.tried.unsqueeze(-2)).sum(dim=-1)
+        order = (siblings & self.tried.unsqueeze(-2)).tril(-1).sum(dim=-1)
         most = int(torch.where(self.tried, order + 1, 0).max()) if order.numel() else 0
         table = self.parents.new_full((*self.parents.shape, most + 1), -1)
         request, node = self.tried.nonzero().unbind(-1)

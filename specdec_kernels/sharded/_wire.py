@@ -22,8 +22,9 @@ def sent(parts, shard):
     words = [part.contiguous().view(torch.int32).flatten() for part in parts]
     every = shard.gather(torch.cat(words)).split([len(x) for x in words], dim=-1)
     return [
-        x.contiguous().view(part.dtype).view(-1, *part.shape) for x, part in zip(every, parts, strict=True)
-    ]  # fmt: skip
+        (x.contiguous() if len(x[0]) else x.new_empty(0)).view(part.dtype).view(len(x), *part.shape)
+        for x, part in zip(every, parts, strict=True)
+    ]
 
 
 def any_of(bits):

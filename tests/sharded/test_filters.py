@@ -115,14 +115,17 @@ def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
 
 
 def test_shares_of_whole_rows_by_row(fast_backend):
-    """Tensors: shares of whole rows beside shares of what top_k keeps, off, 0, NaN, and argmaxes."""
+    """Where cuts end: shares of whole rows beside shares of what top_k keeps, off, 0, NaN, and argmaxes."""
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     index = torch.arange(len(rows))
     top_p = torch.tensor([0.9, 1.0, 0.0, 0.3, torch.nan, 0.99])[index % 6]
-    call = {"target": rows, "seed": seeds(len(rows)), "position": 3}
-    call["sampling"] = rows_of(Sampling(), len(rows))._replace(top_p=top_p, min_p=torch.tensor([0.0, 1e-3])[index % 2])
-    expected = whole(specdec_kernels.race_sample, call)
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), BEGINS[2], call), expected)
+    sampling = rows_of(Sampling(), len(rows))._replace(top_p=top_p, min_p=torch.tensor([0.0, 1e-3, -0.1])[index % 3])
+
+    def end(op):
+        return lambda **call: op(**call)[:2]
+
+    call = {"rows": rows, "sampling": sampling}
+    assert_all_equal(on_ranks(end(sharded.cutoff), BEGINS[2], call), end(specdec_kernels.cutoff)(**call))
 
 
 def test_shares_of_whole_rows_need_whole_tiles():

@@ -5,9 +5,11 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
+from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
+from specdec_kernels.sharded._weights import sum_of
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES
-from tests.support.ranks import on_ranks, tree_call_with_hits
+from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SIBLINGS = torch.tensor([-1, 0, 0, 0, 0, 0, 0, 0])
 METHODS = pytest.mark.parametrize("method", ["rejection", "traversal"])
@@ -93,3 +95,56 @@ def test_a_draft_that_has_all_of_p(fast_backend, method):
     }  # fmt: skip
     check(call, [0, 1024])
     check({**call, "draft": target.clone()}, [0, 1024])
+
+
+def test_batches_of_none(fast_backend):
+    for method in ("rejection", "traversal"):
+        call = trees(method, requests=2)
+        for name in ("draft_tokens", "target", "draft", "parents", "temperature", "seed", "position"):
+            call[name] = call[name][:0]
+        check(call)
+        check({**call, "draft": None})
+    for method in ("rejection", "block"):
+        call = {**chain_call_with_hits(VOCABULARY, requests=2), "method": method}
+        none = {name: x[:0] for name, x in call.items() if isinstance(x, torch.Tensor)}
+        short = {"draft_tokens": call["draft_tokens"][:, :0], "target": call["target"][:, :1], "draft": call["draft"][:, :0]}
+        for own in (call | none, call | none | {"draft": None}, call | short, call | short | {"draft": None}):
+            expected = specdec_kernels.verify_chain(**own)
+            assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
+
+
+@pytest.mark.parametrize("taken", [0.25, 1.0])
+def test_sums_are_those_of_whole_rows(fast_backend, taken):
+    """As whole numbers: the mass of ``residual`` is the same sum, rounded once."""
+    target, draft = 2 * torch.randn(2, 5, VOCABULARY, generator=torch.Generator().manual_seed(3))
+    some = torch.tensor([0, 4, 2])
+
+    def sums(target, draft, shard):
+        shard.check("sums", target)
+        sides = [Side(rows, Sampling(0.8), None, some[:0], some[:0]) for rows in (target, draft)]
+        laws, _ = laws_of(shard, sides)
+        left, _ = left_in_slices(shard, *laws, some, some, torch.full((3,), taken)).unbind(-1)
+        return sum_of(left)
+
+    call = {"target": target, "draft": draft}
+    expected = specdec_kernels.residual(**call, temperature=0.8, draft_prob=taken).mass[some]
+    assert_all_equal(on_ranks(sums, BEGINS[2], call), expected)
+
+
+def test_rounds(fast_backend):
+    """One for the laws, one for each child after a node's first, one for the last token; nothing for certain drafts."""
+    call = trees("rejection", requests=4, nodes=5, parents=torch.tensor([-1, 0, 0, 0, 1]).expand(4, 5))
+    call["draft_tokens"] = torch.randint(0, VOCABULARY, (4, 5), generator=torch.Generator().manual_seed(1))
+    counted = []
+
+    class Counted(PlayedShard):
+        def gather(self, mine):
+            counted.append(mine.numel() * mine.element_size())
+            return super().gather(mine)
+
+    for draft, rounds in ((call["draft"], 4), (None, 2)):
+        counted.clear()
+        stage = Stage(1)
+        own = {**call, "draft": draft, "temperature": 1.0, "shard": Counted(VOCABULARY, 0, stage, 0)}
+        stage.run(lambda _, own=own: sharded.verify_tree(**own))
+        assert len(counted) == 1 + rounds  # and one in which slices are compared, the first time
