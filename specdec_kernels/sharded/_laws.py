@@ -4,6 +4,7 @@ Every rank weighs the tiles of its columns, and the owner of a token tells its l
 numbers. Where filters are on, they make them from the lists that told what is kept (_filters.py).
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -151,19 +152,21 @@ def laws_of(shard, sides, *also):
 def _laws(side, kept, tiles, met, logits):
     tiles, met = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met)
     logits, temperature = any_of(logits).view(torch.float32), side.sampling.temperature
+    of_places = temperature
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.expand(side.rows.shape[:-1]).flatten()
-    first = logits.new_zeros(len(tiles), 1)
-    known, _ = ops.tile_laws(tiles, first, temperature=temperature)
-    met = met | known[:, 1].isposinf().int() * Status.NON_FINITE
-    if kept is not None:
-        met = met | kept.status.flatten()
-        known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
-    inverse = inverse_of(side.sampling.temperature, side.rows.shape[:-1], logits.device).flatten()[side.places]
-    probs = probabilities(logits.unsqueeze(-1), inverse, known[side.places]).squeeze(-1)
-    if kept is not None:
-        probs = torch.where(kept.keeps(side.places, side.tokens.unsqueeze(-1), logits.unsqueeze(-1)).squeeze(-1), probs, 0)
-    return Laws(side, known, met, logits, probs, kept)
+        of_places = temperature[side.places]
+    known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+    met = torch.where(known[:, 1] == torch.inf, met | Status.NON_FINITE, met)
+    if kept is None:
+        _, probs = ops.tile_laws(tiles[side.places], logits.unsqueeze(-1), temperature=of_places)
+        return Laws(side, known, met, logits, probs.squeeze(-1), None)
+    met = met | kept.status.flatten()
+    known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
+    found = Laws(side, known, met, logits, logits, kept)
+    probs = probabilities(logits.unsqueeze(-1), found.inverse(side.places), known[side.places]).squeeze(-1)
+    keeps = kept.keeps(side.places, side.tokens.unsqueeze(-1), logits.unsqueeze(-1)).squeeze(-1)
+    return found._replace(probs=torch.where(keeps, probs, 0.0))
 
 
 def logits_of(side, shard):
@@ -184,12 +187,12 @@ def argmax_of(rows, shard, index):
 
 
 def parameters(requests, *samplings):
-    """int32 [B]: the status of the numbers of Samplings."""
-    bad = torch.zeros(requests.batch, dtype=torch.bool, device=requests.request.device)
-    for number in (x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])):
-        if isinstance(number, torch.Tensor):
-            bad = bad | ~(requests.of_requests(number) >= 0)
-    return torch.where(bad & requests.live(), Status.PARAMETER, 0).int()
+    """int32 [B], or 0: the status of the numbers of Samplings."""
+    numbers = [x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])]
+    bad = [~(requests.of_requests(x) >= 0) for x in numbers if isinstance(x, torch.Tensor)]
+    if not bad:
+        return 0
+    return torch.where(functools.reduce(torch.logical_or, bad) & requests.live(), Status.PARAMETER, 0).int()
 
 
 # ---- sums over pairs of rows ----------------------------------------------------------------------------------------

@@ -79,41 +79,41 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
 
     ``visited`` [B, slots] are the slots whose rows were read, where these are not those up to the last token's.
     """
-    last, live = walked.num_accepted.long(), requests.live()
-    races = (last >= 0) & live & chains.sound & ~greedy.requests
+    last, live = walked.num_accepted.long(), requests.live() & chains.sound
+    races = live & (last >= 0) & ~greedy.requests
     left = left & races
     slot = last.clamp(min=0)
     numbers = requests.noise_of_requests()
     numbers["position"] = slot + numbers["position"]
-    tried, q_place = chains.draft_at(draft_tokens, slot, -1), None
-    if found.draft is not None:
-        places = found.draft.side.places
-        draft_of = chains.draft_at(torch.arange(len(places), device=places.device).view(draft_tokens.shape), slot, -1)
-        q_place = _at(places, draft_of)
+    own, tried, q_place = chains.first + slot, None, None
+    if found.draft is None:
+        tried = chains.draft_at(draft_tokens, slot, -1).unsqueeze(-1)
+    else:
+        q_place = chains.draft_at(found.draft.side.places.view(draft_tokens.shape), slot, 0)
     token, status = last_tokens(shard, found.target, found.draft, Last(
-        races, left, chains.first + slot, q_place, taken, tried.unsqueeze(-1),
+        races, left, own, q_place, taken, tried,
         requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers,
     ))  # fmt: skip
     if greedy.any_may_be:
-        token = torch.where(greedy.requests, _at(found.winners.flatten(), chains.first + slot), token)
-    token = torch.where(live & chains.sound, token, 0)
+        token = torch.where(greedy.requests, _at(found.winners.flatten(), own), token)
+    token = torch.where(live, token, 0)
 
     width = walked.tokens.shape[-1]
     step, last = torch.arange(width, device=token.device), last.unsqueeze(-1)
+    before, at_last = step < last, step == last
     accepted = chains.by_request(chains.at_rows(draft_tokens, -1), width).long()
-    emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
-    looked, before = step <= last, step < last
+    emitted = torch.where(before, accepted, torch.where(at_last, token.unsqueeze(-1), -1))
     if visited is not None:
-        before = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
-        before = torch.where(greedy.requests.unsqueeze(-1), step < last, before)
-        looked = before | (step <= last) & greedy.requests.unsqueeze(-1) | (step == last)
-    alive = (live & chains.sound).unsqueeze(-1)
-    looked = looked & alive
-    bits = walked.status & OF_WALKS | any_bits(chains.by_request(found.met, width), looked)
-    bits = bits | torch.where(races, status, 0)
+        visited = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
+        before = torch.where(greedy.requests.unsqueeze(-1), before, visited)
+    live = live.unsqueeze(-1)
+    bits = walked.status & OF_WALKS | torch.where(races, status, 0)
+    bits = bits | any_bits(chains.by_request(found.met, width), (before | at_last) & live)
     if found.draft is not None:
-        looked = alive & (before | (step == last) & left.unsqueeze(-1)) & ~greedy.requests.unsqueeze(-1)
-        bits = bits | any_bits(chains.by_request(found.q_met, width), looked)
+        read = live & (before | at_last & left.unsqueeze(-1))
+        if greedy.any_may_be:
+            read = read & ~greedy.requests.unsqueeze(-1)
+        bits = bits | any_bits(chains.by_request(found.q_met, width), read)
     return Verdict(emitted, walked.num_accepted, bits.int())
 
 
