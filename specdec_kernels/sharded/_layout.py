@@ -1,5 +1,7 @@
 """The rows of a batch of chains, and the vocabulary of two tokens on which their verdicts are walked."""
 
+import functools
+
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
@@ -71,14 +73,19 @@ class Chains:
         return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
 
     def draft_at(self, of_drafts, slot, otherwise):
-        """What drafts have, for one slot of each request; ``otherwise`` where there is no such slot."""
-        there = self.sound & (slot >= 0) & (slot < self.slots)
+        """What drafts have, for one slot, at least 0, of each request; ``otherwise`` where there is no such slot."""
+        there = slot < self.slots
         if not of_drafts.numel():
             return torch.full_like(slot, otherwise, dtype=of_drafts.dtype)
         flat = of_drafts.flatten()
-        # one more row than drafts in each request before
-        at = self.first - torch.arange(self.batch, device=slot.device) + slot
-        return torch.where(there, flat[at.clamp(0, len(flat) - 1)], otherwise)
+        if self.cu_drafts is not None:
+            there = there & self.sound
+        return torch.where(there, flat[(self.first_draft + slot).clamp(0, len(flat) - 1)], otherwise)
+
+    @functools.cached_property
+    def first_draft(self):
+        """Of each request: one more row than drafts in each request before."""
+        return self.first - torch.arange(self.batch, device=self.first.device)
 
     def at_rows(self, of_drafts, last):
         """What drafts have, for the row of each; ``last`` for the rows after them."""

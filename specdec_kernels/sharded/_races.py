@@ -122,7 +122,8 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
     keys, status = packed[..., :-1], packed[..., -1]
     best = keys.amax(dim=0) if k in (None, 1) else keys.movedim(0, -2).flatten(-2).topk(k).values
     tokens, nobody = NO_TOKEN - (best & 0xFFFFFFFF), nobody_in(packed)
-    tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
+    if k not in (None, 1):
+        tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
     met = functools.reduce(torch.bitwise_or, status)
     met = torch.where(nobody, met | Status.NON_FINITE, met).int()
     return (torch.where(nobody, 0, tokens[..., 0]) if k is None else tokens), met

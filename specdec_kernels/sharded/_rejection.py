@@ -56,9 +56,8 @@ def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_l
         max_drafts=chains.max_drafts, **requests.noise_of_requests(),
     )  # fmt: skip
     slot = walked.num_accepted.long().clamp(min=0)
-    tried = chains.draft_at(draft_tokens, slot, -1)
-    left, taken = tried != -1, 1.0
-    if draft is not None:
+    left, taken = chains.draft_at(draft_tokens, slot, -1) != -1, 1.0
+    if isinstance(draft_prob, torch.Tensor) or draft_prob < 1:
         taken = chains.share_at(requests, draft_prob, slot)
         left = chains.draft_at(torch.ones_like(draft_tokens), slot, 0).bool() & (left | (taken < 1))
     return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken)
