@@ -12,7 +12,6 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels.backends.reference import filters, mass
 from specdec_kernels.ops import Cut
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._laws import AFTER, TOGETHER
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._wire import sent, tiles_of
@@ -72,7 +71,8 @@ class Kept(NamedTuple):
         first = self.logits.argmax(dim=-1)
         log = ops.logprobs(self.logits, first, sampling=self.law(sampling)).logprob
         largest = self.logits.gather(-1, first.unsqueeze(-1)).squeeze(-1)
-        return torch.stack([scaled(largest, inverse_of(sampling.temperature, self.cut.count.shape, largest.device).flatten()), -log], dim=-1)
+        inverse = inverse_of(sampling.temperature, self.cut.count.shape, largest.device).flatten()
+        return torch.stack([scaled(largest, inverse), -log], dim=-1)
 
 
 def may_filter(sampling):
@@ -154,9 +154,12 @@ def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
     for row in row_wide.flatten().nonzero().flatten().tolist():
         each = [(top, unit) for top, unit in zip(tops[row], units[row].tolist(), strict=True) if top > -np.inf]
         k, p, least = (x[row].numpy() for x in numbers)
-        found = filters.cut(
-            values[row], int(k), p, np.float32(least) if least >= 0 else np.float32(0), rules, lambda _, top, each=each: mass.mass_of_tiles(each, top)
-        )
+        least = np.float32(least) if least >= 0 else np.float32(0)
+
+        def row_mass(_, largest, each=each):
+            return mass.mass_of_tiles(each, largest)
+
+        found = filters.cut(values[row], int(k), p, least, rules, row_mass)
         for part, number in zip(parts, found[1:], strict=True):
             part[row] = float(number) if part.is_floating_point() else int(number)
     return Cut(*(part.view(like.shape).to(like.device) for part, like in zip(parts, cut, strict=True)))

@@ -41,9 +41,7 @@ def draft_law_of(space, sampling, target):
         return law if law.temperature >= SMALLEST else Sampling(1.0, top_k=1)
     sampled = law.temperature >= SMALLEST
     top_k = torch.as_tensor(law.top_k, device=sampled.device)
-    return law._replace(
-        temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1)
-    )
+    return law._replace(temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1))
 
 
 def check_draft(draft, target, rows):
@@ -102,7 +100,13 @@ class Laws(NamedTuple):
 
     def inverse(self, places):
         """1 / temperature of some rows."""
-        return inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device).flatten()[places]
+        inverse = inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device)
+        return inverse.flatten()[places]
+
+    def keeps(self):
+        """bool [P]: whether filters, where there may be some, keep the tokens asked for."""
+        side = self.side
+        return self.kept.keeps(side.places, side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)).squeeze(-1)
 
     def piece(self, places, begin=0, end=None, first_token=0, dropped=-torch.inf):
         """Logits of some columns of some rows, ``dropped`` where filters drop the token."""
@@ -138,8 +142,10 @@ def exp(log):
 
 def laws_of(shard, sides, *also):
     """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
-    kept = [kept_of(shard, side.rows, side.sampling, side.index) if may_filter(side.sampling) else None for side in sides]
-    letter = list(also)
+    kept, letter = [], list(also)
+    for side in sides:
+        filtered = may_filter(side.sampling)
+        kept.append(kept_of(shard, side.rows, side.sampling, side.index) if filtered else None)
     for side in sides:
         temperature = side.sampling.temperature
         letter += [*tiles_of(side.rows, temperature, shard, side.index), logits_of(side, shard)]
@@ -165,8 +171,7 @@ def _laws(side, kept, tiles, met, logits):
     known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
     found = Laws(side, known, met, logits, logits, kept)
     probs = probabilities(logits.unsqueeze(-1), found.inverse(side.places), known[side.places]).squeeze(-1)
-    keeps = kept.keeps(side.places, side.tokens.unsqueeze(-1), logits.unsqueeze(-1)).squeeze(-1)
-    return found._replace(probs=torch.where(keeps, probs, 0.0))
+    return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
 
 
 def logits_of(side, shard):

@@ -92,7 +92,7 @@ def _found(shard, rows, tokens, top, sampling, index):
     kept, cut = inside & (x > -torch.inf), None
     if law.kept is not None:
         cut = law.kept.on.flatten() & ~greedy
-        kept &= law.kept.keeps(places, asked.unsqueeze(-1), law.logits.unsqueeze(-1)).squeeze(-1) | ~cut
+        kept &= law.keeps() | ~cut
     logprob = torch.where(kept, x - known[:, 0] - known[:, 1], -torch.inf)
     rank = torch.where(kept, _rank(shard, law, cut, x, inverse), 0)
     top_tokens = top_logprobs = known.new_empty(len(places), 0)
@@ -153,7 +153,8 @@ def _top(law, cut, top, inverse, tokens, logits):
     found = _largest(scaled(logits.flatten(0, -2), inverse.unsqueeze(-1)), tokens, top)
     if cut is None:
         return found
-    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(_largest(*_listed(law, inverse), top), found, strict=True)]
+    filtered = _largest(*_listed(law, inverse), top)
+    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(filtered, found, strict=True)]
 
 
 def _largest(x, tokens, top):

@@ -11,8 +11,7 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
-from specdec_kernels.sampling import Sampling
-from specdec_kernels.sharded._filters import SMALLEST, may_filter
+from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._last import Last, last_tokens
 from specdec_kernels.sharded._laws import Laws, Side, argmax_of, laws_of, left_in_slices
 from specdec_kernels.sharded._layout import short, two
@@ -68,9 +67,8 @@ def _spared(found, chains, draft_tokens, epsilon):
     kept, plain = found.target.kept, isinstance(epsilon, (int, float)) and epsilon == 0
     if kept is None or plain:
         return found.q
-    side = found.target.side
-    keeps = kept.keeps(side.places, side.tokens.unsqueeze(-1), found.target.logits.unsqueeze(-1)).view(draft_tokens.shape)
-    return torch.where(keeps, torch.ones_like(keeps, dtype=torch.float32) if found.q is None else found.q, 0.0)
+    q = torch.ones_like(found.target.probs).view(draft_tokens.shape) if found.q is None else found.q
+    return torch.where(found.target.keeps().view(draft_tokens.shape), q, 0.0)
 
 
 def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):

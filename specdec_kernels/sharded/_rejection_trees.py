@@ -1,8 +1,8 @@
 """Trees verified by rejection, or by traversal.
 
-First round as for chains: normalisers, and p and q of every draft. Rejection then asks for the sums that a node's second
-child needs, for all nodes at once, then for those of the third. Traversal walks on the host and asks for the sums of all
-requests that have come to one. Last round: the race over what is left of the last row.
+First round as for chains: normalisers, and p and q of every draft. Rejection then asks for the sums that a node's
+second child needs, for all nodes at once, then for those of the third. Traversal walks on the host and asks for the
+sums of all requests that have come to one. Last round: the race over what is left of the last row.
 """
 
 from typing import NamedTuple
@@ -83,7 +83,6 @@ def verify(requests, shard, draft_tokens, target, draft, law, draft_law, parents
     """The verdict. The laws are Samplings, whose numbers may be those of entries."""
     tree = tree_of(draft_tokens, parents, shard.vocab, draft is not None and replacement)
     batch, nodes = tree.tokens.shape
-    every = torch.arange(batch * nodes, device=target.device)
     request = torch.arange(batch, device=target.device).unsqueeze(-1)
     of_parents = (request * nodes + tree.parents).flatten()
     tokens, greedy = tree.tokens.flatten(), requests.greedy(law.temperature)
@@ -138,7 +137,8 @@ def verify(requests, shard, draft_tokens, target, draft, law, draft_law, parents
     accepted = tree.tokens.gather(1, following)
     emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
     on_path = torch.zeros(batch, nodes + 1, dtype=torch.bool, device=target.device)
-    on_path = on_path.scatter(1, torch.where(path < 0, nodes, path).long(), True)[:, :nodes] & requests.live().unsqueeze(-1)
+    on_path = on_path.scatter(1, torch.where(path < 0, nodes, path).long(), True)[:, :nodes]
+    on_path = on_path & requests.live().unsqueeze(-1)
     read = on_path if walked.read is None else on_path | walked.read
     bits = met_on_path | any_bits(met, read) | torch.where(races, status, 0)
     if draft is not None:

@@ -94,7 +94,9 @@ def test_filters_on_every_backend(backend):
     assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
 
 
-@pytest.mark.parametrize("name", ["top_k", "top_k and top_p", "min_p and top_p", "before the temperature", "top_p of the row"])
+@pytest.mark.parametrize(
+    "name", ["top_k", "top_k and top_p", "min_p and top_p", "before the temperature", "top_p of the row"]
+)
 def test_cutoff(fast_backend, name):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     call = {"rows": rows, "sampling": SAMPLINGS[name]}

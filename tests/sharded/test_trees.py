@@ -6,7 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
-from specdec_kernels.sharded._weights import sum_of
+from specdec_kernels.sharded._weights import sum_of, units_of
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
@@ -76,6 +76,7 @@ def test_faults_of_rows_that_were_read(fast_backend, method):
         call["target"][row, row, 5000], call["draft"][8 + row, row, 5000] = torch.nan, torch.nan
     call["target"][2, 0], call["draft"][8, 0] = -torch.inf, -torch.inf
     assert Status.NON_FINITE in set(check(call).status.tolist())
+    check({**call, "max_depth": 1})
     check({**call, "draft": None})
 
 
@@ -86,16 +87,26 @@ def test_every_backend(backend, method):
 
 
 @METHODS
-def test_a_draft_that_has_all_of_p(fast_backend, method):
-    """Nothing is left of p, so the token is from p itself."""
-    target = torch.full((2, 3, 2048), -torch.inf)
-    target[:, :, [1023, 1024]] = 0.0
+def test_equal_laws_leave_no_residual(fast_backend, method):
+    """A draft outside of the vocabulary is refused, and p - q is nothing. So the token is from p."""
+    target = torch.randn(2, 2, 2048, generator=torch.Generator().manual_seed(1))
     call = {
-        "draft_tokens": torch.tensor([[-1, 1023, 1024], [-1, 1024, 1024]]), "target": target, "method": method,
-        "parents": torch.tensor([-1, 0, 0]), "seed": torch.tensor([3, 4]), "position": 1,
+        "draft_tokens": torch.tensor([[-1, 5000], [-1, 7]]), "target": target, "draft": target.clone(),
+        "method": method, "parents": torch.tensor([-1, 0]), "seed": torch.tensor([3, 4]), "position": 1,
     }  # fmt: skip
-    check(call, [0, 1024])
-    check({**call, "draft": target.clone()}, [0, 1024])
+    assert check(call, [0, 1024]).status.tolist() == [Status.TOKEN_RANGE | Status.EMPTY_RESIDUAL, 0]
+
+
+@METHODS
+def test_certain_drafts_are_not_drawn_again(fast_backend, method):
+    """Children on both sides of a boundary have nearly all of p; refused, they have none."""
+    target = torch.zeros(8, 3, 2048)
+    target[:, :, [1023, 1024]] = 5.0
+    call = {
+        "draft_tokens": torch.tensor([[-1, 1023, 1024]]).repeat(8, 1), "target": target, "method": method,
+        "parents": torch.tensor([-1, 0, 0]), "seed": torch.arange(8), "position": 1,
+    }  # fmt: skip
+    assert 0 in check(call, [0, 1024]).num_accepted
 
 
 def test_batches_of_none(fast_backend):
@@ -108,7 +119,7 @@ def test_batches_of_none(fast_backend):
     for method in ("rejection", "block"):
         call = {**chain_call_with_hits(VOCABULARY, requests=2), "method": method}
         none = {name: x[:0] for name, x in call.items() if isinstance(x, torch.Tensor)}
-        short = {"draft_tokens": call["draft_tokens"][:, :0], "target": call["target"][:, :1], "draft": call["draft"][:, :0]}
+        short = {name: call[name][:, :0] for name in ("draft_tokens", "draft")} | {"target": call["target"][:, :1]}
         for own in (call | none, call | none | {"draft": None}, call | short, call | short | {"draft": None}):
             expected = specdec_kernels.verify_chain(**own)
             assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
@@ -130,6 +141,11 @@ def test_sums_are_those_of_whole_rows(fast_backend, taken):
     call = {"target": target, "draft": draft}
     expected = specdec_kernels.residual(**call, temperature=0.8, draft_prob=taken).mass[some]
     assert_all_equal(on_ranks(sums, BEGINS[2], call), expected)
+
+
+def test_units_are_rounded_to_the_nearest():
+    weights = torch.tensor([0.75, 0.5, 1.5, 2.5, 3.25]) * 2.0**-42
+    assert units_of(weights).tolist() == [1, 0, 2, 2, 3]
 
 
 def test_rounds(fast_backend):
