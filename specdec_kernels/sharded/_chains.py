@@ -93,5 +93,6 @@ def verify_chain(
         verdict = rejection(
             chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon, method
         )  # fmt: skip
-        verdict = verdict._replace(status=verdict.status | parameters(requests, p_law, draft_sampling))
+        if (bits := parameters(requests, p_law, draft_sampling)) is not None:
+            verdict = verdict._replace(status=verdict.status | bits)
     return written("verify_chain", verdict, out, check)

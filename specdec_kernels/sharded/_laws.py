@@ -65,14 +65,22 @@ class Side(NamedTuple):
     index : Tensor or None
         As an op on rows takes it: which rows are not read.
     places, tokens : Tensor
-        int64 [P]: a row among all, and a token, for each probability.
+        int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order.
     """
 
     rows: torch.Tensor
     sampling: Sampling
     index: torch.Tensor | None
-    places: torch.Tensor
+    places: torch.Tensor | None
     tokens: torch.Tensor
+
+    def at(self, of_rows):
+        """What rows have, for each probability."""
+        return of_rows if self.places is None else of_rows[self.places]
+
+    def every_place(self):
+        """int64 [P]."""
+        return torch.arange(len(self.tokens), device=self.tokens.device) if self.places is None else self.places
 
 
 class Laws(NamedTuple):
@@ -105,8 +113,8 @@ class Laws(NamedTuple):
 
     def keeps(self):
         """bool [P]: whether filters, where there may be some, keep the tokens asked for."""
-        side = self.side
-        return self.kept.keeps(side.places, side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)).squeeze(-1)
+        tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
+        return self.kept.keeps(self.side.every_place(), tokens, logits).squeeze(-1)
 
     def piece(self, places, begin=0, end=None, first_token=0, dropped=-torch.inf):
         """Logits of some columns of some rows, ``dropped`` where filters drop the token."""
@@ -161,26 +169,30 @@ def _laws(side, kept, tiles, met, logits):
     of_places = temperature
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.expand(side.rows.shape[:-1]).flatten()
-        of_places = temperature[side.places]
-    known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+        of_places = side.at(temperature)
+    known, probs = ops.tile_laws(side.at(tiles), logits.unsqueeze(-1), temperature=of_places)
+    if side.places is not None:
+        known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
     met = torch.where(known[:, 1] == torch.inf, met | Status.NON_FINITE, met)
     if kept is None:
-        _, probs = ops.tile_laws(tiles[side.places], logits.unsqueeze(-1), temperature=of_places)
         return Laws(side, known, met, logits, probs.squeeze(-1), None)
     met = met | kept.status.flatten()
     known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
     found = Laws(side, known, met, logits, logits, kept)
-    probs = probabilities(logits.unsqueeze(-1), found.inverse(side.places), known[side.places]).squeeze(-1)
+    probs = probabilities(logits.unsqueeze(-1), side.at(found.inverse(slice(None))), side.at(known)).squeeze(-1)
     return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
 
 
 def logits_of(side, shard):
     """The bits of the logit of each token that is asked for: 0 where the slice has it not."""
-    rows, column = inputs.rows3("rows", side.rows), side.tokens.long() - shard.first_token
-    mine = (column >= 0) & (column < rows.shape[-1])
-    outer, inner = side.places // rows.shape[1], side.places % rows.shape[1]
-    logit = rows[outer, inner, torch.where(mine, column, 0)].float().view(torch.int32)
-    return torch.where(mine, logit, 0)
+    column, places = side.tokens.long() - shard.first_token, side.every_place()
+    here = column.clamp(0, side.rows.shape[-1] - 1)
+    if side.rows.is_contiguous():
+        logits = side.rows.view(-1, side.rows.shape[-1])[places, here]
+    else:
+        rows = inputs.rows3("rows", side.rows)
+        logits = rows[places // rows.shape[1], places % rows.shape[1], here]
+    return logits.float().view(torch.int32) * (here == column)
 
 
 def argmax_of(rows, shard, index):
@@ -192,11 +204,11 @@ def argmax_of(rows, shard, index):
 
 
 def parameters(requests, *samplings):
-    """int32 [B], or 0: the status of the numbers of Samplings."""
+    """int32 [B]: the status of the numbers of Samplings; None if none can be bad."""
     numbers = [x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])]
     bad = [~(requests.of_requests(x) >= 0) for x in numbers if isinstance(x, torch.Tensor)]
     if not bad:
-        return 0
+        return None
     return torch.where(functools.reduce(torch.logical_or, bad) & requests.live(), Status.PARAMETER, 0).int()
 
 

@@ -35,11 +35,7 @@ class Chains:
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        self.request = torch.arange(self.batch, device=device).unsqueeze(-1).expand(self.batch, width + 1)
-        self.step = torch.arange(width + 1, device=device)
-        self.first = torch.arange(self.batch, device=device) * (width + 1)
-        self.slots = torch.full((self.batch,), width, device=device)
-        self.sound = torch.ones(self.batch, dtype=torch.bool, device=device)
+        self.request, self.step, self.first, self.slots, self.sound = padded(self.batch, width, device)
 
     def _owner(self, ends, places):
         """The request of each place, if those before ``ends[b]`` are of requests up to b."""
@@ -48,13 +44,6 @@ class Chains:
     def at_drafts(self, of_rows):
         """What rows have, for the row of each draft."""
         return of_rows[:, :-1] if self.cu_drafts is None else of_rows[self.draft_rows]
-
-    @property
-    def draft_places(self):
-        """The row of each draft among all rows."""
-        if self.cu_drafts is not None:
-            return self.draft_rows
-        return (self.first.unsqueeze(-1) + self.step[:-1]).flatten()
 
     def slot_numbers(self, requests, x):
         """``draft_prob`` of the entries for the requests, as verify_chain takes it."""
@@ -102,6 +91,14 @@ class Chains:
             return of_rows
         at = self.first.unsqueeze(-1) + torch.arange(width, device=of_rows.device)
         return of_rows[at.clamp(0, max(len(of_rows) - 1, 0))]
+
+
+def padded(batch, width, device):
+    """request, step, first, slots and sound of Chains, where they are padded."""
+    own = torch.arange(batch, device=device)
+    step, slots = torch.arange(width + 1, device=device), torch.full((batch,), width, device=device)
+    request = own.unsqueeze(-1).expand(batch, width + 1)
+    return request, step, own * (width + 1), slots, torch.ones(batch, dtype=torch.bool, device=device)
 
 
 def short(draft_tokens, vocab, outside=2):

@@ -84,7 +84,7 @@ def _found(shard, rows, tokens, top, sampling, index):
     letter = [own_list(shard, rows, of_lists, top, index)] if top else []
     if isinstance(sampling.temperature, torch.Tensor) or sampling.temperature < SMALLEST:
         letter.append(argmax_of(rows, shard, index).packed())
-    (law,), every = laws_of(shard, [Side(rows, sampling, index, places, asked)], *letter)
+    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked)], *letter)
 
     known, inverse, status = law.known, law.inverse(places), law.met
     inside = (asked >= 0) & (asked < shard.vocab)

@@ -67,8 +67,8 @@ def _spared(found, chains, draft_tokens, epsilon):
     kept, plain = found.target.kept, isinstance(epsilon, (int, float)) and epsilon == 0
     if kept is None or plain:
         return found.q
-    q = torch.ones_like(found.target.probs).view(draft_tokens.shape) if found.q is None else found.q
-    return torch.where(found.target.keeps().view(draft_tokens.shape), q, 0.0)
+    q = torch.ones(draft_tokens.shape, device=found.p.device) if found.q is None else found.q
+    return torch.where(chains.at_drafts(found.target.keeps().view(chains.request.shape)), q, 0.0)
 
 
 def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):
@@ -86,7 +86,7 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
     if found.draft is None:
         tried = chains.draft_at(draft_tokens, slot, -1).unsqueeze(-1)
     else:
-        q_place = chains.draft_at(found.draft.side.places.view(draft_tokens.shape), slot, 0)
+        q_place = chains.draft_at(found.draft.side.every_place().view(draft_tokens.shape), slot, 0)
     token, status = last_tokens(shard, found.target, found.draft, Last(
         races, left, own, q_place, taken, tried,
         requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers,
@@ -117,13 +117,13 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
 def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy):
     """One pass over the slice, one gather: normalisers, and p and q of every draft."""
     tokens, index = draft_tokens.flatten(), requests.row_index()
-    sides = [Side(target, requests.of_rows(law), index, chains.draft_places, tokens)]
+    sides = [Side(target, requests.of_rows(law), index, None, chains.at_rows(draft_tokens, -1).flatten())]
     if draft is not None:
         q_law = requests.of_draft_rows(chains, draft, draft_law)
         sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), tokens))
     also = [argmax_of(target, shard, greedy.row_index()).packed()] if greedy.any_may_be else []
     laws, also = laws_of(shard, sides, *also)
-    p = chains.at_rows(laws[0].probs.view(draft_tokens.shape), 0.0)
+    p = laws[0].probs.view(chains.request.shape)
     met, winners = laws[0].met.view(chains.request.shape), None
     if greedy.any_may_be:
         winners, argmax_met = (x.view(chains.request.shape) for x in race_finish(also[0]))
@@ -131,7 +131,7 @@ def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draf
         p = torch.where(greedy.of_rows(), (winners == chains.at_rows(draft_tokens, -1)).float(), p)
     if draft is None:
         return Found(laws[0], p, met, winners)
-    q_met = chains.at_rows(laws[1].met[sides[1].places].view(draft_tokens.shape), 0)
+    q_met = chains.at_rows(sides[1].at(laws[1].met).view(draft_tokens.shape), 0)
     return Found(laws[0], p, met, winners, laws[1], laws[1].probs.view(draft_tokens.shape), q_met)
 
 
@@ -180,7 +180,7 @@ class Block:
         request, j = some.unbind(-1)
         taken, places = self.taken[request, j], own[request, j]
         draft_of = torch.arange(draft_tokens.numel(), device=p.device).view(draft_tokens.shape)
-        q_places = found.draft.side.places[by_slot(chains.at_rows(draft_of, 0))[request, j]]
+        q_places = found.draft.side.every_place()[by_slot(chains.at_rows(draft_of, 0))[request, j]]
         left = left_in_slices(shard, found.target, found.draft, places, q_places, taken)[:, 0]
         others = left - units_of(residual_weight(p[request, j], taken * q[request, j]))
         high = others >> 20

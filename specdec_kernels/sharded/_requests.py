@@ -93,12 +93,12 @@ class Requests:
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
     def draft_places(self, chains, draft):
-        """The row of each draft among all draft rows."""
+        """The row of each draft among all draft rows; None if these are the drafts in order."""
+        if self.entry is None:
+            return None
         if chains.cu_drafts is not None:
             return torch.arange(len(draft), device=draft.device)
         slots = draft.shape[1]
-        if self.entry is None:
-            return torch.arange(self.batch * slots, device=draft.device)
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 
     def of_draft_rows(self, chains, draft, x):

@@ -115,7 +115,8 @@ def verify_tree(
         verdict = verify(
             requests, shard, draft_tokens, target, draft, p_law, q_law, parents, method, replacement, max_depth
         )
-        verdict = verdict._replace(status=verdict.status | parameters(requests, p_law, draft_sampling))
+        if (bits := parameters(requests, p_law, draft_sampling)) is not None:
+            verdict = verdict._replace(status=verdict.status | bits)
         return written("verify_tree", verdict, out, check)
 
     law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
