@@ -154,7 +154,6 @@ def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
     for row in row_wide.flatten().nonzero().flatten().tolist():
         each = [(top, unit) for top, unit in zip(tops[row], units[row].tolist(), strict=True) if top > -np.inf]
         k, p, least = (x[row].numpy() for x in numbers)
-        least = np.float32(least) if least >= 0 else np.float32(0)
 
         def row_mass(_, largest, each=each):
             return mass.mass_of_tiles(each, largest)
