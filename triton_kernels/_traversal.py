@@ -95,8 +95,9 @@ def traverse(
         child = first_left(tree, node, after, nodes, target.columns, REPEATS == 0)
         flags |= tl.where((child < nodes) & (depth == max_depth), PARAMETER, 0)
         goes_on = (child < nodes) & (depth < max_depth)
+        coin = accept_coin(later(noise, depth - 1), node - 1 + FIRST_COIN)
         if draft is not None:  # noqa: SIM102  one is known when it is compiled
-            if due & (goes_on | ((node > 0) & (weight < 1.0))):
+            if due & (goes_on | ((node > 0) & (weight < 1.0) & (coin < weight))):
                 children = None
                 if REPEATS == 0:
                     children = (tree, node, after + 1)
@@ -132,7 +133,6 @@ def traverse(
         elif node == 0:
             walking = node < 0
         else:
-            coin = accept_coin(later(noise, depth - 1), node - 1 + FIRST_COIN)
             walking = coin >= weight
             if walking:
                 node, _ = parents_of(tree[0], tree[1], node, walking)

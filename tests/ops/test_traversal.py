@@ -153,6 +153,20 @@ class TestStatus:
         target[0, 0, 3] = torch.nan
         assert verify_tree(torch.tensor([[-1, 2, 0]]), target, draft, **call).status.item() == Status.NON_FINITE
 
+    def test_rows_of_a_draft_that_its_coin_refuses_are_not_summed(self):
+        """A weight only falls when its sums are taken: they matter only if the coin is below the weight before."""
+        count = 64
+        target, draft = torch.tensor([0.5, 0.5, 0.0]).repeat(count, 3, 1), torch.tensor([1.0, 0.0, 0.0])
+        target[:, 1, 2] = torch.nan
+        verdict = verify_chain(
+            torch.zeros(count, 2, dtype=torch.int64), target, draft.expand(count, 2, -1), space="probs",
+            seed=seeds(count), position=11, **BLOCK,
+        )  # fmt: skip
+        first, second = np.array([[maths.coin(s, 2**30 + i, 11 + i, 0, 4) for i in range(2)] for s in range(count)]).T
+        summed = (second >= 0.25) & (first < 0.5)
+        assert 0 < summed.sum() < count
+        np.testing.assert_array_equal(verdict.status, np.where(summed, int(Status.NON_FINITE), 0))
+
     def test_nodes_too_deep(self):
         rows = P.expand(1, 3, -1)
         call = {"parents": torch.tensor([-1, 0, 1]), "space": "probs", "seed": 3, "position": 0} | TRAVERSAL

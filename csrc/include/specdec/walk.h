@@ -259,8 +259,9 @@ SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* s
 // probability a, and the token after it drawn from its p^m. Else the leaf is taken off: for its parent, of weight a,
 //   p^{m+1} = norm((a p^m - q^m)^+),   a' = s / (s + 1 - a),   s = sum (a p^m - q^m)^+.
 // With W, R and T as above, (a p^m - q^m)^+ = a / W_m (p - T_{m+1} q)^+, where T_{m+1} = T_m + W_m / (a R_m), and
-// s = a W_{m+1} / W_m. A node of weight 1 keeps it, so its sums wait until another child is weighed. Nothing below a node
-// of weight 0 can be accepted: it counts as a leaf.
+// s = a W_{m+1} / W_m. No sum is taken before it is asked for. A node of weight 1 keeps its weight, and weights do not
+// grow: if the coin refuses a leaf by its weight before, the sums of its rows are not needed. Nothing below a node of
+// weight 0 can be accepted: it counts as a leaf.
 
 // A node on the path. The root's is never a leaf to be refused.
 template <class Number>
@@ -383,11 +384,12 @@ SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* s
     }
     bool accepted = at->depth == 0;
     if (!accepted) {
-      bool stays = here.summed;
-      if (!stays && !decide_at_least(here.weight, 1.0f, &stays)) return false;
-      if (!stays && !sum_up(t, ops, at->depth, &here, status)) return false;
       const float u = leaf_coin(t.noise_at_depth(at->depth - 1, 0), at->node);
       if (!decide_above(here.weight, u, &accepted)) return false;
+      bool stays = here.summed || !accepted;
+      if (!stays && !decide_at_least(here.weight, 1.0f, &stays)) return false;
+      if (!stays && !(sum_up(t, ops, at->depth, &here, status) && decide_above(here.weight, u, &accepted)))
+        return false;
     }
     if (accepted) return accept_path(t, ops, *at, here, status);
     ops.leave(at->depth - 1, at->node, static_cast<int32_t>(t.draft_token(at->node)));

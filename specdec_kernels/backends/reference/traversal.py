@@ -126,7 +126,7 @@ class Request:
             child = here.next_child(depth=len(path) - 1)
             if child is not None:
                 path.append(Place(self, child, here.weight_of(self.tokens[child])))
-            elif len(path) == 1 or self.coins[here.node] < here.weight:
+            elif len(path) == 1 or here.accepts(self.coins[here.node]):
                 return [place.node for place in path], here.left()
             else:
                 path.pop()
@@ -150,11 +150,12 @@ class Place:
         self.request, self.node, self.weight = request, node, weight
         self.p, self.q = rows.p, rows.q if rows.sampled else np.zeros_like(rows.p)
         self.after, self.removed = node, []
+        self.before = None  # the weight before the child removed last, until the sums over both rows are asked for
 
     def next_child(self, depth):
         """The first child that is left; None where there is none, or none that could be accepted."""
         request = self.request
-        if self.weight < laws.SMALLEST:
+        if not self.removed and self.weight < laws.SMALLEST:
             return None
         for child in range(self.after + 1, len(request.parents)):
             token = request.tokens[child]
@@ -163,12 +164,28 @@ class Place:
             if depth == request.max_depth:
                 request.status |= Status.PARAMETER
                 return None
-            self.after = child
             # The draft draws no token twice without replacement: a repeated one was not drawn from what is left of q.
             if token in self.removed and (request.certain or not request.replacement):
                 continue
+            self.sum_up()
+            if self.weight < laws.SMALLEST:
+                return None
+            self.after = child
             return child
         return None
+
+    def sum_up(self):
+        """Read the rows that the weight is made of, once a child was removed."""
+        if self.before is not None:
+            self.request.read(self.node, draft=True)
+        self.before = None
+
+    def accepts(self, coin):
+        """Whether this leaf is accepted. Its weight only falls: where the one before refuses it, rows are not read."""
+        if self.before is not None and coin >= self.before:
+            return False
+        self.sum_up()
+        return coin < self.weight
 
     def weight_of(self, x):
         """min(1, alpha p(x) / q(x)) of the laws left; 0 for a token that was not drawn from q."""
@@ -191,7 +208,7 @@ class Place:
         if request.certain and request.rows[self.node].sampled:
             drafted = (np.arange(request.vocabulary) == x).astype(float)
         elif not request.certain:
-            request.read(self.node, draft=True)
+            self.before = self.weight
         left = (self.weight * self.p - drafted).clip(min=0.0)
         kept = left.sum()
         rest = kept + 1.0 - self.weight
