@@ -72,9 +72,11 @@ class Traversal:
                     self._take_off(here, leaf)
                 continue
             if len(path) > 1:
-                if here.weight < 1:
+                accepted = drafts.coins[here.node] < here.weight
+                if accepted and here.weight < 1:  # weights do not grow: only a leaf that may stay asks for its sums
                     yield from self._sum_up(here)
-                if not drafts.coins[here.node] < here.weight:
+                    accepted = drafts.coins[here.node] < here.weight
+                if not accepted:
                     path.pop()
                     self._take_off(path[-1], here)
                     continue
