@@ -3,8 +3,8 @@
     python bench/bench_sharded.py [--ranks 2 4] [--batches 1 8 64] [--calls 20] [--json FILE]
 
 Each rank is a process of one thread. Before it is timed, a verdict is compared with that of the gathered rows. Bytes
-are those that a rank gives to its collectives for one call; NCCL is given the same. Times are of the slowest rank, the
-20th percentile of the calls, in microseconds.
+are those that a rank gives to its collectives for one call; NCCL is given the same. Times are of the slowest rank, in
+microseconds, medians of calls that take turns; the ratio is the median of each turn's.
 """
 
 import argparse
@@ -62,17 +62,17 @@ def gathered(rows, sizes):
     return whole, mine.numel() * mine.element_size()
 
 
-def time_of(call, count):
-    """Of the slowest rank: all begin each call together."""
-    times = []
-    for _ in range(count):
-        dist.barrier()
-        begun = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begun)
-    slowest = torch.tensor(times)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.quantile(0.2).item()
+def times_of(calls, count):
+    """[calls, count] in seconds, of the slowest rank: calls take turns, and all ranks begin each one together."""
+    times = torch.empty(len(calls), count)
+    for turn in range(count):
+        for i, call in enumerate(calls):
+            dist.barrier()
+            begun = time.perf_counter()
+            call()
+            times[i, turn] = time.perf_counter() - begun
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return times
 
 
 def measure(rank, ranks, batch, method, calls):
@@ -99,10 +99,12 @@ def measure(rank, ranks, batch, method, calls):
     shard.sent = 0
     verdict = ours()
     sent = shard.sent
+    mine, others = times_of((ours, peer), calls)
     return {
         "ranks": ranks, "B": batch, "method": method, "accepted": verdict.num_accepted.float().mean().item(),
         "bytes": sent, "gathered bytes": peer_bytes, "fewer": peer_bytes / sent,
-        "us": 1e6 * time_of(ours, calls), "gathered us": 1e6 * time_of(peer, calls),
+        "us": 1e6 * mine.median().item(), "gathered us": 1e6 * others.median().item(),
+        "ratio": (others / mine).median().item(),
     }  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def main():
         rank, ranks, store = args.play
         return play(int(rank), int(ranks), store, args.batches, args.calls)
     found = []
-    shown = ("ranks", "B", "method", "accepted", "bytes", "gathered bytes", "fewer", "us", "gathered us")
+    shown = ("ranks", "B", "method", "accepted", "bytes", "gathered bytes", "fewer", "us", "gathered us", "ratio")
     print(*(f"{name:>14}" for name in shown))
     for ranks in args.ranks:
         with tempfile.TemporaryDirectory() as folder:

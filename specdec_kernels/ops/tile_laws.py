@@ -67,7 +67,7 @@ def tile_laws(
     probs = torch.empty(raw.shape, dtype=torch.float32, device=device)
     count = known.numel() // 2
     TILE_LAWS(
-        tiles.reshape(count, -1), raw.reshape(count, -1), temperature, known.view(count, 2), probs.view(count, -1),
-        raw=call, results=(known, probs),
+        tiles.reshape(count, 3 * tiles.shape[-1]), raw.reshape(count, raw.shape[-1]), temperature, known.view(count, 2),
+        probs.view(count, raw.shape[-1]), raw=call, results=(known, probs),
     )  # fmt: skip
     return known, probs

@@ -6,6 +6,7 @@ gets the bits that the unsharded op gives on the whole rows. So nothing has to b
 
 from specdec_kernels.sharded._chains import verify_chain
 from specdec_kernels.sharded._cutoff import cutoff
+from specdec_kernels.sharded._logprobs import logprobs
 from specdec_kernels.sharded._races import RowPartial, race_finish, race_partial
 from specdec_kernels.sharded._sampling import race_sample, race_topk
 from specdec_kernels.sharded._shard import VocabShard
@@ -15,6 +16,7 @@ __all__ = [
     "RowPartial",
     "VocabShard",
     "cutoff",
+    "logprobs",
     "race_finish",
     "race_partial",
     "race_sample",

@@ -11,10 +11,10 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
-from specdec_kernels.sharded._filters import OFF, may_be_on
+from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._race_chains import race_chains
-from specdec_kernels.sharded._rejection import SMALLEST, rejection
+from specdec_kernels.sharded._rejection import rejection
 from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard
 
@@ -65,21 +65,22 @@ def verify_chain(
         Naming the argument, what was expected and what came.
     """
     refuse("verify_chain", edits=edits, draft_map=draft_map)
-    inputs.check_choice("method", method, ("rejection", "race"))
+    inputs.check_choice("method", method, ("rejection", "race", "block"))
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     if method == "race":
         if draft is not None:
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
     else:
-        shard.check_tiles("method='rejection'")
+        shard.check_tiles(f"method={method!r}")
         if draft is not None:
-            _check_draft(draft, target, draft_tokens)
-        elif not (isinstance(draft_prob, (int, float)) and draft_prob == 1):
+            check_draft(draft, target, draft_tokens.shape[-1:])
+        plain = isinstance(draft_prob, (int, float)) and draft_prob == 1
+        if method == "block" and not (plain and isinstance(epsilon, (int, float)) and epsilon == 0):
+            raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='block', which has no use for them")
+        if draft is None and not plain:
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-        p_law = temperature_of("sampling", space, temperature, sampling)
-        q_law = temperature_of("draft_sampling", draft_space or space, None, draft_sampling, p_law)
-        if draft is not None and not isinstance(q_law, torch.Tensor) and 0 <= q_law < SMALLEST and q_law != p_law:
-            raise ValueError("draft_sampling.temperature: expected more than 0 on slices, as the target's; got 0")
+        p_law = law_of("sampling", space, temperature, sampling)
+        q_law = draft_law_of(draft_space or space, draft_sampling, p_law)
     shard.check("verify_chain", target)
     requests = Requests(
         chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),
@@ -90,33 +91,8 @@ def verify_chain(
         verdict = race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, epsilon)
     else:
         verdict = rejection(
-            chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon
+            chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon, method
         )  # fmt: skip
+        if (bits := parameters(requests, p_law, draft_sampling)) is not None:
+            verdict = verdict._replace(status=verdict.status | bits)
     return written("verify_chain", verdict, out, check)
-
-
-def _check_draft(draft, target, draft_tokens):
-    inputs.check_rows("draft", draft, draft_tokens.ndim + 1)
-    if draft.shape[-1] != target.shape[-1]:
-        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
-    if draft.shape[-2] != draft_tokens.shape[-1]:
-        raise ValueError(f"draft: expected rows for {draft_tokens.shape[-1]} drafts; got {inputs.shown(draft)}")
-
-
-def temperature_of(name, space, temperature, sampling, otherwise=1.0):
-    """The temperature of a law, which may have nothing else."""
-    if space != "logits":
-        raise ValueError(
-            f"space: expected 'logits' with method='rejection' on slices, whose sums are theirs; got {space!r}"
-        )
-    if sampling is None:
-        return otherwise if temperature is None else temperature
-    if temperature is not None:
-        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
-    filters = [field for field in OFF if may_be_on(sampling, field)]
-    if filters:
-        raise ValueError(
-            f"{name}.{filters[0]}: expected none with method='rejection' on slices, where filters are not known yet; "
-            f"got {inputs.shown(getattr(sampling, filters[0]))}"
-        )
-    return sampling.temperature

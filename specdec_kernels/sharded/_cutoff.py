@@ -10,6 +10,7 @@ from specdec_kernels.ops._types import Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard
 
 
@@ -32,7 +33,7 @@ def cutoff(
     shard : VocabShard
         Which columns these are.
     sampling : Sampling
-        With a filter that is on in every row. ``top_p`` needs ``top_k`` or ``min_p`` before it.
+        With a filter that is on in every row.
     request_index, out
         As for ``specdec_kernels.cutoff``.
 
@@ -53,5 +54,6 @@ def cutoff(
     if not may_filter(sampling):
         raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
     shard.check("cutoff", rows)
-    cut = kept_of(shard, rows, sampling, request_index).cut
+    how = of_rows({"sampling": sampling, "request_index": request_index}, rows.shape[:-1])
+    cut = kept_of(shard, rows, how["sampling"], how["request_index"]).cut
     return written("cutoff", cut, out, check=False)

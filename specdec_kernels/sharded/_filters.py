@@ -6,24 +6,73 @@ the slice needs to know only how many: that is its ``top_k``.
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from specdec_kernels import ops
+from specdec_kernels.backends.reference import filters, mass
 from specdec_kernels.ops import Cut
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._laws import AFTER, TOGETHER
+from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._wire import sent, tiles_of
 from specdec_kernels.status import Status
 
 LISTED = 64  # tokens of each rank's first list, where filters do not say how many are needed
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-LARGEST = torch.finfo(torch.float32).max
+ON = {"top_k": 1, "min_p": torch.finfo(torch.float32).tiny}  # the least numbers that are not off
+NO_TOKEN = 0x7FFFFFFF
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 class Kept(NamedTuple):
-    """What filters keep of rows, and of this rank's slice."""
+    """What filters keep of rows [...], and of this rank's slice.
 
-    cut: Cut  # of whole rows
-    here: torch.Tensor  # int64 [...]: how many tokens of the slice; all where filters are off
-    status: torch.Tensor  # int32 [...]: of the filters' numbers
+    Attributes
+    ----------
+    cut : Cut
+        Of the whole rows.
+    here : Tensor
+        int64 [...]: how many tokens of the slice; all where filters are off.
+    status : Tensor
+        int32 [...]: of the filters' numbers.
+    tokens, logits : Tensor
+        [rows, n]: all tokens that are kept, and others, by rising token; -1 and -inf in places without.
+    order : Tensor
+        float32 [rows]: what logits are multiplied by where filters compare them.
+    """
+
+    cut: Cut
+    here: torch.Tensor
+    status: torch.Tensor
+    tokens: torch.Tensor
+    logits: torch.Tensor
+    order: torch.Tensor
+
+    @property
+    def on(self):
+        """Where a filter is on: bool [...]."""
+        return self.cut.value > -torch.inf
+
+    def keeps(self, places, tokens, logits):
+        """Whether tokens [P, n] of some rows, which have these logits, are kept."""
+        value, last, order = (x.flatten()[places].unsqueeze(-1) for x in (self.cut.value, self.cut.last, self.order))
+        v = scaled(logits, order)
+        return (v > value) | ((v == value) & (tokens <= last)) | (value == -torch.inf)
+
+    def law(self, sampling):
+        """The Sampling that keeps just these tokens of the lists, as [rows]."""
+        count = torch.where(self.on, self.cut.count, 0).flatten()
+        temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=count.device)
+        temperature = temperature.expand(self.cut.count.shape).flatten()
+        return Sampling(temperature, count, at_temperature=sampling.at_temperature)
+
+    def known(self, sampling):
+        """float32 [rows, 2]: maximum and log-sum-exp of the tokens kept, as by ``tile_laws``."""
+        first = self.logits.argmax(dim=-1)
+        log = ops.logprobs(self.logits, first, sampling=self.law(sampling)).logprob
+        largest = self.logits.gather(-1, first.unsqueeze(-1)).squeeze(-1)
+        inverse = inverse_of(sampling.temperature, self.cut.count.shape, largest.device).flatten()
+        return torch.stack([scaled(largest, inverse), -log], dim=-1)
 
 
 def may_filter(sampling):
@@ -37,32 +86,41 @@ def may_be_on(sampling, name):
 
 
 def kept_of(shard, rows, sampling, request_index=None):
-    """What the filters of ``sampling`` keep of [..., n] rows.
+    """What the filters of ``sampling``, whose numbers are those of the rows, keep of [..., n] rows.
 
     ``top_k`` bounds the lists. Where nothing does, longer ones are asked for until they decide: one more round each,
-    and the host waits to know.
+    and the host waits to know. Shares of a whole row need its mass: the tiles travel with the first lists.
     """
     vocab, size = shard.vocab, rows.shape[-1]
     sampling = sampling._replace(top_k=_within(sampling.top_k, vocab))
-    _check_row_wide(sampling)
+    lead, order = rows.shape[:-1], inverse_of(_divisor(sampling), rows.shape[:-1], rows.device)
+    row_wide, tiles = _row_wide(sampling, lead, request_index), None
+    if row_wide is not None:
+        shard.check_tiles("top_p of whole rows")
     listed, bounded = _list_size(sampling)
     while True:
-        tokens, logits = _gathered(shard, rows, sampling, min(listed, vocab), request_index)
-        order = torch.where(tokens < 0, vocab, tokens).argsort(dim=-1)
-        tokens, logits = tokens.gather(-1, order), logits.gather(-1, order)
+        letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index)]
+        if row_wide is not None and tiles is None:
+            letter.append(tiles_of(rows, _divisor(sampling), shard, request_index)[0])
+        every, *told = sent(letter, shard)
+        tiles = told[0].permute(1, 2, 0, 3).flatten(-2) if told else tiles
+        tokens, logits = lists_of(every)
         tokens = torch.nn.functional.pad(tokens, (0, 1), value=-1)  # so that no top_k is all of the list
         logits = torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
-        status = torch.empty(rows.shape[:-1], dtype=torch.int32, device=rows.device)
+        status = torch.empty(lead, dtype=torch.int32, device=rows.device)
         cut = ops.cutoff(logits, sampling=sampling, request_index=request_index, status=status)
+        if row_wide is not None:
+            cut = _cut_shares(cut, logits, sampling, order, row_wide, tiles)
         last = tokens.gather(-1, cut.last.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         cut = cut._replace(last=torch.where(cut.last < 0, -1, last))
-        if bounded or bool(_decided(cut, tokens, logits, sampling, request_index, shard, min(listed, vocab)).all()):
+        kept = Kept(cut, last, status & Status.PARAMETER, tokens.flatten(0, -2), logits.flatten(0, -2), order)
+        every = torch.arange(len(kept.tokens), device=rows.device)
+        stays = (kept.keeps(every, kept.tokens, kept.logits) & (kept.tokens >= 0)).view(tokens.shape)
+        if (bounded and row_wide is None) or bool(_decided(cut, tokens, stays, shard, min(listed, vocab)).all()):
             break
         listed *= 8
-    first = shard.first_token
-    mine = _keeps(cut, tokens, logits, sampling, request_index) & (tokens >= first) & (tokens < first + size)
-    here = torch.where(cut.value == -torch.inf, size, mine.sum(dim=-1))
-    return Kept(cut, here, status & Status.PARAMETER)
+    mine = stays & (tokens >= shard.first_token) & (tokens < shard.first_token + size)
+    return kept._replace(here=torch.where(kept.on, mine.sum(dim=-1), size))
 
 
 def _within(top_k, vocab):
@@ -72,21 +130,38 @@ def _within(top_k, vocab):
     return top_k if 0 < top_k < vocab else 0
 
 
-def _check_row_wide(sampling):
-    """``top_p`` of a whole row needs the row's mass, which no list has."""
+def _row_wide(sampling, lead, request_index):
+    """bool [...]: the rows of which ``top_p`` is a share of all. None where there are none."""
     if not may_be_on(sampling, "top_p"):
-        return
-    alone = torch.as_tensor(sampling.top_p) < 1
+        return None
+    p, temperature = (torch.as_tensor(x).cpu().expand(lead) for x in (sampling.top_p, sampling.temperature))
+    found = (p >= 0) & (p < 1) & (temperature >= SMALLEST)
     for name in sampling.top_p_after:
-        cut = torch.as_tensor(getattr(sampling, name)) > OFF[name]
-        if cut.device != alone.device:
-            alone, cut = alone.cpu(), cut.cpu()
-        alone = alone & ~cut
-    if bool(alone.any()):
-        raise ValueError(
-            "sampling.top_p: expected top_k or min_p before it on slices (top_p_after), since lists of tokens do not "
-            f"tell the mass of a whole row; got top_p={inputs.shown(sampling.top_p)} without"
-        )
+        found &= ~(torch.as_tensor(getattr(sampling, name)).cpu().expand(lead) >= ON[name])
+    if request_index is not None:
+        found &= (request_index.cpu() >= 0).view(-1, *[1] * (len(lead) - 1))
+    return found if bool(found.any()) else None
+
+
+def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
+    """``cut`` with that of the rows ``row_wide``, of which all tiles are known: on the host, row by row."""
+    rules = TOGETHER * (sampling.ties == "all") | sum(AFTER[name] for name in sampling.top_p_after)
+    numbers = [torch.as_tensor(x).cpu().expand(row_wide.shape).flatten() for x in sampling[1:4]]
+    values = scaled(logits, order.unsqueeze(-1)).flatten(0, -2).cpu().numpy()
+    tops, low, high = tiles.cpu().unbind(1)
+    tops, units = tops.contiguous().view(torch.float32).numpy(), (high.long() << 32) | (low.long() & 0xFFFFFFFF)
+    parts = [part.flatten().cpu().clone() for part in cut]
+    for row in row_wide.flatten().nonzero().flatten().tolist():
+        each = [(top, unit) for top, unit in zip(tops[row], units[row].tolist(), strict=True) if top > -np.inf]
+        k, p, least = (x[row].numpy() for x in numbers)
+
+        def row_mass(_, largest, each=each):
+            return mass.mass_of_tiles(each, largest)
+
+        found = filters.cut(values[row], int(k), p, least, rules, row_mass)
+        for part, number in zip(parts, found[1:], strict=True):
+            part[row] = float(number) if part.is_floating_point() else int(number)
+    return Cut(*(part.view(like.shape).to(like.device) for part, like in zip(parts, cut, strict=True)))
 
 
 def _list_size(sampling):
@@ -101,22 +176,26 @@ def _list_size(sampling):
     return max(most + 1, LISTED), False
 
 
-def _gathered(shard, rows, sampling, listed, request_index):
-    """(tokens, logits) [..., ranks * listed] of all ranks' largest; -1 and -inf where a slice has not so many."""
+def own_list(shard, rows, divisor, listed, request_index):
+    """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
     size = rows.shape[-1]
     nobody = torch.full(rows.shape[:-1], -1, device=rows.device)
-    tokens = ops.logprobs(
-        rows, nobody, temperature=_divisor(sampling), top=min(listed, size), request_index=request_index
-    ).top_tokens
-    logits = rows.gather(-1, tokens.clamp(min=0)).float()
-    logits = torch.where(tokens < 0, -torch.inf, logits)
+    found = ops.logprobs(rows, nobody, temperature=divisor, top=min(listed, size), request_index=request_index)
+    tokens = found.top_tokens
+    logits = torch.where(tokens < 0, -torch.inf, rows.gather(-1, tokens.clamp(min=0)).float())
     tokens = torch.where(tokens < 0, -1, tokens + shard.first_token).int()
     room = (0, listed - tokens.shape[-1])
     tokens = torch.nn.functional.pad(tokens, room, value=-1)
     logits = torch.nn.functional.pad(logits, room, value=-torch.inf)
-    every = shard.gather(torch.stack([tokens, logits.view(torch.int32)], dim=-2))
+    return torch.stack([tokens, logits.view(torch.int32)], dim=-2)
+
+
+def lists_of(every):
+    """(tokens, logits) [..., ranks * listed] of all ranks' lists, by rising token; those without stand last."""
     every = every.movedim(0, -2).flatten(-2)
-    return every[..., 0, :].long(), every[..., 1, :].contiguous().view(torch.float32)
+    tokens, logits = every[..., 0, :].long(), every[..., 1, :].contiguous().view(torch.float32)
+    order = torch.where(tokens < 0, NO_TOKEN, tokens).argsort(dim=-1)
+    return tokens.gather(-1, order), logits.gather(-1, order)
 
 
 def _divisor(sampling):
@@ -125,29 +204,26 @@ def _divisor(sampling):
         return 1.0
     temperature = sampling.temperature
     if not isinstance(temperature, torch.Tensor):
-        return temperature if temperature >= torch.finfo(torch.float32).tiny else 1.0
-    return torch.where(temperature >= torch.finfo(torch.float32).tiny, temperature, 1.0)
+        return temperature if temperature >= SMALLEST else 1.0
+    return torch.where(temperature >= SMALLEST, temperature, 1.0)
 
 
-def _values(logits, sampling, request_index):
-    """v of docs/filters.md."""
-    divisor = torch.as_tensor(_divisor(sampling), dtype=torch.float32, device=logits.device)
-    if divisor.ndim and request_index is not None:
-        divisor = divisor[request_index.long().clamp(0, len(divisor) - 1)] if len(divisor) > 1 else divisor
-    return (logits * (1 / divisor).unsqueeze(-1)).clamp(max=LARGEST)
+def inverse_of(temperature, lead, device):
+    """float32 of the shape ``lead``: what logits are multiplied by."""
+    temperature = torch.as_tensor(temperature, dtype=torch.float32, device=device)
+    return torch.where(temperature >= SMALLEST, 1 / temperature, 1.0).expand(lead)
 
 
-def _keeps(cut, tokens, logits, sampling, request_index):
-    v, value = _values(logits, sampling, request_index), cut.value.unsqueeze(-1)
-    return (v > value) | ((v == value) & (tokens <= cut.last.unsqueeze(-1)) & (tokens >= 0))
+def scaled(logits, inverse):
+    """x of csrc/include/specdec/law.h: NaN is -inf, +inf the largest number."""
+    return (logits.float() * inverse).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
 
 
-def _decided(cut, tokens, logits, sampling, request_index, shard, listed):
+def _decided(cut, tokens, stays, shard, listed):
     """Whether no token outside of the lists can be kept: each rank's list ends with one that is not, or has all."""
-    kept = _keeps(cut, tokens, logits, sampling, request_index)
     found = []
     ends = [*shard.slices[1:], shard.vocab]
     for first, end in zip(shard.slices, ends, strict=True):
         mine = (tokens >= first) & (tokens < end)
-        found.append((mine.sum(-1) < min(listed, end - first)) | (mine & ~kept).any(-1) | (listed >= end - first))
+        found.append((mine.sum(-1) < min(listed, end - first)) | (mine & ~stays).any(-1) | (listed >= end - first))
     return torch.stack(found).all(dim=0) | (cut.value == -torch.inf)

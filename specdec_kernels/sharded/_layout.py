@@ -1,5 +1,7 @@
 """The rows of a batch of chains, and the vocabulary of two tokens on which their verdicts are walked."""
 
+import functools
+
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
@@ -33,11 +35,7 @@ class Chains:
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        self.request = torch.arange(self.batch, device=device).unsqueeze(-1).expand(self.batch, width + 1)
-        self.step = torch.arange(width + 1, device=device)
-        self.first = torch.arange(self.batch, device=device) * (width + 1)
-        self.slots = torch.full((self.batch,), width, device=device)
-        self.sound = torch.ones(self.batch, dtype=torch.bool, device=device)
+        self.request, self.step, self.first, self.slots, self.sound = padded(self.batch, width, device)
 
     def _owner(self, ends, places):
         """The request of each place, if those before ``ends[b]`` are of requests up to b."""
@@ -46,13 +44,6 @@ class Chains:
     def at_drafts(self, of_rows):
         """What rows have, for the row of each draft."""
         return of_rows[:, :-1] if self.cu_drafts is None else of_rows[self.draft_rows]
-
-    @property
-    def draft_places(self):
-        """The row of each draft among all rows."""
-        if self.cu_drafts is not None:
-            return self.draft_rows
-        return (self.first.unsqueeze(-1) + self.step[:-1]).flatten()
 
     def slot_numbers(self, requests, x):
         """``draft_prob`` of the entries for the requests, as verify_chain takes it."""
@@ -71,14 +62,19 @@ class Chains:
         return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
 
     def draft_at(self, of_drafts, slot, otherwise):
-        """What drafts have, for one slot of each request; ``otherwise`` where there is no such slot."""
-        there = self.sound & (slot >= 0) & (slot < self.slots)
+        """What drafts have, for one slot, at least 0, of each request; ``otherwise`` where there is no such slot."""
+        there = slot < self.slots
         if not of_drafts.numel():
             return torch.full_like(slot, otherwise, dtype=of_drafts.dtype)
         flat = of_drafts.flatten()
-        # one more row than drafts in each request before
-        at = self.first - torch.arange(self.batch, device=slot.device) + slot
-        return torch.where(there, flat[at.clamp(0, len(flat) - 1)], otherwise)
+        if self.cu_drafts is not None:
+            there = there & self.sound
+        return torch.where(there, flat[(self.first_draft + slot).clamp(0, len(flat) - 1)], otherwise)
+
+    @functools.cached_property
+    def first_draft(self):
+        """Of each request: one more row than drafts in each request before."""
+        return self.first - torch.arange(self.batch, device=self.first.device)
 
     def at_rows(self, of_drafts, last):
         """What drafts have, for the row of each; ``last`` for the rows after them."""
@@ -97,10 +93,18 @@ class Chains:
         return of_rows[at.clamp(0, max(len(of_rows) - 1, 0))]
 
 
-def short(draft_tokens, vocab):
-    """Drafts in a vocabulary of two tokens, in which each is 0; out of its range if they were."""
+def padded(batch, width, device):
+    """request, step, first, slots and sound of Chains, where they are padded."""
+    own = torch.arange(batch, device=device)
+    step, slots = torch.arange(width + 1, device=device), torch.full((batch,), width, device=device)
+    request = own.unsqueeze(-1).expand(batch, width + 1)
+    return request, step, own * (width + 1), slots, torch.ones(batch, dtype=torch.bool, device=device)
+
+
+def short(draft_tokens, vocab, outside=2):
+    """Drafts in a vocabulary of ``outside`` tokens, in which each is 0; out of its range if they were."""
     inside = (draft_tokens >= 0) & (draft_tokens < vocab)
-    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, 2))
+    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, outside))
 
 
 def two(first):

@@ -11,11 +11,10 @@ from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Sampling
-from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
 from specdec_kernels.status import Status
 
-NO_TOKEN = 0x7FFFFFFF
 NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as ``packed`` orders them
 
 
@@ -123,7 +122,8 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
     keys, status = packed[..., :-1], packed[..., -1]
     best = keys.amax(dim=0) if k in (None, 1) else keys.movedim(0, -2).flatten(-2).topk(k).values
     tokens, nobody = NO_TOKEN - (best & 0xFFFFFFFF), nobody_in(packed)
-    tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
+    if k not in (None, 1):
+        tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
     met = functools.reduce(torch.bitwise_or, status)
     met = torch.where(nobody, met | Status.NON_FINITE, met).int()
     return (torch.where(nobody, 0, tokens[..., 0]) if k is None else tokens), met
@@ -156,7 +156,7 @@ def of_rows(how, lead):
     if index is None:
         return dict(how)
     laws.check_index(index, lead[0], index.device)
-    numbers = laws.numbers_in(how["sampling"], how["seed"], how["position"], how["nonce"])
+    numbers = laws.numbers_in(*(x for name, x in how.items() if name not in ("request_index", "space")))
     entries = laws.entries(None, len(lead), *numbers)
     entry = index.long().clamp(0, entries - 1)
 

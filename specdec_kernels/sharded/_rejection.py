@@ -1,7 +1,8 @@
-"""Chains verified by rejection.
+"""Chains verified by rejection, or as blocks.
 
 First round: every rank weighs the tiles of its columns, and the owner of a draft's token tells its logits. From these
-all ranks have the same p and q of every draft, and walk. Second round: the race over what is left of the last row.
+all ranks have the same p and q of every draft. A block also needs sums over the pairs of rows: one round more. Then all
+ranks walk. Last round: the race over what is left of the last row.
 """
 
 from typing import NamedTuple
@@ -10,174 +11,128 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._filters import SMALLEST
+from specdec_kernels.sharded._last import Last, last_tokens
+from specdec_kernels.sharded._laws import Laws, Side, argmax_of, laws_of, left_in_slices
 from specdec_kernels.sharded._layout import short, two
 from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
-from specdec_kernels.sharded._races import RowPartial, nobody_in, race_finish, race_partial
+from specdec_kernels.sharded._races import race_finish
 from specdec_kernels.sharded._requests import any_bits
+from specdec_kernels.sharded._weights import child_weight, residual_weight, taken_after, units_of
 from specdec_kernels.status import Status
-
-SMALLEST = torch.finfo(torch.float32).tiny  # a smaller temperature is 0
-NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
-
-
-def tiles_of(rows, temperature, shard, request_index=None):
-    """[int32 [rows, 3, tiles], status [rows]] of a slice, with as many tiles on every rank."""
-    found, status = ops.mass_tiles(rows, temperature=temperature, request_index=request_index)
-    found = found.flatten(0, -3)
-    tiles = found.new_zeros(*found.shape[:-1], shard.most_tiles)
-    tiles[:, 0] = NO_MAXIMUM
-    tiles[..., : found.shape[-1]] = found
-    return [tiles, status.flatten()]
-
-
-def logits_of(rows, place, tokens, shard):
-    """The bits of one logit of each row of ``place``: 0 where the slice has not its token."""
-    rows = inputs.rows3("rows", rows)
-    column = tokens.long() - shard.first_token
-    mine = (column >= 0) & (column < rows.shape[-1])
-    outer, inner = place // rows.shape[1], place % rows.shape[1]
-    logit = rows[outer, inner, torch.where(mine, column, 0)].float().view(torch.int32)
-    return torch.where(mine, logit, 0)
-
-
-def sent(parts, shard):
-    """What all ranks have, each part as [ranks, ...]: one collective."""
-    words = [part.contiguous().view(torch.int32).flatten() for part in parts]
-    every = shard.gather(torch.cat(words)).split([len(x) for x in words], dim=-1)
-    return [
-        x.contiguous().view(part.dtype).view(-1, *part.shape) for x, part in zip(every, parts, strict=True)
-    ]  # fmt: skip
-
-
-def together(tiles, status, logits):
-    """The tiles of whole rows, their status, and the logits of their owners."""
-    return tiles.permute(1, 2, 0, 3).flatten(-2), any_of(status), any_of(logits).view(torch.float32)
-
-
-def any_of(bits):
-    """The bits of all ranks."""
-    found = bits[0]
-    for other in bits[1:]:
-        found = found | other
-    return found
 
 
 class Found(NamedTuple):
-    """What all ranks know after the first round, of target rows [rows] and of drafts."""
+    """What all ranks know after the first round."""
 
-    p_lse: torch.Tensor  # float32 [n, 2], of all target rows
+    target: Laws  # of all target rows
     p: torch.Tensor  # float32 [rows]: of the draft that a row decides
     met: torch.Tensor  # int32 [rows]: status
     winners: torch.Tensor | None  # int64 [rows]: the argmax, of requests with temperature 0
-    q_lse: torch.Tensor | None = None  # float32 [drafts, 2], of the drafts' rows
-    q: torch.Tensor | None = None  # float32 [drafts]
+    draft: Laws | None = None  # of all draft rows
+    q: torch.Tensor | None = None  # float32, like the draft tokens
     q_met: torch.Tensor | None = None  # int32 [rows], 0 where a row has no draft
 
 
-def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon):
-    """The verdict. The laws are temperatures: a number, or one for each entry."""
-    if not isinstance(law, torch.Tensor) and law < SMALLEST:  # the argmax decides, whatever was drafted
+def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method):
+    """The verdict. The laws are Samplings, whose numbers may be those of entries."""
+    if not isinstance(law.temperature, torch.Tensor) and law.temperature < SMALLEST:  # the argmax decides
         return race_chains(chains, requests, shard, draft_tokens, target, {"temperature": 0.0}, 1.0, 0.0)
-    greedy = requests.greedy(law)
+    greedy = requests.greedy(law.temperature)
     found = _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy)
+    if method == "block":
+        block = Block(chains, requests, shard, draft_tokens, found, greedy)
+        walked = block.walked(requests, shard, draft_tokens, greedy)
+        slot = walked.num_accepted.long().clamp(min=0)
+        left = chains.draft_at(draft_tokens, slot, -1) != -1
+        return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left,
+                        block.taken_at(slot), block.visited)  # fmt: skip
+    q = _spared(found, chains, draft_tokens, epsilon)
     walked = ops.verify_chain(
-        short(draft_tokens, shard.vocab), two(found.p), None if draft is None else two(found.q), method="rejection",
+        short(draft_tokens, shard.vocab), two(found.p), None if q is None else two(q), method="rejection",
         space="probs", temperature=greedy.temperature(), draft_prob=chains.slot_numbers(requests, draft_prob),
         epsilon=requests.of_requests(epsilon), request_index=requests.index, cu_drafts=chains.cu_drafts,
         max_drafts=chains.max_drafts, **requests.noise_of_requests(),
     )  # fmt: skip
-    last = walked.num_accepted.long()
-    live = chains.sound & requests.live()
-    races = (last >= 0) & live & ~greedy.requests
-    token, status, left = _last_token(
-        chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, found, last, races
-    )
+    slot = walked.num_accepted.long().clamp(min=0)
+    left, taken = chains.draft_at(draft_tokens, slot, -1) != -1, 1.0
+    if isinstance(draft_prob, torch.Tensor) or draft_prob < 1:
+        taken = chains.share_at(requests, draft_prob, slot)
+        left = chains.draft_at(torch.ones_like(draft_tokens), slot, 0).bool() & (left | (taken < 1))
+    return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken)
+
+
+def _spared(found, chains, draft_tokens, epsilon):
+    """q of the walk. Over-acceptance spares no token that the target's filters drop, so it has none there."""
+    kept, plain = found.target.kept, isinstance(epsilon, (int, float)) and epsilon == 0
+    if kept is None or plain:
+        return found.q
+    q = torch.ones(draft_tokens.shape, device=found.p.device) if found.q is None else found.q
+    return torch.where(chains.at_drafts(found.target.keeps().view(chains.request.shape)), q, 0.0)
+
+
+def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):
+    """The verdict of a walk: with its last tokens, from what is left or, where nothing was tried, from the row.
+
+    ``visited`` [B, slots] are the slots whose rows were read, where these are not those up to the last token's.
+    """
+    last, live = walked.num_accepted.long(), requests.live() & chains.sound
+    races = live & (last >= 0) & ~greedy.requests
+    left = left & races
+    slot = last.clamp(min=0)
+    numbers = requests.noise_of_requests()
+    numbers["position"] = slot + numbers["position"]
+    own, tried, q_place = chains.first + slot, None, None
+    if found.draft is None:
+        tried = chains.draft_at(draft_tokens, slot, -1).unsqueeze(-1)
+    else:
+        q_place = chains.draft_at(found.draft.side.every_place().view(draft_tokens.shape), slot, 0)
+    token, status = last_tokens(shard, found.target, found.draft, Last(
+        races, left, own, q_place, taken, tried,
+        requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers,
+    ))  # fmt: skip
     if greedy.any_may_be:
-        token = torch.where(greedy.requests, _at(found.winners.flatten(), chains.first + last.clamp(min=0)), token)
+        token = torch.where(greedy.requests, _at(found.winners.flatten(), own), token)
     token = torch.where(live, token, 0)
 
     width = walked.tokens.shape[-1]
     step, last = torch.arange(width, device=token.device), last.unsqueeze(-1)
+    before, at_last = step < last, step == last
     accepted = chains.by_request(chains.at_rows(draft_tokens, -1), width).long()
-    emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
-    looked = (step <= last) & live.unsqueeze(-1)
-    bits = walked.status & OF_WALKS | any_bits(chains.by_request(found.met, width), looked)
-    bits = bits | torch.where(races, status, 0)
-    if draft is not None:
-        looked = looked & ((step < last) | left.unsqueeze(-1)) & ~greedy.requests.unsqueeze(-1)
-        bits = bits | any_bits(chains.by_request(found.q_met, width), looked)
-    return Verdict(emitted, walked.num_accepted, bits)
+    emitted = torch.where(before, accepted, torch.where(at_last, token.unsqueeze(-1), -1))
+    if visited is not None:
+        visited = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
+        before = torch.where(greedy.requests.unsqueeze(-1), before, visited)
+    live = live.unsqueeze(-1)
+    bits = walked.status & OF_WALKS | torch.where(races, status, 0)
+    bits = bits | any_bits(chains.by_request(found.met, width), (before | at_last) & live)
+    if found.draft is not None:
+        read = live & (before | at_last & left.unsqueeze(-1))
+        if greedy.any_may_be:
+            read = read & ~greedy.requests.unsqueeze(-1)
+        bits = bits | any_bits(chains.by_request(found.q_met, width), read)
+    return Verdict(emitted, walked.num_accepted, bits.int())
 
 
 def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy):
     """One pass over the slice, one gather: normalisers, and p and q of every draft."""
-    tokens, at = draft_tokens.flatten(), requests.of_rows(law)
-    letter = tiles_of(target, at, shard, requests.row_index())
-    letter.append(logits_of(target, chains.draft_places, tokens, shard))
+    tokens, index = draft_tokens.flatten(), requests.row_index()
+    sides = [Side(target, requests.of_rows(law), index, None, chains.at_rows(draft_tokens, -1).flatten())]
     if draft is not None:
-        places, q_at = requests.draft_places(chains, draft), requests.of_draft_rows(chains, draft, draft_law)
-        letter += [*tiles_of(draft, q_at, shard), logits_of(draft, places, tokens, shard)]
+        q_law = requests.of_draft_rows(chains, draft, draft_law)
+        sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), tokens))
+    also = [argmax_of(target, shard, greedy.row_index()).packed()] if greedy.any_may_be else []
+    laws, also = laws_of(shard, sides, *also)
+    p = laws[0].probs.view(chains.request.shape)
+    met, winners = laws[0].met.view(chains.request.shape), None
     if greedy.any_may_be:
-        letter.append(_argmax(target, shard, greedy.row_index()).packed().flatten(0, -2))
-    every = sent(letter, shard)
-
-    tiles, met, logits = together(*every[:3])
-    logits = chains.at_rows(logits.view(draft_tokens.shape), 0.0)
-    at = at.expand(chains.request.shape).flatten() if isinstance(at, torch.Tensor) else at
-    p_lse, p = ops.tile_laws(tiles, logits.view(-1, 1), temperature=at)
-    met = met | (p_lse[:, 1].isposinf() & ~greedy.of_rows().flatten()).int() * Status.NON_FINITE
-    p, met, winners = p.view(chains.request.shape), met.view(chains.request.shape), None
-    if greedy.any_may_be:
-        winners, argmax_met = (x.view(chains.request.shape) for x in race_finish(every[-1]))
-        met = met | torch.where(greedy.of_rows(), argmax_met, 0)
+        winners, argmax_met = (x.view(chains.request.shape) for x in race_finish(also[0]))
+        met = torch.where(greedy.of_rows(), met & ~Status.NON_FINITE | argmax_met, met)
         p = torch.where(greedy.of_rows(), (winners == chains.at_rows(draft_tokens, -1)).float(), p)
     if draft is None:
-        return Found(p_lse, p, met, winners)
-    tiles, q_met, logits = together(*every[3:6])
-    q_at = q_at.expand(draft.shape[:-1]).flatten()[places] if isinstance(q_at, torch.Tensor) else q_at
-    q_lse, q = ops.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=q_at)
-    q_met = q_met[places] | q_lse[:, 1].isposinf().int() * Status.NON_FINITE
-    q_met = chains.at_rows(q_met.view(draft_tokens.shape), 0)
-    return Found(p_lse, p, met, winners, q_lse, q.view(draft_tokens.shape), q_met)
-
-
-def _last_token(
-    chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, found, last, races
-):  # fmt: skip
-    """(token, status, whether it is from a residual) of each request that ``races``: from row ``last`` of it."""
-    slot = last.clamp(min=0)
-    own, tried = chains.first + slot, chains.draft_at(draft_tokens, slot, -1)
-    if draft is None:
-        left = races & (tried != -1)
-        excluded = torch.where(left & (tried >= 0) & (tried < shard.vocab), tried, -1).int()
-        q_known, how = found.p_lse.new_zeros(len(own), 2), {"excluded": excluded}
-    else:
-        places, taken = requests.draft_places(chains, draft), chains.share_at(requests, draft_prob, slot)
-        draft_of = torch.arange(len(places), device=places.device).view(draft_tokens.shape)
-        draft_of = chains.draft_at(draft_of, slot, -1)
-        left = races & (draft_of >= 0) & ((tried != -1) | (taken < 1))
-        q_known, q_row = _at(found.q_lse, draft_of), torch.where(left, _at(places, draft_of), -1).int()
-        how = {"draft_row": q_row, "taken": taken, "draft_sampling": Sampling(requests.of_requests(draft_law))}
-    numbers = requests.noise_of_requests()
-    numbers["position"] = slot + numbers["position"]
-    numbers["known"] = torch.cat([_at(found.p_lse, own), q_known], dim=-1)
-
-    def draw(among, draft=None, **how):
-        token, scores, status = ops.residual_race(
-            target, draft, torch.where(among, own, -1).int(), first_token=shard.first_token,
-            temperature=requests.of_requests(law), **how, **numbers,
-        )  # fmt: skip
-        return shard.gather(RowPartial(token.unsqueeze(-1), scores.unsqueeze(-1), status).packed())
-
-    drawn = draw(races, draft, **how)
-    (token, status), empty = race_finish(drawn), nobody_in(drawn) & left
-    if bool(empty.any()):  # p and q equal to rounding; rare, and the same on all ranks
-        again, more = race_finish(draw(empty))
-        token = torch.where(empty, again, token)
-        status = torch.where(empty, status & ~Status.NON_FINITE | more | Status.EMPTY_RESIDUAL, status)
-    return token, status, left
+        return Found(laws[0], p, met, winners)
+    q_met = chains.at_rows(sides[1].at(laws[1].met).view(draft_tokens.shape), 0)
+    return Found(laws[0], p, met, winners, laws[1], laws[1].probs.view(draft_tokens.shape), q_met)
 
 
 def _at(values, place):
@@ -185,9 +140,64 @@ def _at(values, place):
     return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
 
 
-def _argmax(target, shard, index):
-    """The argmax of the slice of those rows that have temperature 0."""
-    seed = torch.zeros(target.shape[:-1], dtype=torch.int64, device=target.device)
-    return race_partial(
-        target, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, request_index=index
-    )
+class Block:
+    """The weights of a chain's drafts, and the sums that its walk asks for, on rows of five tokens.
+
+    0 is the draft, 1 stands for all others at temperature 0, and the last three weigh together, in whole numbers, what
+    all others weigh in (p - T q)^+.
+    """
+
+    def __init__(self, chains, requests, shard, draft_tokens, found, greedy):
+        self.chains, self.certain = chains, found.draft is None
+        slots = int(chains.slots.max()) if len(chains.slots) else 0
+        step = torch.arange(slots, device=found.p.device)
+        own = chains.first.unsqueeze(-1) + step
+
+        def by_slot(of_rows):
+            return of_rows.flatten()[own.clamp(max=max(of_rows.numel() - 1, 0))]
+
+        drafts = by_slot(chains.at_rows(draft_tokens, -1))
+        alive = chains.sound & requests.live() & ~greedy.requests
+        drafted = ((drafts != -1) & (step < chains.slots.unsqueeze(-1)) & alive.unsqueeze(-1)).cumprod(-1).bool()
+        inside = drafted & (drafts >= 0) & (drafts < shard.vocab)
+        p = torch.where(inside, by_slot(found.p), 0.0)
+        q = torch.ones_like(p) if self.certain else torch.where(inside, by_slot(chains.at_rows(found.q, 0.0)), 0.0)
+        weights = [torch.ones_like(p[:, 0])] if slots else []
+        for j in range(slots - 1):
+            weights.append(child_weight(weights[-1], p[:, j], q[:, j]) * inside[:, j])
+        weight = torch.stack(weights, dim=1) if slots else p
+        self.visited = drafted & (weight >= SMALLEST)
+        self.taken = torch.where(self.visited, taken_after(0.0, 1.0, weight), 1.0)
+
+        self.p = torch.zeros(*found.p.shape, 5, device=p.device)
+        self.p[..., 0] = found.p
+        self.p[..., 1] = (found.p == 0) & greedy.of_rows()
+        self.q = None if self.certain else torch.zeros(*found.q.shape, 5, device=p.device)
+        if self.certain:
+            return
+        self.q[..., 0] = found.q
+        some = (self.visited & (weight < 1)).nonzero()
+        request, j = some.unbind(-1)
+        taken, places = self.taken[request, j], own[request, j]
+        draft_of = torch.arange(draft_tokens.numel(), device=p.device).view(draft_tokens.shape)
+        q_places = found.draft.side.every_place()[by_slot(chains.at_rows(draft_of, 0))[request, j]]
+        left = left_in_slices(shard, found.target, found.draft, places, q_places, taken)[:, 0]
+        others = left - units_of(residual_weight(p[request, j], taken * q[request, j]))
+        high = others >> 20
+        parts = [(high >> 1).float() * 2.0**-22, (high - (high >> 1)).float() * 2.0**-22]
+        parts.append((others & 0xFFFFF).float() * 2.0**-42)
+        self.p.view(-1, 5)[places, 2:] = torch.stack(parts, dim=-1)
+        self.p.view(-1, 5)[places, 0] = p[request, j]
+
+    def walked(self, requests, shard, draft_tokens, greedy):
+        chains = self.chains
+        return ops.verify_chain(
+            short(draft_tokens, shard.vocab, outside=5), self.p, self.q, method="block", space="probs",
+            temperature=greedy.temperature(), request_index=requests.index, cu_drafts=chains.cu_drafts,
+            max_drafts=chains.max_drafts, **requests.noise_of_requests(),
+        )  # fmt: skip
+
+    def taken_at(self, slot):
+        """The multiple of q that is taken from p after a slot's draft was refused."""
+        taken = torch.nn.functional.pad(self.taken, (0, 1), value=1.0)
+        return taken.gather(1, slot.clamp(max=taken.shape[1] - 1).unsqueeze(-1)).squeeze(-1)

@@ -93,19 +93,22 @@ class Requests:
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
     def draft_places(self, chains, draft):
-        """The row of each draft among all draft rows."""
+        """The row of each draft among all draft rows; None if these are the drafts in order."""
+        if self.entry is None:
+            return None
         if chains.cu_drafts is not None:
             return torch.arange(len(draft), device=draft.device)
         slots = draft.shape[1]
-        if self.entry is None:
-            return torch.arange(self.batch * slots, device=draft.device)
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 
     def of_draft_rows(self, chains, draft, x):
-        """A number of entries for each draft row."""
+        """A number of entries, or a Sampling of these, for each draft row."""
+        if isinstance(x, Sampling):
+            rows = {name: self.of_draft_rows(chains, draft, getattr(x, name)) for name in Sampling._fields[:4]}
+            return x._replace(**rows)
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
-        return chains.at_drafts(self.of_rows(x)) if chains.cu_drafts is not None else x.unsqueeze(-1)
+        return chains.at_drafts(self.of_rows(x)) if self.request.ndim == 1 else x.unsqueeze(-1)
 
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))

@@ -12,7 +12,10 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._filters import SMALLEST
+from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
 from specdec_kernels.sharded._races import race
+from specdec_kernels.sharded._rejection_trees import verify
 from specdec_kernels.sharded._requests import Requests, any_bits
 from specdec_kernels.sharded._shard import VocabShard
 from specdec_kernels.status import Status
@@ -68,10 +71,8 @@ def verify_tree(
         [B, N, n]: this rank's columns.
     shard : VocabShard
         Which columns these are.
-    method : {"race"}
-        Rejection on trees is not sharded yet.
-    draft_tokens, parents, ...
-        As for ``specdec_kernels.verify_tree``.
+    draft_tokens, draft, parents, ...
+        As for ``specdec_kernels.verify_tree``; ``draft`` has this rank's columns, too.
 
     Returns
     -------
@@ -83,21 +84,40 @@ def verify_tree(
         Naming the argument, what was expected and what came.
     """
     refuse("verify_tree", edits=edits, draft_map=draft_map)
-    inputs.check_choice("method", method, ("race",))
-    if draft is not None:
+    inputs.check_choice("method", method, ("rejection", "race", "traversal"))
+    if draft is not None and method == "race":
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
+    if method != "race":
+        shard.check_tiles(f"method={method!r}")
+        p_law = law_of("sampling", space, temperature, sampling)
+        q_law = draft_law_of(draft_space or space, draft_sampling, p_law)
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
     if target.shape[:2] != draft_tokens.shape:
         raise ValueError(
             f"target: expected shape [{', '.join(map(str, draft_tokens.shape))}, n]; got {inputs.shown(target)}"
         )
+    if draft is not None:
+        check_draft(draft, target, (draft_tokens.shape[1],))
+    if max_depth is None and out is not None:
+        max_depth = out[0].shape[1] - 1
     shard.check("verify_tree", target)
     batch, nodes = draft_tokens.shape
     depth = ops.tree_positions(parents, prefix_len=0)
     request = torch.arange(batch, device=target.device).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)
-    requests = Requests(batch, request, depth, request_index, noise, (temperature, sampling))
+    requests = Requests(
+        batch, request, depth, request_index, noise, (temperature, sampling, draft, draft_sampling)
+    )  # fmt: skip
+    if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
+        method, temperature, sampling = "race", 0.0, None  # the argmax decides
+    if method != "race":
+        verdict = verify(
+            requests, shard, draft_tokens, target, draft, p_law, q_law, parents, method, replacement, max_depth
+        )
+        if (bits := parameters(requests, p_law, draft_sampling)) is not None:
+            verdict = verdict._replace(status=verdict.status | bits)
+        return written("verify_tree", verdict, out, check)
 
     law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
     winners, met = race(shard, target, **law, **requests.noise_of_rows())

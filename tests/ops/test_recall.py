@@ -28,7 +28,6 @@ from tests.support.calls import cache, chain, every_call, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
 
 NATIVE = ("cpu", "cuda-host")
-ALWAYS_CHECKED = {"residual_race"}  # a collective comes before each call of it, and takes longer than its checks
 
 
 @pytest.fixture(params=NATIVE, autouse=True)
@@ -128,7 +127,7 @@ def test_the_same_call_again(running, function, arguments, checked):
     assert_as_checked(function, arguments)
     checked.clear()
     outcome(function, arguments)
-    known = function.__name__ not in ALWAYS_CHECKED and (running == "cpu" or tensors(arguments))
+    known = running == "cpu" or tensors(arguments)
     assert checked == ([] if known else [function.__name__])
 
 
@@ -183,7 +182,7 @@ class TestTensors:
         [
             name
             for name, (function, call) in every_call().items()
-            if not {list, tuple} & {type(x) for x in call.values()} and function.__name__ not in ALWAYS_CHECKED
+            if not {list, tuple} & {type(x) for x in call.values()}
         ],
     )
     def test_at_other_addresses(self, running, name, checked):

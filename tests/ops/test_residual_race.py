@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specdec_kernels import race_sample, residual
+from specdec_kernels import Sampling, race_sample, residual
+from specdec_kernels.backends import BackendError
 from specdec_kernels.ops import mass_tiles, residual_race, tile_laws
 from tests.support.cases import seeds
 
@@ -78,6 +79,20 @@ def test_the_argmax_at_temperature_0(backend):
     )
     assert (token.item(), score.item()) == (1025, 7.0)
     assert race_sample(target, seed=1, position=0, temperature=0.0).item() == 1
+
+
+@pytest.mark.interpreted
+def test_filters_are_honoured_or_refused(backend):
+    target = torch.tensor([[1.0, 7.0, 6.0, 7.0]])
+    how = dict(first_token=0, known=torch.zeros(1, 4), seed=1, position=0)
+    row = torch.zeros(1, dtype=torch.int32)
+    if backend in ("cpu", "reference"):
+        first = residual_race(target, None, row, sampling=Sampling(5.0, top_k=1), **how)[0]
+        assert first.item() == 1
+        return
+    for sampling in ({"sampling": Sampling(top_k=1)}, {"draft_sampling": Sampling(min_p=0.5)}):
+        with pytest.raises(BackendError, match=r"cannot do this residual_race: it has no (top_k|min_p) in this op"):
+            residual_race(target, target, row, draft_row=row, **sampling, **how)
 
 
 def test_bad_arguments():

@@ -21,6 +21,9 @@ SAMPLINGS = {
     "min_p and top_p": Sampling(0.9, min_p=0.02, top_p=0.7),
     "ties stay together": Sampling.huggingface(top_k=5),
     "before the temperature": Sampling.llamacpp(0.6, top_k=20, top_p=0.9, min_p=0.01),
+    "top_p of the row": Sampling(0.9, top_p=0.8),
+    "the same beside top_k": Sampling.flashinfer_joint(top_k=50, top_p=0.5),
+    "the same, ties together": Sampling(top_p=0.3, ties="all", at_temperature=False),
 }
 
 
@@ -91,7 +94,9 @@ def test_filters_on_every_backend(backend):
     assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
 
 
-@pytest.mark.parametrize("name", ["top_k", "top_k and top_p", "min_p and top_p", "before the temperature"])
+@pytest.mark.parametrize(
+    "name", ["top_k", "top_k and top_p", "min_p and top_p", "before the temperature", "top_p of the row"]
+)
 def test_cutoff(fast_backend, name):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     call = {"rows": rows, "sampling": SAMPLINGS[name]}
@@ -101,10 +106,8 @@ def test_cutoff(fast_backend, name):
 def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
     """k entries where top_k says so, and no second round; else as many rounds as it takes."""
     asked = []
-    gathered = _filters._gathered
-    monkeypatch.setattr(
-        _filters, "_gathered", lambda *args: asked.append(args[3]) or gathered(*args)
-    )  # fmt: skip
+    own_list = _filters.own_list
+    monkeypatch.setattr(_filters, "own_list", lambda *args: asked.append(args[3]) or own_list(*args))
     rows = {"rows": torch.zeros(1, 4096)}
     on_ranks(sharded.cutoff, [0, 2048], {**rows, "sampling": Sampling(top_k=50, top_p=0.9)})
     assert asked == [50, 50]
@@ -113,8 +116,21 @@ def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
     assert asked == [64, 64, 512, 512, 4096, 4096]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling.flashinfer_joint(top_k=5, top_p=0.9)])
-def test_the_mass_of_whole_rows_is_refused_by_name(sampling):
-    call = {"target": torch.zeros(1, 2048), "seed": 1, "position": 1, "sampling": sampling}
-    with pytest.raises(ValueError, match=r"sampling\.top_p: expected top_k or min_p before it on slices"):
-        on_ranks(sharded.race_sample, [0, 1024], call)
+def test_shares_of_whole_rows_by_row(fast_backend):
+    """Where cuts end: shares of whole rows beside shares of what top_k keeps, off, 0, NaN, and argmaxes."""
+    rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
+    index = torch.arange(len(rows))
+    top_p = torch.tensor([0.9, 1.0, 0.0, 0.3, torch.nan, 0.99])[index % 6]
+    sampling = rows_of(Sampling(), len(rows))._replace(top_p=top_p, min_p=torch.tensor([0.0, 1e-3, -0.1])[index % 3])
+
+    def end(op):
+        return lambda **call: op(**call)[:2]
+
+    call = {"rows": rows, "sampling": sampling}
+    assert_all_equal(on_ranks(end(sharded.cutoff), BEGINS[2], call), end(specdec_kernels.cutoff)(**call))
+
+
+def test_shares_of_whole_rows_need_whole_tiles():
+    call = {"target": torch.zeros(1, 2048), "seed": 1, "position": 1, "sampling": Sampling(top_p=0.9)}
+    with pytest.raises(ValueError, match="shard: expected slices that begin with multiples of 1,024 for top_p"):
+        on_ranks(sharded.race_sample, [0, 128], call)

@@ -24,7 +24,7 @@ def played(ranks, tmp_path, case):
     return [(rank.returncode, out.strip().split("\n")[-1]) for rank, (out, _) in zip(ranks, outputs, strict=True)]
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_verdicts_are_those_of_one_process(tmp_path, ranks):
     assert played(ranks, tmp_path, "same") == [(0, "same")] * ranks
 

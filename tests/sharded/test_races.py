@@ -220,6 +220,9 @@ def test_keys_order_as_scores_do():
     assert (keys.diff() > 0).all()
     found, _ = race_finish(torch.stack([keys[[4]], keys[[5]]]).unsqueeze(-1).expand(2, 1, 2))
     assert found.tolist() == [5]
+    tokens, scores = torch.tensor([[3], [4]]), torch.tensor([[-0.0], [0.0]])
+    found, _ = race_finish(sharded.RowPartial(tokens, scores, tokens[:, 0].int() * 0).packed().unsqueeze(1))
+    assert found.tolist() == [3]
 
 
 def test_batches_of_none():

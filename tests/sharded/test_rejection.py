@@ -93,12 +93,99 @@ def test_equal_laws_leave_no_residual(backend):
     check(call, [0, 1024])
 
 
+LAWS = {
+    "top_k": (Sampling(0.8, top_k=7), None),
+    "top_k and top_p": (Sampling(1.2, top_k=40, top_p=0.8), None),
+    "min_p": (Sampling(min_p=0.02), None),
+    "top_p of the row": (Sampling(0.6, top_p=0.7), None),
+    "before the temperature": (Sampling.llamacpp(0.6, top_k=20, top_p=0.9, min_p=0.01), Sampling(0.9)),
+    "both": (Sampling(0.8, top_k=7), Sampling(1.1, top_k=30, top_p=0.9)),
+    "the draft's": (Sampling(), Sampling.huggingface(top_k=20)),
+    "an argmax of the draft": (Sampling(), Sampling(0.0)),
+}
+
+
+@pytest.mark.parametrize("laws", LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize("certain", [False, True], ids=["drafted", "certain"])
+def test_filters(fast_backend, laws, certain):
+    call = {**chain_call_with_hits(VOCABULARY), "temperature": None, "sampling": laws[0]}
+    if certain and laws[1] is not None:
+        pytest.skip("there are no draft laws")
+    call |= {"draft": None} if certain else {"draft_sampling": laws[1]}
+    if laws[1] == Sampling(0.0):
+        call["target"][::2, :-1] = 4 * call["draft"][::2]
+        call["draft_tokens"][::2] = call["draft"][::2].argmax(dim=-1)
+    assert len(set(check(call, BEGINS[2]).num_accepted.tolist())) > 1
+    check({**ragged(call, COUNTS.repeat(2)), "epsilon": 0.05})
+    if not certain:
+        check({**call, "draft_prob": 0.7, "epsilon": torch.linspace(0, 0.3, 16)})
+
+
+def test_filters_by_their_entries(fast_backend):
+    """Temperatures 0 and bad numbers on both sides."""
+    call = chain_call_with_hits(VOCABULARY, requests=8)
+    index, temperature = torch.arange(8), torch.tensor([1.0, 0.0, 0.7])
+    sampling = Sampling(temperature[index % 3], torch.tensor([5, 0, 1, 40])[index % 4], torch.linspace(-0.1, 1, 8))
+    draft_sampling = Sampling(temperature[index % 2], torch.tensor([0, 30])[index // 4], min_p=index / 100)
+    draft_sampling.temperature[7] = torch.nan
+    call |= {"temperature": None, "sampling": sampling, "draft_sampling": draft_sampling}
+    assert Status.PARAMETER in set(check(call).status.tolist())
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    check(call)
+    check({**call, "draft": None, "draft_sampling": None})
+
+
+@pytest.mark.interpreted
+def test_filters_on_every_backend(backend):
+    call = {**chain_call_with_hits(1024 + 9, requests=3, slots=1), "temperature": None}
+    check({**call, "sampling": Sampling(0.8, top_k=9, top_p=0.8)}, [0, 1024])
+
+
+# ---- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(**how):
+    """Drafts that are accepted now and then, under laws that are near each other."""
+    call = {**chain_call_with_hits(VOCABULARY, **how), "method": "block"}
+    call["draft"][::2] = call["target"][::2, :-1] + 0.3 * call["draft"][::2]
+    return call
+
+
+@pytest.mark.parametrize("begins", BEGINS, ids=len)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_blocks(fast_backend, begins, dtype):
+    call = blocks(dtype=dtype)
+    assert len(set(check(call, begins).num_accepted.tolist())) > 2
+    check(ragged(call, COUNTS.repeat(2)), begins)
+    check({**ragged(call, COUNTS.repeat(2)), "max_drafts": 2}, begins)
+    check({**call, "draft": None}, begins)
+
+
+def test_blocks_with_filters_and_faults(fast_backend):
+    call = blocks()
+    check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30), "draft_sampling": Sampling(top_k=50)})
+    check({**call, "temperature": None, "sampling": Sampling(0.9, top_p=0.9), "draft": None})
+    call["target"][0, 0, 5000], call["target"][1, 3, 5000], call["target"][2, 0, 3] = torch.nan, torch.nan, torch.inf
+    call["draft"][4, 0, 4100], call["draft"][5, 2, 4100] = torch.nan, torch.nan
+    call["target"][6], call["draft"][8] = -torch.inf, -torch.inf
+    call["temperature"][[9, 10]] = torch.tensor([-1.0, torch.nan])
+    assert Status.NON_FINITE in set(check(call).status.tolist())
+    check({**call, "draft": None})
+    call = blocks(requests=8)
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    check(call)
+
+
+@pytest.mark.interpreted
+def test_blocks_on_every_backend(backend):
+    call = {**chain_call_with_hits(1024 + 9, requests=3, slots=2), "method": "block"}
+    check(call, [0, 1024])
+
+
 def test_what_is_refused_is_named():
     call = chain_call_with_hits(2048, requests=4)
     shard = sharded.VocabShard(2048, 0)
-    for name, value in (("space", "probs"), ("sampling", Sampling(top_k=5)), ("draft_sampling", Sampling(top_p=0.5))):
-        own = {**call, name: value} | ({"temperature": None} if name == "sampling" else {})
-        with pytest.raises(ValueError, match=f"{name}.*method='rejection' on slices"):
-            sharded.verify_chain(**own, shard=shard)
+    with pytest.raises(ValueError, match="space: expected 'logits' on slices"):
+        sharded.verify_chain(**{**call, "space": "probs"}, shard=shard)
     with pytest.raises(ValueError, match="draft: expected the target's 2048 columns"):
         sharded.verify_chain(**{**call, "draft": call["draft"][..., :2000]}, shard=shard)

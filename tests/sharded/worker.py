@@ -10,7 +10,7 @@ import torch.distributed as dist
 import specdec_kernels
 from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import VocabShard
-from tests.support.ranks import chain_call_with_hits, tree_call_with_hits
+from tests.support.ranks import ROWS, chain_call_with_hits, tree_call_with_hits
 
 VOCABULARY = 4 * 1024 + 77
 
@@ -20,16 +20,20 @@ def same(shard):
     first = shard.first_token
     bounds = shard.bounds(shard.vocab, shard.ranks)
     own = slice(first, bounds[bounds.index(first) + 1])
-    call = chain_call_with_hits(VOCABULARY)
-    race, tree = {**call, "draft": None, "method": "race"}, tree_call_with_hits(VOCABULARY, requests=8, nodes=7)
-    filtered = {**race, "temperature": None, "sampling": Sampling(0.9, top_k=20, top_p=0.9)}
-    calls = [("verify_chain", call), ("verify_chain", race), ("verify_chain", filtered)]
-    calls += [("verify_tree", {**tree, "draft": None, "method": "race"})]
+    call = chain_call_with_hits(VOCABULARY, requests=8)
+    call["target"][0, 0, -1] = torch.nan  # of the last slice
+    tree = tree_call_with_hits(VOCABULARY, requests=8, nodes=7)
+    race, filtered = {"draft": None, "method": "race"}, {"temperature": None, "sampling": Sampling(0.9, top_k=20)}
+    chains = [{}, race, race | filtered, filtered, {"method": "block"}]
+    trees = [{}, race, {"method": "traversal"}]
+    calls = [("verify_chain", call | how) for how in chains] + [("verify_tree", tree | how) for how in trees]
+    rows = {"rows": call["target"][:, 0], "tokens": call["draft_tokens"][:, 0], "top": 3}
+    calls += [("logprobs", rows), ("cutoff", {"rows": rows["rows"], "sampling": Sampling(top_p=0.8)})]
     for op, whole in calls:
-        mine = {name: x[..., own] if name in ("target", "draft") and x is not None else x for name, x in whole.items()}
+        mine = {name: x[..., own] if name in ROWS and x is not None else x for name, x in whole.items()}
         found, expected = getattr(sharded, op)(**mine, shard=shard), getattr(specdec_kernels, op)(**whole)
         if not all(map(torch.equal, found, expected)):
-            return f"{op} differs"
+            return f"{op} differs: {whole.get('method', 'rejection')}"
     none = torch.empty(0, own.stop - own.start)
     sharded.race_sample(none, shard=shard, seed=1, position=torch.empty(0, dtype=torch.int64))
     return "same"

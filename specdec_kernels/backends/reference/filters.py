@@ -21,10 +21,11 @@ class Cut(NamedTuple):
     max: float
 
 
-def cut(v, top_k, top_p, min_p, rules):
+def cut(v, top_k, top_p, min_p, rules, row_mass=mass.mass):
     """The Cut of a row: v is float32, -inf for no weight.
 
-    A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST.
+    A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST. ``row_mass(v, largest)`` is the whole
+    row's, of which v may be a part.
     """
     largest, some = v.max(), v > -np.inf
     by_k, by_share, by_least = 0 < top_k < len(v), top_p < 1, min_p >= SMALLEST
@@ -45,7 +46,7 @@ def cut(v, top_k, top_p, min_p, rules):
     if by_share:
         cuts = {"top_k": (by_k, first), "min_p": (by_least, large)}
         after = [keeps for name, (on, keeps) in cuts.items() if on and rules & AFTER[name]]
-        whole = int(weights[np.all(after, axis=0)].sum()) if after else mass.mass(v, largest)
+        whole = int(weights[np.all(after, axis=0)].sum()) if after else row_mass(v, largest)
         keep &= before < np.uint64(max(1, mass.share(top_p, whole)))
 
     kept = np.zeros_like(some)

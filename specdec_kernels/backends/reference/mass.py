@@ -60,14 +60,16 @@ def units(tile, top):
 
 def mass(v, largest):
     """The row's mass in the same unit, by tiles of 1,024 tokens: each is first summed in 2^-30 of its own largest."""
+    tiles = [v[first : first + TILE] for first in range(0, len(v), TILE)]
+    return mass_of_tiles(((tile.max(), units(tile, tile.max())) for tile in tiles if tile.max() > -np.inf), largest)
+
+
+def mass_of_tiles(tiles, largest):
+    """The same from each tile's largest value, more than -inf, and its units."""
     total = 0
-    for first in range(0, len(v), TILE):
-        tile = v[first : first + TILE]
-        top = tile.max()
-        if top == -np.inf:
-            continue
+    for top, weight in tiles:
         q, n = exponential(top, largest)
-        total += units(tile, top) * (int(q) >> 9) >> 10 + min(int(n), 63)
+        total += weight * (int(q) >> 9) >> 10 + min(int(n), 63)
     return total
 
 

@@ -1,0 +1,230 @@
+"""What rows of which each rank has a slice are as laws: normalisers, probabilities of some tokens, sums over a pair.
+
+Every rank weighs the tiles of its columns, and the owner of a token tells its logit. From these all ranks make the same
+numbers. Where filters are on, they make them from the lists that told what is kept (_filters.py).
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels import ops
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
+from specdec_kernels.sharded._races import race_partial
+from specdec_kernels.sharded._weights import residual_weight, units_of
+from specdec_kernels.sharded._wire import any_of, sent, tiles_of
+from specdec_kernels.status import Status
+
+COLUMNS = 8192  # of the pieces in which sums over pairs of rows are taken
+
+
+def law_of(name, space, temperature, sampling):
+    """The Sampling of an argument, or of a temperature in its place."""
+    if space != "logits":
+        raise ValueError(f"space: expected 'logits' on slices, whose sums are theirs; got {space!r}")
+    if sampling is None:
+        return Sampling(1.0 if temperature is None else temperature)
+    if temperature is not None:
+        raise ValueError(f"temperature: expected None beside {name}=, which has one; got {inputs.shown(temperature)}")
+    return sampling
+
+
+def draft_law_of(space, sampling, target):
+    """That of a draft. Where only its argmax has weight, it is at temperature 1 what top_k = 1 keeps."""
+    if sampling is None:
+        return Sampling(target.temperature)
+    law = law_of("draft_sampling", space, None, sampling)
+    if not isinstance(law.temperature, torch.Tensor):
+        return law if law.temperature >= SMALLEST else Sampling(1.0, top_k=1)
+    sampled = law.temperature >= SMALLEST
+    top_k = torch.as_tensor(law.top_k, device=sampled.device)
+    return law._replace(temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1))
+
+
+def check_draft(draft, target, rows):
+    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says."""
+    inputs.check_rows("draft", draft, target.ndim)
+    if draft.shape[-1] != target.shape[-1]:
+        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
+    if draft.shape[-2:-1] != rows:
+        raise ValueError(f"draft: expected rows for {rows[0]} drafts; got {inputs.shown(draft)}")
+
+
+class Side(NamedTuple):
+    """Rows of the target or of the draft, and the tokens whose probabilities are asked for.
+
+    Attributes
+    ----------
+    rows : Tensor
+        [..., n]: this rank's columns.
+    sampling : Sampling
+        Numbers are those of the rows.
+    index : Tensor or None
+        As an op on rows takes it: which rows are not read.
+    places, tokens : Tensor
+        int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order.
+    """
+
+    rows: torch.Tensor
+    sampling: Sampling
+    index: torch.Tensor | None
+    places: torch.Tensor | None
+    tokens: torch.Tensor
+
+    def at(self, of_rows):
+        """What rows have, for each probability."""
+        return of_rows if self.places is None else of_rows[self.places]
+
+    def every_place(self):
+        """int64 [P]."""
+        return torch.arange(len(self.tokens), device=self.tokens.device) if self.places is None else self.places
+
+
+class Laws(NamedTuple):
+    """What all ranks know of a Side.
+
+    Attributes
+    ----------
+    side : Side
+    known : Tensor
+        float32 [rows, 2]: of all rows, as by ``tile_laws``.
+    met : Tensor
+        int32 [rows]: status.
+    logits, probs : Tensor
+        float32 [P]: of the tokens asked for; 0 where there is no such token.
+    kept : Kept or None
+        What filters keep, where there may be some.
+    """
+
+    side: Side
+    known: torch.Tensor
+    met: torch.Tensor
+    logits: torch.Tensor
+    probs: torch.Tensor
+    kept: Kept | None
+
+    def inverse(self, places):
+        """1 / temperature of some rows."""
+        inverse = inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device)
+        return inverse.flatten()[places]
+
+    def keeps(self):
+        """bool [P]: whether filters, where there may be some, keep the tokens asked for."""
+        tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
+        return self.kept.keeps(self.side.every_place(), tokens, logits).squeeze(-1)
+
+    def piece(self, places, begin=0, end=None, first_token=0, dropped=-torch.inf):
+        """Logits of some columns of some rows, ``dropped`` where filters drop the token."""
+        raw = rows_at(self.side.rows, places, begin, end)
+        if self.kept is None:
+            return raw
+        tokens = torch.arange(begin, begin + raw.shape[-1], device=raw.device) + first_token
+        return torch.where(self.kept.keeps(places, tokens, raw), raw, dropped)
+
+    def probabilities(self, places, begin, end, first_token):
+        """float32 [len(places), columns]."""
+        return probabilities(self.piece(places, begin, end, first_token), self.inverse(places), self.known[places])
+
+
+def rows_at(rows, places, begin=0, end=None):
+    """Columns of some rows, as a copy."""
+    rows = inputs.rows3("rows", rows)
+    return rows[places // rows.shape[1], places % rows.shape[1], begin:end]
+
+
+def probabilities(raw, inverse, known):
+    """Of logits [n, k] in rows of which ``known`` [n, 2] is known."""
+    log = scaled(raw, inverse.unsqueeze(-1)) - known[:, :1] - known[:, 1:]
+    return exp(log.flatten()).view(raw.shape)
+
+
+def exp(log):
+    """As every backend has it: probabilities of a row whose log-sum-exp is 0, which is one tile of one token."""
+    tile = torch.tensor([[[0], [1 << 30], [0]]], dtype=torch.int32, device=log.device)
+    rows = log.view(len(log) // 64, 64) if len(log) % 64 == 0 else log.unsqueeze(-1)
+    return ops.tile_laws(tile.repeat(len(rows), 1, 1), rows)[1].view(log.shape)
+
+
+def laws_of(shard, sides, *also):
+    """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
+    kept, letter = [], list(also)
+    for side in sides:
+        filtered = may_filter(side.sampling)
+        kept.append(kept_of(shard, side.rows, side.sampling, side.index) if filtered else None)
+    for side in sides:
+        temperature = side.sampling.temperature
+        letter += [*tiles_of(side.rows, temperature, shard, side.index), logits_of(side, shard)]
+    every = sent(letter, shard)
+    told = every[len(also) :]
+    found = [_laws(side, kept[i], *told[3 * i : 3 * i + 3]) for i, side in enumerate(sides)]
+    return found, every[: len(also)]
+
+
+def _laws(side, kept, tiles, met, logits):
+    tiles, met = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met)
+    logits, temperature = any_of(logits).view(torch.float32), side.sampling.temperature
+    of_places = temperature
+    if isinstance(temperature, torch.Tensor):
+        temperature = temperature.expand(side.rows.shape[:-1]).flatten()
+        of_places = side.at(temperature)
+    known, probs = ops.tile_laws(side.at(tiles), logits.unsqueeze(-1), temperature=of_places)
+    if side.places is not None:
+        known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+    met = torch.where(known[:, 1] == torch.inf, met | Status.NON_FINITE, met)
+    if kept is None:
+        return Laws(side, known, met, logits, probs.squeeze(-1), None)
+    met = met | kept.status.flatten()
+    known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
+    found = Laws(side, known, met, logits, logits, kept)
+    probs = probabilities(logits.unsqueeze(-1), side.at(found.inverse(slice(None))), side.at(known)).squeeze(-1)
+    return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
+
+
+def logits_of(side, shard):
+    """The bits of the logit of each token that is asked for: 0 where the slice has it not."""
+    column, places = side.tokens.long() - shard.first_token, side.every_place()
+    here = column.clamp(0, side.rows.shape[-1] - 1)
+    if side.rows.is_contiguous():
+        logits = side.rows.view(-1, side.rows.shape[-1])[places, here]
+    else:
+        rows = inputs.rows3("rows", side.rows)
+        logits = rows[places // rows.shape[1], places % rows.shape[1], here]
+    return logits.float().view(torch.int32) * (here == column)
+
+
+def argmax_of(rows, shard, index):
+    """The argmax of the slice of each row: a RowPartial."""
+    seed = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
+    return race_partial(
+        rows, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, request_index=index
+    )
+
+
+def parameters(requests, *samplings):
+    """int32 [B]: the status of the numbers of Samplings; None if none can be bad."""
+    numbers = [x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])]
+    bad = [~(requests.of_requests(x) >= 0) for x in numbers if isinstance(x, torch.Tensor)]
+    if not bad:
+        return None
+    return torch.where(functools.reduce(torch.logical_or, bad) & requests.live(), Status.PARAMETER, 0).int()
+
+
+# ---- sums over pairs of rows ----------------------------------------------------------------------------------------
+
+
+def left_in_slices(shard, target, draft, places, draft_places, taken):
+    """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
+    size = target.side.rows.shape[-1]
+    sums = torch.zeros(len(places), 2, dtype=torch.int64, device=taken.device)
+    if len(places) == 0:
+        return sums
+    for begin in range(0, size, COLUMNS):
+        end = min(begin + COLUMNS, size)
+        p = target.probabilities(places, begin, end, shard.first_token)
+        q = draft.probabilities(draft_places, begin, end, shard.first_token)
+        sums[:, 0] += units_of(residual_weight(p, taken.unsqueeze(-1) * q)).sum(dim=-1)
+        sums[:, 1] += units_of(q).sum(dim=-1)
+    return shard.gather(sums).sum(dim=0)

@@ -1,0 +1,166 @@
+"""logprobs over a vocabulary of which each rank has a slice."""
+
+from collections.abc import Sequence
+
+import torch
+
+from specdec_kernels.ops import Logprobs
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._types import Number
+from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._filters import SMALLEST, lists_of, own_list, scaled
+from specdec_kernels.sharded._laws import Side, argmax_of, laws_of
+from specdec_kernels.sharded._races import nobody_in, of_rows, race_finish
+from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.status import Status
+
+
+def logprobs(
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    shard: VocabShard,
+    temperature: Number | None = None,
+    sampling: Sampling | None = None,
+    edits: Edits | None = None,
+    top: int = 0,
+    request_index: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor] | None = None,
+    status: torch.Tensor | None = None,
+    check: bool = False,
+) -> Logprobs:
+    """``specdec_kernels.logprobs`` on slices of rows: 12 bytes a tile, and one more round for the rank.
+
+    Parameters
+    ----------
+    rows : Tensor
+        [..., n]: this rank's columns.
+    shard : VocabShard
+        Which columns these are; slices begin with multiples of 1,024.
+    top : int
+        At most the whole vocabulary.
+    tokens, temperature, sampling, ...
+        As for ``specdec_kernels.logprobs``, the same on every rank. No ``edits``.
+
+    Returns
+    -------
+    Logprobs
+        Of the whole rows, on every rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    """
+    refuse("logprobs", edits=edits)
+    inputs.check_rows("rows", rows)
+    lead, device = rows.shape[:-1], rows.device
+    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
+    inputs.check_shape("tokens", tokens, lead)
+    if not inputs.is_int(top) or not 0 <= top <= shard.vocab:
+        raise ValueError(f"top: expected an int from 0 to the vocabulary's {shard.vocab}; got {top!r}")
+    shard.check_tiles("logprobs")
+    shard.check("logprobs", rows)
+    if sampling is None:
+        sampling = Sampling(1.0 if temperature is None else temperature)
+    elif temperature is not None:
+        raise ValueError("temperature: expected None beside sampling=, which has one")
+    how = of_rows({"sampling": sampling, "request_index": request_index}, lead)
+    found, met = _found(shard, rows, tokens, top, how["sampling"], how["request_index"])
+    if status is not None:
+        inputs.output("status", status, torch.int32, lead, device)
+        status.copy_(met)
+    return written("logprobs", found, out, check, met)
+
+
+def _found(shard, rows, tokens, top, sampling, index):
+    """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
+    lead, device = rows.shape[:-1], rows.device
+    places, asked = torch.arange(lead.numel(), device=device), tokens.long().flatten()
+    temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
+    greedy = ~(temperature >= SMALLEST)
+    of_lists = torch.where(greedy, 1.0, temperature).view(lead)
+    letter = [own_list(shard, rows, of_lists, top, index)] if top else []
+    if isinstance(sampling.temperature, torch.Tensor) or sampling.temperature < SMALLEST:
+        letter.append(argmax_of(rows, shard, index).packed())
+    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked)], *letter)
+
+    known, inverse, status = law.known, law.inverse(places), law.met
+    inside = (asked >= 0) & (asked < shard.vocab)
+    x = scaled(law.logits, inverse)
+    kept, cut = inside & (x > -torch.inf), None
+    if law.kept is not None:
+        cut = law.kept.on.flatten() & ~greedy
+        kept &= law.keeps() | ~cut
+    logprob = torch.where(kept, x - known[:, 0] - known[:, 1], -torch.inf)
+    rank = torch.where(kept, _rank(shard, law, cut, x, inverse), 0)
+    top_tokens = top_logprobs = known.new_empty(len(places), 0)
+    if top:
+        top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
+        top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
+    if len(every) > bool(top):
+        winner, met = race_finish(every[-1])
+        winner = torch.where(nobody_in(every[-1]), -1, winner).flatten()
+        status = torch.where(greedy, status & Status.PARAMETER | met.flatten(), status)
+        won = inside & (asked == winner)
+        logprob = torch.where(greedy, torch.where(won, 0.0, -torch.inf), logprob)
+        rank = torch.where(greedy & won, 1, torch.where(greedy & (winner < 0), 0, rank))
+        alone = torch.full_like(top_tokens, -1)
+        alone[:, :1] = winner.unsqueeze(-1)
+        top_tokens = torch.where(greedy.unsqueeze(-1), alone, top_tokens)
+        only = torch.where(alone < 0, -torch.inf, 0.0)
+        top_logprobs = torch.where(greedy.unsqueeze(-1), only, top_logprobs)
+
+    status = status | (~inside & (asked != -1)).int() * Status.TOKEN_RANGE
+    read = (asked != -1) | (top > 0)
+    if index is not None:
+        index = index.view(-1, *[1] * (len(lead) - 1)).expand(lead).flatten()
+        read &= index >= 0
+        logprob, rank = torch.where(index >= 0, logprob, -torch.inf), torch.where(index >= 0, rank, 0)
+        top_tokens = torch.where((index >= 0).unsqueeze(-1), top_tokens, -1)
+        top_logprobs = torch.where((index >= 0).unsqueeze(-1), top_logprobs, -torch.inf)
+    status = torch.where(read, status, 0)
+    if index is not None:
+        status = torch.where(index < -1, Status.PARAMETER, status)
+    found = (logprob.view(lead), rank.int().view(lead), top_tokens.long().view(*lead, top))
+    return Logprobs(*found, top_logprobs.view(*lead, top)), status.int().view(lead)
+
+
+def _rank(shard, law, cut, x, inverse):
+    """How many tokens are at least as large as x [rows]: of whole rows every rank counts its own."""
+    values = scaled(law.side.rows.flatten(0, -2), inverse.unsqueeze(-1))
+    rank = shard.gather((values >= x.unsqueeze(-1)).sum(dim=-1)).sum(dim=0)
+    if cut is None:
+        return rank
+    values, _ = _listed(law, inverse)
+    among = (values >= x.unsqueeze(-1)).sum(dim=-1)
+    return torch.where(cut, among, rank)
+
+
+def _listed(law, inverse):
+    """(x, tokens) of what filters keep, in the lists' places; -inf and -1 elsewhere."""
+    kept = law.kept
+    places = torch.arange(len(kept.tokens), device=kept.tokens.device)
+    here = kept.keeps(places, kept.tokens, kept.logits) & (kept.tokens >= 0)
+    x = torch.where(here, scaled(kept.logits, inverse.unsqueeze(-1)), -torch.inf)
+    return x, torch.where(x > -torch.inf, kept.tokens, -1)
+
+
+def _top(law, cut, top, inverse, tokens, logits):
+    """(tokens, x) of the ``top`` largest of each row, by rising token where equal."""
+    tokens = tokens.flatten(0, -2)
+    found = _largest(scaled(logits.flatten(0, -2), inverse.unsqueeze(-1)), tokens, top)
+    if cut is None:
+        return found
+    filtered = _largest(*_listed(law, inverse), top)
+    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(filtered, found, strict=True)]
+
+
+def _largest(x, tokens, top):
+    """The first ``top`` of lists by rising token."""
+    order = x.argsort(dim=-1, descending=True, stable=True)[:, :top]
+    room = (0, top - order.shape[-1])
+    tokens, x = tokens.gather(-1, order), x.gather(-1, order)
+    tokens = torch.where(x > -torch.inf, tokens, -1)
+    return torch.nn.functional.pad(tokens, room, value=-1), torch.nn.functional.pad(x, room, value=-torch.inf)

@@ -1,0 +1,37 @@
+"""What ranks send each other, apart from races: tiles of masses, and parts of different types in one collective."""
+
+import torch
+
+from specdec_kernels import ops
+
+NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
+
+
+def tiles_of(rows, temperature, shard, request_index=None):
+    """[int32 [rows, 3, tiles], status [rows]] of a slice, with as many tiles on every rank."""
+    found, status = ops.mass_tiles(rows, temperature=temperature, request_index=request_index)
+    found = found.flatten(0, -3)
+    if found.shape[-1] == shard.most_tiles:
+        return [found, status.flatten()]
+    tiles = found.new_zeros(*found.shape[:-1], shard.most_tiles)
+    tiles[:, 0] = NO_MAXIMUM
+    tiles[..., : found.shape[-1]] = found
+    return [tiles, status.flatten()]
+
+
+def sent(parts, shard):
+    """What all ranks have, each part as [ranks, ...]: one collective."""
+    words = [part.contiguous().view(torch.int32).flatten() for part in parts]
+    every = shard.gather(torch.cat(words)).split([len(x) for x in words], dim=-1)
+    return [
+        (x.contiguous() if len(x[0]) else x.new_empty(0)).view(part.dtype).view(len(x), *part.shape)
+        for x, part in zip(every, parts, strict=True)
+    ]
+
+
+def any_of(bits):
+    """The bits of all ranks."""
+    found = bits[0]
+    for other in bits[1:]:
+        found = found | other
+    return found

@@ -1,0 +1,167 @@
+"""Rejection and traversal on trees over slices of rows: on every rank the verdict of the whole rows."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, Status, sharded
+from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
+from specdec_kernels.sharded._weights import sum_of, units_of
+from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
+from tests.support.cases import DTYPES
+from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
+
+SIBLINGS = torch.tensor([-1, 0, 0, 0, 0, 0, 0, 0])
+METHODS = pytest.mark.parametrize("method", ["rejection", "traversal"])
+
+
+def check(call, begins=BEGINS[1]):
+    expected = specdec_kernels.verify_tree(**call)
+    assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
+    return expected
+
+
+def trees(method, requests=24, nodes=9, vocabulary=VOCABULARY, **how):
+    """Drafts that are accepted now and then, under laws that are near each other."""
+    call = {**tree_call_with_hits(vocabulary, requests=requests, nodes=nodes, **how), "method": method}
+    call["draft"][::2] = call["target"][::2] + 0.3 * call["draft"][::2]
+    return call
+
+
+@METHODS
+@pytest.mark.parametrize(
+    "begins, dtype", [*((begins, torch.bfloat16) for begins in BEGINS), *((BEGINS[1], dtype) for dtype in DTYPES[::2])]
+)
+def test_any_number_of_ranks_gives_the_same(fast_backend, method, begins, dtype):
+    call = trees(method, requests=16, dtype=dtype)
+    assert len(set(check(call, begins).num_accepted.tolist())) > 2
+    check({**call, "draft": None}, begins)
+
+
+@METHODS
+@pytest.mark.parametrize("replacement", [False, True])
+def test_siblings(fast_backend, method, replacement):
+    """Seven children of one node, some with one token; then chains of them."""
+    call = trees(method, nodes=8, requests=16, replacement=replacement, parents=SIBLINGS.expand(16, 8))
+    verdict = check(call)
+    assert Status.TOKEN_RANGE in set(verdict.status.tolist())
+    check({**call, "temperature": 0.25})  # so that siblings take much of q
+    call["draft_tokens"][:, 2] = call["draft_tokens"][:, 1]
+    check(call)
+    check({**call, "draft": None})
+    check({**call, "parents": torch.tensor([-1, 0, 0, 1, 2, 2, 3, 5]), "max_depth": 2})
+
+
+@METHODS
+def test_laws_and_requests(fast_backend, method):
+    call = trees(method, requests=8)
+    for name, value in (
+        ("sampling", Sampling(0.9, top_k=30)), ("sampling", Sampling(top_p=0.9)),
+        ("draft_sampling", Sampling(1.1, top_k=40)), ("draft_sampling", Sampling(0.0)),
+    ):  # fmt: skip
+        check({**call, "temperature": 0.8 if name == "draft_sampling" else None, name: value})
+    check({**call, "draft": None, "temperature": None, "sampling": Sampling(0.9, top_k=30)})
+    check({**call, "temperature": 0.0})
+    call["temperature"][5:7] = torch.tensor([torch.nan, -1.0])
+    assert Status.PARAMETER in set(check(call).status.tolist())
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    check(call)
+    check({**call, "draft": None})
+
+
+@METHODS
+def test_faults_of_rows_that_were_read(fast_backend, method):
+    call = trees(method, requests=16, nodes=8)
+    for row in range(8):
+        call["target"][row, row, 5000], call["draft"][8 + row, row, 5000] = torch.nan, torch.nan
+    call["target"][2, 0], call["draft"][8, 0] = -torch.inf, -torch.inf
+    assert Status.NON_FINITE in set(check(call).status.tolist())
+    check({**call, "max_depth": 1})
+    check({**call, "draft": None})
+
+
+@pytest.mark.interpreted
+@METHODS
+def test_every_backend(backend, method):
+    check(trees(method, requests=3, nodes=5, vocabulary=1024 + 9), [0, 1024])
+
+
+@METHODS
+def test_equal_laws_leave_no_residual(fast_backend, method):
+    """A draft outside of the vocabulary is refused, and p - q is nothing. So the token is from p."""
+    target = torch.randn(2, 2, 2048, generator=torch.Generator().manual_seed(1))
+    call = {
+        "draft_tokens": torch.tensor([[-1, 5000], [-1, 7]]), "target": target, "draft": target.clone(),
+        "method": method, "parents": torch.tensor([-1, 0]), "seed": torch.tensor([3, 4]), "position": 1,
+    }  # fmt: skip
+    assert check(call, [0, 1024]).status.tolist() == [Status.TOKEN_RANGE | Status.EMPTY_RESIDUAL, 0]
+
+
+@METHODS
+def test_certain_drafts_are_not_drawn_again(fast_backend, method):
+    """Children on both sides of a boundary have nearly all of p; refused, they have none."""
+    target = torch.zeros(8, 3, 2048)
+    target[:, :, [1023, 1024]] = 5.0
+    call = {
+        "draft_tokens": torch.tensor([[-1, 1023, 1024]]).repeat(8, 1), "target": target, "method": method,
+        "parents": torch.tensor([-1, 0, 0]), "seed": torch.arange(8), "position": 1,
+    }  # fmt: skip
+    assert 0 in check(call, [0, 1024]).num_accepted
+
+
+def test_batches_of_none(fast_backend):
+    for method in ("rejection", "traversal"):
+        call = trees(method, requests=2)
+        for name in ("draft_tokens", "target", "draft", "parents", "temperature", "seed", "position"):
+            call[name] = call[name][:0]
+        check(call)
+        check({**call, "draft": None})
+    for method in ("rejection", "block"):
+        call = {**chain_call_with_hits(VOCABULARY, requests=2), "method": method}
+        none = {name: x[:0] for name, x in call.items() if isinstance(x, torch.Tensor)}
+        short = {name: call[name][:, :0] for name in ("draft_tokens", "draft")} | {"target": call["target"][:, :1]}
+        for own in (call | none, call | none | {"draft": None}, call | short, call | short | {"draft": None}):
+            expected = specdec_kernels.verify_chain(**own)
+            assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
+
+
+@pytest.mark.parametrize("taken", [0.25, 1.0])
+def test_sums_are_those_of_whole_rows(fast_backend, taken):
+    """As whole numbers: the mass of ``residual`` is the same sum, rounded once."""
+    target, draft = 2 * torch.randn(2, 5, VOCABULARY, generator=torch.Generator().manual_seed(3))
+    some = torch.tensor([0, 4, 2])
+
+    def sums(target, draft, shard):
+        shard.check("sums", target)
+        sides = [Side(rows, Sampling(0.8), None, some[:0], some[:0]) for rows in (target, draft)]
+        laws, _ = laws_of(shard, sides)
+        left, _ = left_in_slices(shard, *laws, some, some, torch.full((3,), taken)).unbind(-1)
+        return sum_of(left)
+
+    call = {"target": target, "draft": draft}
+    expected = specdec_kernels.residual(**call, temperature=0.8, draft_prob=taken).mass[some]
+    assert_all_equal(on_ranks(sums, BEGINS[2], call), expected)
+
+
+def test_units_are_rounded_to_the_nearest():
+    weights = torch.tensor([0.75, 0.5, 1.5, 2.5, 3.25]) * 2.0**-42
+    assert units_of(weights).tolist() == [1, 0, 2, 2, 3]
+
+
+def test_rounds(fast_backend):
+    """One for the laws, one for each child after a node's first, one for the last token; nothing for certain drafts."""
+    call = trees("rejection", requests=4, nodes=5, parents=torch.tensor([-1, 0, 0, 0, 1]).expand(4, 5))
+    call["draft_tokens"] = torch.randint(0, VOCABULARY, (4, 5), generator=torch.Generator().manual_seed(1))
+    counted = []
+
+    class Counted(PlayedShard):
+        def gather(self, mine):
+            counted.append(mine.numel() * mine.element_size())
+            return super().gather(mine)
+
+    for draft, rounds in ((call["draft"], 4), (None, 2)):
+        counted.clear()
+        stage = Stage(1)
+        own = {**call, "draft": draft, "temperature": 1.0, "shard": Counted(VOCABULARY, 0, stage, 0)}
+        stage.run(lambda _, own=own: sharded.verify_tree(**own))
+        assert len(counted) == 1 + rounds  # and one in which slices are compared, the first time
