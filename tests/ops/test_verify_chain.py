@@ -6,7 +6,7 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import race_sample, residual, verify_chain
+from specdec_kernels import Form, race_sample, residual, verify_chain
 from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
@@ -30,6 +30,13 @@ CALLS = {
     "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
     "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
     "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
+    "verify_chain in one row": (verify_chain, chain(
+        out=(torch.zeros(9, dtype=torch.int32), *untouched_verdict(3, 3)[1:]),
+        form=Form(
+            index=torch.arange(9).view(3, 3), path=torch.zeros(3, 3, dtype=torch.int32),
+            num_rejected=torch.zeros(3, dtype=torch.int32), padding=False,
+        ),
+    )),  # fmt: skip
 }
 
 OPTIONS = {
