@@ -84,7 +84,7 @@ def test_v2_law(block, table):
     table(TITLE, {"what": name, "compared": f"{count} requests", "the same": "first token, drafts accepted"})
 
 
-@pytest.mark.parametrize("law", ["logits", "one-hot"])
+@pytest.mark.parametrize("law", ["with probabilities", "that count as certain"])
 def test_v1_decides_alike(law, table):
     """Greedy requests and others, whose outcome no coin can change, in one batch."""
     generator = torch.Generator().manual_seed(4)
@@ -93,7 +93,7 @@ def test_v1_decides_alike(law, table):
     wanted = torch.randint(4, (total,), generator=generator)
     right = torch.rand(total, generator=generator) < 0.7
     drafts = torch.where(right, wanted, torch.randint(4, (total,), generator=generator)).int()
-    probs = torch.rand(total, 4, generator=generator).softmax(-1) if law == "logits" else None
+    probs = torch.rand(total, 4, generator=generator).softmax(-1) if law == "with probabilities" else None
     meta = SimpleNamespace(
         all_greedy=False, all_random=False, temperature=(torch.arange(12) % 2).float(),
         generators={b: torch.Generator().manual_seed(b) for b in range(0, 12, 3)},
@@ -106,7 +106,7 @@ def test_v1_decides_alike(law, table):
     theirs = load(V1).rejection_sample(*given)
     assert torch.equal(theirs, vllm_v1.rejection_sample(*given))
     assert len((theirs >= 0).sum(1).unique()) == K + 1
-    table(TITLE, {"what": f"V1 rejection_sample, drafts of {law}", "compared": "12 requests", "the same": "all tokens"})
+    table(TITLE, {"what": f"V1 rejection_sample, drafts {law}", "compared": "12 requests", "the same": "all tokens"})
 
 
 @pytest.mark.parametrize("ties", [False, True], ids=["no ties", "ties"])

@@ -187,6 +187,6 @@ def test_bad_forms():
     with pytest.raises(ValueError, match=r"form\.path: expected None for trees"):
         verify_tree(**tree_of("rejection"), form=Form(path=places))
     with specdec_kernels.backend("cpu"):  # a call that was remembered, in memory that is shared
-        verify_chain(**call, out=(None, room(B), None), form=Form(num_rejected=room(B)))
+        verify_chain(**call, form=Form(path=places, num_rejected=room(B)))
         with pytest.raises(ValueError, match="memory of its own"):
-            verify_chain(**call, out=(None, tokens[:B], None), form=Form(num_rejected=tokens[:B]))
+            verify_chain(**call, form=Form(path=places, num_rejected=places.view(-1)[5 : 5 + B]))
