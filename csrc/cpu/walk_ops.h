@@ -158,9 +158,10 @@ class WalkOps {
     const Range p = factors(target), q = factors(draft);
     const TileBounds sums = over_pair<TileBounds>(
         [&](int32_t tile) { return tile_bounds({t, node, child}, p, {taken.low * q.low, taken.high * q.high}, tile); });
-    const auto widened = [](double low, double high) {
-      return Range{max(static_cast<float>(low * (1.0 - kSumError) - kUnitsError), 0.0f),
-                   static_cast<float>(high * (1.0 + kSumError) + kUnitsError)};
+    const auto widened = [&](double low, double high) {
+      const double units = target.row.vocab * kUnitError;
+      return Range{max(static_cast<float>(low * (1.0 - kSumError) - units), 0.0f),
+                   static_cast<float>(high * (1.0 + kSumError) + units)};
     };
     *m = {widened(sums.least, sums.most), widened(sums.untried * q.low, sums.untried * q.high),
           target.status | draft.status};
@@ -351,8 +352,10 @@ class WalkOps {
     const float error = side.rough() ? side.error : 0.0f;
     return {1.0f - error, 1.0f + error * (1.0f + error)};  // of e^-error and e^error
   }
-  static constexpr double kSumError = 2e-5;     // of 128 float additions a lane, and of the products
-  static constexpr double kUnitsError = 1e-6;   // 2^22 tokens' weights, each rounded to a multiple of 2^-42
+  // Of a tile's sum: 64 additions a lane and at most 15 of lanes, each wrong by 2^-24 at most. What log_sum_error leaves
+  // for roundings covers the products and differences before them.
+  static constexpr double kSumError = 5e-6;
+  static constexpr double kUnitError = 0x1p-43;  // of a weight in whole numbers, to the nearest multiple of 2^-42
 
   struct TileBounds {
     double least, most, untried;

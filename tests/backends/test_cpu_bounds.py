@@ -48,27 +48,35 @@ def assert_same_decisions(by_bounds, by_masses):
     assert torch.equal(by_bounds.num_accepted, by_masses.num_accepted)
 
 
-@pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMALL), (TOO_SMALL, TOO_LARGE)])
-def test_coins_at_the_edge(of_target, of_draft):
+EDGES = pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMALL), (TOO_SMALL, TOO_LARGE)])
+
+
+@EDGES
+@pytest.mark.parametrize(("method", "drafts"), [("rejection", 1), ("block", 1), ("block", 2)])
+def test_coins_at_the_edge(of_target, of_draft, method, drafts):
     """p / q is 1/2, and its bounds are off by 0.0034 of that: some coins lie between. A flat row has the error
-    of one exponential. Bounds closer than 0.0017 would decide some of those coins wrongly."""
-    target = torch.full((REQUESTS, 2, 128), of_target)
-    draft = torch.full((REQUESTS, 1, 128), of_draft)
+    of one exponential. Bounds closer than 0.0017 would decide some of those coins wrongly. A second draft of a block,
+    once refused, leaves a coin that depends on bounds of the residual's sum."""
+    requests = REQUESTS * (4 if drafts == 2 else 1)
+    target = torch.full((requests, drafts + 1, 128), of_target)
+    draft = torch.full((requests, drafts, 128), of_draft)
     draft[..., 1::2] = -torch.inf
-    tokens = torch.zeros(REQUESTS, 1, dtype=torch.long)
-    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens)
+    tokens = torch.zeros(requests, drafts, dtype=torch.long)
+    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, method=method)
     assert_same_decisions(by_bounds, by_masses)
-    assert 10 < few < 200 < REQUESTS < all_rows
+    assert 10 < few < 0.04 * requests < requests < all_rows
 
 
+@pytest.mark.parametrize("method", ["rejection", "block"])
 @pytest.mark.parametrize("temperature", [0.05, 1.0, 30.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_decisions_are_those_of_masses(dtype, temperature):
+def test_decisions_are_those_of_masses(dtype, temperature, method):
     """Also of residuals, whose weights have bounds on both sides; and few rows are weighed."""
-    call = chain_call(1, requests=256, vocabulary=2111, dtype=dtype) | {"temperature": temperature}
+    call = chain_call(1, requests=256, vocabulary=2111, dtype=dtype) | {"temperature": temperature, "method": method}
     (by_bounds, few), (by_masses, all_rows) = verdicts(**call)
     assert_same_decisions(by_bounds, by_masses)
-    assert few < (0.15 if temperature == 0.05 else 0.05) * all_rows
+    # A block looks at all of its rows, and asks for sums, too.
+    assert few < (0.15 if temperature == 0.05 else 0.05) * (2 if method == "block" else 1) * all_rows
 
 
 @pytest.mark.parametrize("size", [1, 65, 2049])

@@ -57,7 +57,7 @@ SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range taken, Range shar
 SPECDEC_HD Range taken_after(Range taken, Range share, Range a) {
   return {taken_after(taken.low, share.low, a.high), taken_after(taken.high, share.high, a.low)};
 }
-// s / (s + 1 - a) may fall by roundings where s rises.
+// s / (s + 1 - a) may fall by roundings where s rises: three of 2^-24 each, at both ends.
 SPECDEC_HD Range weight_after(Range a, Range before, Range left) {
   if (a.low >= 1.0f) return {1.0f, 1.0f};
   const bool sure = before.low >= kSmallest || !(before.high >= kSmallest);
