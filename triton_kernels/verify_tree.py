@@ -11,8 +11,8 @@ traversal no row decides for itself: the first launch learns the rows that have 
 
 int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
 child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Of request b, from 6 rows +
-8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front, which is the
-path's depth for the second launch.
+8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front; for the
+second launch that is the path's depth.
 """
 
 import torch

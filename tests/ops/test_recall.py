@@ -101,7 +101,8 @@ def variants():
     """Every op's calls: as they are, with outputs given, with a status, with check=True, with all of these."""
     for name, (function, arguments) in every_call().items():
         parameters = inspect.signature(function).parameters
-        options = ("status", "check") if "form" in arguments else ("out", "status", "check")  # a form may need its outputs
+        # A form may need its outputs.
+        options = ("status", "check") if "form" in arguments else ("out", "status", "check")
         plain = {key: value for key, value in arguments.items() if key not in options}
         shapes = {}
         if "out" in parameters:
