@@ -238,15 +238,15 @@ def verify_chain(
     noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
     sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
-    shape = (batch, width + 1)
-    form, choices, room = forms.checked(form, out, shape)
-    forms.check_index(form, shape, device)
+    places = (batch, width + 1)
+    form, choices, room = forms.checked(form, out, places)
+    forms.check_index(form, places, device)
     if form.index is not None and form.path is None:
         raise ValueError("form.path: expected int32 [B, K+1] with form.index; got None")
     verdict = VERIFY_CHAIN.outputs(Verdict, out, device, room, (batch,), (batch,))
     written = [
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
-        for name, given, size in (("path", form.path, shape), ("num_rejected", form.num_rejected, (batch,)))
+        for name, given, size in (("path", form.path, places), ("num_rejected", form.num_rejected, (batch,)))
     ]
     VERIFY_CHAIN(
         draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, changes,
