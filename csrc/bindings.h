@@ -72,10 +72,19 @@ class Call {
   }
 
   void read(PyObject* object, Tokens& out) {
+    if (object == Py_None) return;
     const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 1, 2);
     const int32_t slot = t.ndim - 1;
     out = {t.data, slot ? t.strides[0] : 0, t.strides[slot], slot ? t.shape[0] : 1,
            static_cast<int32_t>(t.shape[slot]), t.element == Element::kInt64};
+  }
+
+  // One dimension is one row.
+  void read(PyObject* object, TokenOutput& out) {
+    const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 1, 2);
+    const int32_t column = t.ndim - 1;
+    out = {t.data, column ? t.strides[0] : 0, column ? t.shape[0] : 1, t.shape[column], t.strides[column],
+           t.element == Element::kInt32};
   }
 
   template <class T>

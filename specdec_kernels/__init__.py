@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
     from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
+    from specdec_kernels.ops._form import Form
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
     from specdec_kernels.ops.count_tokens import count_tokens
@@ -30,6 +31,7 @@ __all__ = [
     "Cut",
     "DraftTree",
     "Edits",
+    "Form",
     "Logprobs",
     "Overlap",
     "Residual",

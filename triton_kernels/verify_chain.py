@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import Filter, filter_of
 from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
@@ -58,6 +58,7 @@ from specdec_kernels.triton_kernels._rows import (
     value_at,
 )
 from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
+from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token, verdict_at
 
 CHUNK = tl.constexpr(32)  # slots handled at once
 # Of a request's record: where the walk ends, and what block has to say of that place.
@@ -167,7 +168,7 @@ def learn_slot(
 
 
 @triton.jit
-def finish_race(chain, readable, flags, vocab, records, request, tokens, num_accepted, status, width):
+def finish_race(chain, readable, flags, vocab, records, request, verdict, width):
     """The verdict of a request whose rows were all raced, and its counters back to zero."""
     n = chain.slots
     for base in range(0, width, CHUNK):
@@ -183,10 +184,13 @@ def finish_race(chain, readable, flags, vocab, records, request, tokens, num_acc
         reached = held & (slot <= n)
         flags |= any_of(reached & bad) * NON_FINITE | any_of(reached & (met & PARAMETER != 0)) * PARAMETER
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
-        tl.store(tokens + slot, tl.where(slot <= n, winner, -1).to(tl.int64), mask=slot < width)
+        there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
+        put_token(verdict, slot, slot, winner, there)
+        flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
+        clear_places(verdict, slot, behind)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
-    tl.store(num_accepted, n)
-    tl.store(status, flags)
+    put_count(verdict, n, tl.where(readable, chain.slots, 0))
+    tl.store(verdict.status, flags)
     for word in tl.static_range(2, 5):
         tl.store(request + word, 0)
 
@@ -242,15 +246,17 @@ def walk(
 
 
 @triton.jit
-def finish_draw(chain, readable, n, last_token, flags, records, request, tokens, num_accepted, status, width):
+def finish_draw(chain, readable, n, last_token, flags, records, request, verdict, width):
     """The verdict of a request whose last token was drawn, and its counters back to zero."""
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
-        token = tl.where(slot < n, token_at(chain, slot), -1)
-        tl.store(tokens + slot, tl.where(slot == n, last_token, token), mask=slot < width)
+        there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
+        put_token(verdict, slot, slot, tl.where(slot == n, last_token, token_at(chain, slot)), there)
+        flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
+        clear_places(verdict, slot, behind)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
-    tl.store(num_accepted, n)
-    tl.store(status, flags)
+    put_count(verdict, n, tl.where(readable, chain.slots, 0))
+    tl.store(verdict.status, flags)
     for word in tl.static_range(2, 7):
         tl.store(request + word, 0)
 
@@ -267,8 +273,9 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, figures, items, kept, target_cuts, draft_cuts,
-    edits,
+    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -317,6 +324,10 @@ def verify_chain_kernel(
     FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
     if FILTERED:
         flags |= tl.load(request + FLAGS) & PARAMETER
+    verdict = verdict_at(
+        b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
+        num_accepted, num_rejected, status, form,
+    )  # fmt: skip
 
     if STAGE == "scan":
         chunk, chunks = tl.program_id(1), tl.num_programs(1)
@@ -363,10 +374,7 @@ def verify_chain_kernel(
         if racing:  # noqa: SIM102  `and` would take a ticket
             if is_last(request + DONE, splits * chunks):
                 flags |= request_status(edits, entry, 0, live, vocab)
-                finish_race(
-                    chain, readable, flags, vocab, records, request, tokens + b * tokens_request, num_accepted + b,
-                    status + b, max_drafts + 1,
-                )  # fmt: skip
+                finish_race(chain, readable, flags, vocab, records, request, verdict, max_drafts + 1)
     elif STAGE == "walk":
         if greedy:  # the other launch did it all
             return
@@ -379,13 +387,13 @@ def verify_chain_kernel(
         tl.store(request + END, n)
         tl.store(request + TAKEN, taken.to(tl.int32, bitcast=True))
         tl.store(request + TRIED, tried.to(tl.int32))
-        tl.store(status + b, met)
+        tl.store(verdict.status, met)
     else:
         if greedy:  # the other launch did it all
             return
         split, splits = tl.program_id(1), tl.num_programs(1)
         if METHOD == "block":
-            n, met = tl.minimum(tl.load(request + END), slots), tl.load(status + b)
+            n, met = tl.minimum(tl.load(request + END), slots), tl.load(verdict.status)
             h = tl.load(request + TAKEN).to(tl.float32, bitcast=True)
             from_residual = tl.load(request + TRIED) != 0
             refused = tl.where(from_residual, token_at(chain, n), -1)
@@ -413,10 +421,8 @@ def verify_chain_kernel(
         ):  # fmt: skip
             token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE)
             met |= bad_bias | request_status(edits, entry, 0, live, vocab)
-            finish_draw(
-                chain, readable, n, token, flags | met | drawn_flags, records, request, tokens + b * tokens_request,
-                num_accepted + b, status + b, max_drafts + 1,
-            )  # fmt: skip
+            flags |= met | drawn_flags
+            finish_draw(chain, readable, n, token, flags, records, request, verdict, max_drafts + 1)
 
 
 verify_chain_kernel.most_registers = _edits.most_registers
@@ -545,7 +551,7 @@ def filtered_race(call, requests, width, rows):
 
 def verify_chain(call):
     """The verdict of each request, as ``specdec_kernels.verify_chain`` has it."""
-    requests, width = call.tokens.shape
+    requests, width = _verdict.shape_of(call)
     if requests == 0:
         return
     target, ragged = call.target, call.cu_drafts is not None
@@ -581,14 +587,13 @@ def verify_chain(call):
             draft_map=None if race else call.draft_map,
             total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
             draft_vocab=vocab if draft is None else draft.shape[-1],
-            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
-            status=call.status, counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
+            counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
             kept=scratch[kept:] if block else None, METHOD="race" if race else call.method,
             TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
             LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
-            **index, **cuts, **edits,
+            **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected),
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),

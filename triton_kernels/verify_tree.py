@@ -11,13 +11,14 @@ traversal no row decides for itself: the first launch learns the rows that have 
 
 int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
 child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Of request b, from 6 rows +
-8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front.
+8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front; for the
+second launch that is the path's depth.
 """
 
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _launch
+from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at, request_status
@@ -60,6 +61,7 @@ from specdec_kernels.triton_kernels._trees import (
     status_of,
     strays,
 )
+from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token, verdict_at
 
 ROW = tl.constexpr(6)  # words of a row's record
 NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
@@ -137,7 +139,7 @@ def try_node(
 
 @triton.jit
 def finish_walk(
-    tree, nodes, flags, live, idle, records, request, vocab, racing, tokens, path, num_accepted, status, max_depth
+    tree, nodes, flags, live, idle, records, request, vocab, racing, verdict, max_depth
 ):  # fmt: skip
     """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``.
 
@@ -153,13 +155,13 @@ def finish_walk(
         flags |= met & (DRAFT_MET - 1)
         drafted = (depth < max_depth) & (next_child(tree, node, node, nodes) < nodes)
         flags |= tl.where(drafted & (met & DRAFT_MET != 0) & (racing == 0), NON_FINITE, 0)
-        tl.store(path + depth, node)
+        flags |= put_node(verdict, depth, node, live)
         if racing:
             key = tl.load(key_at(record), cache_modifier=".cg")
             flags |= tl.where(key == NOBODY, NON_FINITE, 0)
-            tl.store(tokens + depth, key_token(key).to(tl.int64))
+            put_token(verdict, depth, node, key_token(key), live)
         elif child >= 0:
-            tl.store(tokens + depth, tl.load(tree[2] + child * tree[3]).to(tl.int64))
+            put_token(verdict, depth, node, tl.load(tree[2] + child * tree[3]), live)
         depth += 1
     depth -= 1
     tried = live & (next_child(tree, node, node, nodes) < nodes)
@@ -169,34 +171,38 @@ def finish_walk(
         tl.store(request + NODE, node)
         tl.store(request + NODE_TAKEN, taken)
         tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
-    finish(nodes, depth, flags, live, idle, records, request, tokens, path, num_accepted, status, max_depth)
+    finish(nodes, depth, flags, live, idle, records, request, tl.where(racing, 0, depth), verdict, max_depth)
 
 
 @triton.jit
-def finish_path(tree, node, depth, tokens, path):
-    """Writes the nodes from the root to ``node``, and the tokens of those behind the root."""
+def finish_path(tree, node, depth, verdict):
+    """Writes the nodes from the root to ``node``, and the tokens of those behind the root. Returns status bits."""
+    met = 0
     while depth >= 0:
-        tl.store(path + depth, node)
+        met |= put_node(verdict, depth, node, depth >= 0)
+        parent, _ = parents_of(tree[0], tree[1], node, depth > 0)
         if depth > 0:
-            tl.store(tokens + depth - 1, tl.load(tree[2] + node * tree[3]).to(tl.int64))
-        node, _ = parents_of(tree[0], tree[1], node, depth > 0)
+            put_token(verdict, depth - 1, parent, tl.load(tree[2] + node * tree[3]), depth > 0)
+        node = parent
         depth -= 1
+    return met
 
 
 @triton.jit
-def finish(nodes, depth, flags, live, idle, records, request, tokens, path, num_accepted, status, max_depth):
-    """Writes what does not depend on the rule, and sets counters back to zero."""
-    tl.store(num_accepted, depth)
-    tl.store(status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
+def finish(nodes, depth, flags, live, idle, records, request, left, verdict, max_depth):
+    """Writes what does not depend on the rule, and sets counters back to zero; the front's is ``left`` for ``emit``."""
+    put_count(verdict, depth, 0)
+    tl.store(verdict.status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
+    lost = (live == 0) & (idle == 0)
+    put_node(verdict, 0, nodes * 0, lost)
+    put_token(verdict, 0, nodes * 0, nodes * 0, lost)
     for base in range(0, max_depth + 1, NODES):
         at = base + tl.arange(0, NODES)
-        beyond = (at <= max_depth) & (at > tl.where(live, depth, -1))
-        tl.store(path + at, tl.where(at > depth, -1, 0), mask=beyond)
-        tl.store(tokens + at, tl.where(at > depth, -1, 0).to(tl.int64), mask=beyond)
+        clear_places(verdict, at, (at <= max_depth) & (at > depth))
     clear(records, nodes * ROW)
     tl.store(request + DONE, 0)
     tl.store(request + FLAGS, 0)
-    tl.store(request + FRONT, 0)
+    tl.store(request + FRONT, left)
 
 
 @_launch.kernel
@@ -210,8 +216,9 @@ def verify_tree_kernel(
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, path, path_request: tl.int64, num_accepted, status, counters, figures, items,
-    kept, target_cuts, draft_cuts, edits,
+    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -246,6 +253,10 @@ def verify_tree_kernel(
     FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
     if FILTERED:
         flags |= tl.load(request + FLAGS) & PARAMETER
+    verdict = verdict_at(
+        b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
+        num_accepted, num_rejected, status, form,
+    )  # fmt: skip
 
     if STAGE == "scan":
         chunk, chunks = tl.program_id(1), tl.num_programs(1)
@@ -296,8 +307,7 @@ def verify_tree_kernel(
             if is_last(request + DONE, splits * chunks):
                 flags |= request_status(edits, entry, 0, live, vocab)
                 finish_walk(
-                    tree, nodes, flags, live, idle, records, request, vocab, racing, tokens + b * tokens_request,
-                    path + b * path_request, num_accepted + b, status + b, max_depth,
+                    tree, nodes, flags, live, idle, records, request, vocab, racing, verdict, max_depth
                 )  # fmt: skip
     elif STAGE == "walk":
         if greedy:  # the other launch did it all
@@ -310,19 +320,15 @@ def verify_tree_kernel(
         tl.store(request + NODE, node)
         tl.store(request + NODE_TAKEN, taken.to(tl.int32, bitcast=True))
         tl.store(request + TRIED, tried.to(tl.int32))
-        tokens += b * tokens_request
-        path += b * path_request
-        finish_path(tree, node, tl.where(live, depth, -1), tokens, path)
-        finish(
-            nodes, tl.where(idle, -1, depth), flags, live, idle, records, request, tokens, path, num_accepted + b,
-            status + b, max_depth,
-        )  # fmt: skip
+        flags |= finish_path(tree, node, tl.where(live, depth, -1), verdict)
+        depth = tl.where(idle, -1, depth)
+        finish(nodes, depth, flags, live, idle, records, request, depth, verdict, max_depth)
     else:
         if greedy:  # the other launch did it all
             return
         split, splits = tl.program_id(1), tl.num_programs(1)
         node, tried = tl.load(request + NODE), tl.load(request + TRIED) != 0
-        depth = tl.load(num_accepted + b)
+        depth = tl.load(request + FRONT)
         target_node = row_of(target_rows, node, ALIGNED)
         draft_node, q_law, children = None, None, None
         if draft is None:
@@ -339,11 +345,11 @@ def verify_tree_kernel(
             figures + 4 * node, request, noise, split, splits, TILE,
         ):  # fmt: skip
             token, met = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
-            flags = tl.load(status + b) | met | bad_bias
+            flags = tl.load(verdict.status) | met | bad_bias
             barrier()  # all warps have read
-            tl.store(tokens + b * tokens_request + depth, token, mask=live)
-            tl.store(status + b, flags)
-            for word in tl.static_range(2, 7):
+            put_token(verdict, depth, node, token, live)
+            tl.store(verdict.status, flags)
+            for word in tl.static_range(2, 8):
                 tl.store(request + word, 0)
 
 
@@ -359,7 +365,7 @@ verify_tree_kernel.most_registers = most_registers
 def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
     target = call.target
-    requests, nodes, vocab = target.shape
+    (requests, width), (_, nodes, vocab) = _verdict.shape_of(call), target.shape
     if requests == 0:
         return
     rows = requests * nodes
@@ -388,18 +394,16 @@ def verify_tree(call):
             scratch[figures:], requests, nodes,
         )  # fmt: skip
         arguments = dict(
-            draft_map=None if race else call.draft_map, nodes=nodes, max_depth=call.tokens.shape[1] - 1,
+            draft_map=None if race else call.draft_map, nodes=nodes, max_depth=width - 1,
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
-            tokens=call.tokens, tokens_request=call.tokens.stride(0), path=call.path,
-            path_request=call.path.stride(0), num_accepted=call.num_accepted, status=call.status, counters=counters,
-            figures=scratch, items=scratch[4 * rows :], kept=scratch[kept:] if traversal else None,
+            counters=counters, figures=scratch, items=scratch[4 * rows :], kept=scratch[kept:] if traversal else None,
             METHOD="race" if race else call.method, REPLACEMENT=call.replacement and draft is not None,
             TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
             LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
-            **index, **cuts, **edits,
+            **index, **cuts, **edits, **_verdict.arguments(call),
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.noise(call.noise, "request"),

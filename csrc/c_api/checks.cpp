@@ -88,6 +88,10 @@ void check(const Output<T>& x) {
   at_least(".rows", x.rows, 0);
   size(".columns", x.columns);
 }
+void check(const TokenOutput& x) {
+  at_least(".rows", x.rows, 0);
+  size(".columns", x.columns);
+}
 void check(const Mask& x) {
   size(".batch", x.batch);
   at_least(".nodes", x.nodes, 1);
@@ -178,8 +182,8 @@ void holds(const char* name, const Tokens& x, int64_t requests, int64_t slots) {
   at_least({name, ".slots"}, x.slots, slots);
 }
 
-template <class T>
-void sized(const char* name, const Output<T>& x, int64_t rows, int64_t columns) {
+template <class Out>
+void sized(const char* name, const Out& x, int64_t rows, int64_t columns) {
   equal({name, ".rows"}, x.rows, rows);
   if (rows == 0) return;
   equal({name, ".columns"}, x.columns, columns);
@@ -195,6 +199,15 @@ template <class T>
 void contiguous(const char* name, const Output<T>& x, int64_t rows, int64_t columns = 1) {
   sized(name, x, rows, columns);
   if (rows > 1 && columns > 0) equal({name, ".row_stride"}, x.row_stride, columns);
+}
+
+// Of any strides, if no two places are one.
+void rows_apart(const char* name, const TokenOutput& x, int64_t rows, int64_t columns) {
+  sized(name, x, rows, columns);
+  const int64_t step = x.column_stride == 0 ? 1 : x.column_stride;
+  if (rows == 0 || (columns > 1 && step >= rows * x.row_stride && x.row_stride > 0)) return;
+  if (columns > 1) at_least({name, ".column_stride"}, step, 1);
+  if (rows > 1) at_least({name, ".row_stride"}, x.row_stride, (columns - 1) * step + 1);
 }
 
 // How many requests' numbers and draft rows there are.
@@ -251,7 +264,16 @@ template <class Params>
 void check_verdict(Params& p) {
   check_fields(p);
   at_least(FIELD(tokens.columns), 1);
-  rows_apart(FIELD(tokens), p.batch(), p.tokens.columns);
+  at_least({"form"}, p.form, 0);
+  at_most({"form"}, p.form, kUnpadded | kEmitted | kAdded);
+  if (p.index.data) {
+    rows_apart(FIELD(tokens), 1, p.tokens.columns);
+    at_least(FIELD(path.columns), 1);
+    memory("path", p.path.data);
+  } else {
+    rows_apart(FIELD(tokens), p.batch(), p.places());
+  }
+  if (p.path.data) rows_apart(FIELD(path), p.batch(), p.places());
   contiguous(FIELD(num_accepted), p.batch());
   contiguous(FIELD(status), p.batch());
   if (p.method == Method::kRace && p.draft.data) refuse("draft", "none with the race", "one");
@@ -299,6 +321,8 @@ void check_pairs(Params& p) {
 
 void check_verify_chain(ChainParams p) {
   check_verdict(p);
+  if (p.num_rejected.data) contiguous(FIELD(num_rejected), p.batch());
+  if (p.index.data) holds(FIELD(index), p.batch(), p.places());
   if (p.method == Method::kTraversal) {  // blocks have no use for them
     if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
     if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
@@ -313,7 +337,8 @@ void check_verify_chain(ChainParams p) {
 
 void check_verify_tree(TreeParams p) {
   check_verdict(p);
-  rows_apart(FIELD(path), p.batch(), p.tokens.columns);
+  rows_apart(FIELD(path), p.batch(), p.places());
+  if (p.index.data) holds(FIELD(index), p.batch(), p.nodes());
   if (p.batch() == 0) return;
   holds(FIELD(target), p.batch(), 1);
   holds(FIELD(draft_tokens), p.batch(), p.nodes());

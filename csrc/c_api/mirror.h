@@ -64,15 +64,16 @@ SPECDEC_SAME(specdec_output_i64, Output<int64_t>, data, row_stride, rows, column
 SPECDEC_SAME(specdec_output_i32, Output<int32_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_f32, Output<float>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_path, Output<const int32_t>, data, row_stride, rows, columns)
+SPECDEC_SAME(specdec_output_tokens, TokenOutput, data, row_stride, rows, columns, column_stride, narrow)
 SPECDEC_SAME(specdec_mask, Mask, data, batch, nodes, layout, minus_infinity)
 SPECDEC_SAME(specdec_cache_layer, CacheLayer, data, batch_stride, head_stride, slot_stride, heads, slots, entry_bytes)
 SPECDEC_SAME(specdec_cache_layers, Vector<const CacheLayer>, data, size)
 
 SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, draft, cu_drafts, draft_map,
              request_index, method, target_law, draft_law, edits, draft_prob, epsilon, noise, tokens, num_accepted,
-             status)
+             status, path, num_rejected, index, form)
 SPECDEC_SAME(specdec_verify_tree_params, TreeParams, draft_tokens, parents, target, draft, draft_map, request_index,
-             method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status)
+             method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status, index, form)
 SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status,
              scores)
 SPECDEC_SAME(specdec_residual_params, ResidualParams, target, draft, draft_map, request_index, target_law, draft_law,
@@ -107,6 +108,7 @@ static_assert(same(Method::kRejection, SPECDEC_REJECTION) && same(Method::kRace,
               same(Method::kTraversal, SPECDEC_TRAVERSAL));
 static_assert(same(MaskLayout::kBool, SPECDEC_MASK_BOOL) && same(MaskLayout::kAdditive32, SPECDEC_MASK_ADDITIVE32) &&
               same(MaskLayout::kAdditive16, SPECDEC_MASK_ADDITIVE16) && same(MaskLayout::kBits, SPECDEC_MASK_BITS));
+static_assert(same(kUnpadded, SPECDEC_UNPADDED) && same(kEmitted, SPECDEC_EMITTED) && same(kAdded, SPECDEC_ADDED));
 static_assert(same(kAllowedByRow, SPECDEC_ALLOWED_BY_ROW) && same(kBiasByRow, SPECDEC_BIAS_BY_ROW));
 static_assert(same(kStatusNonFinite, SPECDEC_STATUS_NON_FINITE) && same(kStatusParameter, SPECDEC_STATUS_PARAMETER) &&
               same(kStatusEmptyResidual, SPECDEC_STATUS_EMPTY_RESIDUAL) &&

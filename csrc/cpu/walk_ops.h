@@ -428,8 +428,7 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
     walk(t, p.method, ops, &at, &status, ByBounds{});
     status |= ops.status();
   }
-  *verdict.num_accepted = accepted_by(t, at);
-  *verdict.status = status;
+  verdict.count(accepted_by(t, at), t.drafts(), status);
 }
 
 SPECDEC_END

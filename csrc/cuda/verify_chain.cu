@@ -63,7 +63,7 @@ __device__ __forceinline__ void walk_winners(const ChainRequest& r, int64_t requ
   Walk at = walk_from(0, 0);
   if (r.readable) walk_race(r, ops, &at, &status);
   else if (!r.idle) ops.emit(0, 0, 0);
-  finish(verdict, accepted_by(r, at), status);
+  finish(verdict, accepted_by(r, at), r.drafts(), status);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_kernel(const RaceRowsArguments a) {

@@ -312,11 +312,9 @@ struct AskingOps {
 };
 
 // By a warp: the end of a verdict. Clears the places after the last token.
-__device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t status) {
+__device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
-  if (lane_id() != 0) return;
-  *verdict.num_accepted = accepted;
-  *verdict.status = status;
+  if (lane_id() == 0) verdict.count(accepted, drafts, status);
 }
 
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
@@ -334,7 +332,7 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, looked_through, nodes, memory, order, filters};
   const bool through = walk(t, p.method, ops, &memory.walk, &status);
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), memory.status);
+  if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);
   __syncwarp();  // every lane has read its memory
   if (lane_id() != 0) return;
   shared_memory[0] = memory;

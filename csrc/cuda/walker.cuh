@@ -254,7 +254,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
 // How many tokens of a path a walk may keep. The last one is no draft.
 template <class Params>
 __host__ __device__ __forceinline__ int drafts_kept(const Params& p) {
-  return static_cast<int>(p.tokens.columns);
+  return p.places();
 }
 template <class Params>
 size_t bytes_of_drafts(const Params& p) { return (drafts_kept(p) + 3) / 4 * size_t{16}; }
@@ -364,7 +364,7 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
   a.known_at = (at + 31) / 32 * 32;
   a.places = 2 * a.rows_at_once;
   if (a.p.method == Method::kTraversal) {
-    a.nodes = static_cast<int>(a.p.tokens.columns);
+    a.nodes = a.p.places();
     a.places = 2 * a.nodes;
   }
   return (a.known_at + a.places * kBytesAPlace + a.nodes * kBytesANode + 15) / 16 * 16;

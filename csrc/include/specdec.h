@@ -216,6 +216,19 @@ typedef struct specdec_output_f32 {
   int64_t rows, columns;
 } specdec_output_f32;
 
+/* Tokens that are written, int64 or int32, [rows, columns] of any strides. */
+typedef struct specdec_output_tokens {
+  void* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+  int64_t column_stride; /* 0: 1 */
+  bool narrow;           /* int32; else int64 */
+} specdec_output_tokens;
+
+/* How a verdict is written, a sum of these. SPECDEC_UNPADDED: places behind the last token stay as they are.
+ * SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it is added to what is there. */
+enum { SPECDEC_UNPADDED = 1, SPECDEC_EMITTED = 2, SPECDEC_ADDED = 4 };
+
 /* An output of verify_tree, as compact_kv takes it. */
 typedef struct specdec_path {
   const int32_t* data;
@@ -246,9 +259,16 @@ typedef struct specdec_verify_chain_params {
   specdec_number draft_prob; /* 1.0f unless drafting is randomised. Ragged: `inner` is the draft's index in [0, D). */
   specdec_number epsilon;    /* both only with SPECDEC_REJECTION */
   specdec_noise noise;
-  specdec_output_i64 tokens;       /* [B, K+1], any row stride: what is emitted, then -1 */
+  specdec_output_tokens tokens;    /* [B, K+1]: what is emitted, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
+  specdec_output_i32 path;         /* [B, K+1], any row stride, optional: as for trees; node j is draft j - 1 */
+  specdec_output_i32 num_rejected; /* [B], optional */
+  /* [B, K+1], optional: `tokens` is then one row [1, any], where index[b, i] is the place of the token after node i;
+   * the path is of places, and B and K are its. A place outside of `tokens` is not written: -1 in the path, and a bit
+   * of the status. */
+  specdec_tokens index;
+  int64_t form; /* SPECDEC_UNPADDED, ... */
 } specdec_verify_chain_params;
 SPECDEC_DECLARE(verify_chain)
 
@@ -264,10 +284,12 @@ typedef struct specdec_verify_tree_params {
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */
   specdec_noise noise;
-  specdec_output_i64 tokens;       /* [B, D+1], any row stride */
+  specdec_output_tokens tokens;    /* [B, D+1] */
   specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
+  specdec_tokens index;            /* [B, N], optional, as for chains */
+  int64_t form;
 } specdec_verify_tree_params;
 SPECDEC_DECLARE(verify_tree)
 

@@ -13,7 +13,7 @@ from sglang.srt.speculative import eagle_utils, spec_utils
 from sglang.srt.utils.async_probe import sanitize_nan_logits
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling
+from specdec_kernels import Form, Sampling
 from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import seed_of
 from specdec_kernels.engines.vllm import refuse
@@ -57,10 +57,11 @@ def eagle_sample(
         grammar_mask.apply(logits)
 
     predict = torch.zeros(requests * nodes, dtype=torch.int32, device=device)
-    width = verify_input.max_tree_depth
+    width, index = verify_input.max_tree_depth, verify_input.retrieve_index
     accept_index = torch.full((requests, width), -1, dtype=torch.int32, device=device)
-    accepted = torch.empty(requests, dtype=torch.int32, device=device)
-    outputs, index = (predict, accept_index, accepted), verify_input.retrieve_index
+    emitted = torch.empty(requests, dtype=torch.int32, device=device)
+    outputs = predict, accept_index, emitted
+    form = Form(index=index, count="emitted")
     candidates = verify_input.draft_token.view(requests, nodes)
     noise = noise_of(info, batch.seq_lens)
     law = {"sampling": sampling_of(info), "method": ours.method_of() or "rejection"}
@@ -75,15 +76,17 @@ def eagle_sample(
                 law["method"] = "block"
         if sampled and law["method"] != "race":
             law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
-        verdict = specdec.verify_chain(candidates[:, 1:width], rows[:, :width], **law, **noise)
-        ours.write_chain(*outputs, index, verdict)
+        width = min(width, nodes)
+        specdec.verify_chain(
+            candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
+            form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
+        )  # fmt: skip
     elif single == total == 1 or law["method"] == "race":
         # SGLang's builders link siblings by rising index, behind their parents.
         parents = ours.links_of(*links).parents
         if law["method"] == "block":
             law["method"] = "rejection"  # it is for chains
-        verdict = specdec.verify_tree(candidates, rows, parents=parents, max_depth=width - 1, **law, **noise)
-        ours.written(*outputs, index, verdict.path.long(), verdict.tokens, verdict.num_accepted)
+        specdec.verify_tree(candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form)
     else:
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
@@ -93,11 +96,12 @@ def eagle_sample(
         ours.tree_speculative_sampling_target_only(
             *outputs, candidates, index, *links, coins[:, :nodes], coins[:, nodes], probs, None, single, total
         )
+        emitted += 1
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
     if group.world_size > 1:  # ranks without a request's seed draw others of their own
         for each in outputs:
             group.broadcast(each, src=0)
-    return predict, accepted + 1, accept_index
+    return predict, emitted, accept_index
 
 
 def sampling_of(info: Any) -> Sampling:

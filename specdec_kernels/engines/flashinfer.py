@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling
+from specdec_kernels import Form, Sampling
 from specdec_kernels.engines._noise import WORD, mixed, seed_of
 from specdec_kernels.engines._replace import Replacements
 
@@ -42,6 +42,7 @@ __all__ = [
 
 Counter = int | torch.Tensor
 Samples = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+ADDED = Form(add=True)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -116,14 +117,16 @@ def chain_speculative_sampling(
     _check_counter("maybe_output_accepted_token_num", maybe_output_accepted_token_num, batch)
     _check_counter("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, batch)
     noise = _noise(target, batch, generator, seed, offset, stride=slots + 1)
-    verdict = specdec.verify_chain(drafts, target, draft, space="probs", **noise._asdict())
+    tokens = torch.empty(batch, slots + 1, dtype=torch.int32, device=target.device)
+    given = maybe_output_emitted_draft_token_num
+    verdict = specdec.verify_chain(
+        drafts, target, draft, space="probs", **noise._asdict(), out=(tokens, given, None),
+        form=None if given is None else ADDED,
+    )  # fmt: skip
     accepted = _passed(drafts, target, draft, verdict, noise)
     if maybe_output_accepted_token_num is not None:
         accepted = maybe_output_accepted_token_num.add_(accepted)
-    emitted = verdict.num_accepted
-    if maybe_output_emitted_draft_token_num is not None:
-        emitted = maybe_output_emitted_draft_token_num.add_(emitted)
-    return verdict.tokens.int(), accepted, emitted
+    return tokens, accepted, verdict.num_accepted
 
 
 def _passed(
@@ -136,8 +139,9 @@ def _passed(
     q, p = draft.gather(-1, index).squeeze(-1), target[:, :slots].gather(-1, index).squeeze(-1)
     seed, nonce = (x.unsqueeze(-1) if isinstance(x, torch.Tensor) else x for x in (noise.seed, noise.nonce))
     coins = specdec.coin(seed, _kept(_slots, drafts, *drafts.shape), nonce=nonce)
-    behind = (verdict.tokens[:, :slots] < 0) & (known == drafts)
-    return (behind & (coins * q < p)).sum(1, dtype=torch.int32).add_(verdict.num_accepted)
+    emitted = verdict.tokens >= 0
+    passes = (coins * q < p) & (known == drafts)
+    return (emitted[:, 1:] | (passes > emitted[:, :slots])).sum(1, dtype=torch.int32)
 
 
 def top_p_renorm_probs(

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels import Form
 from specdec_kernels.engines._noise import SPREAD
 
 __all__ = [
@@ -262,7 +263,8 @@ def chain_speculative_sampling_triton(
     """Verify chains of sampled drafts: the function of this name in ``sglang.kernels.ops``, by `verify_chain`.
 
     Node i + 1 is the child of node i, whatever the links say; thresholds are not looked at, as there. q may be more
-    than 1 by rounding; SGLang then rejects a draft that is certain. All coins are bits of the seed of our noise.
+    than 1 by rounding; SGLang then rejects a draft that is certain. The first two coins of a request and its last one
+    are the bits of our noise.
 
     Parameters
     ----------
@@ -298,12 +300,14 @@ def chain_speculative_sampling_triton(
     (index,) = _spelt((retrive_index, retrieve_index))
     _check_outputs(predicts, accept_index, accept_token_num, candidates)
     width = min(candidates.shape[1], accept_index.shape[1])
-    verdict = specdec.verify_chain(
+    specdec.verify_chain(
         candidates[:, 1:width], target_probs[:, :width], draft_probs[:, : width - 1], space="probs",
         method="block" if block_verification else "rejection",
-        seed=_seed(uniform_samples, uniform_samples_for_final_sampling), position=0,
+        **_bits(uniform_samples, uniform_samples_for_final_sampling),
+        out=(predicts, accept_token_num, None), form=Form(index=index[:, :width], path=accept_index[:, :width]),
     )  # fmt: skip
-    write_chain(predicts, accept_index, accept_token_num, index, verdict)
+    if accept_index.shape[1] > width:
+        accept_index[:, width:] = -1
 
 
 def build_tree_kernel_efficient(
@@ -416,18 +420,7 @@ def _checked(mask: torch.Tensor, least: int) -> torch.Tensor:
     return mask[:least]
 
 
-def write_chain(
-    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
-    verdict: specdec.Verdict,
-) -> None:  # fmt: skip
-    """A chain's verdict as SGLang wants it."""
-    num = verdict.num_accepted.long()
-    place = torch.arange(verdict.tokens.shape[1], device=num.device)
-    path = torch.where(place <= num[:, None], place, -1)
-    written(predicts, accept_index, accept_token_num, index, path, verdict.tokens, num)
-
-
-def written(
+def _written(
     predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
     path: torch.Tensor, tokens: torch.Tensor, num: torch.Tensor,
 ) -> None:  # fmt: skip
@@ -447,7 +440,7 @@ def _write(
     """Write a path, whose next nodes' tokens follow its nodes, and a token drawn at its end."""
     following = torch.nn.functional.pad(path[:, 1:], (0, 1)).clamp(min=0)
     tokens = node_tokens.gather(1, following).scatter_(1, num[:, None], drawn[:, None])
-    written(predicts, accept_index, accept_token_num, index, path, tokens, num)
+    _written(predicts, accept_index, accept_token_num, index, path, tokens, num)
 
 
 def _elders(links: Links) -> torch.Tensor:
@@ -468,6 +461,12 @@ def _walk(links: Links, elder: torch.Tensor, accepted: torch.Tensor, width: int)
     for step in range(1, width):
         path[:, step] = below.gather(1, path[:, step - 1 : step]).squeeze(1)
     return path.masked_fill_(path == nodes, -1)
+
+
+def _bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The bits of a request's first two coins and of its last one as noise, int32 [B] each, read where they lie."""
+    words = coins.view(torch.int32)
+    return {"seed": words[:, 0], "position": words[:, min(1, words.shape[1] - 1)], "nonce": final.view(torch.int32)}
 
 
 def _seed(coins: torch.Tensor, final: torch.Tensor) -> torch.Tensor:

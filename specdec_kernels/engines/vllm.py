@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits, Sampling
+from specdec_kernels import Edits, Form, Sampling
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "uninstall",
 ]
 
+EMITTED = Form(count="emitted")
 METHODS = ("rejection", "race", "block")
 
 
@@ -168,12 +169,12 @@ def verify(
     width = steps if per_request is None else per_request - 1
     if width < steps:
         tokens = torch.full((batch, steps + 1), -1, device=logits.device)
-        numbers = torch.empty(2, batch, dtype=torch.int32, device=logits.device)
-        laws["out"] = tokens[:, : width + 1], *numbers
+        laws["out"] = tokens[:, : width + 1], None, None
     verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, position=positions(first, idx_mapping, seed), request_index=idx_mapping.int(), **laws
-    )
-    return verdict.tokens if width == steps else tokens, verdict.num_accepted.add_(1)
+        drafts, logits, seed=seed, position=positions(first, idx_mapping, seed), request_index=idx_mapping.int(),
+        form=EMITTED, **laws,
+    )  # fmt: skip
+    return verdict.tokens if width == steps else tokens, verdict.num_accepted
 
 
 def positions(first: torch.Tensor, idx_mapping: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

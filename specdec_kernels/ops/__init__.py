@@ -7,6 +7,7 @@ from specdec_kernels.ops._declaration import OPS as OPS
 from specdec_kernels.ops._declaration import Edit as Edit
 from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
+from specdec_kernels.ops._form import Form
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.count_tokens import count_tokens
@@ -26,6 +27,7 @@ from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
     "Cut",
+    "Form",
     "Logprobs",
     "Overlap",
     "Residual",

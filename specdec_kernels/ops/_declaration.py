@@ -141,18 +141,24 @@ class Group(Kind):
 
 
 class Output(Kind):
-    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, and may lie apart."""
+    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, and may lie apart.
 
-    def __init__(self, dtype, shown=None, optional=False, by_rows=False):
+    With ``given_as`` the caller's may have one of these dtypes, and any strides.
+    """
+
+    def __init__(self, dtype, shown=None, optional=False, by_rows=False, given_as=()):
         super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown)
-        self.dtype, self._by_rows = dtype, by_rows
+        self.dtype, self._by_rows, self._given_as = dtype, by_rows, given_as
 
     def made(self, given, shape, device, dtype=None):
         """A new one, or the one ``given`` once it is found fit."""
         dtype = self.dtype if dtype is None else dtype
         if given is None:
             return torch.empty(shape, dtype=dtype, device=device)
-        inputs.output(self.shown, given, dtype, shape, device, self._by_rows)
+        if self._given_as:
+            inputs.strided_output(self.shown, given, self._given_as, shape, device)
+        else:
+            inputs.output(self.shown, given, dtype, shape, device, self._by_rows)
         return given
 
 

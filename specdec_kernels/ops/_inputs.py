@@ -179,6 +179,18 @@ def output(name, x, dtype, shape, device, by_rows=False):
     check_device(name, x, device)
 
 
+def strided_output(name, x, dtypes, shape, device):
+    """Check a preallocated output of one or two dimensions, of any strides with which no two elements are one."""
+    check_tensor(name, x, dtypes, None)
+    check_shape(name, x, shape)
+    check_device(name, x, device)
+    if x.is_contiguous() or x.numel() == 0:
+        return
+    (inner, step), *outer = sorted(zip(x.shape, x.stride(), strict=True), key=lambda dimension: dimension[1])
+    if (inner > 1 and step < 1) or any(size > 1 and stride < inner * step for size, stride in outer):
+        raise ValueError(f"{name}: expected rows that share no memory; got strides {x.stride()}")
+
+
 def rows3(name, x):
     """[..., V] as [A, R, V] without a copy."""
     if x.ndim == 2:

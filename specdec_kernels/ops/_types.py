@@ -11,5 +11,6 @@ Space = Literal["logits", "probs"]
 ChainMethod = Literal["rejection", "race", "block"]
 TreeMethod = Literal["rejection", "race", "traversal"]
 Method = Literal["rejection", "race"]  # of both, and of rows in parts
+Count = Literal["accepted", "emitted"]
 Layout = Literal["bool", "additive", "bits"]
 Tensors = torch.Tensor | Sequence["Tensors"]

@@ -6,9 +6,11 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _edits as edit
+from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import CHOICE, EDITS, LAW, NOISE, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import CHOICE, EDITS, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 
@@ -49,9 +51,13 @@ VERIFY_CHAIN = Op(
     draft_prob=NUMBER,
     epsilon=NUMBER,
     noise=NOISE,
-    tokens=Output(torch.int64, "out.tokens", by_rows=True),
+    tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
     num_accepted=Output(torch.int32, "out.num_accepted"),
     status=Output(torch.int32, "out.status"),
+    path=Output(torch.int32, "form.path", optional=True, by_rows=True),
+    num_rejected=Output(torch.int32, "form.num_rejected", optional=True),
+    index=OPTIONAL,
+    form=SIZE,
 )
 
 
@@ -76,7 +82,8 @@ def verify_chain(
     request_index: torch.Tensor | None = None,
     cu_drafts: torch.Tensor | None = None,
     max_drafts: int | None = None,
-    out: Sequence[torch.Tensor] | None = None,
+    out: Sequence[torch.Tensor | None] | None = None,
+    form: Form | None = None,
     check: bool = False,
 ) -> Verdict:
     """Verify each request's chain of draft tokens against the target, so that the output law is exactly the target's.
@@ -146,7 +153,10 @@ def verify_chain(
         With ``cu_drafts``: the width K of the output. Default: the largest request on a CPU, D elsewhere, where
         looking would wait for the device. A request with more is cut off there and gets status bit 8.
     out : Verdict, optional
-        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call.
+        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
+        anew. Tokens may be int32, and have any strides.
+    form : Form, optional
+        How outputs are written, if otherwise: into one row for all requests, added, without padding.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 
@@ -180,9 +190,10 @@ def verify_chain(
     raw = (
         seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_space,
         draft_sampling, draft_map, draft_prob, epsilon, request_index, cu_drafts, max_drafts, out,
+        form,
     )  # fmt: skip
     if found := VERIFY_CHAIN.recall(raw):
-        verdict = Verdict(*found)
+        verdict = Verdict(*found[:3])
         if check:
             inputs.raise_for_status("verify_chain", verdict.status)
         return verdict
@@ -194,7 +205,7 @@ def verify_chain(
     inputs.check_device("draft_tokens", draft_tokens, device)
     if ragged:
         batch, drafts = _check_ragged(cu_drafts, draft_tokens, target)
-        width = _ragged_width(cu_drafts, drafts, max_drafts, out)
+        width = _ragged_width(cu_drafts, drafts, max_drafts, out if form is None or form.path is None else form[1:2])
         if draft is not None and request_index is not None:
             raise ValueError("request_index: expected None with cu_drafts and a draft, whose rows have no entries")
     else:
@@ -227,10 +238,21 @@ def verify_chain(
     noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
     sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
-    verdict = VERIFY_CHAIN.outputs(Verdict, out, device, (batch, width + 1), (batch,), (batch,))
+    places = (batch, width + 1)
+    form, choices, room = forms.checked(form, out, places)
+    forms.check_index(form, places, device)
+    if form.index is not None and form.path is None:
+        raise ValueError("form.path: expected int32 [B, K+1] with form.index; got None")
+    verdict = VERIFY_CHAIN.outputs(Verdict, out, device, room, (batch,), (batch,))
+    written = [
+        None if given is None else VERIFY_CHAIN.output(name, given, size, device)
+        for name, given, size in (("path", form.path, places), ("num_rejected", form.num_rejected, (batch,)))
+    ]
     VERIFY_CHAIN(
         draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, changes,
-        draft_prob, epsilon, noise, *verdict, given=out is not None, raw=raw if sized else None, results=verdict,
+        draft_prob, epsilon, noise, *verdict, *written, form.index, choices,
+        given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
+        results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)

@@ -6,10 +6,12 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _edits as edit
+from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Edits, Sampling
 
@@ -54,10 +56,12 @@ VERIFY_TREE = Op(
     draft_law=LAW,
     edits=EDITS,
     noise=NOISE,
-    tokens=Output(torch.int64, "out.tokens", by_rows=True),
+    tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
     path=Output(torch.int32, "out.path", by_rows=True),
     num_accepted=Output(torch.int32, "out.num_accepted"),
     status=Output(torch.int32, "out.status"),
+    index=OPTIONAL,
+    form=SIZE,
 )
 
 
@@ -81,7 +85,8 @@ def verify_tree(
     nonce: Counter = 0,
     request_index: torch.Tensor | None = None,
     max_depth: int | None = None,
-    out: Sequence[torch.Tensor] | None = None,
+    out: Sequence[torch.Tensor | None] | None = None,
+    form: Form | None = None,
     check: bool = False,
 ) -> TreeVerdict:
     """Verify each request's tree of draft tokens against the target, so that the output law is exactly the target's.
@@ -141,7 +146,10 @@ def verify_tree(
         D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU, N - 1 elsewhere, where
         looking would wait for the device. Deeper nodes count as absent; one that would have been tried sets status 8.
     out : TreeVerdict, optional
-        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call.
+        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
+        anew. Tokens may be int32, and have any strides.
+    form : Form, optional
+        How outputs are written, if otherwise: into one row for all requests, added, without padding.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 
@@ -177,7 +185,7 @@ def verify_tree(
     """
     raw = (
         seed, position, nonce, draft_tokens, target, draft, parents, method, replacement, space, temperature, sampling,
-        edits, draft_space, draft_sampling, draft_map, request_index, max_depth, out,
+        edits, draft_space, draft_sampling, draft_map, request_index, max_depth, out, form,
     )  # fmt: skip
     if found := VERIFY_TREE.recall(raw):
         verdict = TreeVerdict(*found)
@@ -214,10 +222,15 @@ def verify_tree(
     noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
 
     width = _width(max_depth, depth, nodes, out)
-    verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, (batch, width), (batch, width), (batch,), (batch,))
+    form, choices, room = forms.checked(form, out, (batch, width))
+    forms.check_index(form, (batch, nodes), device)
+    for name in ("path", "num_rejected"):
+        if getattr(form, name) is not None:
+            raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")
+    verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
-        changes, noise, *verdict, given=out is not None, raw=raw, results=verdict,
+        changes, noise, *verdict, form.index, choices, given=out is not None, raw=raw, results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)
@@ -242,6 +255,7 @@ def _width(max_depth, depth, nodes, out):
         if not inputs.is_int(max_depth) or max_depth < 0:
             raise ValueError(f"max_depth: expected an int of 0 or more; got {max_depth!r}")
         return max_depth + 1
-    if out is not None and isinstance(out[0], torch.Tensor) and out[0].ndim == 2 and out[0].shape[1] > 0:
-        return out[0].shape[1]
+    for given in () if out is None else out[:2]:
+        if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] > 0:
+            return given.shape[1]
     return nodes if depth is None else depth + 1

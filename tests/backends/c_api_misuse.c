@@ -57,6 +57,11 @@ static specdec_output_i64 i64(int64_t count, int64_t columns) {
   return x;
 }
 
+static specdec_output_tokens written(int64_t count, int64_t columns) {
+  const specdec_output_tokens x = {.data = words, .row_stride = columns, .rows = count, .columns = columns};
+  return x;
+}
+
 static specdec_output_i32 i32(int64_t count) {
   const specdec_output_i32 x = {word, 1, count, 1};
   return x;
@@ -74,7 +79,7 @@ static specdec_verify_chain_params chain(void) {
   p.target = some_rows(K + 1);
   p.draft = some_rows(K);
   p.draft_prob.value = 1.0f;
-  p.tokens = i64(B, K + 1);
+  p.tokens = written(B, K + 1);
   p.num_accepted = p.status = i32(B);
   return p;
 }
@@ -105,7 +110,7 @@ static specdec_verify_tree_params tree(void) {
   p.draft_tokens = some_tokens(draft_tokens, B, N);
   p.parents = some_tokens(parents, 1, N);
   p.target = p.draft = some_rows(N);
-  p.tokens = i64(B, D + 1);
+  p.tokens = written(B, D + 1);
   p.path.data = word;
   p.path.row_stride = p.path.columns = D + 1;
   p.path.rows = B;
@@ -242,6 +247,10 @@ static void chains(void) {
   INVALID(verify_chain, chain, p.tokens.rows = -1, "tokens.rows: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.tokens.columns = 0, "tokens.columns: expected 1 or more; got 0");
   INVALID(verify_chain, chain, p.tokens.row_stride = K, "tokens.row_stride: expected 4 or more; got 3");
+  INVALID(verify_chain, chain, p.tokens.column_stride = 2, "tokens.row_stride: expected 7 or more; got 4");
+  INVALID(verify_chain, chain, p.form = 8, "form: expected at most 7; got 8");
+  INVALID(verify_chain, chain, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, K + 1)),
+          "path.columns: expected 1 or more; got 0");
   INVALID(verify_chain, chain, p.num_accepted.data = NULL, "num_accepted.data: expected memory; got NULL");
   INVALID(verify_chain, chain, p.num_accepted.row_stride = 2, "num_accepted.row_stride: expected 1; got 2");
   INVALID(verify_chain, chain, p.status.rows = 1, "status.rows: expected 2; got 1");
@@ -268,6 +277,8 @@ static void trees(void) {
   INVALID(verify_tree, tree, p.target.rows = 0, "target.rows: expected 1 or more; got 0");
   INVALID(verify_tree, tree, p.path.data = NULL, "path.data: expected memory; got NULL");
   INVALID(verify_tree, tree, p.path.columns = D, "path.columns: expected 3; got 2");
+  INVALID(verify_tree, tree, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, N - 1)),
+          "index.slots: expected 4 or more; got 3");
   INVALID(tree_mask, mask, p.mask.layout = 4, "mask.layout: expected at most 3; got 4");
   INVALID(tree_mask, mask, p.mask.data = NULL, "mask.data: expected memory; got NULL");
   INVALID(tree_mask, mask, p.columns = N - 1, "columns: expected 4 or more; got 3");

@@ -173,8 +173,9 @@ def flags():
     """To compile with llama.cpp and with our library."""
     library = Path(specdec.get_library_dir())
     return [
-        "-std=c++17", "-O2", f"-I{HERE / 'include'}", f"-I{specdec.get_include()}", f"-L{HERE / 'lib'}", f"-L{library}",
-        f"-Wl,-rpath,{HERE / 'lib'}", f"-Wl,-rpath,{library}", "-lllama", "-lggml", "-lggml-base", "-lspecdec",
+        "-std=c++17", "-O2", f"-I{HERE.parent / 'include'}", f"-I{specdec.get_include()}", f"-L{HERE / 'lib'}",
+        f"-L{library}", f"-Wl,-rpath,{HERE / 'lib'}", f"-Wl,-rpath,{library}", "-lllama", "-lggml", "-lggml-base",
+        "-lspecdec",
     ]  # fmt: skip
 
 

@@ -263,6 +263,19 @@ class TestChain:
             assert (num == 2).any()
             assert_law(tokens[num == 2, 2], P)
 
+    def test_one_launch(self):
+        """All is written where it is wanted; a path that is wider than the chain is cleared by one more."""
+        for width, more in ((3, []), (2, []), (5, ["aten::fill_"])):
+            given = self.call(4, width)
+            assert launches(lambda given=given: sglang.chain_speculative_sampling_triton(**given)) == [
+                "specdec::verify_chain", *more,
+            ]  # fmt: skip
+
+    def test_neighbours_of_the_path_stay(self):
+        given = self.call(40, predicts=torch.full((120,), -77, dtype=torch.int32))
+        written = given["predicts"].view(40, 3)
+        assert torch.equal(written == -77, torch.arange(3) > given["accept_token_num"][:, None])
+
     def test_a_law_of_more_than_one_by_rounding(self):
         """q = 1 + 6e-6 of a draft that is certain: SGLang rejects it."""
         one = torch.nn.functional.one_hot(torch.tensor([1, 2]), 4).float()

@@ -295,7 +295,7 @@ WRONG = [
         "verify_chain",
         {"out": verdict(tokens=torch.zeros(3, 1).long().expand(3, 3))},
         ValueError,
-        r"out.tokens: expected unit stride; got strides \(1, 0\)",
+        r"out.tokens: expected rows that share no memory; got strides \(1, 0\)",
     ),
 ]
 

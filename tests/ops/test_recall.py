@@ -100,7 +100,9 @@ def variants():
     """Every op's calls: as they are, with outputs given, with a status, with check=True, with all of these."""
     for name, (function, arguments) in every_call().items():
         parameters = inspect.signature(function).parameters
-        plain = {key: value for key, value in arguments.items() if key not in ("out", "status", "check")}
+        # A form may need its outputs.
+        options = ("status", "check") if "form" in arguments else ("out", "status", "check")
+        plain = {key: value for key, value in arguments.items() if key not in options}
         shapes = {}
         if "out" in parameters:
             with specdec_kernels.backend("reference"):  # which has every op

@@ -6,7 +6,7 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import race_sample, residual, verify_chain
+from specdec_kernels import Form, race_sample, residual, verify_chain
 from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
@@ -21,6 +21,15 @@ from tests.support.cases import (
 from tests.support.laws import P, Q
 from tests.support.races import log_arrivals, log_weights
 
+IN_ONE_ROW = (
+    (torch.zeros(9, dtype=torch.int32), *untouched_verdict(3, 3)[1:]),
+    Form(
+        index=torch.arange(9).view(3, 3),
+        path=torch.zeros(3, 3, dtype=torch.int32),
+        num_rejected=torch.zeros(3, dtype=torch.int32),
+        padding=False,
+    ),
+)
 CALLS = {
     "verify_chain rejection": (verify_chain, chain()),
     "verify_chain race": (verify_chain, chain(method="race", draft=None)),
@@ -30,6 +39,7 @@ CALLS = {
     "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
     "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
     "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
+    "verify_chain in one row": (verify_chain, chain(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),
 }
 
 OPTIONS = {

@@ -168,14 +168,14 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         rows = draft_tokens, target, draft, None, None, None
         run(
             "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), tokens,
-            *counts,
+            *counts, None, None, None, 0,
         )  # fmt: skip
 
     def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
         rows = tokens, parents, target, draft, None, None
         run(
             "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), tokens, path,
-            *counts,
+            *counts, None, 0,
         )  # fmt: skip
 
     def race(op, tokens):
@@ -242,7 +242,7 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     noise, row_noise = (
         Noise(seed, x, x) for seed, x in ((counters.long(), counters), (row_counters.long(), row_counters))
     )
-    tokens = row_numbers.long()
+    tokens, path = row_numbers.long(), row_numbers.int()
     counts, row_counts = counters.clone(), row_numbers.int().flatten()
     figures = torch.zeros(4, row_counts.numel())
     probs = torch.empty(row_counts.numel(), vocabulary)
@@ -252,11 +252,11 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
 
     yield run(
         "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, draft_map, index, "rejection", *laws, Edit(),
-        numbers, numbers, noise, tokens, counts, counts,
+        numbers, numbers, noise, tokens.int().flatten(), counts, counts, path, counts.clone(), tokens, 7,
     )  # fmt: skip
     yield run(
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
-        tokens, tokens.int(), counts, counts,
+        tokens.int().flatten(), path, counts, counts, tokens, 7,
     )  # fmt: skip
     found = row_counts, figures[0]
     yield run("race_sample", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), *found)

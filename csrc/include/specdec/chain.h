@@ -51,7 +51,7 @@ struct ChainRequest : WalkRequest {
   SPECDEC_HD bool has_draft_row(int32_t node) const { return has_draft() && node < slots; }
   SPECDEC_HD bool replacement() const { return false; }
   SPECDEC_HD int32_t max_depth() const { return slots; }
-  SPECDEC_HD int32_t drafts() const { return slots; }
+  SPECDEC_HD int32_t drafts() const { return readable ? slots : 0; }
   SPECDEC_HD float epsilon() const { return over_acceptance; }
 
   SPECDEC_HD float draft_share(int32_t node, int32_t* bits) const {
@@ -89,8 +89,8 @@ struct ChainRequest : WalkRequest {
 };
 
 SPECDEC_HD Verdict verdict_at(const ChainParams& p, int64_t b) {
-  return {p.tokens.data + b * p.tokens.row_stride, nullptr, p.num_accepted.data + b, p.status.data + b,
-          p.max_drafts() + 1};
+  return {p.tokens, p.index, p.path.data ? p.path.data + b * p.path.row_stride : nullptr, p.num_accepted.data + b,
+          p.status.data + b, p.num_rejected.data ? p.num_rejected.data + b : nullptr, b, p.form, p.places()};
 }
 
 SPECDEC_END

@@ -136,6 +136,24 @@ struct Output {
   int64_t rows, columns;
 };
 
+// Tokens that an op writes, int64 or int32, [rows, columns] of any strides; a column stride of 0 is 1. With an index
+// (Form) all requests share one row.
+struct TokenOutput {
+  void* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+  int64_t column_stride;
+  bool narrow;  // int32
+  SPECDEC_HD int64_t offset(int64_t row, int64_t column) const {
+    return row * row_stride + column * (column_stride == 0 ? 1 : column_stride);
+  }
+};
+
+// How a verdict is written, if not as it is by default.
+constexpr int64_t kUnpadded = 1;  // what is behind the last token stays as it is
+constexpr int64_t kEmitted = 2;   // num_accepted counts the last token, too
+constexpr int64_t kAdded = 4;     // num_accepted is added to what is there
+
 struct ChainParams {
   Tokens draft_tokens;
   Rows target, draft;
@@ -147,14 +165,19 @@ struct ChainParams {
   EditParams edits;  // of the target's rows
   Per<float> draft_prob, epsilon;
   NoiseParams noise;
-  Output<int64_t> tokens;  // [batch, max_drafts + 1]
+  TokenOutput tokens;  // [batch, max_drafts + 1]; flat with an index
   Output<int32_t> num_accepted, status;
+  Output<int32_t> path;          // [batch, max_drafts + 1], wanted with an index: the places of the path
+  Output<int32_t> num_rejected;  // [batch], may be null
+  Tokens index;                  // [batch, max_drafts + 1], may be null: the place of the token after each node
+  int64_t form;                  // a sum of the bits above
   auto fields() {
     return std::tie(draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law,
-                    edits, draft_prob, epsilon, noise, tokens, num_accepted, status);
+                    edits, draft_prob, epsilon, noise, tokens, num_accepted, status, path, num_rejected, index, form);
   }
-  SPECDEC_HD int64_t batch() const { return tokens.rows; }
-  SPECDEC_HD int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; }
+  SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
+  SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
+  SPECDEC_HD int32_t max_drafts() const { return places() - 1; }
 };
 
 struct TreeParams {
@@ -167,16 +190,19 @@ struct TreeParams {
   LawParams target_law, draft_law;
   EditParams edits;  // of the target's rows
   NoiseParams noise;
-  Output<int64_t> tokens;  // [batch, max_depth + 1]; deeper nodes count as absent
-  Output<int32_t> path;    // likewise
+  TokenOutput tokens;    // [batch, max_depth + 1]; deeper nodes count as absent. Flat with an index
+  Output<int32_t> path;  // [batch, max_depth + 1]; with an index of places
   Output<int32_t> num_accepted, status;
+  Tokens index;  // [batch, nodes], may be null: the place of the token after each node
+  int64_t form;
   auto fields() {
     return std::tie(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
-                    draft_law, edits, noise, tokens, path, num_accepted, status);
+                    draft_law, edits, noise, tokens, path, num_accepted, status, index, form);
   }
-  SPECDEC_HD int64_t batch() const { return tokens.rows; }
+  SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
+  SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
   SPECDEC_HD int32_t nodes() const { return static_cast<int32_t>(target.rows); }
-  SPECDEC_HD int32_t max_depth() const { return static_cast<int32_t>(tokens.columns) - 1; }
+  SPECDEC_HD int32_t max_depth() const { return places() - 1; }
 };
 
 // race_sample (one column of tokens) and race_topk (k), over [requests, rows] rows.

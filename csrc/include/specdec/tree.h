@@ -72,8 +72,8 @@ struct TreeRequest : WalkRequest {
 };
 
 SPECDEC_HD Verdict verdict_at(const TreeParams& p, int64_t b) {
-  return {p.tokens.data + b * p.tokens.row_stride, p.path.data + b * p.path.row_stride, p.num_accepted.data + b,
-          p.status.data + b, p.max_depth() + 1};
+  return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b, nullptr, b,
+          p.form, p.places()};
 }
 
 // A prefix length, moved into [0, most] if it is outside; the status then says so.

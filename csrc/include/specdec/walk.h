@@ -73,18 +73,52 @@ struct WalkRequest {
   SPECDEC_HD Noise noise_at_depth(int32_t depth, uint32_t stream) const { return later(noise, depth, stream); }
 };
 
-// Where the verdict of one request goes.
+// Where the verdict of one request goes, and in which form. Without an index a token's place is its depth, and the path
+// is of nodes. With one the place is that of its node in a row that all requests share, and the path is of places.
 struct Verdict {
-  int64_t* tokens;  // [places]
-  int32_t* path;    // likewise; null for a chain
+  TokenOutput tokens;
+  Tokens index;
+  int32_t* path;  // null where nobody wants it
   int32_t *num_accepted, *status;
+  int32_t* num_rejected;  // may be null
+  int64_t request, form;
   int32_t places;
 
   SPECDEC_HD void put(int32_t depth, int32_t node, int64_t token) const {
-    tokens[depth] = token;
-    if (path) path[depth] = node;
+    if (!index.data) {
+      write(tokens.offset(request, depth), token);
+      if (path) path[depth] = node;
+      return;
+    }
+    const int64_t place = index.at(request * index.request_stride + node * index.slot_stride);
+    const bool inside = place >= 0 && place < tokens.columns;
+    if (inside) write(tokens.offset(0, place), token);
+    path[depth] = inside ? static_cast<int32_t>(place) : -1;
   }
-  SPECDEC_HD void clear(int32_t depth) const { put(depth, -1, -1); }
+
+  // Of a depth behind the last.
+  SPECDEC_HD void clear(int32_t depth) const {
+    if (form & kUnpadded) return;
+    if (!index.data) write(tokens.offset(request, depth), -1);
+    if (path) path[depth] = -1;
+  }
+
+  // Whoever wrote the path writes how long it is: `accepted` of `drafts`, -1 for an idle request.
+  SPECDEC_HD void count(int32_t accepted, int32_t drafts, int32_t bits) const {
+    for (int32_t depth = 0; index.data && depth <= accepted; ++depth)
+      if (path[depth] < 0) bits |= kStatusParameter;
+    *status = bits;
+    const int32_t counted = accepted + (form & kEmitted ? 1 : 0);
+    if (!(form & kAdded)) *num_accepted = counted;
+    else if (counted > 0) *num_accepted += counted;
+    if (num_rejected) *num_rejected = accepted >= 0 && drafts > accepted ? drafts - accepted : 0;
+  }
+
+ private:
+  SPECDEC_HD void write(int64_t at, int64_t token) const {
+    if (tokens.narrow) static_cast<int32_t*>(tokens.data)[at] = static_cast<int32_t>(token);
+    else static_cast<int64_t*>(tokens.data)[at] = token;
+  }
 };
 
 // Where a walk stands: at a node, after some of its children.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.backends.reference import laws, noise, requests, traversal
+from specdec_kernels.backends.reference import form, laws, noise, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.ops._declaration import Law
 from specdec_kernels.status import Status
@@ -12,7 +12,7 @@ from specdec_kernels.status import Status
 
 def verify_chain(call):
     """Accept drafts until the method rejects one or none is left; every slot that is reached emits one token."""
-    batch, width = call.tokens.shape
+    batch, width = form.shape_of(call)
     device, vocabulary = call.target.device, call.target.shape[-1]
     bounds, outside = slot_bounds(call, batch)
     who = requests.of(call, batch, device, outside=outside)
@@ -23,6 +23,7 @@ def verify_chain(call):
     whose = who.noise(call.noise)
 
     start, count = bounds[:-1][who.live], bounds.diff()[who.live]
+    node, drafted = torch.arange(width, device=device), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
     target = call.target.reshape(-1, vocabulary)
     # Padded draft rows and draft_prob are ordered by entry, ragged ones by slot.
@@ -38,13 +39,13 @@ def verify_chain(call):
     if call.method == "block":
         drafts = as_trees(call, who, start, count, target, draft, drafts_from)
         tokens, _, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
-        return write(call, who, tokens, num_accepted, status | found)
+        return form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | found, drafted)
     tokens = torch.full((len(start), width), -1, device=device)
     num_accepted = torch.zeros_like(start)
     walking = torch.arange(len(start), device=device)
     for slot in range(width):
         here = walking
-        within = slot < count[here].clamp(max=width - 1)
+        within = slot < drafted[here]
         x = torch.full_like(here, -1)
         x[within] = draft_tokens[start[here][within] + slot]
         out_of_range = (x < -1) | (x >= vocabulary)
@@ -65,32 +66,24 @@ def verify_chain(call):
                 h[within], bad_h = draft_prob[place], bad_draft_prob[place]
             bad[within] |= bad_h
             # A slot without a token still has a draft law if h < 1. If h = 1 the chain ends there.
-            drafted = within & ((x != -1) | (h < 1))
+            has_law = within & ((x != -1) | (h < 1))
             pair = Pair(rows, law, edits.on)
             if draft is not None:
-                draft_rows = rows_where(drafted, draft, drafts_from[here] + slot, draft_law.space)
+                draft_rows = rows_where(has_law, draft, drafts_from[here] + slot, draft_law.space)
                 pair = Pair(rows, law, edits.on, draft_rows, laws.at(draft_law, here), call.draft_map)
             coin = noise.coins(now, noise.COIN, slot)
-            token, accepted, flags = rejection_step(pair, drafted, x, h, epsilon[here], coin, now)
+            token, accepted, flags = rejection_step(pair, has_law, x, h, epsilon[here], coin, now)
         status[here] |= flags | bad.int() * Status.PARAMETER | out_of_range.int() * Status.TOKEN_RANGE
         tokens[here, slot] = token
         num_accepted[here] += accepted.int()
         walking = here[accepted]
         edits.count(walking, x[accepted])
-    write(call, who, tokens, num_accepted, status)
-
-
-def write(call, who, tokens, num_accepted, status):
-    """The verdicts of the live requests, and those of the others."""
-    first = torch.arange(tokens.shape[1], device=tokens.device) == 0
-    who.write(call.tokens, tokens, idle=-1, outside=first.long() - 1)
-    who.write(call.num_accepted, num_accepted, idle=-1)
-    who.write(call.status, status, outside=Status.PARAMETER)
+    form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status, drafted)
 
 
 def as_trees(call, who, start, count, target, draft, drafts_from):
     """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
-    node, count = torch.arange(call.tokens.shape[1], device=start.device), count.unsqueeze(-1)
+    node, count = torch.arange(form.shape_of(call)[1], device=start.device), count.unsqueeze(-1)
     first = start.unsqueeze(-1) + node
     drafted, drawn_from = (node > 0) & (node <= count), node < count
     tokens = torch.full_like(first, -1)

@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.backends.reference import laws, noise, requests, traversal
+from specdec_kernels.backends.reference import form, laws, noise, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.backends.reference.verify_chain import Pair, race_step
 from specdec_kernels.status import Status
@@ -13,7 +13,7 @@ def verify_tree(call):
 
     Children come after their parents and in the order in which they are tried, so one pass over the nodes is the walk.
     """
-    (batch, width), (nodes, vocabulary), device = call.tokens.shape, call.target.shape[1:], call.target.device
+    (batch, width), (nodes, vocabulary), device = form.shape_of(call), call.target.shape[1:], call.target.device
     who = requests.of(call, batch, device)
     target_law, bad_temperature = laws.decoded(call.target_law, who)
     draft_law, bad_draft_temperature = laws.decoded(call.draft_law, who)
@@ -38,7 +38,7 @@ def verify_tree(call):
             call.replacement, width,
         )  # fmt: skip
         tokens, path, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
-        return write(call, who, tokens, path, num_accepted, status | found)
+        return form.write(call, who, tokens, path, num_accepted, status | found)
     node, depth, tries = torch.zeros(3, count, dtype=torch.int64, device=device)
     # The laws p^m and q^m at each request's node, and the tokens tried there.
     p, q = torch.zeros(2, count, vocabulary, dtype=torch.float64, device=device)
@@ -120,16 +120,7 @@ def verify_tree(call):
     p = torch.where(empty.unsqueeze(-1), pair_at(everyone).p(), p)
     status |= (empty & (tries > 0)).int() * Status.EMPTY_RESIDUAL
     tokens[everyone, depth] = laws.draw(p, noise.arrivals(now(everyone), noise.RESIDUAL, vocabulary))
-    write(call, who, tokens, path, depth, status)
-
-
-def write(call, who, tokens, path, num_accepted, status):
-    """The verdicts of the live requests, and those of the others."""
-    root = torch.arange(tokens.shape[1], device=tokens.device) == 0
-    who.write(call.tokens, tokens, idle=-1, outside=root.long() - 1)
-    who.write(call.path, path, idle=-1, outside=root.int() - 1)
-    who.write(call.num_accepted, num_accepted, idle=-1)
-    who.write(call.status, status, outside=Status.PARAMETER)
+    form.write(call, who, tokens, path, depth, status)
 
 
 def one_hot(token, vocabulary):

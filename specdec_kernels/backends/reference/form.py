@@ -1,0 +1,47 @@
+"""How a verdict is written: ``specdec_kernels.Form``."""
+
+import torch
+
+from specdec_kernels.ops._form import ADDED, EMITTED, UNPADDED
+from specdec_kernels.status import Status
+
+
+def shape_of(call):
+    """[requests, places] of the paths."""
+    return (call.tokens if call.index is None else call.path).shape
+
+
+def write(call, who, tokens, nodes, num_accepted, status, drafts=None):
+    """The verdicts of the live requests, and those of the others: an idle one has none, one outside has token 0."""
+    batch, width = shape_of(call)
+    device, bits = tokens.device, torch.zeros(batch, dtype=torch.int32, device=tokens.device)
+    count, (token, node) = torch.zeros_like(bits), torch.zeros(2, batch, width, dtype=torch.int64, device=device)
+    who.write(count, num_accepted, idle=-1)
+    who.write(token, tokens)
+    who.write(node, nodes)
+    who.write(bits, status, outside=Status.PARAMETER)
+    there = torch.arange(width, device=device) <= count[:, None]
+
+    def fill(output, values):
+        if call.form & UNPADDED:
+            output[there] = values[there].to(output.dtype)
+        else:
+            output.copy_(torch.where(there, values, -1))
+
+    if call.index is None:
+        fill(call.tokens, token)
+        if call.path is not None:
+            fill(call.path, node)
+    else:
+        place = call.index.long().gather(1, node.clamp(min=0))
+        inside = (place >= 0) & (place < len(call.tokens))
+        call.tokens[place[there & inside]] = token[there & inside].to(call.tokens.dtype)
+        fill(call.path, torch.where(inside, place, -1))
+        bits |= (there & ~inside).any(dim=1).int() * Status.PARAMETER
+    call.status.copy_(bits)
+    counted = count + bool(call.form & EMITTED)
+    call.num_accepted.copy_(call.num_accepted + counted.clamp(min=0) if call.form & ADDED else counted)
+    if drafts is not None and call.num_rejected is not None:
+        rejected = torch.zeros_like(bits)
+        who.write(rejected, drafts - num_accepted)
+        call.num_rejected.copy_(rejected)

@@ -1,0 +1,74 @@
+"""How a verdict is written where an engine wants it otherwise: ``Form``, and its checks."""
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._types import Count
+
+UNPADDED, EMITTED, ADDED = 1, 2, 4  # as in csrc/include/specdec/params.h
+
+
+class Form(NamedTuple):
+    """How ``verify_chain`` and ``verify_tree`` write what ``out`` has, for engines that want it so from one launch.
+
+    With an ``index`` the tokens of all requests lie in one row, ``out.tokens`` [any]: the token after node i of request
+    b is written to ``out.tokens[index[b, i]]``, and the path is of these places in the place of nodes. Of chains node 0
+    is the last committed token, and node i draft i - 1. A place outside of the row is not written: the path has -1
+    there, and the status 8.
+
+    Attributes
+    ----------
+    index : Tensor, optional
+        int32 or int64, [B, K+1] for chains, [B, N] for trees.
+    path : Tensor, optional
+        int32 [B, K+1]: of chains, the path is written here. Needed with ``index``. Trees have it in ``out``.
+    num_rejected : Tensor, optional
+        int32 [B]: of chains, how many drafts were not accepted is written here, those behind the first -1 counted.
+    padding : bool
+        Whether tokens and path have -1 after the last. False: what is there stays.
+    count : str
+        What ``out.num_accepted`` counts: "accepted" drafts, or "emitted" tokens, one more.
+    add : bool
+        Whether that is added to what is there. Idle requests add nothing.
+    """
+
+    index: torch.Tensor | None = None
+    path: torch.Tensor | None = None
+    num_rejected: torch.Tensor | None = None
+    padding: bool = True
+    count: Count = "accepted"
+    add: bool = False
+
+
+PLAIN = Form()
+
+
+def checked(form, out, shape):
+    """(form, the bits of its choices, the shape of tokens) for paths of this ``shape``."""
+    if form is None:
+        return PLAIN, 0, shape
+    if not isinstance(form, Form):
+        raise TypeError(f"form: expected a Form; got {inputs.shown(form)}")
+    inputs.check_choice("form.count", form.count, ("accepted", "emitted"))
+    for name in ("padding", "add"):
+        if not isinstance(getattr(form, name), bool):
+            raise TypeError(f"form.{name}: expected a bool; got {inputs.shown(getattr(form, name))}")
+    given = (None,) * 3 if out is None else out
+    if form.add and given[-2] is None:
+        raise ValueError("out.num_accepted: expected a counter with form.add=True; got None")
+    bits = UNPADDED * (not form.padding) | EMITTED * (form.count == "emitted") | ADDED * form.add
+    if form.index is None:
+        return form, bits, shape
+    if not isinstance(given[0], torch.Tensor) or given[0].ndim != 1:
+        raise ValueError(f"out.tokens: expected one dimension with form.index; got {inputs.shown(given[0])}")
+    return form, bits, given[0].shape
+
+
+def check_index(form, shape, device):
+    """The index of these requests and nodes."""
+    if form.index is not None:
+        inputs.check_tensor("form.index", form.index, inputs.TOKEN_DTYPES, 2)
+        inputs.check_shape("form.index", form.index, shape)
+        inputs.check_device("form.index", form.index, device)

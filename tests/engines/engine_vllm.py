@@ -1,0 +1,170 @@
+"""vLLM's own Triton code, in the interpreter, beside ours on the same inputs."""
+
+import ast
+import inspect
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Edits, Sampling
+from specdec_kernels.engines import vllm, vllm_v1
+from tests.engines.test_vllm import TARGET, K, arguments, drafted, prefix_law
+from tests.engines.unpacked import functions, signature
+from tests.engines.vllm_unpacked import load
+from tests.support.laws import assert_law
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what GPUs do in silence
+V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
+V1 = "vllm.v1.sample.rejection_sampler"
+TITLE = "vLLM: its Triton code in the interpreter, beside ours"
+SURE = 40.0  # a logit above all others: the softmax of the rest is 0 in float32
+
+
+@pytest.mark.parametrize(
+    ("ours", "name", "path"),
+    [
+        (vllm, "rejection_sample", V2),
+        (vllm, "gumbel_sample", "vllm.v1.worker.gpu.sample.gumbel"),
+        (vllm, "apply_top_k_top_p", "vllm.v1.sample.ops.topk_topp_sampler"),
+        (vllm_v1, "rejection_sample", V1),
+    ],
+)
+def test_signature(ours, name, path):
+    source = ast.parse(inspect.getsource(getattr(ours, name))).body[0]
+    assert signature(source) == signature(functions(f"{path.replace('.', '/')}.py")[name])
+
+
+def decided(case):
+    """`rejection_sample`'s arguments for twelve requests whose outcome no coin can change."""
+    counts, generator = [1 + b % (K + 1) for b in range(12)], torch.Generator().manual_seed(3)
+    slots = torch.randperm(16, generator=generator)[:12].tolist()
+    wanted = torch.randint(4, (sum(counts),), generator=generator)  # what each row decides
+    drafts = torch.randint(4, (12, K), generator=generator)
+    given = arguments(counts, slots, drafts, list(range(12)), capacity=16)
+    for row in (given["expanded_local_pos"] > 0).nonzero().flatten().tolist():
+        if row % 5:  # most drafts are right
+            given["draft_sampled"][row] = wanted[row - 1]
+    given["target_logits"] = SURE * torch.nn.functional.one_hot(wanted, 4).float()
+    if case == "greedy":
+        given["temperature"] = torch.zeros(16)
+    if case == "without draft logits":
+        given["draft_logits"] = None
+    if case == "bfloat16":
+        given["target_logits"] = given["target_logits"].bfloat16()
+    return given | {"use_block_verification": case == "block"}
+
+
+@pytest.mark.parametrize("case", ["greedy", "rejection", "without draft logits", "bfloat16", "block"])
+def test_v2_decides_alike(case, table):
+    given = decided(case)
+    theirs, counts = load(V2).rejection_sample(**given)
+    ours, our_counts = vllm.rejection_sample(**given)
+    there = torch.arange(K + 1) < counts[:, None]
+    assert torch.equal(counts, our_counts)
+    assert torch.equal(theirs[there], ours[there])
+    assert len(counts.unique()) == K + 1
+    table(TITLE, {"what": f"V2 rejection_sample, {case}", "compared": "12 requests", "the same": "all tokens"})
+
+
+@pytest.mark.parametrize("block", [False, True], ids=["rejection", "block"])
+def test_v2_law(block, table):
+    """Of the first token, and of how many drafts are accepted."""
+    count = 160
+    given = arguments([K + 1] * count, range(count), drafted(count), [5] * count)
+    theirs, their_counts = load(V2).rejection_sample(**given, use_block_verification=block)
+    many = 20_000
+    given = arguments([K + 1] * many, range(many), drafted(many), [5] * many)
+    ours, our_counts = vllm.rejection_sample(**given, use_block_verification=block)
+    for tokens in (theirs, ours):
+        assert_law(tokens[:, 0], prefix_law(TARGET[:1]))
+    assert_law(their_counts - 1, torch.bincount(our_counts - 1, minlength=K + 1))
+    name = f"V2 rejection_sample, {'block' if block else 'rejection'}, law"
+    table(TITLE, {"what": name, "compared": f"{count} requests", "the same": "first token, drafts accepted"})
+
+
+@pytest.mark.parametrize("law", ["with probabilities", "that count as certain"])
+def test_v1_decides_alike(law, table):
+    """Greedy requests and others, whose outcome no coin can change, in one batch."""
+    generator = torch.Generator().manual_seed(4)
+    counts = [b % (K + 1) for b in range(12)]
+    total = sum(counts)
+    wanted = torch.randint(4, (total,), generator=generator)
+    right = torch.rand(total, generator=generator) < 0.7
+    drafts = torch.where(right, wanted, torch.randint(4, (total,), generator=generator)).int()
+    probs = torch.rand(total, 4, generator=generator).softmax(-1) if law == "with probabilities" else None
+    meta = SimpleNamespace(
+        all_greedy=False, all_random=False, temperature=(torch.arange(12) % 2).float(),
+        generators={b: torch.Generator().manual_seed(b) for b in range(0, 12, 3)},
+    )  # fmt: skip
+    given = (
+        drafts, counts, K, torch.tensor(counts).cumsum(0).int(), probs,
+        SURE * 4 * torch.nn.functional.one_hot(wanted, 4).float(),
+        torch.randint(4, (12, 1), generator=generator, dtype=torch.int32), meta,
+    )  # fmt: skip
+    theirs = load(V1).rejection_sample(*given)
+    assert torch.equal(theirs, vllm_v1.rejection_sample(*given))
+    assert len((theirs >= 0).sum(1).unique()) == K + 1
+    table(TITLE, {"what": f"V1 rejection_sample, drafts {law}", "compared": "12 requests", "the same": "all tokens"})
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["no ties", "ties"])
+@pytest.mark.parametrize("vocabulary", [100, 1000])
+def test_top_k_top_p(vocabulary, ties, table):
+    """The same tokens stay, the tied ones at a cut among them."""
+    logits = 3 * torch.randn(8, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    if ties:
+        logits = (2 * logits).round() / 2
+    k = torch.tensor([50, 5, vocabulary, vocabulary, 20, 1, 7, 60])
+    p = torch.tensor([1.0, 0.9, 0.7, 1.0, 0.3, 0.5, 0.95, 0.99])
+    theirs = load("vllm.v1.sample.ops.topk_topp_triton").apply_top_k_top_p_triton
+    same = 0
+    for filters in ((k, None), (None, p), (k, p)):
+        one, other = (filtered(logits.clone(), *filters) for filtered in (theirs, vllm.apply_top_k_top_p))
+        same += (one == other).all(1).sum().item()
+    row = {"what": f"top-k, top-p, both, V = {vocabulary}, {'ties' if ties else 'no ties'}", "compared": "24 rows"}
+    table(TITLE, row | {"the same": f"{same} rows keep the same"})
+    assert same == 24
+
+
+def test_min_p(table):
+    logits = 3 * torch.randn(12, 1000, generator=torch.Generator().manual_seed(5))
+    slots, min_p = torch.arange(12) % 4, torch.tensor([0.0, 0.01, 0.1, 0.5])
+    theirs = logits.clone()
+    load("vllm.v1.worker.gpu.sample.min_p").apply_min_p(theirs, slots, min_p)
+    least = specdec.cutoff(logits, sampling=Sampling.vllm(min_p=min_p[slots])).value[:, None]
+    assert torch.equal(theirs, logits.masked_fill(logits < least, -torch.inf))
+    table(TITLE, {"what": "min-p", "compared": "12 rows", "the same": "12 rows keep the same"})
+
+
+def test_penalties(table):
+    """With the drafts before a row counted: greedy texts of K drafts, each the likeliest token of vLLM's row."""
+    requests, rows, vocabulary, generator = 6, 5, 64, torch.Generator().manual_seed(6)
+    logits = torch.randn(requests, rows, vocabulary, generator=generator)
+    penalties = [torch.rand(requests, generator=generator) + least for least in (1.0, 0.2, 0.2)]
+    prompt = torch.randint(-(2**31), 2**31 - 1, (requests, vocabulary // 32), generator=generator).int()
+    counts = torch.randint(-2, 3, (requests, vocabulary), generator=generator).clamp(min=0).int()
+    slots, places = torch.arange(requests).repeat_interleave(rows), torch.arange(rows).repeat(requests)
+    drafts = torch.zeros(requests, rows, dtype=torch.int64)  # behind the input token
+    for row in range(rows):
+        theirs = logits.clone().view(-1, vocabulary)
+        load("vllm.v1.worker.gpu.sample.penalties").apply_penalties(
+            theirs, slots, drafts.view(-1), places, *penalties, prompt, counts
+        )
+        likeliest = theirs.view(requests, rows, vocabulary).argmax(-1)
+        if row + 1 < rows:
+            drafts[:, row + 1] = likeliest[:, row]
+    seen = counts > 0
+    words = (seen.view(requests, -1, 32).long() << torch.arange(32)).sum(-1)
+    edits = Edits(
+        repetition=penalties[0], frequency=penalties[1], presence=penalties[2], prompt_mask=prompt,
+        output_mask=torch.where(words < 2**31, words, words - 2**32).int(), output_counts=counts,
+    )  # fmt: skip
+    verdict = specdec.verify_chain(
+        drafts[:, 1:], logits, sampling=Sampling(0.0), edits=edits, seed=torch.arange(requests), position=0
+    )
+    assert torch.equal(verdict.tokens, likeliest)
+    assert not torch.equal(likeliest, logits.argmax(-1))
+    compared = f"{requests} texts of {rows} rows"
+    table(TITLE, {"what": "penalties, drafts counted", "compared": compared, "the same": "all greedy tokens"})

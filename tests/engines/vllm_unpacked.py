@@ -1,0 +1,137 @@
+"""vLLM's Triton code, as it stands in its files, on a CPU: in Triton's interpreter, without what it compiles.
+
+The files of `FILES` are run as they are. All else that they import is a stand-in: its names are there and do nothing.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.unpacked import FOLDER
+
+FILES = (
+    "vllm.v1.sample.ops.topk_topp_sampler",
+    "vllm.v1.sample.ops.topk_topp_triton",
+    "vllm.v1.sample.rejection_sampler",
+    "vllm.v1.spec_decode.fly",
+    "vllm.v1.worker.gpu.sample.gumbel",
+    "vllm.v1.worker.gpu.sample.min_p",
+    "vllm.v1.worker.gpu.sample.penalties",
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils",
+)
+
+
+class StandIn(types.ModuleType):
+    """A module that has every name: a class, of which others may be made."""
+
+    __path__ = ()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {"__init__": lambda self, *given, **named: None})
+        setattr(self, name, made)
+        return made
+
+
+class Dispatcher:
+    """``triton_kernel_dispatcher_with_warmup``: the function says how its kernel is launched with its own arguments."""
+
+    def __init__(self, function, kernel):
+        self.function, self.kernel = function, kernel
+
+    def __call__(self, *given, **more):
+        names = self.kernel.arg_names
+        grid, launch = self.function(*given, **more)[:2]
+        places = {name.lower().removesuffix("_ptr"): name for name in names}
+        given = dict(zip(self.function.__code__.co_varnames, given, strict=False)) | more
+        launch = {places[name]: x for name, x in given.items() if name in places} | launch
+        for name in set(names) - set(launch):  # strides of what is there
+            tensor, dimension = name.lower().split("_stride")
+            launch[name] = given[tensor].stride(int(dimension.removeprefix("_") or 0))
+        launch.pop("num_warps", None)
+        self.kernel[grid](**launch)
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds all of vLLM: the files of `FILES`, and stand-ins."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] != "vllm":
+            return None
+        if name in FILES:
+            return importlib.util.spec_from_file_location(name, FOLDER / f"{name.replace('.', '/')}.py")
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return StandIn(spec.name)
+
+    def exec_module(self, module):
+        names = {
+            "vllm.triton_utils": triton_names,
+            "vllm.logger": lambda: {"init_logger": lambda name: mock.MagicMock()},
+            "vllm.platforms": lambda: {"current_platform": mock.MagicMock(is_cuda_alike=lambda: False)},
+            "vllm.utils.math_utils": lambda: {
+                "cdiv": lambda a, b: -(-a // b), "next_power_of_2": lambda n: 1 << max(n - 1, 0).bit_length(),
+            },
+            "vllm.utils.platform_utils": lambda: {"num_compute_units": lambda index: 4},
+            "vllm.utils.gpu_sync_debug": lambda: {"gpu_sync_allowed": mock.MagicMock()},
+            "vllm.model_executor.warmup.jit_warmup_triton_helper": lambda: {
+                "triton_kernel_dispatcher_with_warmup": lambda kernel, **_: lambda call: Dispatcher(call, kernel),
+            },
+        }  # fmt: skip
+        vars(module).update(names.get(module.__name__, dict)())
+
+
+def triton_names():
+    import triton
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def log1p(x):  # the interpreter has no functions of the device's library
+        return tl.tensor(TensorHandle(np.log1p(x.handle.data), x.type.scalar), x.type)
+
+    return {"HAS_TRITON": True, "triton": triton, "tl": tl, "tldevice": types.SimpleNamespace(log1p=log1p)}
+
+
+def count_in_tensors():
+    """``tl.range`` then gives scalars, as in a compiled kernel; the interpreter's gives ints, which have no ``to``."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_core
+
+    def counting(language, scope):
+        patch(language, scope)
+        count = language.range
+
+        def counted(*given, **named):
+            for i in count(*given, **named):
+                yield tl.tensor(interpreter.TensorHandle(np.array([i], dtype=np.int32), tl.int32), tl.int32)
+
+        scope.set_attr(language, "range", counted)
+
+    interpreter._patch_lang_core = counting
+
+
+def load(name):
+    """One of `FILES`, imported."""
+    if not (FOLDER / "vllm").exists():
+        pytest.skip("vllm is not unpacked")
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("it is for Triton's interpreter")
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        from tests.support import triton_device  # noqa: F401  makes the interpreter quicker
+
+        sys.meta_path.insert(0, Finder())
+        count_in_tensors()
+    return importlib.import_module(name)

@@ -1,0 +1,192 @@
+"""Form, and outputs that engines give: what is written is the verdict, where it is wanted, and nothing else is."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Form, verify_chain, verify_tree
+from tests.conftest import INTERPRETED
+from tests.support.cases import UNTOUCHED, chain_call, ragged
+from tests.support.trees import tree_call
+
+B, K, V, N = 6, 3, 33, 7
+CHAINS = {
+    "rejection": {},
+    "one-hot": {"draft": None},
+    "race": {"method": "race", "draft": None},
+    "block": {"method": "block"},
+    "some greedy": {"temperature": torch.tensor([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])},
+}
+TREES = {
+    "rejection": {},
+    "race": {"method": "race", "draft": None},
+    "traversal": {"method": "traversal"},
+    "some greedy": {"temperature": torch.tensor([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])},
+    "traversal, some greedy": {"method": "traversal", "temperature": torch.tensor([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])},
+}
+# Of requests, one is idle and one points outside.
+INDEX = torch.tensor([3, -1, 0, 99, 5, 1], dtype=torch.int32)
+
+
+def chain_of(method):
+    return chain_call(3, requests=B, slots=K, vocabulary=V) | CHAINS[method]
+
+
+def tree_of(method):
+    return tree_call(3, requests=B, nodes=N, vocabulary=V) | TREES[method]
+
+
+def indexed(call):
+    """Every request uses the state of another, if it uses any."""
+    return call | {"request_index": INDEX}
+
+
+def told(verdict):
+    """bool: the places of a verdict that say something."""
+    return torch.arange(verdict.tokens.shape[1]) <= verdict.num_accepted[:, None]
+
+
+def room(*shape, dtype=torch.int32):
+    return torch.full(shape, UNTOUCHED, dtype=dtype)
+
+
+CALLS = [(verify_chain, chain_of, name) for name in CHAINS] + [(verify_tree, tree_of, name) for name in TREES]
+EVERY_CALL = pytest.mark.parametrize(
+    "op, made, method", CALLS, ids=[f"{op.__name__}, {method}" for op, _, method in CALLS]
+)
+# The ways of Triton's kernels to an end: by a race or a draw, after one launch or a walk.
+WAYS = [call for call in CALLS if call[2] in ("some greedy", "block", "traversal, some greedy")]
+
+
+def assert_one_row(op, made, method, padding):
+    """A place that is not in the row is not written, and the status says so."""
+    call = indexed(made(method))
+    expected = op(**call)
+    path = getattr(expected, "path", torch.arange(expected.tokens.shape[1]).expand_as(expected.tokens))
+    nodes = N if op is verify_tree else K + 1
+    index = torch.randperm(B * nodes, generator=torch.Generator().manual_seed(1)).view(B, nodes)
+    index[0, 0], index[4, path[4, expected.num_accepted[4]]] = -1, 2 * B * nodes
+    whole, places = room(2 * B * nodes + 2), room(B, expected.tokens.shape[1])
+    row = whole[1:-1:2]
+    num, form = torch.arange(B, dtype=torch.int32), Form(index=index, padding=padding, count="emitted", add=True)
+    if op is verify_chain:
+        found = op(**call, out=(row, num, None), form=form._replace(path=places))
+    else:
+        found = op(**call, out=(row, places, num, None), form=form)
+    there = told(expected)
+    place = index.gather(1, path.clamp(min=0).long())
+    lost = (place < 0) | (place >= len(row))
+    wanted = room(*places.shape) if not padding else torch.full_like(places, -1)
+    assert torch.equal(places, torch.where(there, place.masked_fill(lost, -1), wanted).int())
+    tokens = room(len(row))
+    tokens[place[there & ~lost]] = expected.tokens[there & ~lost].int()
+    assert torch.equal(row, tokens)
+    assert (whole[::2] == UNTOUCHED).all()
+    assert whole[-1] == UNTOUCHED
+    assert torch.equal(found.status, expected.status | 8 * (there & lost).any(1).int())
+    assert torch.equal(num, torch.arange(B) + (expected.num_accepted + 1).clamp(min=0))
+
+
+@pytest.mark.usefixtures("backend")
+@EVERY_CALL
+class TestForm:
+    @pytest.mark.parametrize("some", [dict, indexed], ids=["all", "by index"])
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["int32", "int64"])
+    def test_tokens_of_any_strides(self, op, made, method, some, dtype):
+        call = some(made(method))
+        expected = op(**call)
+        width = expected.tokens.shape[1]
+        for whole, own in (
+            (wide := room(B, 2 * width + 3, dtype=dtype), wide[:, 2 : 2 + 2 * width : 2]),
+            (turned := room(width + 1, B, dtype=dtype), turned[1:].T),
+        ):
+            op(**call, out=(own, *[None] * (len(expected) - 1)))
+            assert torch.equal(own.long(), expected.tokens)
+            own.fill_(UNTOUCHED)
+            assert (whole == UNTOUCHED).all()
+
+    def test_padding_and_counts(self, op, made, method):
+        call = indexed(made(method))
+        expected = op(**call)
+        tokens, before = room(*expected.tokens.shape), torch.arange(B, dtype=torch.int32)
+        for count, more in (("accepted", 0), ("emitted", 1)):
+            counted = expected.num_accepted + more
+            fresh, added = room(B), before.clone()
+            for num, add, wanted in ((fresh, False, counted), (added, True, before + counted.clamp(min=0))):
+                out = (tokens, *[None] * (len(expected) - 3), num, None)
+                found = op(**call, out=out, form=Form(padding=False, count=count, add=add))
+                assert torch.equal(num, wanted)
+                assert torch.equal(found.status, expected.status)
+        assert torch.equal(tokens, torch.where(told(expected), expected.tokens, UNTOUCHED).int())
+
+    @pytest.mark.parametrize("padding", [True, False], ids=["padded", "unpadded"])
+    def test_one_row_for_all(self, op, made, method, padding):
+        assert_one_row(op, made, method, padding)
+
+    def test_twice_is_the_same(self, op, made, method):
+        """A call like one that ran before, in other memory."""
+        call, verdicts = made(method), []
+        for shift in range(2):
+            whole, nodes = room(shift + B * N), N if op is verify_tree else K + 1
+            index, places = torch.arange(B * nodes).view(B, nodes), room(B, op(**call).tokens.shape[1])
+            if op is verify_chain:
+                op(**call, out=(whole[shift:], None, None), form=Form(index=index, path=places))
+            else:
+                op(**call, out=(whole[shift:], places, None, None), form=Form(index=index))
+            verdicts.append((whole[shift:], places))
+        for one, other in zip(*verdicts, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("op, made, method", WAYS, ids=[f"{op.__name__}, {method}" for op, _, method in WAYS])
+@pytest.mark.parametrize("backend", INTERPRETED, indirect=True)
+@pytest.mark.usefixtures("backend")
+def test_triton_writes_one_row(op, made, method):
+    assert_one_row(op, made, method, padding=False)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("method", CHAINS)
+def test_rejected_drafts_of_ragged_chains(method):
+    call = ragged(chain_of(method), torch.tensor([2, 0, 1, 3, 3, 1])) | {"max_drafts": K}
+    rejected, places = room(B), room(B, K + 1)
+    found = verify_chain(**call, form=Form(num_rejected=rejected, path=places))
+    assert torch.equal(rejected, torch.tensor([2, 0, 1, 3, 3, 1]) - found.num_accepted)
+    assert torch.equal(places, torch.where(found.tokens >= 0, torch.arange(K + 1), -1).int())
+
+
+def test_bad_forms():
+    call, tokens, places = chain_of("rejection"), room(B * (K + 1)), room(B, K + 1)
+    index = torch.arange(B * (K + 1)).view(B, K + 1)
+    flat = {"out": (tokens, None, None), "form": Form(index=index, path=places)}
+    for options, message in (
+        ({"form": 3}, "form: expected a Form"),
+        ({"form": Form(count="all")}, "form.count: expected one of 'accepted', 'emitted'; got 'all'"),
+        ({"form": Form(add=True)}, "out.num_accepted: expected a counter"),
+        ({"form": Form(padding=0)}, "form.padding: expected a bool"),
+        ({"form": Form(index=index, path=places)}, "out.tokens: expected one dimension with form.index; got None"),
+        (flat | {"form": Form(index=index)}, "form.path: expected int32"),
+        (flat | {"form": Form(index=index[:, 1:], path=places)}, r"form.index: expected shape \[6, 4\]"),
+        (flat | {"form": Form(index=index.float(), path=places)}, "form.index: expected a tensor of int32 or int64"),
+        (flat | {"form": Form(index=index, path=places.long())}, "form.path: expected a tensor of int32"),
+        ({"out": (tokens[:1].expand(B, K + 1), None, None)}, "out.tokens: expected rows that share no memory"),
+        ({"out": (index.float(), None, None)}, "out.tokens: expected a tensor of int32 or int64"),
+        ({"form": Form(num_rejected=tokens)}, r"form.num_rejected: expected shape \[6\]"),
+        (
+            {"out": (None, tokens[:B], None), "form": Form(num_rejected=tokens[:B])},
+            "form.num_rejected: expected memory of its own; got some of out.num_accepted's",
+        ),
+        (
+            {"out": (tokens, None, None), "form": Form(index=index, path=tokens.view(B, K + 1))},
+            "form.path: expected memory of its own; got some of out.tokens's",
+        ),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            verify_chain(**call, **options)
+    with pytest.raises(ValueError, match=r"form\.path: expected None for trees"):
+        verify_tree(**tree_of("rejection"), form=Form(path=places))
+    with specdec_kernels.backend("cpu"):  # a call that was remembered, in memory that is shared
+        verify_chain(**call, form=Form(path=places, num_rejected=room(B)))
+        with pytest.raises(ValueError, match="memory of its own"):
+            verify_chain(**call, form=Form(path=places, num_rejected=places.view(-1)[5 : 5 + B]))

@@ -1,0 +1,105 @@
+"""How a verdict is written (``specdec_kernels.Form``): what csrc/include/specdec/walk.h has as ``Verdict``."""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from specdec_kernels.triton_kernels._math import PARAMETER
+
+UNPADDED, EMITTED, ADDED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)
+
+
+class Verdict(NamedTuple):
+    """Where the verdict of one request goes; ``flat`` is the length of the row that an index leads into."""
+
+    tokens: tl.tensor
+    tokens_slot: tl.tensor
+    path: tl.tensor
+    index: tl.tensor
+    index_node: tl.tensor
+    flat: tl.tensor
+    num_accepted: tl.tensor
+    num_rejected: tl.tensor
+    status: tl.tensor
+    form: tl.tensor
+
+
+@triton.jit
+def verdict_at(
+    b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat, num_accepted,
+    num_rejected, status, form,
+):  # fmt: skip
+    if path is not None:
+        path += b * path_request
+    if index is None:
+        tokens += b * tokens_request
+    else:
+        index += b * index_request
+    if num_rejected is not None:
+        num_rejected += b
+    return Verdict(
+        tokens, tokens_slot, path, index, index_node, flat, num_accepted + b, num_rejected, status + b, form
+    )  # fmt: skip
+
+
+@triton.jit
+def put_token(verdict, depth, node, token, there):
+    """Writes the token after ``node``, for one depth or a block of them."""
+    at = depth
+    if verdict.index is not None:
+        at = tl.load(verdict.index + node * verdict.index_node, mask=there, other=-1).to(tl.int64)
+        there = there & (at >= 0) & (at < verdict.flat)
+    tl.store(verdict.tokens + at * verdict.tokens_slot, token.to(verdict.tokens.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def put_node(verdict, depth, node, there):
+    """Writes a node of the path, or its place. Returns PARAMETER where that is outside of the tokens."""
+    met = there.to(tl.int32) * 0
+    if verdict.path is not None:
+        shown = node
+        if verdict.index is not None:
+            place = tl.load(verdict.index + node * verdict.index_node, mask=there, other=-1).to(tl.int64)
+            inside = (place >= 0) & (place < verdict.flat)
+            shown = tl.where(inside, place, -1)
+            met = (there & (inside == 0)).to(tl.int32) * PARAMETER
+        tl.store(verdict.path + depth, shown.to(tl.int32), mask=there)
+    return met
+
+
+@triton.jit
+def clear_places(verdict, depth, there):
+    """Depths behind the last."""
+    there = there & (verdict.form & UNPADDED == 0)
+    if verdict.index is None:
+        tl.store(verdict.tokens + depth * verdict.tokens_slot, -1, mask=there)
+    if verdict.path is not None:
+        tl.store(verdict.path + depth, -1, mask=there)
+
+
+@triton.jit
+def put_count(verdict, accepted, drafts):
+    """By one program: how many drafts were accepted, -1 for an idle request, and how many were not."""
+    counted = accepted + tl.where(verdict.form & EMITTED != 0, 1, 0)
+    added = verdict.form & ADDED != 0
+    before = tl.load(verdict.num_accepted, mask=added, other=0)
+    tl.store(verdict.num_accepted, tl.where(added, before + tl.maximum(counted, 0), counted))
+    if verdict.num_rejected is not None:
+        tl.store(verdict.num_rejected, tl.where(accepted >= 0, tl.maximum(drafts - accepted, 0), 0))
+
+
+def arguments(call, num_rejected=None):
+    """A call's form, as the kernels take it."""
+    index, path = call.index, call.path
+    return dict(
+        tokens=call.tokens, tokens_request=call.tokens.stride(0) if index is None else 0,
+        tokens_slot=call.tokens.stride(-1), path=path, path_request=0 if path is None else path.stride(0),
+        index=index, index_request=0 if index is None else index.stride(0),
+        index_node=0 if index is None else index.stride(1), flat=call.tokens.shape[-1],
+        num_accepted=call.num_accepted, num_rejected=num_rejected, status=call.status, form=call.form,
+    )  # fmt: skip
+
+
+def shape_of(call):
+    """[requests, places] of the paths."""
+    return (call.tokens if call.index is None else call.path).shape
