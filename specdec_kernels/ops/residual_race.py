@@ -86,8 +86,8 @@ def residual_race(
     0
     """
     raw = (
-        seed, position, nonce, target, draft, row, first_token, draft_row, excluded, known, taken, temperature, sampling,
-        draft_sampling,
+        seed, position, nonce, target, draft, row, first_token, draft_row, excluded, known, taken, temperature,
+        sampling, draft_sampling,
     )  # fmt: skip
     if found := RESIDUAL_RACE.recall(raw):
         return found[0], found[2], found[1]
