@@ -304,8 +304,23 @@ class WalkOps {
     return side.known.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
   }
 
+  // How over_tile weighs plain logits: as the law has it, or nearly, in half of the operations.
+  struct ByLaw {
+    Logits space;
+    LogSumExp lse;
+    explicit ByLaw(const LawRow& side) : space(side.known.law.logits()), lse(side.known.lse) {}
+    SPECDEC_HD F16 operator()(F16 raw) const { return space.probability(raw, lse); }
+  };
+  struct Nearly {
+    F16 scale, down;
+    explicit Nearly(const LawRow& side)
+        : scale(mul(side.known.law.logits().inverse, 1.44269504f)),
+          down(mul(add(side.known.lse.max, side.known.lse.log_sum), -1.44269504f)) {}
+    SPECDEC_HD F16 operator()(F16 raw) const { return about_exp2(fma(raw, scale, down)); }
+  };
+
   // Calls f(p, q, q of the tokens not tried) for sixteen tokens of a tile at a time. A chain has no use for the last.
-  template <class F>
+  template <class Weigh, class F>
   SPECDEC_HD void over_tile(const ChildTokens<Topology>& tried, int32_t tile, F&& f) const {
     Mask gone[kTile / kLanes] = {};
     if constexpr (Topology::kSiblings) {
@@ -319,15 +334,17 @@ class WalkOps {
       f(p, q, Topology::kSiblings ? where(gone[(token - begin) / kLanes], zero, q) : zero);
     };
     int32_t token = begin;
-    // Whole vectors of logits of one type, as they came: nothing is asked of each of them.
+    // Whole cells of logits of one type, as they came: nothing is asked of each of them.
     if (is_plain(target) && is_plain(draft) && target.row.dtype == draft.row.dtype) {
       const int32_t columns = end < draft.row.vocab ? end : draft.row.vocab;
-      const Logits of_target = target.known.law.logits(), of_draft = draft.known.law.logits();
-      const LogSumExp p_lse = target.known.lse, q_lse = draft.known.lse;
+      const Weigh of_target(target), of_draft(draft);
       with_data(target.row, [&](auto p) {
         const auto q = static_cast<decltype(p)>(draft.row.data);
-        for (; token + kLanes <= columns; token += kLanes)
-          give(token, of_target.probability(load(p + token), p_lse), of_draft.probability(load(q + token), q_lse));
+        for (; token + kCell <= columns; token += kCell) {
+          prefetch_cell(p + token + kTile), prefetch_cell(q + token + kTile);
+          for (int32_t at = token; at < token + kCell; at += kLanes)
+            give(at, of_target(load(p + at)), of_draft(load(q + at)));
+        }
       });
     }
     for (int32_t column = draft.first_column(token); token < end; token += kLanes)
@@ -340,22 +357,24 @@ class WalkOps {
   };
   __attribute__((noinline)) TileMasses tile_masses(const ChildTokens<Topology>& tried, float taken, int32_t tile) const {
     UnitSum<F16> left, untried;
-    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
+    over_tile<ByLaw>(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
       left.take(residual_weight(p, mul(F16(taken), q)));
       if constexpr (Topology::kSiblings) untried.take(q_untried);
     });
     return {total(left), total(untried)};
   }
 
-  // What the figures of rough laws are multiplied by to get the least and the largest that they may be.
+  // What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
+  // as much as their sum may be, and so may be the sum.
   SPECDEC_HD static Range factors(const LawRow& side) {
-    const float error = side.rough() ? side.error : 0.0f;
+    const float error = log_sum_error(side.known.lse.max) + (side.rough() ? side.error : 0.0f);
     return {1.0f - error, 1.0f + error * (1.0f + error)};  // of e^-error and e^error
   }
   // Of a tile's sum: 64 additions a lane and at most 15 of lanes, each wrong by 2^-24 at most. What log_sum_error leaves
   // for roundings covers the products and differences before them.
   static constexpr double kSumError = 5e-6;
-  static constexpr double kUnitError = 0x1p-43;  // of a weight in whole numbers, to the nearest multiple of 2^-42
+  // Of a weight in whole numbers, to the nearest multiple of 2^-42, and of `Nearly`, which is never below 2^-125.
+  static constexpr double kUnitError = 0x1.001p-43;
 
   struct TileBounds {
     double least, most, untried;
@@ -367,7 +386,7 @@ class WalkOps {
                                     int32_t tile) const {
     const F16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high), low(taken.low), high(min(taken.high, kLargest));
     F16 least = zero, most = zero, untried = zero;
-    over_tile(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
+    over_tile<Nearly>(tried, tile, [&](F16 p, F16 q, F16 q_untried) __attribute__((always_inline)) {
       least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
       most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
       if constexpr (Topology::kSiblings) untried = add(untried, q_untried);
