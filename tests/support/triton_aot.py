@@ -202,7 +202,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
         raced = draft_tokens, target, None, None, None, None, "race", whole, whole, Edit(), 1.0, 0.0
         yield "verify_chain, race, filtered", lambda: run(
-            "verify_chain", *raced, Noise(seed, seed, seed), tokens, *counts
+            "verify_chain", *raced, Noise(seed, seed, seed), tokens, *counts, None, None, None, 0
         )  # fmt: skip
         found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)

@@ -88,13 +88,14 @@ class HostCuda(Kernels):
         drafts = verdict[0][:, 1:]
 
         def chain(draft, method, law=law, edits=off):
-            return drafts, target, draft, None, None, None, method, law, law, edits, 1.0, 0.0, noise, *verdict
+            rows = drafts, target, draft, None, None, None
+            return *rows, method, law, law, edits, 1.0, 0.0, noise, *verdict, None, None, None, 0
 
         def tree(law=law, edits=off):
             parents = torch.arange(-1, rows - 1)
             return (
                 verdict[0], parents, target, target, None, None, "rejection", False, law, law, edits, noise,
-                *tree_verdict,
+                *tree_verdict, None, 0,
             )  # fmt: skip
 
         def sample(law=law, edits=off):
