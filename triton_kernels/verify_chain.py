@@ -440,7 +440,9 @@ def filtered_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, num_accepted, status, counters, cuts, scratch, scratch_row: tl.int64, edits,
+    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
     ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
@@ -506,10 +508,11 @@ def filtered_chain_kernel(
             walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
     if is_last(request + DONE, splits * chunks):
         flags |= request_status(edits, entry, 0, live, vocab)
-        finish_race(
-            chain, readable, flags, vocab, records, request, tokens + b * tokens_request, num_accepted + b, status + b,
-            max_drafts + 1,
+        verdict = verdict_at(
+            b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
+            num_accepted, num_rejected, status, form,
         )  # fmt: skip
+        finish_race(chain, readable, flags, vocab, records, request, verdict, max_drafts + 1)
 
 
 filtered_chain_kernel.most_registers = _cuts.most_registers
@@ -532,12 +535,11 @@ def filtered_race(call, requests, width, rows):
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
             draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
             total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
-            tokens=call.tokens, tokens_request=call.tokens.stride(0), num_accepted=call.num_accepted,
-            status=call.status, counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
+            counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
             scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target), CELL=_cuts.cell_of(tile, tiles),
             TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
-            **_launch.rows("target", target, ragged), **edits,
+            **_launch.rows("target", target, ragged), **edits, **_verdict.arguments(call, call.num_rejected),
             **_launch.index(
                 call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
             ),
