@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form, verify_chain, verify_tree
+from specdec_kernels import Form, Sampling, verify_chain, verify_tree
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, ragged
 from tests.support.trees import tree_call
@@ -14,6 +14,7 @@ CHAINS = {
     "rejection": {},
     "one-hot": {"draft": None},
     "race": {"method": "race", "draft": None},
+    "race, filtered": {"method": "race", "draft": None, "temperature": None, "sampling": Sampling(top_k=5)},
     "block": {"method": "block"},
     "some greedy": {"temperature": torch.tensor([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])},
 }
@@ -55,7 +56,7 @@ EVERY_CALL = pytest.mark.parametrize(
     "op, made, method", CALLS, ids=[f"{op.__name__}, {method}" for op, _, method in CALLS]
 )
 # The ways of Triton's kernels to an end: by a race or a draw, after one launch or a walk.
-WAYS = [call for call in CALLS if call[2] in ("some greedy", "block", "traversal, some greedy")]
+WAYS = [call for call in CALLS if call[2] in ("some greedy", "race, filtered", "block", "traversal, some greedy")]
 
 
 def assert_one_row(op, made, method, padding):
