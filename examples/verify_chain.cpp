@@ -54,7 +54,7 @@ int main() {
   params.draft.data = q.data();  // there are draft laws; the rows themselves are read by `Rows` alone
   params.target_law.space = params.draft_law.space = specdec::Space::kProbs;
   params.target_law.temperature.value = params.draft_law.temperature.value = params.draft_prob.value = 1.0f;
-  params.tokens = {tokens, slots + 1, 1, slots + 1};
+  params.tokens = {tokens, slots + 1, 1, slots + 1, 1, false};
 
   int accepted = 0;
   std::vector<int> first(p.size());
