@@ -7,6 +7,7 @@ slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a 
 from .backends import available_backends, backend
 from .ops import (
     Cut,
+    Form,
     Logprobs,
     Overlap,
     Residual,
@@ -35,6 +36,7 @@ from .status import Status
 __all__ = [
     "Cut",
     "Edits",
+    "Form",
     "Logprobs",
     "Overlap",
     "Residual",
