@@ -47,12 +47,11 @@ conftest.pytest_configure()
 with backend("cuda-host"):
     from tests.backends.host_cuda.backend import begin_capture, play
 begin_capture(1)  # where no kernel may be loaded by its launch
-for machine in test_cuda_ops.MACHINES:
-    play(machine)
-    test_cuda_ops.every_op()
-    test_cuda_trees.every_op()
-    test_cuda_filters.every_op()
-    test_cuda_edits.every_op()
+play(MACHINE)
+test_cuda_ops.every_op()
+test_cuda_trees.every_op()
+test_cuda_filters.every_op()
+test_cuda_edits.every_op()
 test_row_part.every_part()
 """
 
@@ -450,7 +449,10 @@ def library_of(name):
     return found.stdout.strip()
 
 
-def test_sanitized():
+@pytest.mark.parametrize(
+    "machine", [pytest.param(name, marks=[] if name == "large" else pytest.mark.slow) for name in MACHINES]
+)
+def test_sanitized(machine):
     """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine, and parts of rows.
 
     All of it in a capture, from the first call on.
@@ -465,7 +467,7 @@ def test_sanitized():
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "SPECDEC_HOST_CUDA_SANITIZE": "1",
     }
-    command = [sys.executable, "-c", PLAY_SANITIZED]
+    command = [sys.executable, "-c", f"MACHINE = {machine!r}{PLAY_SANITIZED}"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "runtime error" not in done.stderr, done.stderr[-3000:]
