@@ -18,7 +18,14 @@ from specdec_kernels.sharded._layout import short, two
 from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
 from specdec_kernels.sharded._races import race_finish
 from specdec_kernels.sharded._requests import any_bits
-from specdec_kernels.sharded._weights import child_weight, residual_weight, taken_after, units_of
+from specdec_kernels.sharded._weights import (
+    ACCEPT_STREAM,
+    LEAF_COINS,
+    child_weight,
+    residual_weight,
+    taken_after,
+    units_of,
+)
 from specdec_kernels.status import Status
 
 
@@ -140,6 +147,14 @@ def _at(values, place):
     return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
 
 
+def _leaf_coins(requests, step):
+    """float32 [B, slots]: by which the draft before each slot is accepted as the last; the first slot needs none."""
+    noise = requests.noise_of_requests()
+    seed, position, nonce = (x.unsqueeze(-1) if isinstance(x, torch.Tensor) else x for x in noise.values())
+    coins = ops.coin(seed, position=position + step - 1, nonce=nonce, stream=ACCEPT_STREAM, index=LEAF_COINS + step - 1)
+    return torch.where(step > 0, coins, 0.0)
+
+
 class Block:
     """The weights of a chain's drafts, and the sums that its walk asks for, on rows of five tokens.
 
@@ -166,8 +181,12 @@ class Block:
         for j in range(slots - 1):
             weights.append(child_weight(weights[-1], p[:, j], q[:, j]) * inside[:, j])
         weight = torch.stack(weights, dim=1) if slots else p
-        self.visited = drafted & (weight >= SMALLEST)
-        self.taken = torch.where(self.visited, taken_after(0.0, 1.0, weight), 1.0)
+        # The sums of a draft's own rows are due if its coin is below the weight before. The walk reads these rows for
+        # the draft behind it, too, if that is one of the vocabulary.
+        reached = drafted & (weight >= SMALLEST)
+        due = reached & (_leaf_coins(requests, step) < weight) & (not self.certain)
+        self.visited = reached & inside | due
+        self.taken = torch.where(reached, taken_after(0.0, 1.0, weight), 1.0)
 
         self.p = torch.zeros(*found.p.shape, 5, device=p.device)
         self.p[..., 0] = found.p
@@ -176,7 +195,7 @@ class Block:
         if self.certain:
             return
         self.q[..., 0] = found.q
-        some = (self.visited & (weight < 1)).nonzero()
+        some = (due & (weight < 1)).nonzero()
         request, j = some.unbind(-1)
         taken, places = self.taken[request, j], own[request, j]
         draft_of = torch.arange(draft_tokens.numel(), device=p.device).view(draft_tokens.shape)

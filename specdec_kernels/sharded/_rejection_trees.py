@@ -17,10 +17,16 @@ from specdec_kernels.sharded._laws import Side, argmax_of, laws_of, left_in_slic
 from specdec_kernels.sharded._races import race_finish
 from specdec_kernels.sharded._requests import any_bits
 from specdec_kernels.sharded._traversal import Drafts, Traversal, traverse
-from specdec_kernels.sharded._weights import accepts, share_of, sum_of, units_of, untried_after
+from specdec_kernels.sharded._weights import (
+    ACCEPT_STREAM,
+    LEAF_COINS,
+    accepts,
+    share_of,
+    sum_of,
+    units_of,
+    untried_after,
+)
 from specdec_kernels.status import Status
-
-ACCEPT_STREAM, LEAF_COINS = 4, 1 << 30  # csrc/include/specdec/noise.h, traversal.h
 
 
 class Tree(NamedTuple):

@@ -4,6 +4,7 @@ import torch
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 UNIT = 2.0**42  # of sums of weights (csrc/include/specdec/residual.h)
+ACCEPT_STREAM, LEAF_COINS = 4, 1 << 30  # of coins (csrc/include/specdec/noise.h, traversal.h)
 
 
 def units_of(weights):

@@ -176,6 +176,13 @@ def test_blocks_with_filters_and_faults(fast_backend):
     check(call)
 
 
+def test_blocks_read_the_rows_of_a_draft_out_of_range_only_for_their_sums(fast_backend):
+    call = blocks(requests=64)
+    call["target"][:, 1, 5000], call["draft_tokens"][:, 1] = torch.nan, VOCABULARY + 5
+    assert len(set(check(call).status.tolist())) > 1
+    check({**call, "draft": None})
+
+
 @pytest.mark.interpreted
 def test_blocks_on_every_backend(backend):
     call = {**chain_call_with_hits(1024 + 9, requests=3, slots=2), "method": "block"}
