@@ -82,9 +82,13 @@ def test_decisions_are_those_of_masses(dtype, temperature, method):
 @pytest.mark.parametrize("size", [1, 65, 2049])
 def test_hard_rows(size):
     target, draft = adversarial_pairs(size)
-    target, draft = target[:, None].expand(-1, 2, -1), draft[:, None]
-    tokens = torch.arange(len(draft))[:, None] % size
-    for options in ({}, {"draft_prob": 0.3}, {"epsilon": 0.1}, {"temperature": 1e-3}, {"temperature": 1e6}):
+    target, draft = target[:, None].expand(-1, 3, -1), draft[:, None].expand(-1, 2, -1)
+    tokens = (torch.arange(len(draft))[:, None] + torch.arange(2)) % size
+    block = {"method": "block"}
+    for options in (
+        {}, {"draft_prob": 0.3}, {"epsilon": 0.1}, {"temperature": 1e-3}, {"temperature": 1e6}, block,
+        block | {"temperature": 1e-3}, block | {"temperature": 1e6},
+    ):  # fmt: skip
         (by_bounds, _), (by_masses, _) = verdicts(target, draft, tokens, **options)
         assert_same_decisions(by_bounds, by_masses)
 
