@@ -1,6 +1,7 @@
 // The row operations of a walk (specdec/walk.h) on the CPU, for chains and trees.
 #pragma once
 
+#include <cstring>
 #include <optional>
 
 #include "edits.h"
@@ -69,7 +70,9 @@ class WalkOps {
   // Keeps what is known of a path's rows, and its nodes: a walk that goes back asks for them again.
   SPECDEC_HD void keep_path() {
     constexpr int64_t kFloats = sizeof(Place) / sizeof(float);
-    places = reinterpret_cast<Place*>(scratch(5, kFloats * (t.max_depth() + int64_t{1})));
+    const int64_t depths = t.max_depth() + int64_t{1};
+    places = reinterpret_cast<Place*>(scratch(5, (kFloats + cells_of(t.p.target.vocab)) * depths));
+    cells = reinterpret_cast<float*>(places + depths);
     for (int32_t d = 0; d <= t.max_depth(); ++d) places[d].known = kNoNode;
     put(0, path_node<Number>(0));
   }
@@ -175,6 +178,7 @@ class WalkOps {
     PathNode<Number> node;
     int32_t known;  // the node whose rows these are
     LawRow target, draft;
+    bool has_cells;  // whether the target's are kept, too
   };
 
   // Keeps what is known of the rows that the walk is at, and leaves them. A token that is counted, or no longer is,
@@ -182,9 +186,25 @@ class WalkOps {
   SPECDEC_HD void put_away() {
     if (places && at != kNoNode) {
       Place& place = places[at_depth];
+      place.has_cells &= place.known == at;
+      if (target.looked && !target.filter.on()) {
+        std::memcpy(cells_at(at_depth), target.cells, cell_bytes());
+        place.has_cells = true;
+      }
       place.known = at, place.target = target, place.draft = draft;
     }
     at = kNoNode;
+  }
+  SPECDEC_HD float* cells_at(int32_t at_depth) { return cells + int64_t{cells_of(t.p.target.vocab)} * at_depth; }
+  SPECDEC_HD size_t cell_bytes() const { return sizeof(float) * cells_of(t.p.target.vocab); }
+
+  // look_for_race for the target. A row that the walk comes back to need not be read again for its cells.
+  __attribute__((noinline)) void look_for_last_race(Look look) {
+    if (target.looked || !target.recalled || !places[at_depth].has_cells)
+      return look_for_race(target, look, crew, 0);
+    memory_of(target, 0);
+    std::memcpy(target.cells, cells_at(at_depth), cell_bytes());
+    target.looked = true;
   }
 
   // To the rows of `node`, which is at `depth`.
@@ -241,7 +261,7 @@ class WalkOps {
   // The winner by the weights that `restricted` makes of p; kNoToken if no token has weight.
   template <class Restricted>
   SPECDEC_HD Draw race_target(const Noise& noise, const Restricted& restricted) {
-    look_for_race(target, Look::kForWinner, crew, 0);
+    look_for_last_race(Look::kForWinner);
     return target.known.law.in_space([&](auto space) -> Draw {
       return {row_winner(restricted(row_weights(space)), target, noise, crew, 0).token, target.status};
     });
@@ -260,7 +280,7 @@ class WalkOps {
     const int32_t found = winner_by_bounds(noise, {taken, taken});
     if (found != kNoToken) return {found, target.status | draft.status};
     const int32_t status = look_through_both();
-    look_for_race(target, Look::kForLaw, crew, 0);
+    look_for_last_race(Look::kForLaw);
     return target.known.law.in_space([&](auto space) -> Draw {
       const ResidualWeights<decltype(space)> weights = {target, draft, space, taken};
       return {row_winner(weights, target, noise, crew, 0).token, status};
@@ -274,7 +294,7 @@ class WalkOps {
     if (!target.rough() && !draft.rough()) return kNoToken;
     if (!target.rough()) look_through(target, crew, 0);
     if (!draft.rough()) look_through(draft, crew, 1);
-    look_for_race(target, Look::kForLaw, crew, 0);
+    look_for_last_race(Look::kForLaw);
     const LawRow p_most = target.at_most(), p_least = target.at_least();
     const LawRow q_most = draft.at_most(), q_least = draft.at_least();
     return target.known.law.in_space([&](auto space) {
@@ -400,7 +420,8 @@ class WalkOps {
   const Crew& crew;
   int32_t filter_status = kStatusOk;
   std::optional<Editor> editor;  // if there are edits
-  Place* places = nullptr;  // by depth, if they are kept
+  Place* places = nullptr;   // by depth, if they are kept
+  float* cells = nullptr;    // of their targets
   int32_t at = kNoNode, at_depth = 0;
   int32_t depth = 0;  // of the walk, which may have gone on
   Filter target_filter, draft_filter;

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from specdec_kernels import _C, Sampling, backend, cutoff, verify_chain, verify_tree
+from specdec_kernels import _C, Edits, Sampling, backend, cutoff, race_sample, verify_chain, verify_tree
 from tests.support.cases import adversarial_pairs, chain_call, seeds
 
 # Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00172.
@@ -91,6 +91,28 @@ def test_hard_rows(size):
     ):  # fmt: skip
         (by_bounds, _), (by_masses, _) = verdicts(target, draft, tokens, **options)
         assert_same_decisions(by_bounds, by_masses)
+
+
+@pytest.mark.parametrize("edits", [None, Edits(presence=0.5)])
+def test_a_block_goes_back_to_the_row_it_draws_from(edits):
+    """Each row has its weight in a few cells of its own. A residual's race at a row before the last uses the maxima of
+    that row's cells; another row's would hide its tokens."""
+    generator = torch.Generator().manual_seed(4)
+    requests, depths, vocabulary = 256, 5, 1500
+    target = torch.randn(requests, depths, vocabulary, generator=generator) - 8
+    heavy = torch.randint(vocabulary, (requests, depths, 12), generator=generator)
+    target.scatter_add_(-1, heavy, 12 + torch.randn(heavy.shape, generator=generator))
+    draft = target[:, :-1] + 2 * torch.randn(requests, depths - 1, vocabulary, generator=generator)
+    drafted = race_sample(draft, seed=9, position=torch.arange(depths - 1))
+    call = {
+        "draft_tokens": drafted, "target": target, "draft": draft, "method": "block",
+        "seed": seeds(requests), "position": 5, "nonce": 1, "edits": edits,
+    }  # fmt: skip
+    verdict = verify_chain(**call)
+    with backend("reference"):
+        assert_same_decisions(verdict, verify_chain(**call))
+    back = verdict.num_accepted
+    assert ((back > 0) & (back < depths - 1)).sum() > requests / 4
 
 
 def test_one_hot_drafts_and_trees_are_tested_by_bounds():
