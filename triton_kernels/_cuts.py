@@ -176,7 +176,10 @@ def cuts_kernel(
         else:
             readable, drafts, begin, first, _ = bounds_of(i, cu_drafts, total_drafts, step.to(tl.int32) - 1)
             there, n = readable & (j < drafts + (0 if DRAFT else 1)), first + j
-            offset = (begin + j if DRAFT else n) * target_row
+            if DRAFT and request_index is not None:
+                offset = entry * target_request + j * target_row
+            else:
+                offset = (begin + j if DRAFT else n) * target_row
         if tokens is not None:
             live = live & (tl.load(tokens + i * tokens_request + j * tokens_row) != -1)
         inverse, greedy, _ = inverse_temperature(
@@ -289,15 +292,15 @@ def words_of(vocab, rows, device, *laws):
 
 def launch_cuts(
     rows, law, index, places, cuts, scratch, requests, count, width, edits=_edits.OFF, draft=False, draft_map=None,
-    cu_drafts=None, tokens=None,
+    cu_drafts=None, stored=0, tokens=None,
 ):  # fmt: skip
     """Launches the kernel for ``count`` rows of each request, whose ``cuts`` have CUT words each, and returns these.
 
-    ``rows`` [requests, count, V], or [D, V] if ``cu_drafts`` packs them; a draft's lie by entry. ``width`` is how many
-    rows a request has where things are stored. ``scratch`` has ``search_of`` words.
+    ``rows`` [requests, count, V], or [D, V] if ``cu_drafts`` packs them; a draft's lie by entry, if there are entries.
+    ``width`` is how many rows a request has where things are stored, ``stored`` how many there are, if not as many for
+    each. ``scratch`` has ``search_of`` words.
     """
-    vocab, ragged = rows.shape[-1], cu_drafts is not None
-    stored = len(rows) + draft * requests if ragged else requests * width
+    vocab = rows.shape[-1]
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     if requests * count:
         numbers = {
@@ -306,8 +309,8 @@ def launch_cuts(
             for key, value in _launch.number(name, getattr(law, name), "request", "row").items()
         }
         arguments = dict(
-            target=rows, target_request=0 if ragged else rows.stride(0), target_row=rows.stride(-2), requests=requests,
-            rows=count, step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests,
+            target=rows, target_request=rows.stride(0) if rows.ndim == 3 else 0, target_row=rows.stride(-2),
+            requests=requests, rows=count, step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests,
             draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
             tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=cuts,
             **places._asdict(), **edits, scratch=scratch, scratch_row=search_words_of(vocab), DRAFT=draft,
@@ -364,7 +367,7 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
         places = Places(figures, 4, records, records_row, flags, *flags_steps)
         found["target_cuts"] = launch_cuts(
             call.target, call.target_law, index, places, scratch, search, requests, width, width, edits,
-            cu_drafts=cu_drafts,
+            cu_drafts=cu_drafts, stored=stored,
         )  # fmt: skip
         scratch = scratch[CUT.value * stored :]
     if filtered[1]:
@@ -372,6 +375,6 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
         count = draft.shape[1] if cu_drafts is None else width - 1
         found["draft_cuts"] = launch_cuts(
             draft, call.draft_law, index, places, scratch, search, requests, count, width, draft=True,
-            draft_map=call.draft_map, cu_drafts=cu_drafts,
+            draft_map=call.draft_map, cu_drafts=cu_drafts, stored=stored,
         )  # fmt: skip
     return found

@@ -315,9 +315,10 @@ def verify_chain_kernel(
     )  # fmt: skip
     draft_law, draft_rows = None, None
     if draft is not None:
+        PACKED: tl.constexpr = RAGGED and request_index is None
         draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
         draft_rows = Rows(
-            row_at(draft, draft_at * draft_row if RAGGED else entry * draft_request, ALIGNED), draft_row, draft_vocab
+            row_at(draft, draft_at * draft_row if PACKED else entry * draft_request, ALIGNED), draft_row, draft_vocab
         )  # fmt: skip
     records, request = counters + 4 * row, counters + 4 * rows + 8 * b
     figures += 4 * row
@@ -566,13 +567,13 @@ def verify_chain(call):
     if race and _launch.is_filtered(call.target_law) and _launch.TICKETS_ORDER_STORES:
         return filtered_race(call, requests, width, rows)
     block = call.method == "block" and not race
-    draft = None if race else call.draft
+    draft, packed = None if race else call.draft, ragged and call.request_index is None
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     learns = not race and _launch.learns(call, draft, own_law)
     laws = call.target_law, None if draft is None else call.draft_law
     words = _cuts.words_of(vocab, rows, target.device, *laws)
     index = _launch.index(
-        call.request_index, None if ragged else call.draft, *_launch.numbers_of(call.target_law),
+        call.request_index, None if packed else call.draft, *_launch.numbers_of(call.target_law),
         *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
@@ -594,7 +595,7 @@ def verify_chain(call):
             TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
             LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
-            **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, ragged),
+            **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
             **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected),
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),

@@ -285,9 +285,8 @@ void check_ragged(const ChainParams& p) {
   equal(FIELD(cu_drafts.size), p.batch() + 1);
   holds(FIELD(draft_tokens), 1, drafts);
   holds(FIELD(target), 1, drafts + p.batch());
-  entries(p, p.batch());
-  if (p.request_index.data && p.draft.data) refuse("draft", "none with cu_drafts and request_index", "one");
-  check_draft(p, 1, drafts);
+  if (p.request_index.data) check_draft(p, entries(p, p.batch()), p.max_drafts());
+  else check_draft(p, 1, drafts);
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, drafts + p.batch());
 }
 

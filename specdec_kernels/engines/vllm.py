@@ -69,8 +69,7 @@ def rejection_sample(
     ----------
     target_logits : Tensor
         [num_logits, V], float32, bfloat16 or float16, processed: temperature and filters are in. A request has a row
-        for each draft and one more. With ``B (K + 1)`` rows or ``B`` rows all requests have the same number; otherwise
-        rows are copied if there are draft logits.
+        for each draft and one more. With ``B (K + 1)`` rows or ``B`` rows all requests have the same number.
     draft_logits : Tensor, optional
         [slots, K, V'], before the temperature. None: drafts count as certain (argmax, n-grams). Tokens that only one of
         the models knows are left out, as in vLLM.
@@ -140,20 +139,14 @@ def verify(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
 
-    ``per_request`` rows of each request are read where they lie. None: requests have rows of different numbers; then
-    drafts are gathered, and rows are copied if there are draft logits, whose slots stand in the way of a ragged call.
+    Rows are read where they lie: ``per_request`` of each request, or, if that is None, as many as ``cu_num_logits``
+    says. Then drafts are gathered.
     """
     batch = len(idx_mapping)
     laws: dict[str, Any] = {"sampling": sampling, "edits": edits, "method": method}
     if draft_logits is not None and method != "race":
         laws |= {"draft": draft_logits, "draft_sampling": draft_sampling}
-    if per_request is None and "draft" in laws:
-        rows = cu_num_logits[:-1, None] + torch.arange(steps + 1, device=logits.device)
-        outside = rows >= cu_num_logits[1:, None]
-        rows = rows.clamp_(max=max(logits.shape[0] - 1, 0))
-        drafts, first = draft_sampled[rows].masked_fill_(outside, -1)[:, 1:], pos[rows[:, 0]]
-        logits = logits[rows]
-    elif per_request is None:
+    if per_request is None:
         # Rows behind the last one of the last request may hold anything; their drafts come last, and belong to nobody.
         count = max(logits.shape[0] - batch, 0)
         at = torch.nonzero_static(local_pos > 0, size=count, fill_value=0).squeeze(1)

@@ -146,7 +146,8 @@ def verify_chain(
         int32 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise then have
         S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
         ``target`` still have B. -1 is an idle request: nothing of it is read, its tokens and ``num_accepted`` are -1.
-        Any other index outside [0, S) gives token 0 and status 8. Not with ``cu_drafts`` and a ``draft``.
+        Any other index outside [0, S) gives token 0 and status 8. With ``cu_drafts`` the draft's rows are those of an
+        entry, too: [S, K or more, V'].
     cu_drafts : Tensor, optional
         int32 [B+1] from 0: request b owns drafts ``cu[b] .. cu[b+1]`` and target rows from ``cu[b] + b`` on.
     max_drafts : int, optional
@@ -206,8 +207,6 @@ def verify_chain(
     if ragged:
         batch, drafts = _check_ragged(cu_drafts, draft_tokens, target)
         width = _ragged_width(cu_drafts, drafts, max_drafts, out if form is None or form.path is None else form[1:2])
-        if draft is not None and request_index is not None:
-            raise ValueError("request_index: expected None with cu_drafts and a draft, whose rows have no entries")
     else:
         if max_drafts is not None:
             raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
@@ -221,7 +220,8 @@ def verify_chain(
         requests = laws.entries(draft, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
     shape, slots = (requests,), (drafts,) if ragged else (requests, width)
     if draft is not None:
-        _check_draft(draft, draft_map, target, slots, method)
+        rows = (requests, width) if request_index is not None else slots
+        _check_draft(draft, draft_map, target, rows, method, more=ragged)
     else:
         laws.check_no_draft(draft_space=draft_space, draft_sampling=draft_sampling, draft_map=draft_map)
 
@@ -282,13 +282,14 @@ def _ragged_width(cu_drafts, drafts, max_drafts, out):
     return min(max(int(cu_drafts.diff().max()), 0), drafts)
 
 
-def _check_draft(draft, draft_map, target, slots, method):
+def _check_draft(draft, draft_map, target, rows, method, more):
+    """``draft``: [S, K, V] or [D, V]; with ``more``, [S, K or more, V]."""
     if method == "race":
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
-    inputs.check_rows("draft", draft, len(slots) + 1)
+    inputs.check_rows("draft", draft, len(rows) + 1)
     inputs.check_device("draft", draft, target.device)
-    if draft.shape[:-1] != slots:
-        raise ValueError(f"draft: expected shape {[*slots, 'V']}; got {inputs.shown(draft)}")
+    if draft.shape[:-1] != rows and not (more and len(rows) == 2 and draft.shape[1] > rows[1]):
+        raise ValueError(f"draft: expected shape {[*rows, 'V']}; got {inputs.shown(draft)}")
     inputs.check_vocabulary(target, draft)
     if draft_map is not None:
         laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)

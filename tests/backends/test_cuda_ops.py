@@ -194,6 +194,9 @@ def indexed_calls():
         verify_chain,
         {"draft_tokens": drafts, "target": target, "method": "race", "request_index": index, **states},
     )
+    packed = ragged({"draft_tokens": drafts, "target": target, "draft": None}, torch.tensor([3, 1, 0, 2, 3, 1]))
+    for method in ("rejection", "block"):
+        yield verify_chain, packed | {"draft": draft, "max_drafts": 3, "method": method, **states, **rows}
     parents = torch.tensor([-1, 0, 0, 1])
     yield (
         verify_tree,

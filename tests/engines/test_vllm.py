@@ -186,6 +186,13 @@ class TestRejection:
         assert found.count("specdec::verify_chain") == 1
         assert len(found) <= 5, found
 
+    def test_launches_of_rows_of_different_numbers(self):
+        """Ours, drafts that are gathered, positions, a sign. Rows are read where they lie."""
+        given = arguments([3, 1, 2, 1], range(4), drafted(4), [5] * 4)
+        found = launches(lambda: vllm.rejection_sample(**given))
+        assert found.count("specdec::verify_chain") == 1
+        assert len(found) <= 11, found
+
 
 class TestGumbel:
     def draw(self, **changed):

@@ -180,9 +180,39 @@ class TestRagged:
                 run(verify_chain, rows, indexed(states, INDEX), method=method),
             )
 
-    def test_not_with_draft_rows(self):
+    @pytest.mark.parametrize(
+        "options", [{}, {"draft_sampling": Sampling(0.8, top_k=9), "sampling": Sampling(top_p=0.9)}]
+    )
+    @pytest.mark.parametrize("method", ["rejection", "block"])
+    def test_draft_rows_lie_by_entry(self, method, options):
+        """They may be more than any request has drafts: those of a cache."""
+        rows, states = chain()
+        draft = states.pop("draft")
+        if options:
+            del states["temperature"]
+        options = {"method": method, "max_drafts": 3} | options
+        call = ragged(rows | {"draft": draft[INDEX.long()]}, torch.arange(BATCH) % 4)
+        expected = run(verify_chain, call, indexed(states, INDEX), **options)
+        del call["draft"]
+        cache = torch.cat([draft, torch.full((STATES, 2, V), torch.nan)], dim=1)
+        for rows_by_entry in (draft, cache):
+            found = run(verify_chain, call, states | {"draft": rows_by_entry}, **options, request_index=INDEX)
+            assert_same(found, expected)
+        index = INDEX.clone()
+        index[2], index[5] = IDLE, STATES
+        found = run(verify_chain, call, states | {"draft": cache}, **options, request_index=index)
+        others = torch.tensor([0, 1, 3, 4, 6])
+        assert_same([x[others] for x in found], [x[others] for x in expected])
+        assert found[2][[2, 5]].tolist() == [0, 8]
+
+    def test_draft_rows_of_the_wrong_shape(self):
         call = ragged(chain_call(1, requests=3, slots=2, vocabulary=V), torch.tensor([2, 0, 1]))
-        with pytest.raises(ValueError, match="request_index: expected None with cu_drafts and a draft"):
+        for draft in (torch.zeros(4, 1, V), torch.zeros(4, 2, V)):
+            call["draft"] = draft
+            with pytest.raises(ValueError, match=r"draft: expected shape \[4, 3, 'V'\]"):
+                verify_chain(**call, request_index=INDEX[:3], max_drafts=3)
+        call["draft"] = torch.zeros(3, V)
+        with pytest.raises(ValueError, match=r"draft: expected 3 dimensions"):
             verify_chain(**call, request_index=INDEX[:3])
 
 

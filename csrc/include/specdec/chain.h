@@ -84,7 +84,7 @@ struct ChainRequest : WalkRequest {
     first_prob = from;
     first_token = from * p.draft_tokens.slot_stride;
     first_target = (from + b) * p.target.row_stride;
-    first_draft = from * p.draft.row_stride;
+    if (!p.request_index.data) first_draft = from * p.draft.row_stride;  // else draft rows are an entry's
   }
 };
 

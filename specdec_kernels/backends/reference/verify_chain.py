@@ -26,9 +26,10 @@ def verify_chain(call):
     node, drafted = torch.arange(width, device=device), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
     target = call.target.reshape(-1, vocabulary)
-    # Padded draft rows and draft_prob are ordered by entry, ragged ones by slot.
+    # Padded draft_prob is ordered by entry, ragged one by slot; so are draft rows, but by entry with an index, too.
     draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
-    drafts_from = start if call.cu_drafts is not None else who.entry * call.draft_tokens.shape[-1]
+    by_entry = call.draft is not None and call.draft.ndim == 3
+    drafts_from = who.entry * call.draft.shape[1] if by_entry else start
     shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
 
     edits = Edits(call, who, target)
