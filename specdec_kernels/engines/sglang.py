@@ -9,8 +9,8 @@ What the functions share:
 
 - **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
-- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. A node that is
-  linked twice has one parent; one below itself, or below none, is in no tree. No other request is ever read.
+- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `tree_parents`
+  reads them: what it says of links that make no tree holds here.
 - **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
 - **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are the seed of our noise:
   the law is kept, the same coins give the same token, and it is another one than SGLang draws.
@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import NamedTuple
 
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Form
+from specdec_kernels import Form, TreeParents
 from specdec_kernels.engines._noise import SPREAD
 
 __all__ = [
@@ -39,49 +38,6 @@ __all__ = [
 METHODS = ("rejection", "race", "block")
 FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
 NEXT_TO_NOTHING = 2.0**-100  # a weight that wins where all others are 0, and else never
-
-
-class Links(NamedTuple):
-    """Trees by parent. int64 [B, N] each; -1 for the root and for nodes that are in no tree."""
-
-    parents: torch.Tensor
-    ranks: torch.Tensor
-
-
-def links_of(first_child: torch.Tensor, next_sibling: torch.Tensor, tree_valid: torch.Tensor | None = None) -> Links:
-    """Parent and place among its siblings of each node, from links int64 or int32 [B, N].
-
-    Each node first points to its elder sibling; then pointers are doubled, so that log2(N) steps reach the eldest.
-    Nothing waits for the device. Cycles end, and their nodes are in no tree.
-    """
-    batch, nodes = first_child.shape
-    index = torch.arange(nodes, device=first_child.device).expand(batch, nodes)
-    # One column more for links that lead nowhere.
-    elder, parents = (_inverse(links, index) for links in (next_sibling, first_child))
-    eldest = elder < 0
-    jump = torch.where(eldest, index, elder)
-    ranks = (~eldest).long()
-    for _ in range(max(nodes - 1, 1).bit_length()):
-        ranks, jump = ranks + ranks.gather(1, jump), jump.gather(1, jump)
-    ended = eldest.gather(1, jump)
-    parents = parents.gather(1, jump).masked_fill_(~ended | (index == 0), -1)
-    # Whose ancestors do not end at the root is in no tree.
-    above = parents.clamp(min=0)
-    lost = (parents < 0) & (index > 0)
-    for _ in range(max(nodes - 1, 1).bit_length()):
-        lost, above = lost | lost.gather(1, above), above.gather(1, above)
-    lost |= above != 0
-    if tree_valid is not None:
-        lost |= ~tree_valid[:, None]
-    return Links(parents.masked_fill_(lost, -1), ranks)
-
-
-def _inverse(links: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Which node links to each, the one of the highest index; -1 for none."""
-    batch, nodes = links.shape
-    inside = (links > 0) & (links < nodes)  # nothing leads to the root
-    found = torch.full((batch, nodes + 1), -1, dtype=torch.int64, device=links.device)
-    return found.scatter_reduce_(1, torch.where(inside, links.long(), nodes), index, "amax")[:, :nodes]
 
 
 def tree_speculative_sampling_target_only(
@@ -160,24 +116,24 @@ def tree_speculative_sampling_target_only(
     for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
-    links, tokens = links_of(first, sibling, tree_valid), candidates.long()
+    tree, tokens = specdec.tree_parents(first, sibling, tree_valid=tree_valid), candidates.long()
     vocabulary = target_probs.shape[-1]
     inside = (tokens >= 0) & (tokens < vocabulary)
-    known, above = tokens.clamp(0, vocabulary - 1), links.parents.clamp(min=0)
+    known, above = tokens.clamp(0, vocabulary - 1), tree.parents.clamp(min=0).long()
     request = torch.arange(len(tokens), device=tokens.device)
-    elder, same = _elders(links), known[:, :, None] == known[:, None]
-    fresh = inside & (links.parents >= 0) & ~(elder & same & inside[:, None]).any(2)
+    elder, same = _elders(tree), known[:, :, None] == known[:, None]
+    fresh = inside & (tree.parents >= 0) & ~(elder & same & inside[:, None]).any(2)
     p = target_probs[request[:, None], above, known] * fresh
     before = p + (elder * p[:, None]).sum(2)
     coins = uniform_samples.gather(1, above)
     accepted = (p > 0) & ((coins * max(threshold_acc, 1e-9) < before) | (p >= threshold_single))
-    path = _walk(links, elder, accepted, accept_index.shape[1])
+    path = _walk(above, elder, accepted, accept_index.shape[1])
 
     num = (path >= 0).sum(1) - 1
     last = path.gather(1, num[:, None])
     rows = target_probs[request, last.squeeze(1)]
     # A path of full width tries no children of its last node.
-    tried = inside & (links.parents == last) & (num < accept_index.shape[1] - 1)[:, None]
+    tried = inside & (tree.parents == last) & (num < accept_index.shape[1] - 1)[:, None]
     weights = torch.where(tried, NEXT_TO_NOTHING, 1.0)
     rows = rows.scatter_reduce_(1, known, weights, "prod")
     drawn = specdec.race_sample(
@@ -231,9 +187,10 @@ def verify_tree_greedy(
         (retrive_next_sibling, retrieve_next_sibling),
     )  # fmt: skip
     _check_outputs(predicts, accept_index, accept_token_num, candidates)
-    links, tokens, wanted = links_of(first, sibling, tree_valid), candidates.long(), target_predict.long()
-    accepted = (links.parents >= 0) & (tokens == wanted.gather(1, links.parents.clamp(min=0)))
-    path = _walk(links, _elders(links), accepted, accept_index.shape[1])
+    tree, tokens = specdec.tree_parents(first, sibling, tree_valid=tree_valid), candidates.long()
+    above, wanted = tree.parents.clamp(min=0).long(), target_predict.long()
+    accepted = (tree.parents >= 0) & (tokens == wanted.gather(1, above))
+    path = _walk(above, _elders(tree), accepted, accept_index.shape[1])
     num = (path >= 0).sum(1) - 1
     drawn = wanted.gather(1, path.gather(1, num[:, None])).squeeze(1)
     _write(predicts, accept_index, accept_token_num, index, path, tokens, num, drawn)
@@ -443,23 +400,23 @@ def _write(
     _written(predicts, accept_index, accept_token_num, index, path, tokens, num)
 
 
-def _elders(links: Links) -> torch.Tensor:
+def _elders(tree: TreeParents) -> torch.Tensor:
     """bool [B, N, N]: whether the second is an elder sibling of the first."""
-    siblings = links.parents[:, :, None] == links.parents[:, None]
-    return siblings & (links.ranks[:, :, None] > links.ranks[:, None])
+    siblings = tree.parents[:, :, None] == tree.parents[:, None]
+    return siblings & (tree.ranks[:, :, None] > tree.ranks[:, None])
 
 
-def _walk(links: Links, elder: torch.Tensor, accepted: torch.Tensor, width: int) -> torch.Tensor:
+def _walk(above: torch.Tensor, elder: torch.Tensor, accepted: torch.Tensor, width: int) -> torch.Tensor:
     """int64 [B, width]: the path, each node the first of its siblings that is accepted; -1 after the last."""
     batch, nodes = accepted.shape
     chosen = accepted & ~(elder & accepted[:, None]).any(2)
     index = torch.arange(nodes, device=accepted.device).expand(batch, nodes)
     # From each node to the child that is chosen, or to the last column, which leads to itself.
     below = torch.full((batch, nodes + 1), nodes, device=accepted.device)
-    below.scatter_(1, torch.where(chosen, links.parents, nodes), torch.where(chosen, index, nodes))
+    below.scatter_(1, torch.where(chosen, above, nodes), torch.where(chosen, index, nodes))
     path = torch.zeros(batch, width, dtype=torch.int64, device=accepted.device)
     for step in range(1, width):
-        path[:, step] = below.gather(1, path[:, step - 1 : step]).squeeze(1)
+        torch.gather(below, 1, path[:, step - 1 : step], out=path[:, step : step + 1])
     return path.masked_fill_(path == nodes, -1)
 
 
