@@ -1,7 +1,7 @@
 """Trees from links: one launch, a program for each request. It takes the steps of csrc/include/specdec/links.h.
 
-Notes are in the outputs. Atomics pass the L1 cache by, so loads do, too. A program is one warp, so that what it wrote is
-there when it goes on.
+Notes are in the outputs. Atomics pass the L1 cache by, so loads do, too. A program is one warp, so that what it wrote
+is there when it goes on.
 """
 
 import triton
