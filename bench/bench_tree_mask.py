@@ -1,4 +1,4 @@
-"""tree_mask and tree_positions of a batch of trees, against a loop over depths in torch."""
+"""Masks, positions and parents of a batch of trees, against loops over depths or siblings in torch."""
 
 import pytest
 import torch
@@ -32,18 +32,43 @@ def torch_positions(parents, lengths):
     return lengths[:, None] + depth
 
 
+def torch_parents(first_child, next_sibling):
+    """Each younger sibling gets its elder's parent, until all have one."""
+    index, nobody = torch.arange(NODES).expand(BATCH, NODES), torch.full((BATCH, NODES + 1), -1)
+    parents, elder = (
+        nobody.scatter(1, torch.where(links < 0, NODES, links), index)[:, :NODES]
+        for links in (first_child, next_sibling)
+    )
+    while (waits := (parents < 0) & (elder >= 0)).any():
+        parents = torch.where(waits, parents.gather(1, elder.clamp(min=0)), parents)
+    return parents
+
+
+# The inputs, and who works on them.
 CALLS = {
-    "tree_mask": {OURS: lambda p, n: sd.tree_mask(p, prefix_len=n, columns=COLUMNS), "torch": torch_mask},
-    "tree_positions": {OURS: lambda p, n: sd.tree_positions(p, prefix_len=n), "torch": torch_positions},
+    "tree_mask": (
+        (PARENTS, LENGTHS),
+        {OURS: lambda p, n: sd.tree_mask(p, prefix_len=n, columns=COLUMNS), "torch": torch_mask},
+    ),
+    "tree_positions": (
+        (PARENTS, LENGTHS),
+        {OURS: lambda p, n: sd.tree_positions(p, prefix_len=n), "torch": torch_positions},
+    ),
+    "tree_parents": (
+        sd.DraftTree.from_parents(PARENTS[0].tolist()).to_sglang(BATCH)[1:],
+        {OURS: lambda first, sibling: sd.tree_parents(first, sibling).parents, "torch": torch_parents},
+    ),
 }
 
 
 @pytest.mark.parametrize("contender", [OURS, "torch"])
 @pytest.mark.parametrize("op", CALLS)
 def bench_peers(measure, op, contender, threads):
+    inputs, contenders = CALLS[op]
+
     def check(call):
-        assert torch.equal(call(PARENTS, LENGTHS), CALLS[op]["torch"](PARENTS, LENGTHS))
+        assert torch.equal(call(*inputs).long(), contenders["torch"](*inputs).long())
 
     case = {"B": BATCH, "nodes": NODES, "prefix": PREFIX, "threads": threads}
     written = BATCH * NODES * (COLUMNS if op == "tree_mask" else 8)
-    measure(op, contender, case, CALLS[op][contender], [(PARENTS, LENGTHS)], check, bytes=written)
+    measure(op, contender, case, contenders[contender], [inputs], check, bytes=written)

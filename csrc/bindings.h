@@ -110,6 +110,12 @@ class Call {
     out = {static_cast<const float*>(t.data), t.shape[0]};
   }
 
+  void read(PyObject* object, Vector<const bool>& out) {
+    if (object == Py_None) return;
+    const Tensor t = tensor(object, {Element::kBool}, 1, 1);
+    out = {static_cast<const bool*>(t.data), t.shape[0]};
+  }
+
   void read(PyObject* object, Lists& out) {
     if (object == Py_None) return;
     const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 3, 3);

@@ -193,7 +193,7 @@ struct HasLayers<T, std::void_t<decltype(std::declval<T&>().layers)>> : std::tru
 // Python's checks also look at some content, if the host can read it: the entries of `parents` (here their depth; -1 if
 // they are bad), and draft_map, once for each address.
 template <class Params>
-auto depth_of(const Params& p, int) -> decltype(p.parents, int64_t{}) {
+auto depth_of(const Params& p, int) -> decltype(check_parents(p.parents), int64_t{}) {
   const ParentsReport report = check_parents(p.parents);
   return report.node >= 0 ? -1 : report.depth;
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.residual_race import residual_race
     from specdec_kernels.ops.tile_laws import tile_laws
     from specdec_kernels.ops.tree_mask import tree_mask
+    from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
     from specdec_kernels.ops.tree_positions import tree_positions
     from specdec_kernels.ops.verify_chain import Verdict, verify_chain
     from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
@@ -37,6 +38,7 @@ __all__ = [
     "Residual",
     "Sampling",
     "Status",
+    "TreeParents",
     "TreeVerdict",
     "Verdict",
     "available_backends",
@@ -59,6 +61,7 @@ __all__ = [
     "residual_race",
     "tile_laws",
     "tree_mask",
+    "tree_parents",
     "tree_positions",
     "verify_chain",
     "verify_tree",

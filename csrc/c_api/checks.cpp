@@ -378,6 +378,16 @@ void check_tree_positions(PositionsParams p) {
   contiguous(FIELD(status), p.positions.rows);
 }
 
+void check_tree_parents(LinksParams p) {
+  check_fields(p);
+  contiguous(FIELD(parents), p.parents.rows, p.parents.columns);
+  contiguous(FIELD(ranks), p.parents.rows, p.parents.columns);
+  holds(FIELD(first_child), p.parents.rows, p.parents.columns);
+  holds(FIELD(next_sibling), p.parents.rows, p.parents.columns);
+  if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.parents.rows);
+  contiguous(FIELD(status), p.parents.rows);
+}
+
 void check_compact_kv(CompactParams p) {
   check_fields(p);
   rows_apart(FIELD(path), p.path.rows, p.path.columns);

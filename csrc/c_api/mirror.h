@@ -56,6 +56,7 @@ SPECDEC_SAME(specdec_law, LawParams, space, temperature, top_k, top_p, min_p, ru
 SPECDEC_SAME(specdec_noise, NoiseParams, seed, position, nonce)
 SPECDEC_SAME(specdec_indices, Vector<const int32_t>, data, size)
 SPECDEC_SAME(specdec_values, Vector<const float>, data, size)
+SPECDEC_SAME(specdec_flags, Vector<const bool>, data, size)
 SPECDEC_SAME(specdec_lists, Lists, data, request_stride, row_stride, requests, rows, size, wide)
 SPECDEC_SAME(specdec_edits, EditParams, allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence,
              prompt_mask, output_mask, output_counts, pending, by_row)
@@ -83,6 +84,7 @@ SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, re
              edits, accept, tv, kl, harmonic, status)
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
+SPECDEC_SAME(specdec_tree_parents_params, LinksParams, first_child, next_sibling, tree_valid, parents, ranks, status)
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, block_table, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)

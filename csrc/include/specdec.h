@@ -364,6 +364,21 @@ typedef struct specdec_tree_positions_params {
 } specdec_tree_positions_params;
 SPECDEC_DECLARE(tree_positions)
 
+typedef struct specdec_flags {
+  const bool* data;
+  int64_t size;
+} specdec_flags;
+
+/* Trees from links: of each node its first child and its next sibling, -1 for none. */
+typedef struct specdec_tree_parents_params {
+  specdec_tokens first_child, next_sibling; /* [B, N] */
+  specdec_flags tree_valid;                 /* [B], optional: false makes a tree its root alone */
+  specdec_output_i32 parents;               /* [B, N]: -1 for the root and for nodes in no tree */
+  specdec_output_i32 ranks;                 /* [B, N]: place among the siblings from 0; -1 in no tree */
+  specdec_output_i32 status;                /* [B] */
+} specdec_tree_parents_params;
+SPECDEC_DECLARE(tree_parents)
+
 /* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Its elements are only
  * moved, so here strides count bytes. */
 typedef struct specdec_cache_layer {

@@ -83,7 +83,7 @@ def eagle_sample(
         )  # fmt: skip
     elif single == total == 1 or law["method"] == "race":
         # SGLang's builders link siblings by rising index, behind their parents.
-        parents = ours.links_of(*links).parents
+        parents = specdec.tree_parents(*links).parents
         if law["method"] == "block":
             law["method"] = "rejection"  # it is for chains
         specdec.verify_tree(candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form)

@@ -9,10 +9,10 @@ What the functions share:
 
 - **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
-- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. A node that is
-  linked twice has one parent; one below itself, or below none, is in no tree. No other request is ever read.
+- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `tree_parents`
+  reads them: what it says of links that make no tree holds here.
 - **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
-- **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are the seed of our noise:
+- **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
   the law is kept, the same coins give the same token, and it is another one than SGLang draws.
 """
 
@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import NamedTuple
 
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Form
-from specdec_kernels.engines._noise import SPREAD
+from specdec_kernels import Form, TreeParents
 
 __all__ = [
     "build_tree_kernel_efficient",
@@ -39,49 +37,6 @@ __all__ = [
 METHODS = ("rejection", "race", "block")
 FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
 NEXT_TO_NOTHING = 2.0**-100  # a weight that wins where all others are 0, and else never
-
-
-class Links(NamedTuple):
-    """Trees by parent. int64 [B, N] each; -1 for the root and for nodes that are in no tree."""
-
-    parents: torch.Tensor
-    ranks: torch.Tensor
-
-
-def links_of(first_child: torch.Tensor, next_sibling: torch.Tensor, tree_valid: torch.Tensor | None = None) -> Links:
-    """Parent and place among its siblings of each node, from links int64 or int32 [B, N].
-
-    Each node first points to its elder sibling; then pointers are doubled, so that log2(N) steps reach the eldest.
-    Nothing waits for the device. Cycles end, and their nodes are in no tree.
-    """
-    batch, nodes = first_child.shape
-    index = torch.arange(nodes, device=first_child.device).expand(batch, nodes)
-    # One column more for links that lead nowhere.
-    elder, parents = (_inverse(links, index) for links in (next_sibling, first_child))
-    eldest = elder < 0
-    jump = torch.where(eldest, index, elder)
-    ranks = (~eldest).long()
-    for _ in range(max(nodes - 1, 1).bit_length()):
-        ranks, jump = ranks + ranks.gather(1, jump), jump.gather(1, jump)
-    ended = eldest.gather(1, jump)
-    parents = parents.gather(1, jump).masked_fill_(~ended | (index == 0), -1)
-    # Whose ancestors do not end at the root is in no tree.
-    above = parents.clamp(min=0)
-    lost = (parents < 0) & (index > 0)
-    for _ in range(max(nodes - 1, 1).bit_length()):
-        lost, above = lost | lost.gather(1, above), above.gather(1, above)
-    lost |= above != 0
-    if tree_valid is not None:
-        lost |= ~tree_valid[:, None]
-    return Links(parents.masked_fill_(lost, -1), ranks)
-
-
-def _inverse(links: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Which node links to each, the one of the highest index; -1 for none."""
-    batch, nodes = links.shape
-    inside = (links > 0) & (links < nodes)  # nothing leads to the root
-    found = torch.full((batch, nodes + 1), -1, dtype=torch.int64, device=links.device)
-    return found.scatter_reduce_(1, torch.where(inside, links.long(), nodes), index, "amax")[:, :nodes]
 
 
 def tree_speculative_sampling_target_only(
@@ -124,7 +79,8 @@ def tree_speculative_sampling_target_only(
     retrive_index, retrive_next_token, retrive_next_sibling : Tensor
         int64 [B, N]: where a node stands in the flat batch; its first child; its next sibling; -1 for none.
     uniform_samples, uniform_samples_for_final_sampling : Tensor
-        float32 [B, N] in [0, 1), one coin for each node's children; [B].
+        float32 [B, N] in [0, 1), one coin for each node's children; [B]. The first two and the last are the bits of
+        our noise.
     target_probs : Tensor
         float32 [B, N, V].
     draft_probs : Tensor, optional
@@ -160,30 +116,25 @@ def tree_speculative_sampling_target_only(
     for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
-    links, tokens = links_of(first, sibling, tree_valid), candidates.long()
-    vocabulary = target_probs.shape[-1]
-    inside = (tokens >= 0) & (tokens < vocabulary)
-    known, above = tokens.clamp(0, vocabulary - 1), links.parents.clamp(min=0)
-    request = torch.arange(len(tokens), device=tokens.device)
-    elder, same = _elders(links), known[:, :, None] == known[:, None]
-    fresh = inside & (links.parents >= 0) & ~(elder & same & inside[:, None]).any(2)
+    tree, tokens = specdec.tree_parents(first, sibling, tree_valid=tree_valid), candidates.long()
+    known, above = tokens.clamp(0, target_probs.shape[-1] - 1), tree.parents.clamp(min=0).long()
+    inside, request = tokens == known, torch.arange(len(tokens), device=tokens.device)
+    elder, same = _elders(tree), tokens[:, :, None] == tokens[:, None]
+    fresh = inside & (tree.parents >= 0) & ~(elder & same).any(2)
     p = target_probs[request[:, None], above, known] * fresh
     before = p + (elder * p[:, None]).sum(2)
     coins = uniform_samples.gather(1, above)
     accepted = (p > 0) & ((coins * max(threshold_acc, 1e-9) < before) | (p >= threshold_single))
-    path = _walk(links, elder, accepted, accept_index.shape[1])
+    path, moves = _walk(above, elder, accepted, accept_index.shape[1])
 
-    num = (path >= 0).sum(1) - 1
-    last = path.gather(1, num[:, None])
-    rows = target_probs[request, last.squeeze(1)]
     # A path of full width tries no children of its last node.
-    tried = inside & (links.parents == last) & (num < accept_index.shape[1] - 1)[:, None]
+    tried = inside & (tree.parents == path[:, -1:]) & ~moves.all(1, keepdim=True)
     weights = torch.where(tried, NEXT_TO_NOTHING, 1.0)
-    rows = rows.scatter_reduce_(1, known, weights, "prod")
-    drawn = specdec.race_sample(
-        rows, space="probs", seed=_seed(uniform_samples, uniform_samples_for_final_sampling), position=num
-    )
-    _write(predicts, accept_index, accept_token_num, index, path, known, num, drawn)
+    rows = target_probs[request, path[:, -1]].scatter_reduce_(1, known, weights, "prod")
+    drawn = specdec.race_sample(rows, space="probs", **_bits(uniform_samples, uniform_samples_for_final_sampling))
+    drawn = drawn[:, None]
+    following = torch.cat((torch.where(moves, known.gather(1, path[:, 1:]), drawn), drawn), dim=1)
+    _write(predicts, accept_index, accept_token_num, index, path, moves, following)
 
 
 def verify_tree_greedy(
@@ -231,12 +182,11 @@ def verify_tree_greedy(
         (retrive_next_sibling, retrieve_next_sibling),
     )  # fmt: skip
     _check_outputs(predicts, accept_index, accept_token_num, candidates)
-    links, tokens, wanted = links_of(first, sibling, tree_valid), candidates.long(), target_predict.long()
-    accepted = (links.parents >= 0) & (tokens == wanted.gather(1, links.parents.clamp(min=0)))
-    path = _walk(links, _elders(links), accepted, accept_index.shape[1])
-    num = (path >= 0).sum(1) - 1
-    drawn = wanted.gather(1, path.gather(1, num[:, None])).squeeze(1)
-    _write(predicts, accept_index, accept_token_num, index, path, tokens, num, drawn)
+    tree, tokens = specdec.tree_parents(first, sibling, tree_valid=tree_valid), candidates.long()
+    above, wanted = tree.parents.clamp(min=0).long(), target_predict.long()
+    accepted = (tree.parents >= 0) & (tokens == wanted.gather(1, above))
+    path, moves = _walk(above, _elders(tree), accepted, accept_index.shape[1])
+    _write(predicts, accept_index, accept_token_num, index, path, moves, wanted.gather(1, path))
 
 
 def chain_speculative_sampling_triton(
@@ -420,60 +370,45 @@ def _checked(mask: torch.Tensor, least: int) -> torch.Tensor:
     return mask[:least]
 
 
-def _written(
-    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
-    path: torch.Tensor, tokens: torch.Tensor, num: torch.Tensor,
-) -> None:  # fmt: skip
-    """Write a path [B, D] of nodes, -1 after the last, and the token after each of them."""
-    there, flat = path >= 0, index.gather(1, path.clamp(min=0))
-    accept_index[:, : path.shape[1]] = torch.where(there, flat, -1)
-    accept_index[:, path.shape[1] :] = -1
-    accept_token_num.copy_(num)
-    # What is not on the path writes what the root writes.
-    predicts[torch.where(there, flat, flat[:, :1])] = torch.where(there, tokens, tokens[:, :1]).to(predicts.dtype)
-
-
 def _write(
     predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
-    path: torch.Tensor, node_tokens: torch.Tensor, num: torch.Tensor, drawn: torch.Tensor,
+    path: torch.Tensor, moves: torch.Tensor, following: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Write a path, whose next nodes' tokens follow its nodes, and a token drawn at its end."""
-    following = torch.nn.functional.pad(path[:, 1:], (0, 1)).clamp(min=0)
-    tokens = node_tokens.gather(1, following).scatter_(1, num[:, None], drawn[:, None])
-    _written(predicts, accept_index, accept_token_num, index, path, tokens, num)
+    """Write a path of `_walk`, and the token that follows each of its nodes."""
+    flat = index.gather(1, path)
+    predicts[flat] = following.to(predicts.dtype)
+    accept_index.copy_(flat)[:, 1:].masked_fill_(~moves, -1)
+    torch.sum(moves, 1, dtype=torch.int32, out=accept_token_num)
 
 
-def _elders(links: Links) -> torch.Tensor:
+def _elders(tree: TreeParents) -> torch.Tensor:
     """bool [B, N, N]: whether the second is an elder sibling of the first."""
-    siblings = links.parents[:, :, None] == links.parents[:, None]
-    return siblings & (links.ranks[:, :, None] > links.ranks[:, None])
+    siblings = tree.parents[:, :, None] == tree.parents[:, None]
+    return siblings & (tree.ranks[:, :, None] > tree.ranks[:, None])
 
 
-def _walk(links: Links, elder: torch.Tensor, accepted: torch.Tensor, width: int) -> torch.Tensor:
-    """int64 [B, width]: the path, each node the first of its siblings that is accepted; -1 after the last."""
+def _walk(
+    above: torch.Tensor, elder: torch.Tensor, accepted: torch.Tensor, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The path, int64 [B, width]: each node the first of its siblings that is accepted, the last again and again.
+
+    The other result is bool [B, width - 1]: whether it moves on.
+    """
     batch, nodes = accepted.shape
     chosen = accepted & ~(elder & accepted[:, None]).any(2)
-    index = torch.arange(nodes, device=accepted.device).expand(batch, nodes)
-    # From each node to the child that is chosen, or to the last column, which leads to itself.
-    below = torch.full((batch, nodes + 1), nodes, device=accepted.device)
-    below.scatter_(1, torch.where(chosen, links.parents, nodes), torch.where(chosen, index, nodes))
+    # From each node to the child that is chosen, or to itself. The last column takes the others, and none leads there.
+    index = torch.arange(nodes + 1, device=accepted.device).expand(batch, -1)
+    below = index.scatter(1, above.masked_fill(~chosen, nodes), index)
     path = torch.zeros(batch, width, dtype=torch.int64, device=accepted.device)
     for step in range(1, width):
-        path[:, step] = below.gather(1, path[:, step - 1 : step]).squeeze(1)
-    return path.masked_fill_(path == nodes, -1)
+        torch.gather(below, 1, path[:, step - 1 : step], out=path[:, step : step + 1])
+    return path, path[:, 1:] != path[:, :-1]
 
 
 def _bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
     """The bits of a request's first two coins and of its last one as noise, int32 [B] each, read where they lie."""
     words = coins.view(torch.int32)
     return {"seed": words[:, 0], "position": words[:, min(1, words.shape[1] - 1)], "nonce": final.view(torch.int32)}
-
-
-def _seed(coins: torch.Tensor, final: torch.Tensor) -> torch.Tensor:
-    """int64 [B]: seeds from all of a request's coins."""
-    bits = torch.cat((coins, final[:, None]), dim=1).contiguous().view(torch.int32).long()
-    powers = torch.full((bits.shape[1],), SPREAD - 2**64, device=bits.device).cumprod(0)
-    return (bits * powers).sum(1)
 
 
 def _spelt(*pairs: tuple[torch.Tensor | None, torch.Tensor | None]) -> list[torch.Tensor]:

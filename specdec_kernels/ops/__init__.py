@@ -21,6 +21,7 @@ from specdec_kernels.ops.residual import Residual, residual
 from specdec_kernels.ops.residual_race import residual_race
 from specdec_kernels.ops.tile_laws import tile_laws
 from specdec_kernels.ops.tree_mask import tree_mask
+from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
 from specdec_kernels.ops.tree_positions import tree_positions
 from specdec_kernels.ops.verify_chain import Verdict, verify_chain
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
@@ -31,6 +32,7 @@ __all__ = [
     "Logprobs",
     "Overlap",
     "Residual",
+    "TreeParents",
     "TreeVerdict",
     "Verdict",
     "coin",
@@ -46,6 +48,7 @@ __all__ = [
     "residual_race",
     "tile_laws",
     "tree_mask",
+    "tree_parents",
     "tree_positions",
     "verify_chain",
     "verify_tree",

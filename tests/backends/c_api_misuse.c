@@ -165,6 +165,21 @@ static specdec_tree_positions_params tree_positions(void) {
   return p;
 }
 
+static specdec_tree_parents_params tree_parents(void) {
+  static const bool valid[B] = {true, false};
+  static int32_t above[B * N], ranks[B * N];
+  const specdec_output_i32 each[2] = {{above, N, B, N}, {ranks, N, B, N}};
+  specdec_tree_parents_params p;
+  memset(&p, 0, sizeof p);
+  p.first_child = p.next_sibling = some_tokens(parents, 1, N);
+  p.tree_valid.data = valid;
+  p.tree_valid.size = B;
+  p.parents = each[0];
+  p.ranks = each[1];
+  p.status = i32(B);
+  return p;
+}
+
 static specdec_cache_layer layers[2];
 
 static specdec_compact_kv_params compact(void) {
@@ -286,6 +301,11 @@ static void trees(void) {
   INVALID(tree_positions, tree_positions, p.parents.slots = 1, "parents.slots: expected 4 or more; got 1");
   INVALID(tree_positions, tree_positions, p.positions.data = NULL, "positions.data: expected memory; got NULL");
   INVALID(tree_positions, tree_positions, p.status.data = NULL, "status.data: expected memory; got NULL");
+  INVALID(tree_parents, tree_parents, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
+  INVALID(tree_parents, tree_parents, p.next_sibling.data = NULL, "next_sibling.data: expected memory; got NULL");
+  INVALID(tree_parents, tree_parents, p.tree_valid.size = 1, "tree_valid.size: expected 2; got 1");
+  INVALID(tree_parents, tree_parents, p.ranks.columns = 3, "ranks.columns: expected 4; got 3");
+  INVALID(tree_parents, tree_parents, p.status.data = NULL, "status.data: expected memory; got NULL");
   INVALID(compact_kv, compact, p.layers.data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].entry_bytes = -4, "layers.entry_bytes: expected 0 or more; got -4");
@@ -299,6 +319,7 @@ static void trees(void) {
   FINE(verify_tree, tree, (void)p);
   FINE(tree_mask, mask, (void)p);
   FINE(tree_positions, tree_positions, (void)p);
+  FINE(tree_parents, tree_parents, (void)p);
   FINE(compact_kv, compact, (void)p);
 }
 
@@ -406,6 +427,7 @@ int main(void) {
   NOTHING(overlap);
   NOTHING(tree_mask);
   NOTHING(tree_positions);
+  NOTHING(tree_parents);
   NOTHING(compact_kv);
   NOTHING(count_tokens);
   NOTHING(coin);

@@ -162,7 +162,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("residual_race", "residual_race_kernel", "residual_race"),
 ]
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
-UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2
+UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2 + [("tree_parents", "tree_parents_kernel")] * 5
 FAULTS = [(module, name, " barrier()", " pass", call) for module, name, call in WITHOUT_BARRIER] + [
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="relaxed")', "race_sample"),
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acq_rel", scope="cta")', "race_sample"),

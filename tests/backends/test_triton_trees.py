@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_chain, verify_tree
+from specdec_kernels import compact_kv, tree_mask, tree_parents, tree_positions, verify_chain, verify_tree
 from tests.backends.test_triton_ops import assert_same, assert_thresholds_are_the_same, on_device
 from tests.ops.test_compact_kv import DTYPES as CACHE_DTYPES
 from tests.ops.test_compact_kv import path_of, random_cache, random_paths
@@ -319,6 +319,7 @@ def test_launches(monkeypatch):
         assert launches(verify_tree, **call | TRAVERSAL | {"temperature": 0.0}) == 1
         assert launches(tree_mask, call["parents"], prefix_len=3) == 1
         assert launches(tree_positions, call["parents"], prefix_len=3) == 1
+        assert launches(tree_parents, call["parents"].expand(2, -1), call["parents"].expand(2, -1)) == 1
         assert (
             launches(compact_kv, [tuple(map(on_device, layer)) for layer in layers], on_device(path), prefix_len=1) == 1
         )

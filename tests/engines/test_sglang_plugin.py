@@ -11,6 +11,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.engines import sglang
+from tests.engines.launches import launches
 from tests.support.laws import P, Q, assert_law, follows_law
 
 LAW = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1])
@@ -151,6 +152,11 @@ def test_law_of_trees_with_filters(method):
     more = tokens[:, 1] >= 0
     assert_law(tokens[more, 1], law)
     assert (tokens[:, 2] >= 0).any()
+
+
+def test_a_tree_is_two_launches_of_ours():
+    found = launches(lambda: verified(LAW.log().expand(4, 4, -1), drafted(4), TREE, info(4)))
+    assert [name for name in found if "specdec" in name] == ["specdec::tree_parents", "specdec::verify_tree"]
 
 
 def test_min_p_is_not_left_out():

@@ -20,6 +20,7 @@ from specdec_kernels import (
     race_topk,
     residual,
     tree_mask,
+    tree_parents,
     tree_positions,
     verify_chain,
     verify_tree,
@@ -31,6 +32,7 @@ from tests.support.trees import tree_call
 
 PARENTS = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, 2], [-1, 0, -1, -1]])
 LENS = torch.tensor([3, 0, 5])
+CHILDREN = torch.tensor([[1, 3, -1, -1], [1, 2, 3, -1], [-1, -1, -1, -1]])
 
 
 def rows(*lead, seed=0, vocabulary=33):
@@ -53,6 +55,7 @@ CALLS = {
         {"parents": PARENTS, "prefix_len": LENS, "layout": "additive", "dtype": torch.bfloat16},
     ),
     "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": LENS}),
+    "tree_parents": (tree_parents, {"first_child": CHILDREN, "next_sibling": CHILDREN - 2}),
 }
 EVERY_CALL = pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
 ON_ROWS = ("race_sample", "race_topk", "residual", "overlap")

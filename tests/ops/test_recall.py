@@ -109,7 +109,7 @@ def variants():
                 made = function(**cloned(plain))
             shapes["out"] = tree_map_only(torch.Tensor, lambda x: torch.full_like(x, 1), made)
         if "status" in parameters:
-            requests = {"tree_mask": 3, "tree_positions": 3, "compact_kv": 3}.get(function.__name__)
+            requests = {"tree_mask": 3, "tree_parents": 3, "tree_positions": 3, "compact_kv": 3}.get(function.__name__)
             lead = next((arguments[x] for x in ("target", "draft", "rows") if x in arguments), None)
             if requests and "additive" not in name and "bits" not in name:
                 shapes["status"] = torch.full((requests,), UNTOUCHED, dtype=torch.int32)

@@ -17,6 +17,7 @@ from specdec_kernels import (
     race_topk,
     residual,
     tree_mask,
+    tree_parents,
     tree_positions,
     verify_chain,
     verify_tree,
@@ -145,6 +146,8 @@ class TestDynamicShapes:
         calls = [{"parents": torch.tensor(parents), "prefix_len": torch.arange(b)} for b, parents in shapes]
         assert self.count_graphs(tree_positions, calls) == 1
         assert self.count_graphs(tree_mask, [call | {"columns": 20} for call in calls]) == 1
+        links = [torch.full((b, len(parents)), -1) for b, parents in shapes]
+        assert self.count_graphs(tree_parents, [{"first_child": x, "next_sibling": x.clone()} for x in links]) == 1
 
     def test_compact_kv(self):
         assert self.count_graphs(compact_kv, [cache(n, b) for n, b in ((4, 6), (4, 7), (5, 10))]) == 1

@@ -17,6 +17,7 @@
   op(logprobs, LogprobsParams)          \
   op(tree_mask, MaskParams)             \
   op(tree_positions, PositionsParams)   \
+  op(tree_parents, LinksParams)         \
   op(compact_kv, CompactParams)         \
   op(count_tokens, CountParams)         \
   op(coin, CoinParams)

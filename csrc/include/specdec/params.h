@@ -369,6 +369,15 @@ struct PositionsParams {
   auto fields() { return std::tie(parents, prefix_len, positions, status); }
 };
 
+// tree_parents: trees by each node's first child and next sibling (specdec/links.h).
+struct LinksParams {
+  Tokens first_child, next_sibling;  // [batch, nodes]
+  Vector<const bool> tree_valid;     // [batch]; null: all are
+  Output<int32_t> parents, ranks;    // [batch, nodes]
+  Output<int32_t> status;            // [batch]
+  auto fields() { return std::tie(first_child, next_sibling, tree_valid, parents, ranks, status); }
+};
+
 // One tensor [batch, heads, slots, size] of a cache, or [pages, heads, slots of a page, size]. Its elements are only
 // moved, so strides are in bytes here.
 struct CacheLayer {

@@ -1,0 +1,108 @@
+// Trees as engines link them: each node names its first child and its next sibling. Links may be anything, so they are
+// first turned round. A node has one that names it as next sibling, its elder, or else one that names it as first child,
+// its parent; of several that do so the one of the highest index. A node without an elder is the eldest of its siblings.
+#pragma once
+
+#include "params.h"
+
+SPECDEC_BEGIN
+
+// The links of one request, and its outputs, which hold notes until the end:
+//
+//            `parents`                      `ranks`
+//   link     who names it as first child    its elder, or kEldest
+//   settle   its parent                     kFirst - rank; a cycle of siblings has no eldest, and stays as it was
+//   connect                                 kLost if its ancestors do not end at the root
+//   finish   its parent, or -1              its rank, or -1
+//
+// Each step is done for all nodes before the next one begins, in any order. In `settle` and `connect` one node's notes
+// may change while another's are made. Old and new ones then lead to the same.
+struct Links {
+  static constexpr int32_t kEldest = -1, kFirst = -2, kLost = 0;
+
+  const LinksParams& p;
+  int64_t first_child, next_sibling;  // offsets of node 0
+  int32_t *parents, *ranks;
+  int32_t nodes;
+  bool valid;
+
+  SPECDEC_HD Links(const LinksParams& params, int64_t b)
+      : p(params), first_child(b * p.first_child.request_stride), next_sibling(b * p.next_sibling.request_stride),
+        parents(p.parents.data + b * p.parents.columns), ranks(p.ranks.data + b * p.parents.columns),
+        nodes(static_cast<int32_t>(p.parents.columns)), valid(!p.tree_valid.data || p.tree_valid.data[b]) {}
+
+  SPECDEC_HD int64_t child_link(int32_t node) const { return p.first_child.at(first_child + node * p.first_child.slot_stride); }
+  SPECDEC_HD int64_t sibling_link(int32_t node) const {
+    return p.next_sibling.at(next_sibling + node * p.next_sibling.slot_stride);
+  }
+  // Nothing leads to the root.
+  SPECDEC_HD bool leads(int64_t link) const { return link > 0 && link < nodes; }
+
+  SPECDEC_HD void clear(int32_t node) const {
+    parents[node] = -1;
+    ranks[node] = kEldest;
+  }
+
+  template <class RaiseTo>
+  SPECDEC_HD void link(int32_t node, RaiseTo&& raise_to) const {
+    if (!valid) return;
+    const int64_t child = child_link(node), sibling = sibling_link(node);
+    if (leads(child)) raise_to(parents + child, node);
+    if (leads(sibling)) raise_to(ranks + sibling, node);
+  }
+
+  // Of an eldest: tells its younger siblings. A node has one elder, so nobody else does, and none comes twice.
+  SPECDEC_HD void settle(int32_t node) const {
+    if (ranks[node] != kEldest) return;
+    const int32_t parent = parents[node];
+    int32_t at = node;
+    for (int32_t rank = 0;; ++rank) {
+      parents[at] = parent;
+      ranks[at] = kFirst - rank;
+      const int64_t sibling = valid ? sibling_link(at) : -1;
+      if (!leads(sibling) || ranks[sibling] != at) return;
+      at = static_cast<int32_t>(sibling);
+    }
+  }
+
+  SPECDEC_HD void connect(int32_t node) const {
+    int32_t at = node;
+    for (int32_t left = nodes; at > 0 && left > 0; --left) at = ranks[at] >= 0 ? -1 : parents[at];
+    if (at != 0) ranks[node] = kLost;
+  }
+
+  SPECDEC_HD void finish(int32_t node) const {
+    const bool lost = ranks[node] >= 0;
+    parents[node] = lost ? -1 : parents[node];
+    ranks[node] = lost ? -1 : kFirst - ranks[node];
+  }
+
+  // Whether a link of a node is neither -1 nor part of the tree.
+  SPECDEC_HD bool astray(int32_t node) const {
+    if (!valid) return false;
+    const int64_t child = child_link(node), sibling = sibling_link(node);
+    const bool lost = ranks[node] < 0;
+    return (child != -1 && (lost || !leads(child) || parents[child] != node || ranks[child] != 0)) ||
+           (sibling != -1 && (lost || !leads(sibling) || parents[sibling] != parents[node] ||
+                              ranks[sibling] != ranks[node] + 1));
+  }
+};
+
+// Reads a request's links; returns its status. over_nodes(f) calls f(node) for every node, and returns when that is
+// done; raise_to(word, value) makes a word `value` at least.
+SPECDEC_CALLS_BACK
+template <class OverNodes, class RaiseTo>
+SPECDEC_HD int32_t trees_of(const Links& links, OverNodes&& over_nodes, RaiseTo&& raise_to) {
+  over_nodes([&](int32_t node) { links.clear(node); });
+  over_nodes([&](int32_t node) { links.link(node, raise_to); });
+  over_nodes([&](int32_t node) { links.settle(node); });
+  over_nodes([&](int32_t node) { links.connect(node); });
+  over_nodes([&](int32_t node) { links.finish(node); });
+  int32_t status = kStatusOk;
+  over_nodes([&](int32_t node) {
+    if (links.astray(node)) status = kStatusParameter;
+  });
+  return status;
+}
+
+SPECDEC_END

@@ -1,0 +1,101 @@
+"""tree_parents: trees by their parents, from the links by which engines keep them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _trees as trees
+from specdec_kernels.ops._declaration import OPTIONAL, TENSOR, Op, Output
+
+
+class TreeParents(NamedTuple):
+    """Trees by their nodes' parents.
+
+    Attributes
+    ----------
+    parents : Tensor
+        int32 [B, N]: the parent of each node; -1 for the root, and for nodes in no tree.
+    ranks : Tensor
+        int32 [B, N]: the place of each node among its siblings, from 0, in the order in which they are linked; 0 for
+        the root, -1 for nodes in no tree.
+    """
+
+    parents: torch.Tensor
+    ranks: torch.Tensor
+
+
+TREE_PARENTS = Op(
+    "tree_parents",
+    first_child=TENSOR,
+    next_sibling=TENSOR,
+    tree_valid=OPTIONAL,
+    parents=Output(torch.int32, "out.parents"),
+    ranks=Output(torch.int32, "out.ranks"),
+    status=Output(torch.int32, "status"),
+)
+
+
+def tree_parents(
+    first_child: torch.Tensor,
+    next_sibling: torch.Tensor,
+    *,
+    tree_valid: torch.Tensor | None = None,
+    out: Sequence[torch.Tensor | None] | None = None,
+    status: torch.Tensor | None = None,
+) -> TreeParents:
+    """Parents of a batch of trees whose nodes name their first child and their next sibling, read on the device.
+
+    Any links end, and no other request is ever read. If several nodes name one as next sibling, it follows the one of
+    the highest index; if none does, it is the first child of the highest that names it so. Nothing leads to the root. A
+    node whose ancestors do not end at the root is in no tree.
+
+    Parameters
+    ----------
+    first_child, next_sibling : Tensor
+        int32 or int64 [B, N], -1 for none. Nodes may have any order of indices.
+    tree_valid : Tensor, optional
+        bool [B]: without it a tree is its root alone, and its links are not looked at.
+    out : TreeParents, optional
+        Preallocated, contiguous; None among them is made anew.
+    status : Tensor, optional
+        int32 [B], overwritten: 8 where a link is neither -1 nor part of the tree.
+
+    Returns
+    -------
+    TreeParents
+        ``(parents, ranks)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> first_child, next_sibling = torch.tensor([[2, -1, 3, -1]]), torch.tensor([[-1, -1, 1, -1]])
+    >>> parents, ranks = specdec_kernels.tree_parents(first_child, next_sibling)
+    >>> parents.tolist(), ranks.tolist()  # the root's children are 2, then 1
+    ([[-1, 0, 0, 2]], [[0, 1, 0, 0]])
+    """
+    raw = first_child, next_sibling, tree_valid, out, status
+    if found := TREE_PARENTS.recall(raw):
+        return TreeParents(*found[:2])
+    inputs.check_tensor("first_child", first_child, trees.PARENT_DTYPES, 2)
+    inputs.check_tensor("next_sibling", next_sibling, trees.PARENT_DTYPES, 2)
+    shape, device = first_child.shape, first_child.device
+    if shape[1] == 0:
+        raise ValueError(f"first_child: expected shape [B, N], N at least 1; got {inputs.shown(first_child)}")
+    inputs.check_shape("next_sibling", next_sibling, shape)
+    inputs.check_device("next_sibling", next_sibling, device)
+    if tree_valid is not None:
+        inputs.output("tree_valid", tree_valid, torch.bool, shape[:1], device)
+    given = out is not None or status is not None
+    found = TREE_PARENTS.outputs(TreeParents, out, device, shape, shape)
+    status = TREE_PARENTS.output("status", status, shape[:1], device)
+    TREE_PARENTS(
+        first_child, next_sibling, tree_valid, *found, status, given=given, raw=raw, results=(*found, status)
+    )  # fmt: skip
+    return found
