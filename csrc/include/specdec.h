@@ -252,7 +252,7 @@ typedef struct specdec_verify_chain_params {
   specdec_rows target, draft;          /* without draft: its laws are one-hot, or the method is the race */
   specdec_indices cu_drafts;           /* [B+1], optional */
   specdec_indices draft_map;           /* [V'], optional: the target's token for each of the draft's, rising */
-  specdec_request_index request_index; /* [B], optional; ragged: only without draft rows */
+  specdec_request_index request_index; /* [B], optional: draft rows are [entries, K or more], also with cu_drafts */
   int32_t method;                      /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_BLOCK */
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */
