@@ -101,10 +101,12 @@ def padded(batch, width, device):
     return request, step, own * (width + 1), slots, torch.ones(batch, dtype=torch.bool, device=device)
 
 
-def short(draft_tokens, vocab, outside=2):
-    """Drafts in a vocabulary of ``outside`` tokens, in which each is 0; out of its range if they were."""
-    inside = (draft_tokens >= 0) & (draft_tokens < vocab)
-    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, outside))
+def short(draft_tokens, vocab, inside=0, outside=5):
+    """Drafts in a vocabulary of at most ``outside`` tokens: ``inside``, or out of its range if they were."""
+    if vocab < outside:
+        draft_tokens = torch.where(draft_tokens < vocab, draft_tokens, outside)
+        vocab = outside
+    return torch.where(draft_tokens.clamp(0, vocab - 1) == draft_tokens, inside, draft_tokens)
 
 
 def two(first):

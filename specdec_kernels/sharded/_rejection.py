@@ -211,7 +211,7 @@ class Block:
     def walked(self, requests, shard, draft_tokens, greedy):
         chains = self.chains
         return ops.verify_chain(
-            short(draft_tokens, shard.vocab, outside=5), self.p, self.q, method="block", space="probs",
+            short(draft_tokens, shard.vocab), self.p, self.q, method="block", space="probs",
             temperature=greedy.temperature(), request_index=requests.index, cu_drafts=chains.cu_drafts,
             max_drafts=chains.max_drafts, **requests.noise_of_requests(),
         )  # fmt: skip

@@ -27,7 +27,7 @@ def race_sample(
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> torch.Tensor:
-    """``specdec_kernels.race_sample`` on slices of rows: one pass, and a gather of 16 bytes a row and rank.
+    """``specdec_kernels.race_sample`` on slices of rows: one pass, and a gather of 12 bytes a row and rank.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def race_topk(
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> torch.Tensor:
-    """``specdec_kernels.race_topk`` on slices of rows: one pass, and a gather of 8 (k + 1) bytes a row and rank.
+    """``specdec_kernels.race_topk`` on slices of rows: one pass, and a gather of 8 k + 4 bytes a row and rank.
 
     Parameters
     ----------
