@@ -29,5 +29,5 @@ def race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, 
     tokens, met = chains.by_request(winners, width), chains.by_request(met, width)
     if chains.cu_drafts is not None:
         tokens, met = (torch.where(chains.sound.unsqueeze(-1), x, 0) for x in (tokens, met))
-    status = walked.status & OF_WALKS | any_bits(met, emitted)
+    status = walked.status & OF_WALKS | any_bits((met, emitted))
     return Verdict(torch.where(emitted, tokens, -1), walked.num_accepted, status)
