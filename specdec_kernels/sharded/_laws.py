@@ -170,12 +170,13 @@ def laws_of(shard, sides, *also):
         *also,
     ], shard)  # fmt: skip
     tiles, met, rows = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met), [len(status) for _, status in weighed]
-    met, logits = met.split([sum(rows), len(met) - sum(rows)])
-    known, probs = _known(sides, rows, tiles, logits.view(torch.float32))
+    met, logits = met.split_with_sizes([sum(rows), len(met) - sum(rows)])
+    logits = logits.view(torch.float32)
+    known, probs = _known(sides, rows, tiles, logits)
     met = torch.where(known[:, 1] == torch.inf, met | Status.NON_FINITE, met)
     asked = [len(side.tokens) for side in sides]
-    each = zip(sides, kept, known.split(rows), met.split(rows), logits.view(torch.float32).split(asked),
-               probs.split(asked), strict=True)  # fmt: skip
+    each = zip(sides, kept, known.split_with_sizes(rows), met.split_with_sizes(rows), logits.split_with_sizes(asked),
+               probs.split_with_sizes(asked), strict=True)  # fmt: skip
     return [_laws(side, kept, *found) for side, kept, *found in each], also
 
 
@@ -218,7 +219,7 @@ def logits_of(sides, shard):
     """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
     column = torch.cat([side.tokens for side in sides]).long() - shard.first_token
     here = column.clamp(0, sides[0].rows.shape[-1] - 1)
-    each = zip(sides, here.split([len(side.tokens) for side in sides]), strict=True)
+    each = zip(sides, here.split_with_sizes([len(side.tokens) for side in sides]), strict=True)
     logits = torch.cat([_elements(side, columns) for side, columns in each])
     return torch.where(here == column, logits.float().view(torch.int32), 0)
 

@@ -24,7 +24,7 @@ def tiles_of(rows, temperature, shard, request_index=None):
 def sent(parts, shard):
     """What all ranks have, each part as [ranks, ...]: one collective."""
     words = [(part if part.dtype == torch.int32 else part.contiguous().view(torch.int32)).flatten() for part in parts]
-    every = shard.gather(torch.cat(words)).split([len(x) for x in words], dim=-1)
+    every = shard.gather(torch.cat(words)).split_with_sizes([len(x) for x in words], dim=-1)
     return [
         (x if x.dtype == part.dtype else x.contiguous().view(part.dtype)).view(len(x), *part.shape)
         for x, part in zip(every, parts, strict=True)
@@ -32,5 +32,5 @@ def sent(parts, shard):
 
 
 def any_of(bits):
-    """The bits of all ranks, or of all tensors of a list."""
-    return functools.reduce(torch.bitwise_or, bits)
+    """The bits of all ranks together: of the first dimension of a tensor, or of tensors."""
+    return functools.reduce(torch.bitwise_or, bits.unbind() if isinstance(bits, torch.Tensor) else bits)
