@@ -41,8 +41,10 @@ class Found(NamedTuple):
     q_met: torch.Tensor | None = None  # int32 [rows], 0 where a row has no draft
 
 
-def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method):
-    """The verdict. The laws are Samplings, whose numbers may be those of entries."""
+def rejection(
+    chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method, edited
+):  # fmt: skip
+    """The verdict. The laws are Samplings, whose numbers may be those of entries. ``edited``: target rows were."""
     if not isinstance(law.temperature, torch.Tensor) and law.temperature < SMALLEST:  # the argmax decides
         return race_chains(chains, requests, shard, draft_tokens, target, {"temperature": 0.0}, 1.0, 0.0)
     greedy = requests.greedy(law.temperature)
@@ -54,7 +56,7 @@ def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_l
         left = chains.at_slot(chains.tokens, slot, -1) != -1
         return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left,
                         block.taken_at(slot), block.visited)  # fmt: skip
-    q = _spared(found, chains, draft_tokens, epsilon)
+    q = _spared(found, chains, draft_tokens, epsilon, edited)
     rows = two if greedy.any_may_be else alone
     walked = ops.verify_chain(
         short(draft_tokens, shard.vocab), rows(found.p), None if q is None else rows(q), method="rejection",
@@ -70,13 +72,16 @@ def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_l
     return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken)
 
 
-def _spared(found, chains, draft_tokens, epsilon):
-    """q of the walk. Over-acceptance spares no token that the target's filters drop, so it has none there."""
-    kept, plain = found.target.kept, isinstance(epsilon, (int, float)) and epsilon == 0
-    if kept is None or plain:
+def _spared(found, chains, draft_tokens, epsilon, edited):
+    """q of the walk. Over-acceptance spares no token that filters drop or edits forbid, so it has none there."""
+    plain = isinstance(epsilon, (int, float)) and epsilon == 0
+    some = [found.target.keeps()] if found.target.kept is not None else []
+    if edited:
+        some.append(found.target.logits > -torch.inf)
+    if plain or not some:
         return found.q
     q = torch.ones(draft_tokens.shape, device=found.p.device) if found.q is None else found.q
-    return torch.where(chains.at_drafts(found.target.keeps().view(chains.request.shape)), q, 0.0)
+    return torch.where(chains.at_drafts(both(*some).view(chains.request.shape)), q, 0.0)
 
 
 def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):

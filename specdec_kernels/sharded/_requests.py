@@ -32,13 +32,14 @@ class Requests:
         inputs.check_noise(batch, *noise)
         self.batch, self.request, self.step, self.noise = batch, request, step, noise
         self.entry = self.index = None  # each request has the entry of its own index
+        self.entries = batch
         if request_index is None:
             return
         flat = [y for x in (*noise, *numbers) for y in (x[:4] if isinstance(x, Sampling) else (x,))]
         sizes = [len(x) for x in flat if isinstance(x, torch.Tensor) and x.ndim and len(x) != 1]
         inputs.check_tensor("request_index", request_index, (torch.int32,), 1)
         inputs.check_shape("request_index", request_index, (batch,))
-        entries = sizes[0] if sizes else 2**31
+        self.entries, entries = sizes[0] if sizes else 1, sizes[0] if sizes else 2**31
         inside = (request_index >= 0) & (request_index < entries)
         self.entry = request_index.long().clamp(0, entries - 1)
         own = torch.arange(batch, device=request.device, dtype=torch.int32)
