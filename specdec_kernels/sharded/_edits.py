@@ -38,15 +38,13 @@ def of_rows(edits, shard, rows, how):
         spans = at(spans, 2)
     lists = {name: x for name in Edits._fields[5:] if (x := getattr(edits, name)) is not None}
     edits = edits._replace(**{name: at(x, x.shape[-1]) for name, x in lists.items()})
-    return _of_slice(
-        edits._replace(**dict(zip(NUMBERS, map(at, edits[2:5]), strict=True))), shard, rows.shape[-1], spans
-    )
+    edits = edits._replace(**dict(zip(NUMBERS, map(at, edits[2:5]), strict=True)))
+    return _of_slice(edits, shard, rows.shape[-1], spans)
 
 
 def of_chains(edits, shard, chains, requests, target, space):
     """The same of chains: each row has its own, in which the drafts before it are pending."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-
     entry = None if requests.entry is None else requests.entry.clamp(max=requests.entries - 1)
 
     def of_requests(lists):
@@ -92,7 +90,7 @@ def _wide(rows, shard):
 
 def _spans(edits, shape):
     """int32 [..., 2]: those of the bias, for each place of ``shape`` or as they are for each row; None without one."""
-    if edits.bias is None or len(edits.bias[0]) == 0:
+    if edits.bias is None or 0 in (len(edits.bias[0]), *shape):
         return None
     spans = edits.bias[2]
     return spans.unfold(0, 2, 1).unflatten(0, shape) if spans.ndim == 1 else spans
@@ -105,11 +103,9 @@ def _said(chains, vocab):
     if chains.cu_drafts is None:
         slot = torch.arange(tokens.shape[1], device=tokens.device)
         return torch.where(slot < chains.step.unsqueeze(-1), tokens.unsqueeze(1), -1)
-    width = int(chains.step.max()) if len(chains.step) and len(tokens) else 0
-    slot = torch.arange(width, device=tokens.device)
-    before = slot < chains.step.unsqueeze(-1)
+    slot = torch.arange(int(chains.slots.max()) if len(tokens) else 0, device=tokens.device)
     place = chains.first_draft[chains.request].unsqueeze(-1) + slot
-    return torch.where(before, tokens[place.clamp(0, max(len(tokens) - 1, 0))], -1) if width else before.long()
+    return torch.where(slot < chains.step.unsqueeze(-1), tokens[place.clamp(0, max(len(tokens) - 1, 0))], -1)
 
 
 def _of_slice(edits, shard, size, spans):

@@ -67,6 +67,19 @@ def test_edited_chains_with_filters_and_packed(fast_backend, method):
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize(("requests", "slots"), [(0, 2), (3, 0)])
+def test_no_requests_and_no_drafts(fast_backend, method, requests, slots):
+    call = chains(method, requests=4, slots=slots)
+    call = {name: x[:requests] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
+    edits = Edits(*(x[:requests] if isinstance(x, torch.Tensor) else x for x in call["edits"]))
+    call["edits"] = edits._replace(bias=(*edits.bias[:2], edits.bias[2][: requests + 1]))
+    check("verify_chain", call)
+    if requests:
+        packed = ragged({**call, "edits": None}, torch.tensor([0] * requests))
+        check("verify_chain", {**packed, "edits": call["edits"]._replace(allowed=None)})
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
 def test_counts_move_along_the_draft(fast_backend, method):
     """A token at the end of a slice is drafted again and again, and each time it is worth less."""
     for token in (1023, 1024, VOCABULARY - 1):
