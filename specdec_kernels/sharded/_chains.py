@@ -1,7 +1,7 @@
 """verify_chain over a vocabulary of which each rank has a slice.
 
 What a walk asks of wide rows is found first. Then the walk itself is that of ``specdec_kernels.verify_chain``, on rows
-of two tokens: 0 is the draft of the row's slot, 1 stands for all others.
+of a few tokens: in a rejection 0 is the draft of the row's slot, in a race the row's winner.
 """
 
 import torch
