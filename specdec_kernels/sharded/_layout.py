@@ -1,4 +1,4 @@
-"""The rows of a batch of chains, and the vocabulary of two tokens on which their verdicts are walked."""
+"""The rows of a batch of chains, and the vocabulary of a few tokens on which their verdicts are walked."""
 
 import functools
 
