@@ -38,7 +38,7 @@ class Chains:
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
         own, self.step = torch.arange(self.batch, device=device), torch.arange(width + 1, device=device)
         self.request, self.first = own.unsqueeze(-1).expand(self.batch, width + 1), own * (width + 1)
-        self.slots, self.sound = own.new_full((1,), width).expand(self.batch), None
+        self.width, self.sound = width, None
 
     def _owner(self, ends, places):
         """The request of each place, if those before ``ends[b]`` are of requests up to b."""
@@ -63,6 +63,11 @@ class Chains:
             x = self.draft_at(x.expand(self.draft_rows.shape), slot, 1.0)
         inside = (x >= 0) & (x <= 1)
         return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
+
+    @functools.cached_property
+    def slots(self):
+        """int64 [B]: how many drafts a request may have. Ragged ones know theirs."""
+        return self.first.new_full((self.batch,), self.width)
 
     def draft_at(self, of_drafts, slot, otherwise):
         """What drafts have, for one slot of each request; ``otherwise`` where there is no such slot."""
