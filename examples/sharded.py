@@ -23,7 +23,7 @@ def main() -> None:
     seed, position = torch.arange(BATCH), 17
     bounds = VocabShard.bounds(VOCAB, RANKS)
 
-    # On every rank: one launch over its slice, then 16 bytes a row.
+    # On every rank: one launch over its slice, then 12 bytes a row.
     packed = [
         race_partial(
             logits[:, bounds[rank] : bounds[rank + 1]], first_token=bounds[rank], seed=seed, position=position

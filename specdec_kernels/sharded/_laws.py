@@ -5,6 +5,7 @@ numbers. Where filters are on, they make them from the lists that told what is k
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -78,6 +79,10 @@ class Side(NamedTuple):
         """What rows have, for each probability."""
         return of_rows if self.places is None else of_rows[self.places]
 
+    def place_of(self, probability):
+        """The row of some probabilities; any row for those that there are not."""
+        return probability if self.places is None else at_any(self.places, probability)
+
     def every_place(self):
         """int64 [P]."""
         return torch.arange(len(self.tokens), device=self.tokens.device) if self.places is None else self.places
@@ -129,6 +134,11 @@ class Laws(NamedTuple):
         return probabilities(self.piece(places, begin, end, first_token), self.inverse(places), self.known[places])
 
 
+def at_any(values, place):
+    """``values`` at some places; at those outside any will do."""
+    return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
+
+
 def rows_at(rows, places, begin=0, end=None):
     """Columns of some rows, as a copy."""
     rows = inputs.rows3("rows", rows)
@@ -150,32 +160,54 @@ def exp(log):
 
 def laws_of(shard, sides, *also):
     """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
-    kept, letter = [], list(also)
-    for side in sides:
-        filtered = may_filter(side.sampling)
-        kept.append(kept_of(shard, side.rows, side.sampling, side.index) if filtered else None)
-    for side in sides:
-        temperature = side.sampling.temperature
-        letter += [*tiles_of(side.rows, temperature, shard, side.index), logits_of(side, shard)]
-    every = sent(letter, shard)
-    told = every[len(also) :]
-    found = [_laws(side, kept[i], *told[3 * i : 3 * i + 3]) for i, side in enumerate(sides)]
-    return found, every[: len(also)]
-
-
-def _laws(side, kept, tiles, met, logits):
-    tiles, met = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met)
-    logits, temperature = any_of(logits).view(torch.float32), side.sampling.temperature
-    of_places = temperature
-    if isinstance(temperature, torch.Tensor):
-        temperature = temperature.expand(side.rows.shape[:-1]).flatten()
-        of_places = side.at(temperature)
-    known, probs = ops.tile_laws(side.at(tiles), logits.unsqueeze(-1), temperature=of_places)
-    if side.places is not None:
-        known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+    kept = [
+        kept_of(shard, side.rows, side.sampling, side.index) if may_filter(side.sampling) else None for side in sides
+    ]
+    weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index) for side in sides]
+    tiles, met, *also = sent([
+        torch.cat([tiles for tiles, _ in weighed]),
+        torch.cat([*(status for _, status in weighed), logits_of(sides, shard)]),
+        *also,
+    ], shard)  # fmt: skip
+    tiles, met, rows = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met), [len(status) for _, status in weighed]
+    met, logits = met.split_with_sizes([sum(rows), len(met) - sum(rows)])
+    logits = logits.view(torch.float32)
+    known, probs = _known(sides, rows, tiles, logits)
     met = torch.where(known[:, 1] == torch.inf, met | Status.NON_FINITE, met)
+    asked = [len(side.tokens) for side in sides]
+    each = zip(sides, kept, known.split_with_sizes(rows), met.split_with_sizes(rows), logits.split_with_sizes(asked),
+               probs.split_with_sizes(asked), strict=True)  # fmt: skip
+    return [_laws(side, kept, *found) for side, kept, *found in each], also
+
+
+def _known(sides, rows, tiles, logits):
+    """(float32 [rows, 2], [P]): what is known of all sides' rows, and the probabilities asked for."""
+    temperature = [side.sampling.temperature for side in sides]
+    if any(isinstance(x, torch.Tensor) for x in temperature) or len(set(temperature)) > 1:
+        each = [of_each_row(x, side.rows) for x, side in zip(temperature, sides, strict=True)]
+        temperature = [torch.cat(each)]
+    temperature = of_places = temperature[0]
+    if all(side.places is None for side in sides):
+        known, probs = ops.tile_laws(tiles, logits.unsqueeze(-1), temperature=temperature)
+        return known, probs.squeeze(-1)
+    begins = itertools.accumulate(rows[:-1], initial=0)
+    places = torch.cat([side.every_place() + begin for side, begin in zip(sides, begins, strict=True)])
+    if isinstance(temperature, torch.Tensor):
+        of_places = temperature[places]
+    _, probs = ops.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=of_places)
+    known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+    return known, probs.squeeze(-1)
+
+
+def of_each_row(temperature, rows):
+    """float32, one for each row."""
+    return torch.as_tensor(temperature, dtype=torch.float32, device=rows.device).expand(rows.shape[:-1]).flatten()
+
+
+def _laws(side, kept, known, met, logits, probs):
+    """The Laws of a side, with what filters keep."""
     if kept is None:
-        return Laws(side, known, met, logits, probs.squeeze(-1), None)
+        return Laws(side, known, met, logits, probs, None)
     met = met | kept.status.flatten()
     known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
     found = Laws(side, known, met, logits, logits, kept)
@@ -183,16 +215,22 @@ def _laws(side, kept, tiles, met, logits):
     return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
 
 
-def logits_of(side, shard):
-    """The bits of the logit of each token that is asked for: 0 where the slice has it not."""
-    column, places = side.tokens.long() - shard.first_token, side.every_place()
-    here = column.clamp(0, side.rows.shape[-1] - 1)
-    if side.rows.is_contiguous():
-        logits = side.rows.view(-1, side.rows.shape[-1])[places, here]
-    else:
-        rows = inputs.rows3("rows", side.rows)
-        logits = rows[places // rows.shape[1], places % rows.shape[1], here]
-    return logits.float().view(torch.int32) * (here == column)
+def logits_of(sides, shard):
+    """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
+    column = torch.cat([side.tokens for side in sides]).long() - shard.first_token
+    here = column.clamp(0, sides[0].rows.shape[-1] - 1)
+    each = zip(sides, here.split_with_sizes([len(side.tokens) for side in sides]), strict=True)
+    logits = torch.cat([_elements(side, columns) for side, columns in each])
+    return torch.where(here == column, logits.float().view(torch.int32), 0)
+
+
+def _elements(side, columns):
+    """One logit of each place of a side."""
+    if not side.rows.is_contiguous():
+        rows, places = inputs.rows3("rows", side.rows), side.every_place()
+        return rows[places // rows.shape[1], places % rows.shape[1], columns]
+    rows = side.rows.view(-1, side.rows.shape[-1])
+    return rows.gather(1, columns.unsqueeze(-1)).squeeze(-1) if side.places is None else rows[side.places, columns]
 
 
 def argmax_of(rows, shard, index):

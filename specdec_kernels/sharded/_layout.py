@@ -1,4 +1,4 @@
-"""The rows of a batch of chains, and the vocabulary of two tokens on which their verdicts are walked."""
+"""The rows of a batch of chains, and the vocabulary of a few tokens on which their verdicts are walked."""
 
 import functools
 
@@ -14,7 +14,8 @@ class Chains:
         ragged = cu_drafts is not None
         inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
         inputs.check_rows("target", target, 2 if ragged else 3)
-        self.cu_drafts, self.max_drafts, device = cu_drafts, max_drafts, target.device
+        self.draft_tokens, self.cu_drafts, self.max_drafts = draft_tokens, cu_drafts, max_drafts
+        device = target.device
         if ragged:
             inputs.check_tensor("cu_drafts", cu_drafts, (torch.int32,), 1)
             self.batch, drafts = len(cu_drafts) - 1, len(draft_tokens)
@@ -35,7 +36,9 @@ class Chains:
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        self.request, self.step, self.first, self.slots, self.sound = padded(self.batch, width, device)
+        own, self.step = torch.arange(self.batch, device=device), torch.arange(width + 1, device=device)
+        self.request, self.first = own.unsqueeze(-1).expand(self.batch, width + 1), own * (width + 1)
+        self.width, self.sound = width, None
 
     def _owner(self, ends, places):
         """The request of each place, if those before ``ends[b]`` are of requests up to b."""
@@ -61,15 +64,27 @@ class Chains:
         inside = (x >= 0) & (x <= 1)
         return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
 
+    @functools.cached_property
+    def slots(self):
+        """int64 [B]: how many drafts a request may have. Ragged ones know theirs."""
+        return self.first.new_full((self.batch,), self.width)
+
     def draft_at(self, of_drafts, slot, otherwise):
-        """What drafts have, for one slot, at least 0, of each request; ``otherwise`` where there is no such slot."""
-        there = slot < self.slots
-        if not of_drafts.numel():
-            return torch.full_like(slot, otherwise, dtype=of_drafts.dtype)
-        flat = of_drafts.flatten()
-        if self.cu_drafts is not None:
-            there = there & self.sound
-        return torch.where(there, flat[(self.first_draft + slot).clamp(0, len(flat) - 1)], otherwise)
+        """What drafts have, for one slot of each request; ``otherwise`` where there is no such slot."""
+        return self.at_slot(self.at_rows(of_drafts, otherwise), slot, otherwise)
+
+    def at_slot(self, of_rows, slot, otherwise):
+        """The same of what the drafts' rows have."""
+        place = self.first + slot
+        if self.cu_drafts is None:
+            return of_rows.take(place)
+        found = of_rows[place.clamp(0, max(len(of_rows) - 1, 0))]
+        return torch.where(self.sound & (slot < self.slots), found, otherwise)
+
+    @functools.cached_property
+    def tokens(self):
+        """The draft of each row; -1 for the rows after them."""
+        return self.at_rows(self.draft_tokens, -1)
 
     @functools.cached_property
     def first_draft(self):
@@ -78,11 +93,10 @@ class Chains:
 
     def at_rows(self, of_drafts, last):
         """What drafts have, for the row of each; ``last`` for the rows after them."""
-        rows = of_drafts.new_full(self.request.shape, last)
         if self.cu_drafts is None:
-            rows[:, :-1] = of_drafts
-        else:
-            rows[self.draft_rows] = of_drafts
+            return torch.nn.functional.pad(of_drafts, (0, 1), value=last)
+        rows = of_drafts.new_full(self.request.shape, last)
+        rows[self.draft_rows] = of_drafts
         return rows
 
     def by_request(self, of_rows, width):
@@ -93,20 +107,19 @@ class Chains:
         return of_rows[at.clamp(0, max(len(of_rows) - 1, 0))]
 
 
-def padded(batch, width, device):
-    """request, step, first, slots and sound of Chains, where they are padded."""
-    own = torch.arange(batch, device=device)
-    step, slots = torch.arange(width + 1, device=device), torch.full((batch,), width, device=device)
-    request = own.unsqueeze(-1).expand(batch, width + 1)
-    return request, step, own * (width + 1), slots, torch.ones(batch, dtype=torch.bool, device=device)
-
-
-def short(draft_tokens, vocab, outside=2):
-    """Drafts in a vocabulary of ``outside`` tokens, in which each is 0; out of its range if they were."""
-    inside = (draft_tokens >= 0) & (draft_tokens < vocab)
-    return torch.where(inside, 0, torch.where(draft_tokens == -1, -1, outside))
+def short(draft_tokens, vocab, inside=0, outside=5):
+    """Drafts in a vocabulary of at most ``outside`` tokens: ``inside``, or out of its range if they were."""
+    if vocab < outside:
+        draft_tokens = torch.where(draft_tokens < vocab, draft_tokens, outside)
+        vocab = outside
+    return torch.where(draft_tokens.clamp(0, vocab - 1) == draft_tokens, inside, draft_tokens)
 
 
 def two(first):
     """Rows of two probabilities: of the draft, and of the others if the draft has none."""
     return torch.stack([first, (first == 0).float()], dim=-1)
+
+
+def alone(first):
+    """Rows of the draft's probability alone, which is enough where it is only tested."""
+    return first.unsqueeze(-1)

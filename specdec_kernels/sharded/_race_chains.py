@@ -1,10 +1,13 @@
-"""Chains verified by the race: the winner of every row is found, then the walk compares drafts with them."""
+"""Chains verified by the race: the winner of every row is found, then the walk compares drafts with them.
+
+Its rows are those of equal tokens at temperature 0, so 0 wins: a draft is 0 if it is its row's winner, else 1.
+"""
 
 import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
-from specdec_kernels.sharded._layout import short, two
+from specdec_kernels.sharded._layout import short
 from specdec_kernels.sharded._races import race
 from specdec_kernels.sharded._requests import any_bits
 from specdec_kernels.status import Status
@@ -15,16 +18,16 @@ OF_WALKS = Status.TOKEN_RANGE | Status.PARAMETER  # bits of a walk on a short vo
 def race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, epsilon):
     """The verdict, with the law and the noise of every row."""
     winners, met = race(shard, target, **law, **requests.noise_of_rows())
-    won = (chains.at_drafts(winners) == draft_tokens).float()
+    lost = chains.at_drafts(winners) != draft_tokens
     walked = ops.verify_chain(
-        short(draft_tokens, shard.vocab), two(chains.at_rows(won, 0.0)), method="race", space="probs",
-        temperature=0.0, draft_prob=draft_prob, epsilon=epsilon, request_index=requests.index,
-        cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts, **requests.noise_of_requests(),
+        short(draft_tokens, shard.vocab, lost), torch.ones(2, device=target.device).expand(*winners.shape, 2),
+        method="race", space="probs", temperature=0.0, draft_prob=draft_prob, epsilon=epsilon,
+        request_index=requests.index, cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts,
+        **requests.noise_of_requests(),
     )  # fmt: skip
-    width = walked.tokens.shape[-1]
-    emitted = torch.arange(width, device=target.device) <= walked.num_accepted.unsqueeze(-1)
+    width, emitted = walked.tokens.shape[-1], walked.tokens >= 0
     tokens, met = chains.by_request(winners, width), chains.by_request(met, width)
     if chains.cu_drafts is not None:
         tokens, met = (torch.where(chains.sound.unsqueeze(-1), x, 0) for x in (tokens, met))
-    status = walked.status & OF_WALKS | any_bits(met, emitted)
+    status = walked.status & OF_WALKS | any_bits((met, emitted))
     return Verdict(torch.where(emitted, tokens, -1), walked.num_accepted, status)

@@ -1,6 +1,5 @@
 """Races over a vocabulary of which each rank has a slice."""
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -13,9 +12,10 @@ from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
+from specdec_kernels.sharded._wire import any_of
 from specdec_kernels.status import Status
 
-NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as ``packed`` orders them
+NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as keys order them
 
 
 class RowPartial(NamedTuple):
@@ -43,11 +43,8 @@ class RowPartial(NamedTuple):
         return RowPartial(tokens, scores, self.status | status)
 
     def packed(self) -> torch.Tensor:
-        """int64 [..., k + 1], contiguous: what travels, 16 bytes a row for k = 1. The larger key comes first."""
-        bits = (self.scores + 0.0).view(torch.int32)  # one zero
-        ordered = bits ^ (bits >> 31 & NO_TOKEN)
-        keys = (ordered.long() << 32) | (NO_TOKEN - self.tokens.long())
-        return torch.cat([keys, self.status.long().unsqueeze(-1)], dim=-1)
+        """int32 [..., 2 k + 1], contiguous: what travels, 12 bytes a row for k = 1."""
+        return torch.cat([self.tokens.int(), self.scores.view(torch.int32), self.status.unsqueeze(-1)], dim=-1)
 
 
 def race_partial(
@@ -93,6 +90,12 @@ def race_partial(
     >>> bool((race_finish(torch.stack(halves))[0] == specdec_kernels.race_sample(logits, **noise)).all())
     True
     """
+    raw = (
+        seed, position, nonce, "slice", rows, k, first_token, space, temperature, sampling, request_index,
+    )  # fmt: skip
+    op = RACE_SAMPLE if k is None else RACE_TOPK
+    if found := op.recall(raw):
+        return RowPartial(found[0], found[2], found[1])
     inputs.check_rows("rows", rows)
     if not inputs.is_int(first_token) or first_token < 0 or first_token % UNIT:
         raise ValueError(f"first_token: expected a multiple of {UNIT}; got {first_token!r}")
@@ -105,33 +108,48 @@ def race_partial(
     tokens = torch.empty((*lead, places), dtype=torch.int64, device=device)
     scores = torch.empty((*lead, places), dtype=torch.float32, device=device)
     status = torch.empty(lead, dtype=torch.int32, device=device)
-    op, flat = (RACE_SAMPLE, (-1,)) if k is None else (RACE_TOPK, (-1, places))
-    op(folded, first_token, *race, tokens.view(flat), status.view(-1), scores.view(flat))
-    if k is not None and k > places:
+    flat = (-1,) if k is None else (-1, places)
+    whole = k is None or k == places  # else its places are padded, each time
+    op(folded, first_token, *race, tokens.view(flat), status.view(-1), scores.view(flat), raw=raw if whole else None,
+       results=(tokens, status, scores))  # fmt: skip
+    if not whole:
         tokens = torch.nn.functional.pad(tokens, (0, k - places), value=-1)
         scores = torch.nn.functional.pad(scores, (0, k - places), value=-torch.inf)
     return RowPartial(tokens, scores, status)
 
 
 def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The other half: (tokens, status) of whole rows from what all ranks ``packed``, [ranks, ..., k + 1].
+    """The other half: (tokens, status) of whole rows from what all ranks ``packed``, [ranks, ..., 2 k + 1].
 
     Tokens are int64 [...] for ``k`` None, as by ``race_sample``, else [..., k], as by ``race_topk``. Status is int32
     [...]. No communication: what every rank gathered gives the same on every rank.
     """
-    keys, status = packed[..., :-1], packed[..., -1]
-    best = keys.amax(dim=0) if k in (None, 1) else keys.movedim(0, -2).flatten(-2).topk(k).values
-    tokens, nobody = NO_TOKEN - (best & 0xFFFFFFFF), nobody_in(packed)
-    if k not in (None, 1):
+    return first_arrivals(packed, k)[:2]
+
+
+def first_arrivals(packed, k=None):
+    """The same, and which rows have no candidate on any rank."""
+    if k is None:
+        token, scores, status = packed.unbind(-1)
+        scores = scores.view(torch.float32)
+        best = scores.amax(dim=0)
+        nobody = best == -torch.inf
+        tokens = torch.where(scores == best, token, NO_TOKEN).amin(dim=0).masked_fill(nobody, 0).long()
+    else:
+        tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
+        best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
+        nobody = best[..., 0] >> 32 == NO_SCORE
+        tokens, status = NO_TOKEN - (best & 0xFFFFFFFF), status.squeeze(-1)
         tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
-    met = functools.reduce(torch.bitwise_or, status)
-    met = torch.where(nobody, met | Status.NON_FINITE, met).int()
-    return (torch.where(nobody, 0, tokens[..., 0]) if k is None else tokens), met
+    met = any_of(status)
+    return tokens, torch.where(nobody, met | Status.NON_FINITE, met), nobody
 
 
-def nobody_in(packed):
-    """Which rows have no candidate on any rank."""
-    return packed[..., 0].amax(dim=0) >> 32 == NO_SCORE
+def keys_of(tokens, scores):
+    """int64: the larger key comes first, and of equal scores the lower token."""
+    bits = (scores.view(torch.float32) + 0.0).view(torch.int32)  # one zero
+    ordered = bits ^ (bits >> 31 & NO_TOKEN)
+    return (ordered.long() << 32) | (NO_TOKEN - tokens.long())
 
 
 def race(shard, rows, k=None, **how):

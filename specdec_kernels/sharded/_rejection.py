@@ -13,11 +13,11 @@ from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
 from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._last import Last, last_tokens
-from specdec_kernels.sharded._laws import Laws, Side, argmax_of, laws_of, left_in_slices
-from specdec_kernels.sharded._layout import short, two
+from specdec_kernels.sharded._laws import Laws, Side, argmax_of, at_any, laws_of, left_in_slices
+from specdec_kernels.sharded._layout import alone, short, two
 from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
 from specdec_kernels.sharded._races import race_finish
-from specdec_kernels.sharded._requests import any_bits
+from specdec_kernels.sharded._requests import any_bits, both, only
 from specdec_kernels.sharded._weights import (
     ACCEPT_STREAM,
     LEAF_COINS,
@@ -41,8 +41,10 @@ class Found(NamedTuple):
     q_met: torch.Tensor | None = None  # int32 [rows], 0 where a row has no draft
 
 
-def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method):
-    """The verdict. The laws are Samplings, whose numbers may be those of entries."""
+def rejection(
+    chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method, edited
+):  # fmt: skip
+    """The verdict. The laws are Samplings, whose numbers may be those of entries. ``edited``: target rows were."""
     if not isinstance(law.temperature, torch.Tensor) and law.temperature < SMALLEST:  # the argmax decides
         return race_chains(chains, requests, shard, draft_tokens, target, {"temperature": 0.0}, 1.0, 0.0)
     greedy = requests.greedy(law.temperature)
@@ -51,31 +53,35 @@ def rejection(chains, requests, shard, draft_tokens, target, draft, law, draft_l
         block = Block(chains, requests, shard, draft_tokens, found, greedy)
         walked = block.walked(requests, shard, draft_tokens, greedy)
         slot = walked.num_accepted.long().clamp(min=0)
-        left = chains.draft_at(draft_tokens, slot, -1) != -1
+        left = chains.at_slot(chains.tokens, slot, -1) != -1
         return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left,
                         block.taken_at(slot), block.visited)  # fmt: skip
-    q = _spared(found, chains, draft_tokens, epsilon)
+    q = _spared(found, chains, draft_tokens, epsilon, edited)
+    rows = two if greedy.any_may_be else alone
     walked = ops.verify_chain(
-        short(draft_tokens, shard.vocab), two(found.p), None if q is None else two(q), method="rejection",
+        short(draft_tokens, shard.vocab), rows(found.p), None if q is None else rows(q), method="rejection",
         space="probs", temperature=greedy.temperature(), draft_prob=chains.slot_numbers(requests, draft_prob),
         epsilon=requests.of_requests(epsilon), request_index=requests.index, cu_drafts=chains.cu_drafts,
         max_drafts=chains.max_drafts, **requests.noise_of_requests(),
     )  # fmt: skip
     slot = walked.num_accepted.long().clamp(min=0)
-    left, taken = chains.draft_at(draft_tokens, slot, -1) != -1, 1.0
+    left, taken = chains.at_slot(chains.tokens, slot, -1) != -1, 1.0
     if isinstance(draft_prob, torch.Tensor) or draft_prob < 1:
         taken = chains.share_at(requests, draft_prob, slot)
         left = chains.draft_at(torch.ones_like(draft_tokens), slot, 0).bool() & (left | (taken < 1))
     return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken)
 
 
-def _spared(found, chains, draft_tokens, epsilon):
-    """q of the walk. Over-acceptance spares no token that the target's filters drop, so it has none there."""
-    kept, plain = found.target.kept, isinstance(epsilon, (int, float)) and epsilon == 0
-    if kept is None or plain:
+def _spared(found, chains, draft_tokens, epsilon, edited):
+    """q of the walk. Over-acceptance spares no token that filters drop or edits forbid, so it has none there."""
+    plain = isinstance(epsilon, (int, float)) and epsilon == 0
+    some = [found.target.keeps()] if found.target.kept is not None else []
+    if edited:
+        some.append(found.target.logits > -torch.inf)
+    if plain or not some:
         return found.q
     q = torch.ones(draft_tokens.shape, device=found.p.device) if found.q is None else found.q
-    return torch.where(chains.at_drafts(found.target.keeps().view(chains.request.shape)), q, 0.0)
+    return torch.where(chains.at_drafts(both(*some).view(chains.request.shape)), q, 0.0)
 
 
 def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):
@@ -83,51 +89,49 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
 
     ``visited`` [B, slots] are the slots whose rows were read, where these are not those up to the last token's.
     """
-    last, live = walked.num_accepted.long(), requests.live() & chains.sound
-    races = live & (last >= 0) & ~greedy.requests
-    left = left & races
+    last, live = walked.num_accepted.long(), both(requests.those_live, chains.sound)
+    races = both(live, greedy.others())
+    left = left if races is None else left & races
     slot = last.clamp(min=0)
     numbers = requests.noise_of_requests()
     numbers["position"] = slot + numbers["position"]
     own, tried, q_place = chains.first + slot, None, None
     if found.draft is None:
-        tried = chains.draft_at(draft_tokens, slot, -1).unsqueeze(-1)
+        tried = chains.at_slot(chains.tokens, slot, -1).unsqueeze(-1)
     else:
-        q_place = chains.draft_at(found.draft.side.every_place().view(draft_tokens.shape), slot, 0)
+        q_place = found.draft.side.place_of(chains.first_draft + slot)
     token, status = last_tokens(shard, found.target, found.draft, Last(
         races, left, own, q_place, taken, tried,
         requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers,
     ))  # fmt: skip
     if greedy.any_may_be:
-        token = torch.where(greedy.requests, _at(found.winners.flatten(), own), token)
-    token = torch.where(live, token, 0)
+        token = torch.where(greedy.requests, at_any(found.winners.flatten(), own), token)
+    token, status = only(live, token, 0), only(races, status, 0)
 
     width = walked.tokens.shape[-1]
-    step, last = torch.arange(width, device=token.device), last.unsqueeze(-1)
+    step = chains.step if chains.cu_drafts is None else torch.arange(width, device=token.device)
+    last = last.unsqueeze(-1)
     before, at_last = step < last, step == last
-    accepted = chains.by_request(chains.at_rows(draft_tokens, -1), width).long()
+    accepted = chains.by_request(chains.tokens, width)
     emitted = torch.where(before, accepted, torch.where(at_last, token.unsqueeze(-1), -1))
     if visited is not None:
         visited = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
         before = torch.where(greedy.requests.unsqueeze(-1), before, visited)
-    live = live.unsqueeze(-1)
-    bits = walked.status & OF_WALKS | torch.where(races, status, 0)
-    bits = bits | any_bits(chains.by_request(found.met, width), (before | at_last) & live)
+    live, races = (None if mask is None else mask.unsqueeze(-1) for mask in (live, races))
+    read = [(chains.by_request(found.met, width), both(before | at_last, live))]
     if found.draft is not None:
-        read = live & (before | at_last & left.unsqueeze(-1))
-        if greedy.any_may_be:
-            read = read & ~greedy.requests.unsqueeze(-1)
-        bits = bits | any_bits(chains.by_request(found.q_met, width), read)
-    return Verdict(emitted, walked.num_accepted, bits.int())
+        read.append((chains.by_request(found.q_met, width), both(before | at_last & left.unsqueeze(-1), races)))
+    bits = walked.status & OF_WALKS | any_bits(*read) | status
+    return Verdict(emitted, walked.num_accepted, bits)
 
 
 def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy):
     """One pass over the slice, one gather: normalisers, and p and q of every draft."""
-    tokens, index = draft_tokens.flatten(), requests.row_index()
-    sides = [Side(target, requests.of_rows(law), index, None, chains.at_rows(draft_tokens, -1).flatten())]
+    index = requests.row_index()
+    sides = [Side(target, requests.of_rows(law), index, None, chains.tokens.flatten())]
     if draft is not None:
         q_law = requests.of_draft_rows(chains, draft, draft_law)
-        sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), tokens))
+        sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), draft_tokens.flatten()))
     also = [argmax_of(target, shard, greedy.row_index()).packed()] if greedy.any_may_be else []
     laws, also = laws_of(shard, sides, *also)
     p = laws[0].probs.view(chains.request.shape)
@@ -135,16 +139,11 @@ def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draf
     if greedy.any_may_be:
         winners, argmax_met = (x.view(chains.request.shape) for x in race_finish(also[0]))
         met = torch.where(greedy.of_rows(), met & ~Status.NON_FINITE | argmax_met, met)
-        p = torch.where(greedy.of_rows(), (winners == chains.at_rows(draft_tokens, -1)).float(), p)
+        p = torch.where(greedy.of_rows(), (winners == chains.tokens).float(), p)
     if draft is None:
         return Found(laws[0], p, met, winners)
     q_met = chains.at_rows(sides[1].at(laws[1].met).view(draft_tokens.shape), 0)
     return Found(laws[0], p, met, winners, laws[1], laws[1].probs.view(draft_tokens.shape), q_met)
-
-
-def _at(values, place):
-    """``values`` at some places; at those outside any will do."""
-    return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
 
 
 def _leaf_coins(requests, step):
@@ -171,8 +170,8 @@ class Block:
         def by_slot(of_rows):
             return of_rows.flatten()[own.clamp(max=max(of_rows.numel() - 1, 0))]
 
-        drafts = by_slot(chains.at_rows(draft_tokens, -1))
-        alive = chains.sound & requests.live() & ~greedy.requests
+        drafts = by_slot(chains.tokens)
+        alive = both(chains.sound, requests.live(), greedy.others())
         drafted = ((drafts != -1) & (step < chains.slots.unsqueeze(-1)) & alive.unsqueeze(-1)).cumprod(-1).bool()
         inside = drafted & (drafts >= 0) & (drafts < shard.vocab)
         p = torch.where(inside, by_slot(found.p), 0.0)
@@ -211,7 +210,7 @@ class Block:
     def walked(self, requests, shard, draft_tokens, greedy):
         chains = self.chains
         return ops.verify_chain(
-            short(draft_tokens, shard.vocab, outside=5), self.p, self.q, method="block", space="probs",
+            short(draft_tokens, shard.vocab), self.p, self.q, method="block", space="probs",
             temperature=greedy.temperature(), request_index=requests.index, cu_drafts=chains.cu_drafts,
             max_drafts=chains.max_drafts, **requests.noise_of_requests(),
         )  # fmt: skip

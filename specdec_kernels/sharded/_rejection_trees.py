@@ -146,12 +146,12 @@ def verify(requests, shard, draft_tokens, target, draft, law, draft_law, parents
     on_path = on_path.scatter(1, torch.where(path < 0, nodes, path).long(), True)[:, :nodes]
     on_path = on_path & requests.live().unsqueeze(-1)
     read = on_path if walked.read is None else on_path | walked.read
-    bits = met_on_path | any_bits(met, read) | torch.where(races, status, 0)
+    bits = met_on_path | any_bits((met, read)) | torch.where(races, status, 0)
     if draft is not None:
         draft_read = walked.draft_read
         if draft_read is None:
             draft_read = on_path & (tree.depth < deepest) & has_child(tree) & alive.unsqueeze(-1)
-        bits = bits | any_bits(laws[1].met[q_places].view(batch, nodes), draft_read)
+        bits = bits | any_bits((laws[1].met[q_places].view(batch, nodes), draft_read))
     return TreeVerdict(emitted, path, num_accepted, bits.int())
 
 

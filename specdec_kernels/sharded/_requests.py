@@ -6,6 +6,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._wire import any_of
 
 NO_ENTRY = -2  # an index that no array has
 
@@ -31,13 +32,14 @@ class Requests:
         inputs.check_noise(batch, *noise)
         self.batch, self.request, self.step, self.noise = batch, request, step, noise
         self.entry = self.index = None  # each request has the entry of its own index
+        self.entries = batch
         if request_index is None:
             return
         flat = [y for x in (*noise, *numbers) for y in (x[:4] if isinstance(x, Sampling) else (x,))]
         sizes = [len(x) for x in flat if isinstance(x, torch.Tensor) and x.ndim and len(x) != 1]
         inputs.check_tensor("request_index", request_index, (torch.int32,), 1)
         inputs.check_shape("request_index", request_index, (batch,))
-        entries = sizes[0] if sizes else 2**31
+        self.entries, entries = sizes[0] if sizes else 1, sizes[0] if sizes else 2**31
         inside = (request_index >= 0) & (request_index < entries)
         self.entry = request_index.long().clamp(0, entries - 1)
         own = torch.arange(batch, device=request.device, dtype=torch.int32)
@@ -84,11 +86,16 @@ class Requests:
         own = torch.arange(len(self.request), device=index.device, dtype=torch.int32)  # ragged: each row is a request
         return torch.where(index[self.request] >= 0, own, index[self.request])
 
+    @functools.cached_property
+    def those_live(self):
+        """bool [B]; None: all."""
+        return None if self.index is None else self.index >= 0
+
     def live(self):
-        """bool [B]."""
+        """The same, always a tensor."""
         if self.index is None:
             return torch.ones(self.batch, dtype=torch.bool, device=self.request.device)
-        return self.index >= 0
+        return self.those_live
 
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
@@ -118,10 +125,17 @@ class Greedy:
     """Which requests have temperature 0."""
 
     def __init__(self, requests, temperature):
-        self._all, self.any_may_be = requests, isinstance(temperature, torch.Tensor)
-        self.requests = torch.zeros(requests.batch, dtype=torch.bool, device=requests.request.device)
-        if self.any_may_be:
-            self.requests = self.requests | ~(temperature >= torch.finfo(torch.float32).tiny)
+        self._all, self._temperature, self.any_may_be = requests, temperature, isinstance(temperature, torch.Tensor)
+
+    @functools.cached_property
+    def requests(self):
+        """bool [B]."""
+        none = torch.zeros(self._all.batch, dtype=torch.bool, device=self._all.request.device)
+        return none | ~(self._temperature >= torch.finfo(torch.float32).tiny) if self.any_may_be else none
+
+    def others(self):
+        """bool [B]: those that sample; None: all."""
+        return ~self.requests if self.any_may_be else None
 
     def of_rows(self):
         """bool, like the rows."""
@@ -138,6 +152,18 @@ class Greedy:
         return torch.where(self.requests, 0.0, 1.0) if self.any_may_be else 1.0
 
 
-def any_bits(status, among):
-    """The bits of ``status`` [B, n] of the places ``among`` together."""
-    return functools.reduce(torch.bitwise_or, torch.where(among, status, 0).unbind(dim=-1)).int()
+def any_bits(*found):
+    """The bits of some places together, from pairs of a status [B, n] and the places that count, bool [B, n]."""
+    bits = any_of([torch.where(among, status, 0) for status, among in found])
+    return any_of(bits.unbind(dim=-1)).int()
+
+
+def both(*masks):
+    """Where all masks hold. None, as a mask and as the result, means everywhere."""
+    masks = [mask for mask in masks if mask is not None]
+    return functools.reduce(torch.logical_and, masks) if masks else None
+
+
+def only(mask, x, otherwise):
+    """``x`` where a mask holds, which may be None: everywhere."""
+    return x if mask is None else torch.where(mask, x, otherwise)

@@ -6,6 +6,7 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse
+from specdec_kernels.sharded._edits import edited, of_rows
 from specdec_kernels.sharded._races import race
 from specdec_kernels.sharded._shard import VocabShard
 
@@ -27,7 +28,7 @@ def race_sample(
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> torch.Tensor:
-    """``specdec_kernels.race_sample`` on slices of rows: one pass, and a gather of 16 bytes a row and rank.
+    """``specdec_kernels.race_sample`` on slices of rows: one pass, and a gather of 12 bytes a row and rank.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def race_sample(
     shard : VocabShard
         Which columns these are.
     seed, position, ...
-        As for ``specdec_kernels.race_sample``, the same on every rank. Neither ``edits`` nor ``draft_map``.
+        As for ``specdec_kernels.race_sample``, the same on every rank. No ``draft_map``.
 
     Returns
     -------
@@ -67,7 +68,7 @@ def race_topk(
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> torch.Tensor:
-    """``specdec_kernels.race_topk`` on slices of rows: one pass, and a gather of 8 (k + 1) bytes a row and rank.
+    """``specdec_kernels.race_topk`` on slices of rows: one pass, and a gather of 8 k + 4 bytes a row and rank.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def race_topk(
     shard : VocabShard
         Which columns these are.
     seed, position, ...
-        As for ``specdec_kernels.race_topk``, the same on every rank. Neither ``edits`` nor ``draft_map``.
+        As for ``specdec_kernels.race_topk``, the same on every rank. No ``draft_map``.
 
     Returns
     -------
@@ -94,10 +95,17 @@ def race_topk(
 
 
 def _race(op, rows, k, shard, edits, draft_map, how):
-    refuse(op, edits=edits, draft_map=draft_map)
+    refuse(op, draft_map=draft_map)
     inputs.check_rows("target" if k is None else "draft", rows)
     shard.check(op, rows)
-    return race(shard, rows, k, **how)
+    if edits is None:
+        return race(shard, rows, k, **how)
+    rows, bad = edited(rows, of_rows(edits, shard, rows, how))
+    tokens, met = race(shard, rows, k, **how)
+    if bad is not None:
+        index = how["request_index"]
+        met = met | (bad if index is None else torch.where(index.view(-1, *[1] * (bad.ndim - 1)) >= 0, bad, 0))
+    return tokens, met
 
 
 def _written(op, tokens, met, out, status, check):

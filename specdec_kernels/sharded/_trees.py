@@ -128,6 +128,6 @@ def verify_tree(
         temperature=0.0, request_index=requests.index, max_depth=max_depth, **requests.noise_of_requests(),
     )  # fmt: skip
     on_path, path = walked.path >= 0, walked.path.clamp(min=0).long()
-    status = walked.status & (Status.TOKEN_RANGE | Status.PARAMETER) | any_bits(met.gather(1, path), on_path)
+    status = walked.status & (Status.TOKEN_RANGE | Status.PARAMETER) | any_bits((met.gather(1, path), on_path))
     tokens = torch.where(on_path, winners.gather(1, path), -1)
     return written("verify_tree", TreeVerdict(tokens, walked.path, walked.num_accepted, status), out, check)

@@ -1,5 +1,7 @@
 """What ranks send each other, apart from races: tiles of masses, and parts of different types in one collective."""
 
+import functools
+
 import torch
 
 from specdec_kernels import ops
@@ -21,17 +23,14 @@ def tiles_of(rows, temperature, shard, request_index=None):
 
 def sent(parts, shard):
     """What all ranks have, each part as [ranks, ...]: one collective."""
-    words = [part.contiguous().view(torch.int32).flatten() for part in parts]
-    every = shard.gather(torch.cat(words)).split([len(x) for x in words], dim=-1)
+    words = [(part if part.dtype == torch.int32 else part.contiguous().view(torch.int32)).flatten() for part in parts]
+    every = shard.gather(torch.cat(words)).split_with_sizes([len(x) for x in words], dim=-1)
     return [
-        (x.contiguous() if len(x[0]) else x.new_empty(0)).view(part.dtype).view(len(x), *part.shape)
+        (x if x.dtype == part.dtype else x.contiguous().view(part.dtype)).view(len(x), *part.shape)
         for x, part in zip(every, parts, strict=True)
     ]
 
 
 def any_of(bits):
-    """The bits of all ranks."""
-    found = bits[0]
-    for other in bits[1:]:
-        found = found | other
-    return found
+    """The bits of all ranks together: of the first dimension of a tensor, or of tensors."""
+    return functools.reduce(torch.bitwise_or, bits.unbind() if isinstance(bits, torch.Tensor) else bits)

@@ -1,6 +1,7 @@
 """A rank in a process of its own: ``python -m tests.sharded.worker RANK RANKS STORE CASE``. Prints what it found."""
 
 import os
+import signal
 import sys
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ from specdec_kernels.sharded import VocabShard
 from tests.support.ranks import ROWS, chain_call_with_hits, tree_call_with_hits
 
 VOCABULARY = 4 * 1024 + 77
+LOSSES = 5  # of ``losses``
 
 
 def same(shard):
@@ -39,33 +41,71 @@ def same(shard):
     return "same"
 
 
-def lost(shard):
-    """What the others see of a rank that ends."""
-    rows = torch.zeros(2, 1024)
-    sharded.race_sample(rows, shard=shard, seed=torch.arange(2), position=1)
+class MortalShard(VocabShard):
+    """Its rank is killed instead of a collective."""
+
+    left = None  # how many before that; None: it lives
+
+    def gather(self, mine):
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left = None if self.left is None else self.left - 1
+        return super().gather(mine)
+
+
+def lost(shard, op, call, collectives):
+    """What the others see of a rank that is killed during a call, after so many of its collectives."""
+    own = slice(shard.first_token, shard.first_token + 1024)
+    call = {name: x[..., own] if name in ROWS and x is not None else x for name, x in call.items()}
+    getattr(sharded, op)(**call, shard=shard)
     if dist.get_rank() == 1:
-        os._exit(3)
+        shard.left = collectives
     try:
-        for position in range(2, 100):
-            sharded.race_sample(rows, shard=shard, seed=torch.arange(2), position=position)
+        for _ in range(100):
+            getattr(sharded, op)(**call, shard=shard)
     except ConnectionError as error:
         return str(error)
     return "noticed nothing"
 
 
-def main(rank, ranks, store, case):
-    torch.set_num_threads(1)
-    rank, ranks = int(rank), int(ranks)
+def losses(vocabulary):
+    """An op, its call, and after how many of its collectives a rank is killed."""
+    chain, tree = (make(vocabulary, 4, 3) for make in (chain_call_with_hits, tree_call_with_hits))
+    race = {"draft": None, "method": "race"}
+    return [
+        ("verify_chain", chain | race, 0),
+        ("verify_chain", chain, 0),
+        ("verify_chain", chain, 1),
+        ("verify_tree", tree, 0),
+        ("verify_tree", tree, 1),
+    ]
+
+
+def started(rank, ranks, store):
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=30)
     )
-    vocabulary = VOCABULARY if case == "same" else 1024 * ranks
-    found = {"same": same, "lost": lost}[case](VocabShard.even(vocabulary, debug=True))
-    print(found, flush=True)
-    if case == "same":
-        dist.destroy_process_group()
-    else:
-        os._exit(0)  # the group is broken, and would be waited for
+
+
+def each_loss(rank, ranks, store):
+    """Each in a process of its own, which begins with all that is imported."""
+    for i in range(LOSSES):
+        if not (child := os.fork()):
+            started(rank, ranks, f"{store}{i}")
+            print(lost(MortalShard.even(1024 * ranks), *losses(1024 * ranks)[i]), flush=True)
+            os._exit(0)  # the group is broken, and would be waited for
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL:
+            print("killed", flush=True)
+
+
+def main(rank, ranks, store, case):
+    torch.set_num_threads(1)
+    rank, ranks = int(rank), int(ranks)
+    if case == "lost":
+        return each_loss(rank, ranks, store)
+    started(rank, ranks, store)
+    print(same(VocabShard.even(VOCABULARY, debug=True)), flush=True)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

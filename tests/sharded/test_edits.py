@@ -1,0 +1,136 @@
+"""Edits over slices of rows: on every rank what the op gives on whole rows that are edited."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Edits, Sampling, Status, sharded
+from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
+from tests.support.cases import ragged, seeds
+from tests.support.edits import random_edits
+from tests.support.ranks import chain_call_with_hits, on_ranks
+
+COUNTS = torch.tensor([3, 0, 1, 2, 3, 3, 2, 1])
+SHARPER = Sampling(0.6, top_k=50, top_p=0.9)
+
+
+def check(op, call, begins=BEGINS[2]):
+    expected = getattr(specdec_kernels, op)(**call)
+    found = on_ranks(getattr(sharded, op), begins, call)
+    if isinstance(expected, torch.Tensor):
+        assert all(torch.equal(one, expected) for one in found)
+    else:
+        assert_all_equal(found, expected)
+    return expected
+
+
+def chains(method, slots=3, **how):
+    """Calls whose drafts the target often draws, with everything that edits may be."""
+    call = {**chain_call_with_hits(VOCABULARY, slots=slots, **how), "method": method}
+    count = len(call["draft_tokens"])
+    call["edits"] = random_edits(count, slots + 1, vocabulary=VOCABULARY, seed=3)
+    return call if method == "rejection" else {**call, "draft": None}
+
+
+def of_requests(edits):
+    """One mask of what is allowed for all rows of a request."""
+    return edits._replace(allowed=edits.allowed[:, 0])
+
+
+@pytest.mark.parametrize("begins", BEGINS, ids=len)
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_edited_chains(fast_backend, begins, method):
+    call = chains(method)
+    verdict = check("verify_chain", call, begins)
+    assert len(set(verdict.num_accepted.tolist())) > 2
+    check("verify_chain", {**call, "edits": of_requests(call["edits"])}, begins)
+    by_row = random_edits(16, 4, vocabulary=VOCABULARY, seed=5, bias_by_row=True)
+    check("verify_chain", {**call, "edits": by_row}, begins)
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_edited_chains_with_filters_and_packed(fast_backend, method):
+    call = chains(method)
+    check("verify_chain", {**call, "temperature": None, "sampling": SHARPER})
+    edits = of_requests(call["edits"])
+    packed = {**ragged({**call, "edits": None}, COUNTS.repeat(2)), "edits": edits._replace(allowed=None)}
+    check("verify_chain", packed)
+    check("verify_chain", {**packed, "edits": edits._replace(allowed=edits.allowed.unsqueeze(1))})
+    check("verify_chain", {**packed, "temperature": None, "sampling": SHARPER})
+    if method == "rejection":
+        check("verify_chain", {**call, "draft": None})
+        check("verify_chain", {**call, "epsilon": 0.3, "temperature": 0.8})
+        check("verify_chain", {**call, "temperature": 0.0})
+    call = chains(method, requests=8)
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    check("verify_chain", {**call, "edits": of_requests(call["edits"])})
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize(("requests", "slots"), [(0, 2), (3, 0)])
+def test_no_requests_and_no_drafts(fast_backend, method, requests, slots):
+    call = chains(method, requests=4, slots=slots)
+    call = {name: x[:requests] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
+    edits = Edits(*(x[:requests] if isinstance(x, torch.Tensor) else x for x in call["edits"]))
+    call["edits"] = edits._replace(bias=(*edits.bias[:2], edits.bias[2][: requests + 1]))
+    check("verify_chain", call)
+    if requests:
+        packed = ragged({**call, "edits": None}, torch.tensor([0] * requests))
+        check("verify_chain", {**packed, "edits": call["edits"]._replace(allowed=None)})
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_counts_move_along_the_draft(fast_backend, method):
+    """A token at the end of a slice is drafted again and again, and each time it is worth less."""
+    for token in (1023, 1024, VOCABULARY - 1):
+        target = torch.zeros(16, 5, VOCABULARY)
+        target[..., token] = 12.0
+        call = {
+            "draft_tokens": torch.full((16, 4), token), "target": target, "method": method, "seed": seeds(16),
+            "position": 3, "edits": Edits(frequency=2.0, presence=0.5, repetition=1.1),
+        }  # fmt: skip
+        assert len(set(check("verify_chain", call).num_accepted.tolist())) > 1
+        pending = torch.tensor([[token, -1], [token, token]]).repeat(8, 1)
+        check("verify_chain", {**call, "edits": call["edits"]._replace(pending=pending)})
+
+
+def test_a_bias_on_the_boundary(fast_backend):
+    rows = torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(2))
+    for token in (0, 1023, 1024, VOCABULARY - 1):
+        bias = torch.tensor([token], dtype=torch.int32), torch.tensor([40.0]), torch.tensor([0, 1, 1, 1, 1]).int()
+        call = {"target": rows, "seed": seeds(4), "position": 1, "edits": Edits(bias=bias)}
+        assert check("race_sample", call)[0] == token
+
+
+def test_edited_rows(fast_backend):
+    rows = torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(2))
+    edits = random_edits(6, vocabulary=VOCABULARY, seed=7)
+    call = {"target": rows, "seed": seeds(6), "position": 1, "edits": edits}
+    index = torch.tensor([3, 0, -1, 5, 9, 3], dtype=torch.int32)
+    for more in ({}, {"sampling": SHARPER}, {"temperature": 0.0}):
+        check("race_sample", call | more)
+        of_entries = edits._replace(allowed=edits.allowed[index.long().clamp(0, 5)])
+        check("race_sample", call | more | {"request_index": index, "edits": of_entries})
+        check("race_topk", {"draft" if name == "target" else name: x for name, x in call.items()} | more | {"k": 5})
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_numbers_and_entries_out_of_range(fast_backend, method):
+    call, far = chains(method, requests=8), VOCABULARY + 9
+    edits = of_requests(call["edits"])
+    edits.repetition[0], edits.frequency[1], edits.pending[2, 1] = -1.0, torch.nan, far
+    edits.bias[0][edits.bias[2][4]] = far  # out of range, at the begin of a span
+    edits.bias[0][edits.bias[2][5] + 20] = 3  # does not rise
+    edits.bias[2][-1] = 10**6
+    verdict = check("verify_chain", {**call, "edits": edits})
+    assert int((verdict.status & Status.PARAMETER > 0).sum()) >= 5
+
+
+def test_what_is_not_there_is_refused_by_name():
+    call, shard = chains("rejection", requests=4), sharded.VocabShard(VOCABULARY, 0)
+    shard.ranks = 1
+    with pytest.raises(ValueError, match=r"edits: expected None in sharded\.verify_chain by blocks"):
+        sharded.verify_chain(**{**call, "method": "block"}, shard=shard)
+    short = call["edits"]._replace(prompt_mask=torch.zeros(4, 3, dtype=torch.int32))
+    with pytest.raises(ValueError, match=r"edits\.prompt_mask: expected .* words or more"):
+        sharded.verify_chain(**{**call, "edits": short}, shard=shard)
