@@ -76,8 +76,7 @@ def last_tokens(shard, target, draft, last):
 
 def _rows(shard, laws, places, among):
     """(rows, int32 [B] where they stand in these, -1 for those not ``among``): a copy where filters drop tokens."""
-    row = places if laws.kept is None else torch.arange(len(places), device=places.device)
-    rows = laws.side.rows if laws.kept is None else laws.piece(places, first_token=shard.first_token)
+    rows, row = laws.rows_of(places, shard.first_token)
     return rows, torch.where(among, row, -1).int()
 
 
