@@ -20,6 +20,40 @@ def torch_compact(cache, path, lengths):
 
 CONTENDERS = {OURS: lambda cache, p, n: sd.compact_kv(cache, p, prefix_len=n), "torch": torch_compact}
 
+PAGE = 16  # slots
+TABLE = torch.randperm(BATCH * SLOTS // PAGE, generator=torch.Generator().manual_seed(SEED)).view(BATCH, -1).int()
+
+
+def torch_compact_pages(cache, path, lengths):
+    def places(slots):
+        return TABLE.long().gather(1, slots // PAGE), slots % PAGE
+
+    (source, i), (target, j) = places(lengths[:, None] + path), places(lengths[:, None] + torch.arange(path.shape[1]))
+    for part in cache:
+        part[target, :, j] = part[source, :, i]
+
+
+IN_PAGES = {
+    OURS: lambda cache, p, n: sd.compact_kv(cache, p, prefix_len=n, block_table=TABLE),
+    "torch": torch_compact_pages,
+}
+
+
+@pytest.mark.parametrize("contender", IN_PAGES)
+def bench_pages(measure, contender, threads):
+    generator = torch.Generator().manual_seed(SEED)
+    cache = [torch.randn(TABLE.numel(), HEADS, PAGE, WIDTH, generator=generator) for _ in range(2 * LAYERS)]
+
+    def check(call):
+        found, expected = [part.clone() for part in cache], [part.clone() for part in cache]
+        call(found, PATH, LENGTHS)
+        torch_compact_pages(expected, PATH, LENGTHS)
+        assert all(map(torch.equal, found, expected))
+
+    case = {"B": BATCH, "tensors": 2 * LAYERS, "path": PATH.shape[1], "page": PAGE, "threads": threads}
+    moved = 2 * 4 * BATCH * HEADS * WIDTH * PATH.shape[1] * 2 * LAYERS
+    measure("compact_kv, pages", contender, case, IN_PAGES[contender], [(cache, PATH, LENGTHS)], check, bytes=moved)
+
 
 @pytest.mark.parametrize("contender", CONTENDERS)
 def bench_peers(measure, contender, threads):

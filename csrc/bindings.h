@@ -169,7 +169,7 @@ class Call {
       const int64_t size = t.element_bytes;
       layers_.push_back({static_cast<char*>(t.data), t.strides[0] * size, t.strides[1] * size, t.strides[2] * size,
                          static_cast<int32_t>(t.shape[1]), static_cast<int32_t>(t.shape[2]),
-                         static_cast<int32_t>(t.shape[3] * size)});
+                         static_cast<int32_t>(t.shape[3] * size), static_cast<int32_t>(t.shape[0])});
     }
     out = {layers_.data(), static_cast<int64_t>(layers_.size())};
   }

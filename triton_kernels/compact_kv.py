@@ -13,8 +13,27 @@ MOST_LAYERS = 256  # whose addresses a launch takes: kernel arguments have 4 KiB
 
 
 @triton.jit
-def moves_of(path, length, prefix, slots):
-    """(how many entries of a path can be moved, status): as long as they rise and lie inside of the cache."""
+def place_of(table, prefix, node, page_slots, mask, PAGED: tl.constexpr):
+    """(page, slot in it) of a node's entry. Without a block table all slots are in page 0, the request's own."""
+    slot = prefix + node
+    if not PAGED:
+        return slot * 0, slot
+    row = slot.to(tl.int32)
+    return tl.load(table + row // page_slots, mask=mask, other=0).to(tl.int64), (row % page_slots).to(tl.int64)
+
+
+@triton.jit
+def is_there(table, prefix, node, page_slots, pages, slots, asked, PAGED: tl.constexpr):
+    """Whether the cache has a slot for the node."""
+    there = asked & (prefix >= 0) & (node >= 0) & (node < slots - prefix)
+    page, _ = place_of(table, prefix, node, page_slots, there, PAGED)
+    return there & (page >= 0) & (page < pages)
+
+
+@triton.jit
+def moves_of(path, length, table, prefix, page_slots, pages, slots, PAGED: tl.constexpr):
+    """(how many entries of a path can be moved, status): as long as they rise, and lie inside of the cache before and
+    after."""
     moves = length + 0
     status = 0
     base = length * 0
@@ -22,7 +41,9 @@ def moves_of(path, length, prefix, slots):
         d = base + tl.arange(0, 32)
         node = tl.load(path + d, mask=d < length, other=-1)
         before = tl.load(path + d - 1, mask=(d > 0) & (d < length), other=-1)
-        fits = (prefix >= 0) & (node > before) & (node < slots - prefix)
+        rises = (d < length) & (node > before)
+        fits = is_there(table, prefix, node, page_slots, pages, slots, rises, PAGED)
+        fits &= is_there(table, prefix, d, page_slots, pages, slots, rises, PAGED)
         moves = tl.minimum(moves, tl.min(tl.where(fits, NO_TOKEN, d), axis=0))
         status |= tl.max(tl.where((d == moves) & (node != -1), PARAMETER, 0), axis=0)
         base += 32
@@ -33,14 +54,17 @@ def moves_of(path, length, prefix, slots):
 def compact_kv_kernel(
     caches, heads: tl.int32, cache_request: tl.int64, cache_head: tl.int64, cache_slot: tl.int64, words: tl.int32,
     slots: tl.int64, path, path_request: tl.int64, length: tl.int32,
-    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, status,
-    WORD: tl.constexpr, PAIRS: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
+    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, table, table_request: tl.int64,
+    page_slots: tl.int32, pages: tl.int64, status,
+    WORD: tl.constexpr, PAIRS: tl.constexpr, PAGED: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     mine = tl.program_id(0)
     b, layer, head = (mine // (len(caches) * heads)).to(tl.int64), mine // heads % len(caches), mine % heads
     path += b * path_request
     prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
-    moves, bad = moves_of(path, length, prefix, slots)
+    if PAGED:
+        table += b * table_request
+    moves, bad = moves_of(path, length, table, prefix, page_slots, pages, slots, PAGED)
     if mine % (len(caches) * heads) == 0:
         tl.store(status + b, bad)
     address = tl.full([], 0, tl.int64)
@@ -49,7 +73,7 @@ def compact_kv_kernel(
     cache = address.to(tl.pointer_type(WORD))
     if PAIRS:  # tells the compiler what is divisible, so that it moves 16 bytes at once
         cache, words = tl.multiple_of(cache, 16), words // 2 * 2
-    root = b * cache_request + head * cache_head + prefix * cache_slot
+    first = head * cache_head + (0 if PAGED else b * cache_request)
     # In order. path[d] >= d, so a slot is written only after its last read.
     for base in range(0, moves, DEPTHS):
         d = base + tl.arange(0, DEPTHS)
@@ -58,7 +82,10 @@ def compact_kv_kernel(
         for begin in range(0, words, BLOCK):
             word = begin + tl.arange(0, BLOCK)
             here = moved[:, None] & (word < words)[None, :]
-            source, to = root + node * cache_slot, root + d * cache_slot
+            page, slot = place_of(table, prefix, node, page_slots, moved, PAGED)
+            source = first + page * cache_request + slot * cache_slot
+            page, slot = place_of(table, prefix, d, page_slots, moved, PAGED)
+            to = first + page * cache_request + slot * cache_slot
             if PAIRS:
                 source, to = source // 2 * 2, to // 2 * 2
             entries = tl.load(cache + source[:, None] + word[None, :], mask=here)
@@ -83,7 +110,11 @@ def compact_kv(call):
     requests, length = path.shape
     if requests == 0:
         return
-    slots = min((cache.shape[2] for cache in caches), default=2**63 - 1)
+    slots, pages = (min((cache.shape[i] for cache in caches), default=2**63 - 1) for i in (2, 0))
+    table, page_slots = call.block_table, 1
+    if table is not None:
+        page_slots = slots if caches else 1
+        slots = page_slots * table.shape[1]
     layers_of = {}
     for cache in caches:
         if cache.numel():
@@ -98,7 +129,9 @@ def compact_kv(call):
                 arguments = dict(
                     caches=some, heads=heads, cache_request=request, cache_head=head, cache_slot=slot, words=words,
                     slots=slots, path=path, path_request=path.stride(0), length=length,
-                    **_launch.number("prefix_len", call.prefix_len, "request"), status=call.status,
-                    WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
+                    **_launch.number("prefix_len", call.prefix_len, "request"),
+                    table=table, table_request=0 if table is None else table.stride(0), page_slots=max(page_slots, 1),
+                    pages=pages, status=call.status,
+                    WORD=WORDS[unit], PAIRS=unit == 16, PAGED=table is not None, DEPTHS=2048 // block, BLOCK=block,
                 )  # fmt: skip
                 _launch.launch(compact_kv_kernel, (requests * len(some) * heads,), 4, arguments)

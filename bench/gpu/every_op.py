@@ -42,6 +42,9 @@ def trees(requests, vocabulary, dtype, space):
         sd.tree_mask(call["parents"], prefix_len=prefix_len, columns=1203, layout=layout)
     caches = [torch.zeros(requests, 2, 207, size, dtype=dtype, device="cuda") for size in (64, 7)]
     sd.compact_kv(caches, verdict.path, prefix_len=prefix_len)
+    table = torch.arange(9 * requests, dtype=torch.int32, device="cuda").view(9, requests).T.contiguous()
+    pages = [cache.unflatten(2, (9, 23)).transpose(1, 2).flatten(0, 1) for cache in caches]
+    sd.compact_kv(pages, verdict.path, prefix_len=prefix_len, block_table=table)
 
 
 def main():

@@ -76,6 +76,7 @@ void check(const Vector<const CacheLayer>& x) {
     size(".heads", x.data[i].heads);
     size(".slots", x.data[i].slots);
     size(".entry_bytes", x.data[i].entry_bytes);
+    size(".batch", x.data[i].batch);
   }
 }
 void check(const RequestIndex& x) {
@@ -385,8 +386,14 @@ void check_compact_kv(CompactParams p) {
   if (p.path.rows == 0) return;
   for (int64_t i = 0; i < p.layers.size; ++i) {
     const CacheLayer& layer = p.layers.data[i];
-    if (layer.heads > 0 && layer.slots > 0 && layer.entry_bytes > 0) memory("layers", layer.data);
+    const bool any = layer.heads > 0 && layer.slots > 0 && layer.entry_bytes > 0;
+    if (any && (layer.batch > 0 || !p.block_table.data)) memory("layers", layer.data);
+    if (p.block_table.data) equal("layers.slots", layer.slots, p.layers.data[0].slots);
   }
+  if (!p.block_table.data) return;
+  sized(FIELD(block_table), p.path.rows, p.block_table.columns);
+  if (p.layers.size > 0 && p.layers.data[0].slots > 0)
+    at_most({"block_table", ".columns"}, p.block_table.columns, INT32_MAX / p.layers.data[0].slots);
 }
 
 // Rows of logits, of a whole vocabulary.

@@ -66,7 +66,8 @@ SPECDEC_SAME(specdec_output_f32, Output<float>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_path, Output<const int32_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_tokens, TokenOutput, data, row_stride, rows, columns, column_stride, narrow)
 SPECDEC_SAME(specdec_mask, Mask, data, batch, nodes, layout, minus_infinity)
-SPECDEC_SAME(specdec_cache_layer, CacheLayer, data, batch_stride, head_stride, slot_stride, heads, slots, entry_bytes)
+SPECDEC_SAME(specdec_cache_layer, CacheLayer, data, batch_stride, head_stride, slot_stride, heads, slots, entry_bytes,
+             batch)
 SPECDEC_SAME(specdec_cache_layers, Vector<const CacheLayer>, data, size)
 
 SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, draft, cu_drafts, draft_map,
@@ -82,7 +83,7 @@ SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, re
              edits, accept, tv, kl, harmonic, status)
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
-SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, status)
+SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, block_table, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
 SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, tiles, status)

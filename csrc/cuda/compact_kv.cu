@@ -25,9 +25,11 @@ struct CompactArguments {
   int32_t path_length;   // D + 1
   int32_t layer_blocks;  // blocks a request and tensor
   int32_t layer_count;
-  int64_t slots;         // of the shortest tensor
+  CacheRoom room;
   const int32_t* path;
   int64_t path_stride;
+  const int32_t* block_table;
+  int64_t table_stride;
   Per<int64_t> prefix_len;
   int32_t* status;
   Columns columns[kLayers];
@@ -35,32 +37,45 @@ struct CompactArguments {
 
 // Moves entries [from, to) of a path. A path rises from 0, so path[d] >= d. When slot d is written, all later reads are
 // from slots path[d'] > path[d] >= d, so none of them sees it. Reading several slots ahead changes nothing in that.
-template <class Vector>
-__device__ __forceinline__ void move_column(char* root, int64_t slot_stride, const int32_t* path, int32_t from,
+template <class Vector, class Offset>
+__device__ __forceinline__ void move_column(char* column, const Offset& offset, const int32_t* path, int32_t from,
                                             int32_t to) {
 #pragma unroll 1
   for (int32_t d = from; d < to; d += kMovesAhead) {
     Vector held[kMovesAhead];
 #pragma unroll
     for (int i = 0; i < kMovesAhead; ++i)
-      if (d + i < to) held[i] = *reinterpret_cast<const Vector*>(root + path[d + i] * slot_stride);
+      if (d + i < to) held[i] = *reinterpret_cast<const Vector*>(column + offset(path[d + i]));
 #pragma unroll
     for (int i = 0; i < kMovesAhead; ++i)
-      if (d + i < to) *reinterpret_cast<Vector*>(root + (d + i) * slot_stride) = held[i];
+      if (d + i < to) *reinterpret_cast<Vector*>(column + offset(d + i)) = held[i];
   }
 }
 
-template <int kLayers>
+template <class Offset>
+__device__ __forceinline__ void move_column(int32_t width, char* column, const Offset& offset, const int32_t* path,
+                                            int32_t from, int32_t to) {
+  switch (width) {
+    case 16: return move_column<uint4>(column, offset, path, from, to);
+    case 8: return move_column<uint2>(column, offset, path, from, to);
+    case 4: return move_column<uint32_t>(column, offset, path, from, to);
+    case 2: return move_column<uint16_t>(column, offset, path, from, to);
+    default: return move_column<uint8_t>(column, offset, path, from, to);
+  }
+}
+
+template <int kLayers, bool kPaged>
 __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_constant__ CompactArguments<kLayers> a) {
   SPECDEC_SHARED(int32_t, moves, 2);
   const int32_t block = static_cast<int32_t>(blockIdx.x) % a.layer_blocks;
   const int32_t task = static_cast<int32_t>(blockIdx.x) / a.layer_blocks, index = task % a.layer_count;
   const int64_t request = task / a.layer_count;
   const int32_t* path = a.path + request * a.path_stride;
-  const int64_t prefix = a.prefix_len.at(request);
+  const int32_t* pages = kPaged ? a.block_table + request * a.table_stride : nullptr;
+  const NodeSlots slots = {a.room, request, a.prefix_len.at(request), pages};
   if (threadIdx.x == 0) {
     int32_t status = kStatusOk, from = 0;
-    const int32_t to = moves_of(path, a.path_length, prefix, a.slots, &status);
+    const int32_t to = moves_of(path, a.path_length, slots, &status);
     while (from < to && path[from] == from) ++from;  // these are in place already
     moves[0] = from, moves[1] = to;
     if (index == 0 && block == 0) a.status[request] = status;
@@ -72,14 +87,12 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   const int32_t width = a.columns[index].width, columns = layer.entry_bytes / width;
   const int32_t column = block * kThreads + static_cast<int32_t>(threadIdx.x);
   if (from == to || column >= layer.heads * columns) return;
-  char* root = layer.data + request * layer.batch_stride + column / columns * layer.head_stride +
-               prefix * layer.slot_stride + column % columns * width;
-  switch (width) {
-    case 16: return move_column<uint4>(root, layer.slot_stride, path, from, to);
-    case 8: return move_column<uint2>(root, layer.slot_stride, path, from, to);
-    case 4: return move_column<uint32_t>(root, layer.slot_stride, path, from, to);
-    case 2: return move_column<uint16_t>(root, layer.slot_stride, path, from, to);
-    default: return move_column<uint8_t>(root, layer.slot_stride, path, from, to);
+  char* entries = layer.data + column / columns * layer.head_stride + column % columns * width;
+  if constexpr (kPaged) {
+    move_column(width, entries, [&](int32_t node) { return slots.offset(layer, node); }, path, from, to);
+  } else {
+    const int64_t stride = layer.slot_stride;
+    move_column(width, entries + slots.offset(layer, 0), [&](int32_t node) { return node * stride; }, path, from, to);
   }
 }
 
@@ -92,9 +105,10 @@ int32_t width_of(const CacheLayer& layer) {
 
 // Layers first .. first + count of the call.
 template <int kLayers>
-cudaError_t launch_layers(const CompactParams& p, int64_t slots, int32_t first, int32_t count, cudaStream_t stream) {
-  CompactArguments<kLayers> a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, slots, p.path.data,
-                                 p.path.row_stride, p.prefix_len, p.status.data, {}};
+cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, cudaStream_t stream) {
+  CompactArguments<kLayers> a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, room_of(p),
+                                 p.path.data, p.path.row_stride, p.block_table.data, p.block_table.row_stride,
+                                 p.prefix_len, p.status.data, {}};
   a.columns[0].width = 1;
   for (int32_t i = 0; i < count; ++i) {
     const CacheLayer& layer = p.layers.data[first + i];
@@ -104,7 +118,9 @@ cudaError_t launch_layers(const CompactParams& p, int64_t slots, int32_t first, 
     const int32_t blocks = static_cast<int32_t>((columns + kThreads - 1) / kThreads);
     if (blocks > a.layer_blocks) a.layer_blocks = blocks;
   }
-  return launch_alone<compact_kv_kernel<kLayers>>({p.path.rows * a.layer_count * a.layer_blocks, kThreads}, a, stream);
+  const Shape shape = {p.path.rows * a.layer_count * a.layer_blocks, kThreads};
+  return p.block_table.data ? launch_alone<compact_kv_kernel<kLayers, true>>(shape, a, stream)
+                            : launch_alone<compact_kv_kernel<kLayers, false>>(shape, a, stream);
 }
 
 }  // namespace
@@ -112,13 +128,11 @@ cudaError_t launch_layers(const CompactParams& p, int64_t slots, int32_t first, 
 cudaError_t compact_kv(const CompactParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
   const int32_t layers = static_cast<int32_t>(p.layers.size);
-  int64_t slots = INT64_MAX;
-  for (int32_t i = 0; i < layers; ++i) slots = p.layers.data[i].slots < slots ? p.layers.data[i].slots : slots;
-  if (layers <= kFewLayers) return launch_layers<kFewLayers>(p, slots, 0, layers, stream);
+  if (layers <= kFewLayers) return launch_layers<kFewLayers>(p, 0, layers, stream);
   cudaError_t e = cudaSuccess;
   for (int32_t first = 0; first < layers && e == cudaSuccess; first += kManyLayers) {
     const int32_t left = layers - first;
-    e = launch_layers<kManyLayers>(p, slots, first, left < kManyLayers ? left : kManyLayers, stream);
+    e = launch_layers<kManyLayers>(p, first, left < kManyLayers ? left : kManyLayers, stream);
   }
   return e;
 }

@@ -364,11 +364,12 @@ typedef struct specdec_tree_positions_params {
 } specdec_tree_positions_params;
 SPECDEC_DECLARE(tree_positions)
 
-/* One tensor [batch, heads, slots, entry] of a cache. Its elements are only moved, so here strides count bytes. */
+/* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Its elements are only
+ * moved, so here strides count bytes. */
 typedef struct specdec_cache_layer {
   char* data;
   int64_t batch_stride, head_stride, slot_stride;
-  int32_t heads, slots, entry_bytes;
+  int32_t heads, slots, entry_bytes, batch;
 } specdec_cache_layer;
 
 typedef struct specdec_cache_layers {
@@ -380,6 +381,7 @@ typedef struct specdec_compact_kv_params {
   specdec_cache_layers layers;
   specdec_path path; /* [B, D+1], any row stride */
   specdec_counter prefix_len;
+  specdec_path block_table;  /* [B, pages of a request], optional: where pages are in the layers */
   specdec_output_i32 status; /* [B] */
 } specdec_compact_kv_params;
 SPECDEC_DECLARE(compact_kv)

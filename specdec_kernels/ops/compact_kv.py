@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import COUNTER, TENSOR, WRITTEN_TENSORS, Op, Output
+from specdec_kernels.ops._declaration import COUNTER, OPTIONAL, TENSOR, WRITTEN_TENSORS, Op, Output
 from specdec_kernels.ops._types import Counter, Tensors
 
 COMPACT_KV = Op(
@@ -12,6 +12,7 @@ COMPACT_KV = Op(
     caches=WRITTEN_TENSORS,
     path=TENSOR,
     prefix_len=COUNTER,
+    block_table=OPTIONAL,
     status=Output(torch.int32, "status"),
 )
 
@@ -21,6 +22,7 @@ def compact_kv(
     path: torch.Tensor,
     *,
     prefix_len: Counter,
+    block_table: torch.Tensor | None = None,
     status: torch.Tensor | None = None,
 ) -> None:
     """Make the accepted path of a tree the continuation of the prefix, in place, in all layers at once.
@@ -29,18 +31,26 @@ def compact_kv(
     ``path[d]`` moves to slot ``prefix_len + d``, for d = 0, 1, … in order. A path rises from 0, so ``path[d] >= d``: a
     slot is written only after its last read. Overlap does no harm.
 
+    With a ``block_table`` the caches are paged, as those of vLLM, SGLang and FlashInfer: slot s of request b is slot
+    ``s % S`` of page ``block_table[b, s // S]``. Pages with slots before heads ("NHD") are given transposed,
+    ``cache.transpose(1, 2)``; single slots [P, H, E] as pages of one slot, ``cache.unsqueeze(2)``.
+
     Parameters
     ----------
     cache : Tensor, or sequence of tensors or of such sequences
         Each [B, H, S, E] of any type, for instance the keys and values of every layer; only the last dimension must be
-        contiguous. H, S and E may differ between tensors. No two may share memory.
+        contiguous. H, S and E may differ between tensors. No two may share memory. With a ``block_table`` [P, H, S, E]:
+        P pages of S slots; S is the same for all.
     path : Tensor
         int32 [B, D+1], from ``verify_tree``: node indices from the root, -1 after the last.
     prefix_len : int or Tensor
         int64 or int32 [B]: slot of the root.
+    block_table : Tensor, optional
+        int32 [B, M]: the pages of each request, in order. Only those that nodes lie in are read. Requests may share the
+        others.
     status : Tensor, optional
-        int32 [B], overwritten: 8 where a path does not rise or leaves a cache, or ``prefix_len`` is negative. Nothing
-        is moved from there on.
+        int32 [B], overwritten: 8 where a path does not rise or leaves a cache, a page does not exist, or ``prefix_len``
+        is negative. Nothing is moved from there on.
 
     Raises
     ------
@@ -55,7 +65,7 @@ def compact_kv(
     >>> keys.flatten().tolist()
     [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
     """
-    raw = cache, path, prefix_len, status
+    raw = cache, path, prefix_len, block_table, status
     if COMPACT_KV.recall(raw):
         return
     inputs.check_tensor("path", path, (torch.int32,), 2)
@@ -66,17 +76,35 @@ def compact_kv(
     for x in caches:
         inputs.check_device("cache", x, device)
         inputs.refuse_gradient("compact_kv", cache=x)
-        if x.ndim != 4 or x.shape[0] != batch:
-            raise ValueError(f"cache: expected shape [{batch}, H, S, E]; got {inputs.shown(x)}")
+        if x.ndim != 4 or (block_table is None and x.shape[0] != batch):
+            entries = batch if block_table is None else "P"
+            raise ValueError(f"cache: expected shape [{entries}, H, S, E]; got {inputs.shown(x)}")
         if x.stride(3) != 1 and x.shape[3] > 1:
             raise ValueError(f"cache: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
         if 0 in x.stride() and any(x.stride(i) == 0 and x.shape[i] > 1 for i in range(4)):
             raise ValueError(f"cache: expected entries with memory of their own; got strides {tuple(x.stride())}")
+    if block_table is not None:
+        _check_pages(block_table, caches, batch, device)
     prefix_len = trees.prefix_lens(prefix_len, batch, device, path.shape[1])
     status = COMPACT_KV.output("status", status, (batch,), device)
     # Caches in a sequence are recognised by their addresses, so it is known that they share no memory.
     results = (cache, status) if isinstance(cache, torch.Tensor) else (status,)
-    COMPACT_KV(caches, path, prefix_len, status, given=True, raw=raw, results=results)
+    COMPACT_KV(caches, path, prefix_len, block_table, status, given=True, raw=raw, results=results)
+
+
+def _check_pages(block_table, caches, batch, device):
+    inputs.check_tensor("block_table", block_table, (torch.int32,), 2)
+    inputs.check_device("block_table", block_table, device)
+    columns = block_table.shape[1]
+    if block_table.shape[0] != batch or columns == 0:
+        raise ValueError(f"block_table: expected shape [{batch}, M], M > 0; got {inputs.shown(block_table)}")
+    if block_table.stride(1) != 1 and columns > 1:
+        raise ValueError(f"block_table: expected unit stride along pages; got strides {tuple(block_table.stride())}")
+    sizes = {x.shape[2] for x in caches}
+    if len(sizes) > 1:
+        raise ValueError(f"cache: expected pages of one size; got pages of {sorted(sizes)} slots")
+    if sizes and columns * max(sizes) > 2**31 - 1:
+        raise ValueError(f"block_table: expected at most 2**31 - 1 slots; got {columns} pages of {max(sizes)} slots")
 
 
 def _tensors(cache):

@@ -165,15 +165,15 @@ static specdec_tree_positions_params tree_positions(void) {
   return p;
 }
 
-static specdec_cache_layer layers[1];
+static specdec_cache_layer layers[2];
 
 static specdec_compact_kv_params compact(void) {
   static const int32_t path[B * (D + 1)] = {0, 1, 3, 0, 2, -1};
-  const specdec_cache_layer layer = {cache, SLOTS * 4, SLOTS * 4, 4, 1, SLOTS, 4};
+  const specdec_cache_layer layer = {cache, SLOTS * 4, SLOTS * 4, 4, 1, SLOTS, 4, B};
   const specdec_path paths = {path, D + 1, B, D + 1};
   specdec_compact_kv_params p;
   memset(&p, 0, sizeof p);
-  layers[0] = layer;
+  layers[0] = layers[1] = layer;
   p.layers.data = layers;
   p.layers.size = 1;
   p.path = paths;
@@ -289,7 +289,13 @@ static void trees(void) {
   INVALID(compact_kv, compact, p.layers.data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].entry_bytes = -4, "layers.entry_bytes: expected 0 or more; got -4");
+  INVALID(compact_kv, compact, layers[0].batch = -1, "layers.batch: expected 0 or more; got -1");
   INVALID(compact_kv, compact, p.path.data = NULL, "path.data: expected memory; got NULL");
+  INVALID(compact_kv, compact, (p.block_table = p.path, p.block_table.rows = 1), "block_table.rows: expected 2; got 1");
+  INVALID(compact_kv, compact, (p.block_table = p.path, p.block_table.columns = 1 << 30),
+          "block_table.columns: expected at most 268435455; got 1073741824");
+  INVALID(compact_kv, compact, (p.block_table = p.path, layers[1].slots = 5, p.layers.size = 2),
+          "layers.slots: expected 8; got 5");
   FINE(verify_tree, tree, (void)p);
   FINE(tree_mask, mask, (void)p);
   FINE(tree_positions, tree_positions, (void)p);

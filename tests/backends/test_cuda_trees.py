@@ -85,18 +85,30 @@ def caches_of(count, heads=2):
     return caches, path, torch.tensor([3, 30, 0])
 
 
-def assert_compacts(caches, path, prefix_len):
+def assert_compacts(caches, path, prefix_len, **options):
     """In place, so on two copies."""
     mine, theirs = ([x.clone() for x in caches] for _ in range(2))
     my_status, their_status = statuses()
-    compact_kv(mine, path, prefix_len=prefix_len, status=my_status)
-    on_cpu(compact_kv, theirs, path, prefix_len=prefix_len, status=their_status)
+    compact_kv(mine, path, prefix_len=prefix_len, status=my_status, **options)
+    on_cpu(compact_kv, theirs, path, prefix_len=prefix_len, status=their_status, **options)
     assert_same((*mine, my_status), (*theirs, their_status))
 
 
 def test_compact_kv(machine):
     assert_compacts(*caches_of(7, heads=40))
     assert_compacts([], *caches_of(0)[1:])
+
+
+def test_compact_kv_in_pages(machine):
+    """The last request's path falls, the second's last nodes are in a page that does not exist."""
+    generator = torch.Generator().manual_seed(5)
+    caches, path, prefix_len = caches_of(7, heads=40)
+    table = torch.randperm(9, generator=generator).view(3, 3).int()
+    table[1, 2] = 9
+    for size in (16, 15):
+        pools = [torch.cat([x, x, x + 1])[:, :, :size] for x in caches]
+        assert_compacts(pools, path, prefix_len, block_table=table)
+    assert_compacts([], path, prefix_len, block_table=table)
 
 
 def test_no_number_of_layers_is_too_large():

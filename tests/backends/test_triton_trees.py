@@ -386,11 +386,12 @@ def moved(caches, path, **options):
     return (*copies, status)
 
 
-def assert_moves_the_same(caches, path, prefix_len):
+def assert_moves_the_same(caches, path, prefix_len, **pages):
     with specdec_kernels.backend("cpu"):
-        expected = moved(caches, path, prefix_len=prefix_len)
+        expected = moved(caches, path, prefix_len=prefix_len, **pages)
+    pages = {name: on_device(x) for name, x in pages.items()}
     with specdec_kernels.backend("triton"):
-        found = moved([on_device(x) for x in caches], on_device(path), prefix_len=on_device(prefix_len))
+        found = moved([on_device(x) for x in caches], on_device(path), prefix_len=on_device(prefix_len), **pages)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.cpu(), other)
 
@@ -406,6 +407,11 @@ def test_caches_of_every_type_size_and_shape():
     path, lens = random_paths(3, 12, generator), torch.tensor([0, 28, 7])
     assert_moves_the_same(caches, path, lens)
     assert_moves_the_same(caches, path, 9)
+    pools = [torch.cat([x, x, x])[:, :, :9] for x in caches]  # pages of 9 slots
+    table = torch.randperm(9, generator=generator).view(3, 3).int()
+    assert_moves_the_same(pools, path, torch.tensor([0, 12, 7]), block_table=table)
+    table[2, 1] = 9
+    assert_moves_the_same(pools, path, torch.tensor([0, 18, 7]), block_table=table)
 
 
 def test_long_paths_that_overlap_themselves():

@@ -121,6 +121,112 @@ def test_bad_paths_stop_where_they_go_wrong(path, prefix, moved):
     assert status.tolist() == [8, 0]
 
 
+def in_pages(cache, size, generator):
+    """The same slots in pages of a pool, in no order and with others between them, and the block table."""
+    requests, heads, slots, width = cache.shape
+    columns = slots // size
+    pages = torch.randperm(requests * columns + 3, generator=generator)[: requests * columns]
+    pool = random_cache(requests * columns + 3, heads, size, width, dtype=cache.dtype, generator=generator)
+    pool[pages] = cache.unflatten(2, (columns, size)).transpose(1, 2).flatten(0, 1)
+    return pool, pages.view(requests, columns).int()
+
+
+def from_pages(pool, block_table):
+    return pool[block_table.long()].transpose(1, 2).flatten(2, 3)
+
+
+@pytest.mark.parametrize("size", [1, 5, 16])
+def test_pages(size):
+    """As a cache that lies in order, whichever pages its slots are in. No other page changes."""
+    generator = torch.Generator().manual_seed(size)
+    whole = [
+        random_cache(4, 2, 80, width, dtype=dtype, generator=generator)
+        for width, dtype in ((8, DTYPES[0]), (5, DTYPES[1]))
+    ]
+    pools, (block_table, _) = zip(*(in_pages(x, size, torch.Generator().manual_seed(7)) for x in whole), strict=True)
+    others = sorted({*range(len(pools[0]))} - {*block_table.flatten().tolist()})
+    before = [pool.clone() for pool in pools]
+    path, prefix_len = random_paths(4, 40, generator), torch.tensor([0, 13, 40, 31])
+    wanted = [expected(x, path, prefix_len.tolist()) for x in whole]
+    compact_kv(pools, path, prefix_len=prefix_len, block_table=block_table)
+    for pool, old, right in zip(pools, before, wanted, strict=True):
+        assert torch.equal(from_pages(pool, block_table), right)
+        assert torch.equal(pool[others], old[others])
+
+
+def test_pages_of_engines():
+    """Keys beside values, slots before heads: a page is [2, S, H, E]. A table inside a larger one. A pool of slots."""
+    generator = torch.Generator().manual_seed(9)
+    whole, path = random_cache(2, 3, 12, 8, generator=generator), path_of([0, 2, 5], [0, 1, 4])
+    wanted = expected(whole, path, [5, 6])
+    pool, block_table = in_pages(whole, 4, generator)
+    both = torch.stack([pool, pool + 1], 1).transpose(2, 3).contiguous()
+    table = torch.full((2, 9), 2**31 - 1, dtype=torch.int32)  # pages that no request has
+    table[:, 2:5] = block_table
+    keys, values = (x.transpose(1, 2) for x in both.unbind(1))
+    compact_kv([keys, values], path, prefix_len=torch.tensor([5, 6]), block_table=table[:, 2:])
+    assert torch.equal(from_pages(keys, block_table), wanted)
+    assert torch.equal(from_pages(values, block_table), wanted + 1)
+    slots, block_table = in_pages(whole, 1, generator)
+    slots = slots.squeeze(2).clone()
+    compact_kv(slots.unsqueeze(2), path, prefix_len=torch.tensor([5, 6]), block_table=block_table)
+    assert torch.equal(from_pages(slots.unsqueeze(2), block_table), wanted)
+
+
+def test_requests_share_the_pages_of_a_prefix():
+    pool = torch.arange(16.0).reshape(4, 1, 4, 1)
+    table = torch.tensor([[2, 0], [2, 3]], dtype=torch.int32)
+    compact_kv(pool, path_of([0, 2, 3], [0, 1, 3]), prefix_len=4, block_table=table)
+    assert pool.flatten().tolist() == [0, 2, 3, *range(3, 14), 15, 15]
+
+
+@pytest.mark.parametrize(
+    "pages, nodes, moved",
+    [
+        ([0, 1, 2], [0, 3, 5, 6], 4),
+        ([0, 1, 3], [0, 3, 5, 6], 2),  # there are three
+        ([0, 1, -1], [0, 3, 5, 6], 2),
+        ([0, -(2**31), 2], [0, 5], 1),  # an entry comes from a page, but there is none that it could go to
+        ([2**31 - 1, 1, 2], [0, 1], 0),
+        ([2**31 - 1, 1, 2], [1, 2], 0),
+        ([-1, -1, -1], [0, 3], 0),
+    ],
+)
+def test_bad_pages_stop_a_path(pages, nodes, moved):
+    """Nothing is written from there on, and the other request is as it would be."""
+    pool, prefix = torch.arange(24.0).reshape(3, 2, 4, 1), 3
+    wanted = pool.clone()
+    for slot, node in enumerate(nodes[:moved], prefix):
+        wanted[pages[slot // 4], :, slot % 4] = pool[pages[(prefix + node) // 4], :, (prefix + node) % 4]
+    status = torch.full((2,), UNTOUCHED, dtype=torch.int32)
+    table = torch.tensor([pages, [0, -1, -1]], dtype=torch.int32)
+    path = path_of(nodes, [0, 1])
+    compact_kv(pool, path, prefix_len=torch.tensor([prefix, 0]), block_table=table, status=status)
+    assert torch.equal(pool, wanted)
+    assert status.tolist() == [8 * (moved < len(nodes)), 0]
+
+
+def test_a_path_leaves_the_block_table():
+    pool, status = torch.arange(8.0).reshape(2, 1, 4, 1), torch.full((3,), UNTOUCHED, dtype=torch.int32)
+    table, paths = torch.tensor([[1], [1], [0]], dtype=torch.int32), path_of([0, 2, 3], [0, 1, 2], [0, 1, -1])
+    compact_kv(pool, paths, prefix_len=torch.tensor([1, 2**62, 3]), block_table=table, status=status)
+    assert pool.flatten().tolist() == [*range(6), 7, 7]
+    assert status.tolist() == [8, 8, 8]
+
+
+def test_no_pages():
+    path, status = path_of([0, 1]), torch.full((1,), UNTOUCHED, dtype=torch.int32)
+    for caches, table, wanted in (
+        ([], torch.tensor([[5, 6]], dtype=torch.int32), 0),
+        (torch.empty(0, 1, 4, 2), torch.tensor([[0, 1]], dtype=torch.int32), 8),
+        (torch.empty(3, 1, 0, 2), torch.tensor([[0, 1]], dtype=torch.int32), 8),
+        (torch.empty(3, 0, 4, 2), torch.tensor([[0, 1]], dtype=torch.int32), 0),
+    ):
+        compact_kv(caches, path, prefix_len=0, block_table=table, status=status)
+        assert status.item() == wanted
+    compact_kv(torch.ones(2, 1, 4, 2), path[:0], prefix_len=0, block_table=torch.empty(0, 3, dtype=torch.int32))
+
+
 def test_nothing_to_move():
     compact_kv([], path_of([0, 1]), prefix_len=0)
     compact_kv(torch.empty(0, 1, 4, 2), torch.empty(0, 3, dtype=torch.int32), prefix_len=0)
@@ -143,5 +249,23 @@ def test_bad_input():
     ):
         with pytest.raises(error, match=message):
             compact_kv(*arguments, prefix_len=0)
+    table = torch.zeros(2, 3, dtype=torch.int32)
+    for caches, pages, error, message in (
+        (cache, table.long(), TypeError, "block_table: expected a tensor of int32; got int64"),
+        (cache, table[:1], ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[1, 3\]"),
+        (cache, table[:, :0], ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[2, 0\]"),
+        (cache, table[0], ValueError, "block_table: expected 2 dimensions"),
+        (cache, table.repeat(1, 2)[:, ::2], ValueError, "block_table: expected unit stride along pages"),
+        (cache[0], table, ValueError, r"cache: expected shape \[P, H, S, E\]; got float32 \[1, 8, 4\]"),
+        (
+            [cache, cache[:, :, :4].clone()],
+            table,
+            ValueError,
+            r"cache: expected pages of one size; got pages of \[4, 8\]",
+        ),
+        (cache, table[:, :1].expand(2, 2**29), ValueError, "block_table: expected unit stride"),
+    ):
+        with pytest.raises(error, match=message):
+            compact_kv(caches, path, prefix_len=0, block_table=pages)
     with pytest.raises(ValueError, match=r"prefix_len: expected 0 to .*; got -1"):
         compact_kv(cache, path, prefix_len=-1)

@@ -226,7 +226,8 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
         yield "tree_mask", lambda: run("tree_mask", parents, seed, mask.shape[-1], mask, counts[0])
         yield "tree_positions", lambda: run("tree_positions", parents, seed, tokens, counts[0])
-        yield "compact_kv", lambda: run("compact_kv", layers, path, seed, counts[0])
+        yield "compact_kv", lambda: run("compact_kv", layers, path, seed, None, counts[0])
+        yield "compact_kv, pages", lambda: run("compact_kv", layers, path, seed, path, counts[0])
 
 
 def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2):

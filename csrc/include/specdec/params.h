@@ -384,19 +384,21 @@ struct PositionsParams {
   auto fields() { return std::tie(parents, prefix_len, positions, status); }
 };
 
-// One tensor [batch, heads, slots, size] of a cache. Its elements are only moved, so strides are in bytes here.
+// One tensor [batch, heads, slots, size] of a cache, or [pages, heads, slots of a page, size]. Its elements are only
+// moved, so strides are in bytes here.
 struct CacheLayer {
   char* data;
   int64_t batch_stride, head_stride, slot_stride;
-  int32_t heads, slots, entry_bytes;
+  int32_t heads, slots, entry_bytes, batch;
 };
 
 struct CompactParams {
   Vector<const CacheLayer> layers;  // in host memory
   Output<const int32_t> path;       // [batch, max_depth + 1]
   Per<int64_t> prefix_len;
-  Output<int32_t> status;  // [batch]
-  auto fields() { return std::tie(layers, path, prefix_len, status); }
+  Output<const int32_t> block_table;  // [batch, pages of a request]; may be null
+  Output<int32_t> status;             // [batch]
+  auto fields() { return std::tie(layers, path, prefix_len, block_table, status); }
 };
 
 // The record of a request's tokens: a bit of each that was seen, how often it was (specdec/count.h).

@@ -83,11 +83,51 @@ SPECDEC_HD int64_t prefix_of(int64_t prefix, int64_t most, int32_t* status) {
   return prefix < 0 ? 0 : most;
 }
 
-// How many entries of a path can be moved: those before the first that does not rise or lies outside of the cache.
-SPECDEC_HD int32_t moves_of(const int32_t* path, int32_t length, int64_t prefix, int64_t slots, int32_t* status) {
+// What all tensors of a cache have room for: slots of a request, and pages if there is a block table.
+struct CacheRoom {
+  int64_t slots = INT64_MAX;
+  int32_t page_slots = 1, pages = INT32_MAX;
+};
+inline CacheRoom room_of(const CompactParams& p) {
+  CacheRoom room;
+  for (int64_t i = 0; i < p.layers.size; ++i) {
+    const CacheLayer& layer = p.layers.data[i];
+    room.slots = layer.slots < room.slots ? layer.slots : room.slots;
+    room.pages = layer.batch < room.pages ? layer.batch : room.pages;
+  }
+  if (!p.block_table.data) return room;
+  room.page_slots = p.layers.size > 0 ? static_cast<int32_t>(room.slots) : 1;
+  room.slots = p.block_table.columns * room.page_slots;
+  return room;
+}
+
+// Where the entries of a request's nodes lie: behind its prefix, in order or in the pages of its row of the block table.
+struct NodeSlots {
+  CacheRoom room;
+  int64_t request, prefix;
+  const int32_t* pages;  // null without a block table
+
+  SPECDEC_HD bool has(int32_t node) const {
+    if (prefix < 0 || node >= room.slots - prefix) return false;
+    return !pages || (page_of(node) >= 0 && page_of(node) < room.pages);
+  }
+  // In bytes, from the layer's start. Slots of pages are counted in 32 bits.
+  SPECDEC_HD int64_t offset(const CacheLayer& layer, int32_t node) const {
+    if (!pages) return request * layer.batch_stride + (prefix + node) * layer.slot_stride;
+    return page_of(node) * layer.batch_stride + slot_of(node) % room.page_slots * layer.slot_stride;
+  }
+
+ private:
+  SPECDEC_HD uint32_t slot_of(int32_t node) const { return static_cast<uint32_t>(prefix + node); }
+  SPECDEC_HD int64_t page_of(int32_t node) const { return pages[slot_of(node) / room.page_slots]; }
+};
+
+// How many entries of a path can be moved: those before the first that does not rise, or lies outside of the cache or
+// would come to do so.
+SPECDEC_HD int32_t moves_of(const int32_t* path, int32_t length, const NodeSlots& slots, int32_t* status) {
   int32_t moves = 0, last = -1;
   for (; moves < length && path[moves] != -1; last = path[moves++]) {
-    if (prefix >= 0 && path[moves] > last && path[moves] < slots - prefix) continue;
+    if (path[moves] > last && slots.has(path[moves]) && slots.has(moves)) continue;
     *status |= kStatusParameter;
     break;
   }

@@ -7,17 +7,31 @@ from specdec_kernels.status import Status
 
 def compact_kv(call):
     """Copy slots prefix_len + path[d] to prefix_len + d, all of them read before any is written."""
-    caches, path, prefix_len, status = call
-    slots = min((cache.shape[2] for cache in caches), default=None)
+    caches, path, prefix_len, block_table, status = call
+    size = min((cache.shape[2] for cache in caches), default=2**63 if block_table is None else 1)
+    pages = min((len(cache) for cache in caches), default=2**31)
+
+    def place(b, slot):
+        """(entry of a cache, slot in there), or None outside of it."""
+        if block_table is None:
+            return (b, slot) if slot < size else None
+        if slot >= size * block_table.shape[1]:
+            return None
+        column, slot = divmod(slot, size)
+        page = block_table[b, column].item()
+        return (page, slot) if 0 <= page < pages else None
+
     prefix_len = prefix_len.expand(len(path)).tolist() if hasattr(prefix_len, "expand") else [prefix_len] * len(path)
     for b, (nodes, prefix) in enumerate(zip(path.tolist(), prefix_len, strict=True)):
         nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
         good = [
-            prefix >= 0 and node > before and (slots is None or prefix + node < slots)
-            for before, node in pairwise([-1, *nodes])
+            prefix >= 0 and node > before and None not in (place(b, prefix + node), place(b, prefix + d))
+            for d, (before, node) in enumerate(pairwise([-1, *nodes]))
         ]
         moved = nodes[: good.index(False)] if False in good else nodes
         status[b] = (len(moved) < len(nodes)) * Status.PARAMETER
-        slots_of_path = range(prefix, prefix + len(moved))
         for cache in caches:
-            cache[b, :, list(slots_of_path)] = cache[b, :, [prefix + node for node in moved]].clone()
+            entries = [cache[page, :, slot].clone() for page, slot in (place(b, prefix + node) for node in moved)]
+            for d, entry in enumerate(entries):
+                page, slot = place(b, prefix + d)
+                cache[page, :, slot] = entry
