@@ -74,7 +74,10 @@ def residual_sums(
     [0.4526, 1.0]
     """
     raw = (target, draft, row, draft_row, known, taken, temperature, draft_temperature)
-    inputs.refuse_gradient("residual_sums", target=target, draft=draft)
+    inputs.refuse_gradient(
+        "residual_sums", target=target, draft=draft, known=known, taken=taken, temperature=temperature,
+        draft_temperature=draft_temperature,
+    )  # fmt: skip
     if found := RESIDUAL_SUMS.recall(raw):
         return tuple(found)
     inputs.check_rows("target", target)
