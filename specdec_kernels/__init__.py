@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.race_topk import race_topk
     from specdec_kernels.ops.residual import Residual, residual
     from specdec_kernels.ops.residual_race import residual_race
+    from specdec_kernels.ops.residual_sums import residual_sums
     from specdec_kernels.ops.tile_laws import tile_laws
     from specdec_kernels.ops.tree_mask import tree_mask
     from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
@@ -59,6 +60,7 @@ __all__ = [
     "race_topk",
     "residual",
     "residual_race",
+    "residual_sums",
     "tile_laws",
     "tree_mask",
     "tree_parents",

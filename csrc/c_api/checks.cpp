@@ -468,6 +468,19 @@ void check_residual_race(ResidualRaceParams p) {
   contiguous(FIELD(scores), p.batch());
 }
 
+void check_residual_sums(ResidualSumsParams p) {
+  check_fields(p);
+  if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
+  if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
+  equal(FIELD(draft.vocab), p.target.vocab);
+  equal(FIELD(draft_row.size), p.pairs());
+  if (p.pairs() > 0) at_least(FIELD(known.rows), p.pairs());
+  equal(FIELD(known.vocab), 4);
+  equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));
+  contiguous(FIELD(sums), p.pairs(), 2);
+  contiguous(FIELD(status), p.pairs());
+}
+
 void check_count_tokens(CountParams p) {
   check_fields(p);
   contiguous(FIELD(status), p.mask.rows);

@@ -489,6 +489,18 @@ typedef struct specdec_residual_race_params {
 } specdec_residual_race_params;
 SPECDEC_DECLARE(residual_race)
 
+/* What (p - taken q)^+ and q weigh in parts of pairs of rows, as whole numbers: those of all parts can be added. */
+typedef struct specdec_residual_sums_params {
+  specdec_rows target, draft;        /* [A, R, n], logits */
+  specdec_indices row, draft_row;    /* [P]: among all rows; -1: idle, nothing weighs */
+  specdec_rows known;                /* float32 [1, P, 4]: as from tile_laws, of the target's row and of the draft's */
+  specdec_law target_law, draft_law; /* no filters */
+  specdec_number taken;
+  specdec_output_i64 sums;   /* [P, 2], in units of 2^-42 */
+  specdec_output_i32 status; /* [P] */
+} specdec_residual_sums_params;
+SPECDEC_DECLARE(residual_sums)
+
 #undef SPECDEC_DECLARE
 
 #if defined(__cplusplus)

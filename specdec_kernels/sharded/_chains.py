@@ -77,6 +77,8 @@ def verify_chain(
     else:
         shard.check_tiles(f"method={method!r}")
         if draft is not None:
+            if cu_drafts is not None:
+                refuse("verify_chain with cu_drafts and a draft", request_index=request_index)
             check_draft(draft, target, draft_tokens.shape[-1:])
         plain = isinstance(draft_prob, (int, float)) and draft_prob == 1
         if method == "block" and not (plain and isinstance(epsilon, (int, float)) and epsilon == 0):

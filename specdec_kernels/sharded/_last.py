@@ -78,9 +78,8 @@ def last_tokens(shard, target, draft, last):
 
 def _rows(shard, laws, places):
     """(rows, int32 [B] where ``places`` stand in these, -1 for -1): a copy where filters drop tokens."""
-    if laws.kept is None:
-        return laws.side.rows, places.int()
-    return laws.piece(places, first_token=shard.first_token), _own(places)
+    rows, row = laws.rows_of(places, shard.first_token)
+    return rows, torch.where(places < 0, -1, row).int()
 
 
 def _own(places):

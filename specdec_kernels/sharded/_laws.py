@@ -15,11 +15,8 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
-from specdec_kernels.sharded._weights import residual_weight, units_of
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
-
-COLUMNS = 8192  # of the pieces in which sums over pairs of rows are taken
 
 
 def law_of(name, space, temperature, sampling):
@@ -111,6 +108,13 @@ class Laws(NamedTuple):
     probs: torch.Tensor
     kept: Kept | None
 
+    def temperature(self, places):
+        """That of some rows: a number for all, or a tensor."""
+        temperature = self.side.sampling.temperature
+        if not isinstance(temperature, torch.Tensor):
+            return temperature
+        return temperature.expand(self.side.rows.shape[:-1]).flatten()[places]
+
     def inverse(self, places):
         """1 / temperature of some rows."""
         inverse = inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device)
@@ -121,28 +125,25 @@ class Laws(NamedTuple):
         tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
         return self.kept.keeps(self.side.every_place(), tokens, logits).squeeze(-1)
 
-    def piece(self, places, begin=0, end=None, first_token=0, dropped=-torch.inf):
-        """Logits of some columns of some rows, ``dropped`` where filters drop the token."""
-        raw = rows_at(self.side.rows, places, begin, end)
+    def piece(self, places, first_token=0):
+        """Some rows as a copy, -inf where filters drop the token."""
+        rows = inputs.rows3("rows", self.side.rows)
+        raw = rows[places // rows.shape[1], places % rows.shape[1]]
         if self.kept is None:
             return raw
-        tokens = torch.arange(begin, begin + raw.shape[-1], device=raw.device) + first_token
-        return torch.where(self.kept.keeps(places, tokens, raw), raw, dropped)
+        tokens = torch.arange(raw.shape[-1], device=raw.device) + first_token
+        return torch.where(self.kept.keeps(places, tokens, raw), raw, -torch.inf)
 
-    def probabilities(self, places, begin, end, first_token):
-        """float32 [len(places), columns]."""
-        return probabilities(self.piece(places, begin, end, first_token), self.inverse(places), self.known[places])
+    def rows_of(self, places, first_token):
+        """(rows, int64 where some rows stand in these): a copy where filters drop tokens."""
+        if self.kept is None:
+            return self.side.rows, places
+        return self.piece(places, first_token), torch.arange(len(places), device=places.device)
 
 
 def at_any(values, place):
     """``values`` at some places; at those outside any will do."""
     return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
-
-
-def rows_at(rows, places, begin=0, end=None):
-    """Columns of some rows, as a copy."""
-    rows = inputs.rows3("rows", rows)
-    return rows[places // rows.shape[1], places % rows.shape[1], begin:end]
 
 
 def probabilities(raw, inverse, known):
@@ -255,14 +256,13 @@ def parameters(requests, *samplings):
 
 def left_in_slices(shard, target, draft, places, draft_places, taken):
     """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
-    size = target.side.rows.shape[-1]
-    sums = torch.zeros(len(places), 2, dtype=torch.int64, device=taken.device)
     if len(places) == 0:
-        return sums
-    for begin in range(0, size, COLUMNS):
-        end = min(begin + COLUMNS, size)
-        p = target.probabilities(places, begin, end, shard.first_token)
-        q = draft.probabilities(draft_places, begin, end, shard.first_token)
-        sums[:, 0] += units_of(residual_weight(p, taken.unsqueeze(-1) * q)).sum(dim=-1)
-        sums[:, 1] += units_of(q).sum(dim=-1)
+        return torch.zeros(0, 2, dtype=torch.int64, device=taken.device)
+    sides = (target, places), (draft, draft_places)
+    (rows, row), (drafts, draft_row) = (side.rows_of(some, shard.first_token) for side, some in sides)
+    sums, _ = ops.residual_sums(
+        rows, drafts, row.int(), draft_row.int(), taken=taken, temperature=target.temperature(places),
+        draft_temperature=draft.temperature(draft_places),
+        known=torch.cat([side.known[some] for side, some in sides], dim=-1),
+    )  # fmt: skip
     return shard.gather(sums).sum(dim=0)

@@ -21,6 +21,7 @@ from specdec_kernels import (
     race_sample,
     race_topk,
     residual,
+    residual_sums,
     verify_chain,
     verify_tree,
 )
@@ -98,6 +99,12 @@ def rows_of(size, dtype, space="logits"):
 def noise_of(rows):
     """Every other row is greedy."""
     return {"seed": seeds(len(rows)), "position": 3, "temperature": torch.arange(len(rows)) % 2 * 1.0}
+
+
+def sums_of(row, draft_row):
+    """The other arguments of residual_sums."""
+    row, draft_row = (torch.tensor(list(places), dtype=torch.int32) for places in (row, draft_row))
+    return {"row": row, "draft_row": draft_row, "known": torch.full((len(row), 4), 4.0), "taken": 0.5}
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])
@@ -291,7 +298,8 @@ def test_an_output_past_32_bits():
 def test_no_result_depends_on_how_rows_are_shared():
     """Masses are integers, and sums over pairs of rows are combined in one order: all machines give the same bits."""
     rows = 3 * torch.randn(2, 1, 9000, generator=torch.Generator().manual_seed(0))
-    found = []
+    pair = {"target": rows, "draft": rows, **sums_of([0], [1])}
+    found, expected = [], on_cpu(residual_sums, **pair)
     with specdec_kernels.backend("cuda-host"):
         from tests.backends.host_cuda import backend
 
@@ -299,6 +307,9 @@ def test_no_result_depends_on_how_rows_are_shared():
             for schedule in (1, 2):
                 backend.play(name, schedule=schedule)
                 found.append((*residual(rows, rows.roll(1, -1)), *overlap(rows, rows.roll(1, -1))))
+                assert_same(residual_sums(**pair), expected)
+                counted = backend.counted(lambda: residual_sums(**pair))
+                assert counted["launches"] == 1 < counted["blocks"]
         backend.play(MACHINES[0])
     for other in found[1:]:
         assert_same(other, found[0])
@@ -317,6 +328,8 @@ def every_op():
                 assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
             residual(rows, rows.roll(1, 0))
             overlap(rows, rows.roll(1, 0))
+            pairs = {"target": rows, "draft": rows, **sums_of(range(len(rows)), range(len(rows))[::-1])}
+            assert_same(residual_sums(**pairs), on_cpu(residual_sums, **pairs))
         for op, call in indexed_calls():
             assert_same(op(**call), on_cpu(op, **call))
 
@@ -386,7 +399,7 @@ def test_the_bound_of_a_logarithm(parts):
 
 class TestTheLaunch:
     def test_one_kernel_a_call(self, machine):
-        assert machine.counted(every_op)["launches"] == len(DTYPES) * (4 + len(OPTIONS)) + 5
+        assert machine.counted(every_op)["launches"] == len(DTYPES) * (5 + len(OPTIONS)) + 5
 
     @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
     def test_no_block_comes_late(self, rows, vocabulary):

@@ -26,7 +26,7 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from specdec_kernels.ops import OPS, mass_tiles, residual_race
+from specdec_kernels.ops import OPS, mass_tiles, residual_race, residual_sums
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits
@@ -55,6 +55,9 @@ RESIDUAL = {
     "draft_row": torch.tensor([1, -1], dtype=torch.int32), "known": torch.full((2, 4), 4.0), "taken": 0.9,
     "excluded": torch.tensor([-1, 3], dtype=torch.int32), "seed": seeds(2, 9), "position": 1,
 }  # fmt: skip
+SUMS = {name: RESIDUAL[name] for name in ("target", "draft", "known", "taken")} | {
+    "row": torch.tensor([1, 0], dtype=torch.int32), "draft_row": torch.tensor([1, 1], dtype=torch.int32),
+}  # fmt: skip
 FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
 EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
 CALLS = {
@@ -81,6 +84,7 @@ CALLS = {
     "logprobs": (logprobs, {"rows": rows(3), "tokens": torch.tensor([7, 280]), "sampling": FILTERS, "top": 2}),
     "mass_tiles": (mass_tiles, {"rows": torch.cat([rows(2)] * 4, dim=-1)}),
     "residual_race": (residual_race, RESIDUAL),
+    "residual_sums": (residual_sums, SUMS),
     "race_sample, filtered": (
         race_sample,
         {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS},

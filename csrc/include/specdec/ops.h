@@ -12,6 +12,7 @@
   op(mass_tiles, MassTilesParams)       \
   op(tile_laws, TileLawsParams)         \
   op(residual_race, ResidualRaceParams) \
+  op(residual_sums, ResidualSumsParams) \
   op(overlap, OverlapParams)            \
   op(cutoff, CutoffParams)              \
   op(logprobs, LogprobsParams)          \

@@ -272,6 +272,21 @@ struct ResidualRaceParams {
   SPECDEC_HD int64_t batch() const { return row.size; }
 };
 
+// residual_sums: what (p - taken q)^+ and q weigh in parts of pairs of rows, in units of 2^-42 (specdec/residual.h).
+struct ResidualSumsParams {
+  Rows target, draft;
+  Vector<const int32_t> row, draft_row;  // [pairs]: among all rows of either; -1: none, the pair is idle
+  Rows known;                            // float32 [pairs, 4]: the LogSumExp of both rows
+  LawParams target_law, draft_law;       // of (pair, 0), without filters
+  Per<float> taken;
+  Output<int64_t> sums;    // [pairs, 2]
+  Output<int32_t> status;  // [pairs]
+  auto fields() {
+    return std::tie(target, draft, row, draft_row, known, target_law, draft_law, taken, sums, status);
+  }
+  SPECDEC_HD int64_t pairs() const { return row.size; }
+};
+
 struct ResidualParams {
   Rows target, draft;
   Vector<const int32_t> draft_map;

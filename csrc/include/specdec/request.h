@@ -24,4 +24,13 @@ SPECDEC_HD Entry entry_of(const RequestIndex& index, int64_t b) {
   return {i, Entry::kLive};
 }
 
+// Whether a pair of rows is there: idle if either row is -1.
+SPECDEC_HD Entry entry_of(const ResidualSumsParams& p, int64_t pair) {
+  const int64_t rows[] = {p.row.data[pair], p.draft_row.data[pair]};
+  if (rows[0] == -1 || rows[1] == -1) return {0, Entry::kIdle};
+  const bool there = rows[0] >= 0 && rows[0] < p.target.requests * p.target.rows && rows[1] >= 0 &&
+                     rows[1] < p.draft.requests * p.draft.rows;
+  return {pair, there ? Entry::kLive : Entry::kOutside};
+}
+
 SPECDEC_END

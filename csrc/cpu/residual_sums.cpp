@@ -1,0 +1,71 @@
+// residual_sums on the CPU: what is left of a part of a row when a draft's share is subtracted, and what the draft has.
+#include "specdec/request.h"
+#include "unit_sum.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// A part of a row of logits whose log-sum-exp is known.
+struct KnownPart {
+  Row row;
+  Logits space;
+  LogSumExp lse;
+  SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
+    return space.probability(elements(row, token, end - token, -kInfinity), lse);
+  }
+};
+
+KnownPart known_part(const Rows& rows, int32_t place, const LawParams& law, int64_t pair, const float* known,
+                     int32_t* status) {
+  return {row_at(rows, rows.offset(place / rows.rows, place % rows.rows)), law_at(law, pair, 0, status).logits(),
+          {known[0], known[1]}};
+}
+
+struct PairSums {
+  uint64_t left, drafted;
+  SPECDEC_HD void operator+=(const PairSums& other) { left += other.left, drafted += other.drafted; }
+};
+
+__attribute__((noinline)) PairSums tile_sums(const KnownPart& target, const KnownPart& draft, float taken,
+                                             int32_t tile) {
+  UnitSum<F16> left, drafted;
+  const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+  for (int32_t token = begin; token < end; token += kLanes) {
+    const F16 p = target.probabilities(token, end), q = draft.probabilities(token, end);
+    left.take(residual_weight(p, mul(F16(taken), q)));
+    drafted.take(q);
+  }
+  return {total(left), total(drafted)};
+}
+
+PairSums pair_sums(const ResidualSumsParams& p, int64_t pair, const Crew& crew, int32_t* status) {
+  const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair);
+  const KnownPart target = known_part(p.target, p.row.data[pair], p.target_law, pair, known, status);
+  const KnownPart draft = known_part(p.draft, p.draft_row.data[pair], p.draft_law, pair, known + 2, status);
+  const float taken = p.taken.at(pair);
+  PairSums parts[kMaxParts];
+  const int count = over_parts(target.row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+    PairSums sums = {};
+    for (int32_t tile = from; tile < to; ++tile) sums += tile_sums(target, draft, taken, tile);
+    parts[part] = sums;
+  });
+  PairSums all = {};
+  for (int part = 0; part < count; ++part) all += parts[part];
+  return all;
+}
+
+}  // namespace
+
+void residual_sums(const ResidualSumsParams& p, int threads) {
+  over_requests(p.pairs(), tiles_of(p.target.vocab), threads, [&](int64_t pair, const Crew& crew) {
+    const Entry who = entry_of(p, pair);
+    int32_t status = who.status();
+    const PairSums sums = who.live() ? pair_sums(p, pair, crew, &status) : PairSums{};
+    p.sums.data[2 * pair] = static_cast<int64_t>(sums.left);
+    p.sums.data[2 * pair + 1] = static_cast<int64_t>(sums.drafted);
+    p.status.data[pair] = status;
+  });
+}
+
+SPECDEC_END

@@ -1,0 +1,115 @@
+"""residual_sums: what a draft left of its law in parts of rows, and what the draft has there."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels.ops import mass_tiles, residual_sums, tile_laws
+from tests.support.cases import DTYPES, adversarial_pairs, poisoned
+
+ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
+CALLS = {
+    "residual_sums": (
+        residual_sums,
+        {"target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32),
+         "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
+         "temperature": torch.ones(3), "draft_temperature": torch.ones(3)},
+    ),
+}  # fmt: skip
+PAIRS = torch.arange(6, dtype=torch.int32)
+UNIT = 2.0**42
+
+
+def law_of(rows, temperature=1.0):
+    """(log-sum-exps, probabilities) of rows [n, V], by this backend."""
+    temperature = torch.as_tensor(temperature).expand(len(rows)).contiguous()
+    return tile_laws(mass_tiles(rows, temperature=temperature)[0], rows, temperature=temperature)
+
+
+def counted(p, q, taken):
+    """The sums of probabilities that are known: int64 [n, 2]."""
+    left = p - taken.unsqueeze(-1) * q
+    weights = torch.stack([torch.where(left >= torch.finfo(torch.float32).tiny, left, 0.0), q])
+    return (weights.clamp(max=1).double() * UNIT).round().long().sum(-1).T
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("size", [1, 7, 2049])
+def test_every_token_is_counted(backend, size):
+    """Rows with NaN, infinities and no weight at all; a float16 draft beside them; the same bits on every kernel."""
+    target, draft = adversarial_pairs(size)
+    target = torch.cat([target, torch.full((1, size), -torch.inf), torch.zeros(1, size)])
+    draft = torch.cat([draft, torch.zeros(1, size), torch.full((1, size), -torch.inf)]).half()
+    place = torch.arange(len(target), dtype=torch.int32)
+    temperature, taken = torch.tensor([0.7, 1.0, 2.0])[place % 3], torch.tensor([1.0, 0.0, 0.25, 3.0])[place % 4]
+    (p_known, p), (q_known, q) = law_of(target, temperature), law_of(draft, 0.9)
+    call = {
+        "target": poisoned(target), "draft": poisoned(draft), "row": place, "draft_row": place, "taken": taken,
+        "known": torch.cat([p_known, q_known], dim=-1), "temperature": temperature, "draft_temperature": 0.9,
+    }  # fmt: skip
+    sums, status = residual_sums(**call)
+    assert torch.equal(sums, counted(p, q, taken))
+    assert not status.any()
+    with specdec_kernels.backend("cpu"):
+        expected, _ = residual_sums(**call)
+    if backend != "reference":  # whose exponentials are rounded otherwise
+        assert torch.equal(sums, expected)
+    assert (sums - expected).abs().max() < 4e-6 * UNIT
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_do_not_depend_on_where_a_row_is_cut(kernels, dtype):
+    rows = 4 * torch.randn(2, 3, 2, 5000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    target, draft = rows
+    row, draft_row = PAIRS, PAIRS.flip(0)
+    p, q = (law_of(side.flatten(0, 1).contiguous())[0] for side in rows)
+    call = {"known": torch.cat([p, q.flip(0)], dim=-1), "taken": 0.5}
+    whole, _ = residual_sums(target, draft, row, draft_row, **call)
+    parts = [
+        residual_sums(*side, row, draft_row, **call)[0]
+        for side in zip(target.split([1024, 3071, 905], dim=-1), draft.split([1024, 3071, 905], dim=-1), strict=True)
+    ]
+    assert torch.equal(torch.stack(parts).sum(dim=0), whole)
+
+
+@pytest.mark.interpreted
+def test_the_rows_of_a_pair_are_any_two(backend):
+    """Of sides with other numbers of rows, by strides; some pairs share a row."""
+    generator = torch.Generator().manual_seed(2)
+    target, draft = torch.randn(2, 6, 40, generator=generator)[:, ::2, 3:36], torch.randn(4, 1, 33, generator=generator)
+    row, draft_row = (torch.tensor(x, dtype=torch.int32) for x in ([5, 0, 3, 3, 1], [3, 3, 0, 1, 2]))
+    (p_known, p), (q_known, q) = law_of(target.reshape(6, 33)), law_of(draft.view(4, 33))
+    known = torch.cat([p_known[row.long()], q_known[draft_row.long()]], dim=-1)
+    sums, _ = residual_sums(target, draft, row, draft_row, known=known, taken=0.5)
+    assert torch.equal(sums, counted(p[row.long()], q[draft_row.long()], torch.full((5,), 0.5)))
+
+
+@pytest.mark.interpreted
+def test_what_is_not_weighed(backend):
+    """Idle pairs and rows out of range, beside a pair that is neither; temperatures that are none."""
+    rows = torch.zeros(2, 1500)
+    row = torch.tensor([0, -1, 0, 2, 1, -2, 0, 1], dtype=torch.int32)
+    draft_row = torch.tensor([1, 0, -1, 0, 2, 0, 1, -3], dtype=torch.int32)
+    known = law_of(rows)[0][:1].repeat(8, 2)
+    temperature = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, torch.nan, 1.0])
+    sums, status = residual_sums(rows, rows, row, draft_row, known=known, taken=0.0, temperature=temperature)
+    assert status.tolist() == [0, 0, 0, 8, 8, 8, 8, 8]
+    assert abs(sums[0, 0].item() / UNIT - 1) < 1e-6
+    assert not sums[[1, 2, 3, 4, 5, 7]].any()
+    none = residual_sums(rows, rows, row[:0], row[:0], known=known[:0])
+    assert [tuple(x.shape) for x in none] == [(0, 2), (0,)]
+
+
+def test_bad_arguments():
+    call = CALLS["residual_sums"][1]
+    for change, error, message in (
+        ({"draft": ROWS[1][..., :30]}, ValueError, "draft: expected the target's 33 columns"),
+        ({"draft": None}, TypeError, "draft: expected a tensor"),
+        ({"known": torch.ones(3, 2)}, ValueError, r"known: expected shape \[3, 4\]"),
+        ({"row": torch.zeros(3)}, TypeError, "row: expected a tensor of int32"),
+        ({"draft_row": torch.zeros(2, dtype=torch.int32)}, ValueError, r"draft_row: expected shape \[3\]"),
+        ({"taken": torch.ones(2)}, ValueError, r"taken: expected shape \[3\]"),
+        ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
+    ):
+        with pytest.raises(error, match=message):
+            residual_sums(**{**call, **change})
