@@ -131,7 +131,7 @@ def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draf
     sides = [Side(target, requests.of_rows(law), index, None, chains.tokens.flatten())]
     if draft is not None:
         q_law = requests.of_draft_rows(chains, draft, draft_law)
-        sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), draft_tokens.flatten()))
+        sides.append(Side(draft, q_law, None, requests.draft_places(draft), draft_tokens.flatten()))
     also = [argmax_of(target, shard, greedy.row_index()).packed()] if greedy.any_may_be else []
     laws, also = laws_of(shard, sides, *also)
     p = laws[0].probs.view(chains.request.shape)

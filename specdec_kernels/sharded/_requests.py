@@ -99,12 +99,10 @@ class Requests:
 
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
-    def draft_places(self, chains, draft):
+    def draft_places(self, draft):
         """The row of each draft among all draft rows; None if these are the drafts in order."""
         if self.entry is None:
             return None
-        if chains.cu_drafts is not None:
-            return torch.arange(len(draft), device=draft.device)
         slots = draft.shape[1]
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 

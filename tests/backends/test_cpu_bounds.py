@@ -141,3 +141,21 @@ def test_top_p_at_the_edge():
         laws = {"sampling": Sampling(top_p=top_p), "draft_sampling": Sampling(top_p=top_p)}
         results = verdicts(rows[:, None].expand(-1, 2, -1), rows.roll(1, -1)[:, None], tokens, **laws)
         assert_same_decisions(results[0][0], results[1][0])
+
+
+def test_a_race_at_the_edge_of_top_p():
+    """A row's mass, summed by tiles, is less than its tokens' weights are together: roundings. A race's winner is
+    mostly kept by the latter, but not at the edge. Each cell has one token, so both sums are of all tokens."""
+    generator, tiles = torch.Generator().manual_seed(3), torch.arange(8) * 1024
+    rows = torch.full((1024, 1024 * len(tiles)), -torch.inf)
+    rows[:, tiles + 512] = -6 - 4 * torch.rand(1024, len(tiles), generator=generator)
+    rows[:, tiles[:3] + 64] = torch.rand(1024, 3, generator=generator)
+    first = torch.randint(1, 3, (1024,), generator=generator)
+    whole, part = cutoff(rows), cutoff(rows, sampling=Sampling(top_k=first))
+    share = part.mass.double() / whole.mass.double()
+    top_p = share.float()
+    top_p = Sampling(top_p=torch.where(top_p > share, top_p.nextafter(torch.zeros(())), top_p))
+    least = cutoff(rows, sampling=top_p).value
+    for seed in range(4):
+        token = race_sample(rows, seed=torch.arange(1024) + 1000 * seed, position=0, sampling=top_p)
+        assert (rows.gather(1, token.unsqueeze(1)).squeeze(1) >= least).all()

@@ -196,3 +196,6 @@ def test_what_is_refused_is_named():
         sharded.verify_chain(**{**call, "space": "probs"}, shard=shard)
     with pytest.raises(ValueError, match="draft: expected the target's 2048 columns"):
         sharded.verify_chain(**{**call, "draft": call["draft"][..., :2000]}, shard=shard)
+    packed = ragged(call, torch.tensor([2, 0, 1, 2]))
+    with pytest.raises(ValueError, match=r"request_index: expected None in .* with cu_drafts and a draft"):
+        sharded.verify_chain(**packed, request_index=torch.zeros(4, dtype=torch.int32), shard=shard)
