@@ -13,25 +13,26 @@ MOST_LAYERS = 256  # whose addresses a launch takes: kernel arguments have 4 KiB
 
 
 @triton.jit
-def place_of(table, prefix, node, page_slots, mask, PAGED: tl.constexpr):
+def place_of(table, prefix, node, page_slots, mask):
     """(page, slot in it) of a node's entry. Without a block table all slots are in page 0, the request's own."""
     slot = prefix + node
-    if not PAGED:
+    if table is None:
         return slot * 0, slot
-    row = slot.to(tl.int32)
-    return tl.load(table + row // page_slots, mask=mask, other=0).to(tl.int64), (row % page_slots).to(tl.int64)
+    else:
+        row = slot.to(tl.int32)
+        return tl.load(table + row // page_slots, mask=mask, other=0).to(tl.int64), (row % page_slots).to(tl.int64)
 
 
 @triton.jit
-def is_there(table, prefix, node, page_slots, pages, slots, asked, PAGED: tl.constexpr):
+def is_there(table, prefix, node, page_slots, pages, slots, asked):
     """Whether the cache has a slot for the node."""
     there = asked & (prefix >= 0) & (node >= 0) & (node < slots - prefix)
-    page, _ = place_of(table, prefix, node, page_slots, there, PAGED)
+    page, _ = place_of(table, prefix, node, page_slots, there)
     return there & (page >= 0) & (page < pages)
 
 
 @triton.jit
-def moves_of(path, length, table, prefix, page_slots, pages, slots, PAGED: tl.constexpr):
+def moves_of(path, length, table, prefix, page_slots, pages, slots):
     """(how many entries of a path can be moved, status): as long as they rise, and lie inside of the cache before and
     after."""
     moves = length + 0
@@ -42,8 +43,8 @@ def moves_of(path, length, table, prefix, page_slots, pages, slots, PAGED: tl.co
         node = tl.load(path + d, mask=d < length, other=-1)
         before = tl.load(path + d - 1, mask=(d > 0) & (d < length), other=-1)
         rises = (d < length) & (node > before)
-        fits = is_there(table, prefix, node, page_slots, pages, slots, rises, PAGED)
-        fits &= is_there(table, prefix, d, page_slots, pages, slots, rises, PAGED)
+        fits = is_there(table, prefix, node, page_slots, pages, slots, rises)
+        fits &= is_there(table, prefix, d, page_slots, pages, slots, rises)
         moves = tl.minimum(moves, tl.min(tl.where(fits, NO_TOKEN, d), axis=0))
         status |= tl.max(tl.where((d == moves) & (node != -1), PARAMETER, 0), axis=0)
         base += 32
@@ -56,15 +57,15 @@ def compact_kv_kernel(
     slots: tl.int64, path, path_request: tl.int64, length: tl.int32,
     prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, table, table_request: tl.int64,
     page_slots: tl.int32, pages: tl.int64, status,
-    WORD: tl.constexpr, PAIRS: tl.constexpr, PAGED: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
+    WORD: tl.constexpr, PAIRS: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     mine = tl.program_id(0)
     b, layer, head = (mine // (len(caches) * heads)).to(tl.int64), mine // heads % len(caches), mine % heads
     path += b * path_request
     prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
-    if PAGED:
+    if table is not None:
         table += b * table_request
-    moves, bad = moves_of(path, length, table, prefix, page_slots, pages, slots, PAGED)
+    moves, bad = moves_of(path, length, table, prefix, page_slots, pages, slots)
     if mine % (len(caches) * heads) == 0:
         tl.store(status + b, bad)
     address = tl.full([], 0, tl.int64)
@@ -73,7 +74,7 @@ def compact_kv_kernel(
     cache = address.to(tl.pointer_type(WORD))
     if PAIRS:  # tells the compiler what is divisible, so that it moves 16 bytes at once
         cache, words = tl.multiple_of(cache, 16), words // 2 * 2
-    first = head * cache_head + (0 if PAGED else b * cache_request)
+    first = head * cache_head + (b * cache_request if table is None else 0)
     # In order. path[d] >= d, so a slot is written only after its last read.
     for base in range(0, moves, DEPTHS):
         d = base + tl.arange(0, DEPTHS)
@@ -82,9 +83,9 @@ def compact_kv_kernel(
         for begin in range(0, words, BLOCK):
             word = begin + tl.arange(0, BLOCK)
             here = moved[:, None] & (word < words)[None, :]
-            page, slot = place_of(table, prefix, node, page_slots, moved, PAGED)
+            page, slot = place_of(table, prefix, node, page_slots, moved)
             source = first + page * cache_request + slot * cache_slot
-            page, slot = place_of(table, prefix, d, page_slots, moved, PAGED)
+            page, slot = place_of(table, prefix, d, page_slots, moved)
             to = first + page * cache_request + slot * cache_slot
             if PAIRS:
                 source, to = source // 2 * 2, to // 2 * 2
@@ -132,6 +133,6 @@ def compact_kv(call):
                     **_launch.number("prefix_len", call.prefix_len, "request"),
                     table=table, table_request=0 if table is None else table.stride(0), page_slots=max(page_slots, 1),
                     pages=pages, status=call.status,
-                    WORD=WORDS[unit], PAIRS=unit == 16, PAGED=table is not None, DEPTHS=2048 // block, BLOCK=block,
+                    WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
                 )  # fmt: skip
                 _launch.launch(compact_kv_kernel, (requests * len(some) * heads,), 4, arguments)

@@ -33,6 +33,7 @@ def settle(next_sibling, sibling_node, parents, ranks, node, there, live, nodes)
     mine = there & (note_of(ranks, node, there) == ELDEST)
     parent = note_of(parents, node, mine)
     while any_of(mine) > 0:
+        barrier()  # all have looked
         tl.store(parents + at, parent, mask=mine)
         tl.store(ranks + at, -rank + FIRST, mask=mine)
         sibling, leads = link_of(next_sibling, sibling_node, at, mine & live, nodes)
@@ -97,8 +98,9 @@ def tree_parents_kernel(
         node = base + tl.arange(0, BLOCK)
         there = node < nodes
         lost = connected(parents, ranks, node, there, nodes) == 0
+        barrier()  # all have looked
         tl.store(ranks + node, tl.full([BLOCK], LOST, tl.int32), mask=there & lost)
-    barrier()
+        barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = node < nodes

@@ -42,10 +42,13 @@ __device__ __forceinline__ void move_column(char* column, const Offset& offset, 
                                             int32_t to) {
 #pragma unroll 1
   for (int32_t d = from; d < to; d += kMovesAhead) {
+    int64_t at[kMovesAhead];  // known first, so that the reads are on their way together
     Vector held[kMovesAhead];
 #pragma unroll
+    for (int i = 0; i < kMovesAhead; ++i) at[i] = offset(path[d + i < to ? d + i : d]);
+#pragma unroll
     for (int i = 0; i < kMovesAhead; ++i)
-      if (d + i < to) held[i] = *reinterpret_cast<const Vector*>(column + offset(path[d + i]));
+      if (d + i < to) held[i] = *reinterpret_cast<const Vector*>(column + at[i]);
 #pragma unroll
     for (int i = 0; i < kMovesAhead; ++i)
       if (d + i < to) *reinterpret_cast<Vector*>(column + offset(d + i)) = held[i];

@@ -157,6 +157,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("_cuts", "cuts_kernel", "logprobs"),
     ("logprobs", "logprobs_kernel", "logprobs"),
     ("compact_kv", "compact_kv_kernel", "compact_kv, a path over itself"),
+    ("tree_parents", "settle", "tree_parents"),
     ("race_sample", "finish_race", "race_sample"),
     ("_kept", "finish_kept", "race_sample, more than are listed"),
     ("race_topk", "race_topk_kernel", "race_topk"),
@@ -166,7 +167,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("residual_race", "residual_race_kernel", "residual_race"),
 ]
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
-UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2 + [("tree_parents", "tree_parents_kernel")] * 5
+UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2 + [("tree_parents", "tree_parents_kernel")] * 6
 FAULTS = [(module, name, " barrier()", " pass", call) for module, name, call in WITHOUT_BARRIER] + [
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="relaxed")', "race_sample"),
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acq_rel", scope="cta")', "race_sample"),

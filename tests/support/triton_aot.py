@@ -275,7 +275,8 @@ def kernels(*arguments, made=None, arch="sm_90", **options):
         _launch.TICKETS_ORDER_STORES = ARCHS[arch].backend == "cuda"
         for launch in recorded(call):
             stage = launch[2].get("STAGE")
-            own = launch[0].__name__.removesuffix("_kernel") + ", edited" * op.endswith(", edited")
+            own = launch[0].__name__.removesuffix("_kernel")
+            own += next((f", {kind}" for kind in ("edited", "pages") if op.endswith(f", {kind}")), "")
             name = own if stage is None else f"{op}: {stage}"
             found.setdefault(name, launch)
     return found
