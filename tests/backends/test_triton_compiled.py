@@ -26,8 +26,8 @@ MOST_SPILLED_IN_CUTS = 900
 MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "tree_mask", "tree_parents", "tree_positions", "compact_kv",
-    "compact_kv, pages", "coin", "count_tokens", "tile_laws", "verify_chain, block: walk", "verify_tree, traversal: walk",
-    "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",
+    "compact_kv, pages", "coin", "count_tokens", "tile_laws", "verify_chain, block: walk",
+    "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",
 }  # fmt: skip
 # On AMD GPUs two launches without tickets.
 CUTS = {"cutoff", "cutoff, edited", "race_sample, filtered", "logprobs", "verify_chain, race, filtered"}
