@@ -459,7 +459,7 @@ void check_residual_race(ResidualRaceParams p) {
     equal(FIELD(draft.vocab), p.target.vocab);
     equal(FIELD(draft.first_token), 0);
   }
-  if (p.draft_row.data) equal(FIELD(draft_row.size), p.batch());
+  if (p.draft.data || p.draft_row.data) equal(FIELD(draft_row.size), p.batch());
   if (p.excluded.data) equal(FIELD(excluded.size), p.batch());
   if (p.batch() > 0) at_least(FIELD(known.rows), p.batch());
   equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));

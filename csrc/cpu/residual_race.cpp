@@ -1,5 +1,6 @@
 // residual_race on the CPU: the first arrival in a part of a row, over what a draft left of its law.
 #include "specdec/partial.h"
+#include "specdec/request.h"
 #include "threads.h"
 #include "walk_ops.h"
 
@@ -14,7 +15,7 @@ struct OneToken {
 
 // The row of `side` at a place among all rows. What is known of it stands in `known`.
 LawRow known_row(const Rows& rows, int32_t place, const LawParams& p, int64_t b, const float* known, int32_t* status) {
-  LawRow r = law_row_of(rows, rows.offset(place / rows.rows, place % rows.rows), p, b, 0, {nullptr, rows.vocab}, status);
+  LawRow r = law_row_of(rows, rows.offset_of(place), p, b, 0, {nullptr, rows.vocab}, status);
   r.known.lse = {known[0], known[1]};
   return r;
 }
@@ -44,9 +45,10 @@ Candidate first_arrival(const ResidualRaceParams& p, int64_t b, const Crew& crew
 void residual_race(const ResidualRaceParams& p, int threads) {
   over_requests(p.batch(), tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
     const Arrivals out = {p.tokens.data + b, p.scores.data + b, 1};
-    int32_t status = kStatusOk;
-    if (p.row.data[b] < 0) {
-      out.put_unread(0, -1);
+    const Entry who = entry_of(p, b);
+    int32_t status = who.status();
+    if (!who.live()) {
+      out.put_unread(0, who.token());
     } else {
       Candidate found = first_arrival(p, b, crew, &status);
       if (found.token != kNoToken) found.token += p.target.first_token;

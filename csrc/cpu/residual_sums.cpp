@@ -18,7 +18,7 @@ struct KnownPart {
 
 KnownPart known_part(const Rows& rows, int32_t place, const LawParams& law, int64_t pair, const float* known,
                      int32_t* status) {
-  return {row_at(rows, rows.offset(place / rows.rows, place % rows.rows)), law_at(law, pair, 0, status).logits(),
+  return {row_at(rows, rows.offset_of(place)), law_at(law, pair, 0, status).logits(),
           {known[0], known[1]}};
 }
 

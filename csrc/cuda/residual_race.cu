@@ -1,6 +1,7 @@
 // residual_race: grid = requests x splits; the last block of a request compares what the others found.
 #include "launch.cuh"
 #include "race_request.cuh"
+#include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
@@ -17,7 +18,7 @@ struct ResidualRaceArguments {
 __device__ __forceinline__ LawRow known_row(const Rows& rows, int32_t place, const LawParams& law, int64_t b,
                                             const float* known, int32_t* status) {
   LawRow r = {};
-  r.row = part_at(rows, rows.offset(place / rows.rows, place % rows.rows));
+  r.row = part_at(rows, rows.offset_of(place));
   r.known = {law_at(law, b, 0, status), {known[0], known[1]}, kNoToken};
   return r;
 }
@@ -48,9 +49,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     residual_race_kernel(const ResidualRaceArguments a) {
   const int64_t b = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
-  const bool idle = a.p.row.data[b] < 0;
+  const Entry who = entry_of(a.p, b);
   RowPartial found = kNoPart;
-  if (!idle) found = first_arrival(a.p, b, {rank, a.splits});
+  if (who.live()) found = first_arrival(a.p, b, {rank, a.splits});
   if (a.splits > 1) {
     if (threadIdx.x == 0) store_partial(a.room.words, b * a.splits + rank, found);
     if (!last_to_come(a.room.tickets + b, a.splits)) return;
@@ -59,9 +60,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   if (threadIdx.x != 0) return;
   const Arrivals out = {a.p.tokens.data + b, a.p.scores.data + b, 1};
   if (found.best.token != kNoToken) found.best.token += a.p.target.first_token;
-  if (idle) out.put_unread(0, -1);
-  else out.put(0, found.best);
-  a.p.status.data[b] = found.status;
+  if (who.live()) out.put(0, found.best);
+  else out.put_unread(0, who.token());
+  a.p.status.data[b] = found.status | who.status();
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ constexpr int kWordsAPair = 2;
 // The row at a place among all rows.
 __device__ __forceinline__ LawRow known_part(const Rows& rows, int32_t place, const LawParams& law, int64_t pair,
                                              const float* known, int32_t* status) {
-  const Row row = row_at(rows, rows.offset(place / rows.rows, place % rows.rows));
+  const Row row = row_at(rows, rows.offset_of(place));
   const Logits space = law_at(law, pair, 0, status).logits();
   return {row, {{Space::kLogits, space.inverse, false}, {known[0], known[1]}, kNoToken}};
 }

@@ -477,7 +477,7 @@ SPECDEC_DECLARE(tile_laws)
 /* The first arrival in a part of one row of each request, in the race over (p - taken q)^+ that ends a rejection. */
 typedef struct specdec_residual_race_params {
   specdec_rows target, draft;     /* [A, R, n] */
-  specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1: over p */
+  specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1 or none: over p */
   specdec_indices excluded;       /* [B], optional: a token without weight in p; -1: none */
   specdec_rows known;             /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law;

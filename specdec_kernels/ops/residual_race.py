@@ -51,7 +51,8 @@ def residual_race(
     target, draft : Tensor
         float32, bfloat16 or float16 [..., n] of logits, the columns of the tokens from ``first_token`` on.
     row, draft_row : Tensor
-        int32 [B], among all rows. ``row`` -1 is an idle request. ``draft_row`` -1: over p.
+        int32 [B], among all rows. ``row`` -1 is an idle request. ``draft_row`` -1: over p. A row out of range gives
+        token 0 and status 8. A ``draft`` needs a ``draft_row``.
     first_token : int
         A multiple of 1,024.
     excluded : Tensor, optional
@@ -98,12 +99,18 @@ def residual_race(
         inputs.check_rows("draft", draft)
         if draft.shape[-1] != target.shape[-1]:
             raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
+    if (draft is None) != (draft_row is None):
+        wanted = "None without a draft" if draft is None else "int32 [B] with a draft"
+        raise ValueError(f"draft_row: expected {wanted}; got {inputs.shown(draft_row)}")
     for name, places in (("draft_row", draft_row), ("excluded", excluded)):
         if places is not None:
             inputs.check_tensor(name, places, (torch.int32,), 1)
             inputs.check_shape(name, places, (batch,))
     inputs.check_tensor("known", known, (torch.float32,), 2)
     inputs.check_shape("known", known, (batch, 4))
+    for name, x in (("draft", draft), ("row", row), ("draft_row", draft_row), ("excluded", excluded), ("known", known)):
+        if x is not None:
+            inputs.check_device(name, x, device)
     law = target_law("logits", temperature, sampling, (batch,), device)
     q_law = Law("logits", law.temperature)
     if draft_sampling is not None:

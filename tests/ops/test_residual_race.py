@@ -95,9 +95,36 @@ def test_filters_are_honoured_or_refused(backend):
             residual_race(target, target, row, draft_row=row, **sampling, **how)
 
 
+@pytest.mark.interpreted
+def test_rows_out_of_range(backend):
+    """They are not read, and harm no neighbour; so at temperature 0, too."""
+    call = CALLS["residual_race"][1]
+    row = torch.tensor([0, 6, -2, 1, -1, 2**31 - 1, 5], dtype=torch.int32)
+    beside = torch.tensor([6, 0, 0, -2, 9, 0, 5], dtype=torch.int32)
+    how = {"seed": 3, "position": 4, "first_token": 1024, "known": torch.ones(7, 4)}
+    for temperature in (1.0, 0.0):
+        tokens, scores, status = residual_race(
+            call["target"], call["draft"], row, draft_row=beside, temperature=temperature, **how
+        )
+        assert tokens[:6].tolist() == [0, 0, 0, 0, -1, 0]
+        assert (scores[:6] == torch.inf).all()
+        assert status.tolist() == [8, 8, 8, 8, 0, 8, 0]
+        how_alone = how | {"known": torch.ones(1, 4)}
+        alone = residual_race(
+            call["target"], call["draft"], row[6:], draft_row=beside[6:], temperature=temperature, **how_alone
+        )
+        assert [x[6].item() for x in (tokens, scores, status)] == [x.item() for x in alone]
+
+
 def test_bad_arguments():
     call = CALLS["residual_race"][1]
     with pytest.raises(ValueError, match="draft: expected the target's 33 columns"):
         residual_race(**{**call, "draft": ROWS[1][..., :30]})
+    with pytest.raises(ValueError, match="draft_row: expected None without a draft"):
+        residual_race(**{**call, "draft": None})
+    with pytest.raises(ValueError, match=r"draft_row: expected int32 \[B\] with a draft; got None"):
+        residual_race(**{**call, "draft_row": None})
+    with pytest.raises(ValueError, match="draft: expected a tensor on cpu"):
+        residual_race(**{**call, "draft": ROWS[1].to("meta")})
     with pytest.raises(ValueError, match=r"known: expected shape \[3, 4\]"):
         residual_race(**{**call, "known": torch.ones(3, 2)})

@@ -71,6 +71,9 @@ struct Rows {
   DType dtype;
   int32_t first_token = 0;  // column i is token first_token + i: races over a part of a vocabulary
   SPECDEC_HD int64_t offset(int64_t outer, int64_t inner) const { return outer * request_stride + inner * row_stride; }
+  // A place counts the rows of all requests.
+  SPECDEC_HD bool has(int64_t place) const { return place >= 0 && place < requests * rows; }
+  SPECDEC_HD int64_t offset_of(int64_t place) const { return offset(place / rows, place % rows); }
 };
 
 // A contiguous vector, null where it was not given.

@@ -24,13 +24,19 @@ SPECDEC_HD Entry entry_of(const RequestIndex& index, int64_t b) {
   return {i, Entry::kLive};
 }
 
+// Whether the rows of a request are there: idle if it has none of the target. It needs none of the draft.
+SPECDEC_HD Entry entry_of(const ResidualRaceParams& p, int64_t b) {
+  const int32_t row = p.row.data[b], draft_row = p.draft_row.data ? p.draft_row.data[b] : -1;
+  if (row == -1) return {0, Entry::kIdle};
+  const bool there = p.target.has(row) && (draft_row == -1 || p.draft.has(draft_row));
+  return {b, there ? Entry::kLive : Entry::kOutside};
+}
+
 // Whether a pair of rows is there: idle if either row is -1.
 SPECDEC_HD Entry entry_of(const ResidualSumsParams& p, int64_t pair) {
-  const int64_t rows[] = {p.row.data[pair], p.draft_row.data[pair]};
-  if (rows[0] == -1 || rows[1] == -1) return {0, Entry::kIdle};
-  const bool there = rows[0] >= 0 && rows[0] < p.target.requests * p.target.rows && rows[1] >= 0 &&
-                     rows[1] < p.draft.requests * p.draft.rows;
-  return {pair, there ? Entry::kLive : Entry::kOutside};
+  const int32_t row = p.row.data[pair], draft_row = p.draft_row.data[pair];
+  if (row == -1 || draft_row == -1) return {0, Entry::kIdle};
+  return {pair, p.target.has(row) && p.draft.has(draft_row) ? Entry::kLive : Entry::kOutside};
 }
 
 SPECDEC_END

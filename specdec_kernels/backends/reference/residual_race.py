@@ -11,8 +11,11 @@ from specdec_kernels.status import Status
 def residual_race(call):
     """argmin over the part's tokens of arrival / weight; at temperature 0 the argmax."""
     batch, columns = len(call.row), call.target.shape[-1]
-    index = torch.where(call.row < 0, -1, torch.arange(batch, device=call.row.device))
-    who = requests.Requests(index, batch, batch, call.row.device)
+    index = torch.where(call.row == -1, -1, torch.arange(batch, device=call.row.device))
+    outside = (call.row < 0) | (call.row >= call.target.shape[0] * call.target.shape[1])
+    if call.draft is not None:
+        outside |= (call.draft_row < -1) | (call.draft_row >= call.draft.shape[0] * call.draft.shape[1])
+    who = requests.Requests(index, batch, batch, call.row.device, outside=outside)
     law, bad = laws.decoded(call.target_law, who)
     rows = call.target.flatten(0, 1)[call.row[who.live].long()]
     arrivals = noise.arrivals(who.noise(call.noise), noise.RESIDUAL, call.first_token + columns)
@@ -33,9 +36,9 @@ def residual_race(call):
         logs, bad = torch.where(over_p.unsqueeze(-1), logs, left), bad | (q_bad & ~over_p)
     best, columns = laws.scores(logs, arrivals, law.temperature).max(dim=-1)
     who.write(call.tokens, torch.where(best == -torch.inf, -1, columns + call.first_token), idle=-1)
-    who.write(call.scores, best, idle=torch.inf)
+    who.write(call.scores, best, idle=torch.inf, outside=torch.inf)
     status = laws.non_finite(rows, "logits").any(dim=-1).int() * Status.NON_FINITE
-    who.write(call.status, status | bad.int() * Status.PARAMETER)
+    who.write(call.status, status | bad.int() * Status.PARAMETER, outside=Status.PARAMETER)
 
 
 def weights(rows, law, known):
