@@ -89,6 +89,13 @@ __device__ __forceinline__ float log2_approx(float x) {
   return r;
 }
 
+// 2^x within 2^-22 of itself; 0 below 2^-126.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 // ---- clusters: sm_90 and newer --------------------------------------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "scan.cuh"
+#include "specdec/bounds.h"
 #include "specdec/mass.h"
 
 namespace specdec {
@@ -42,6 +43,7 @@ __device__ __forceinline__ int32_t chunks_of(const R& row) {
   return (row.vocab + chunk - 1) / chunk;
 }
 
+// With AboutMass, `units` of a tile are the bits of a float, and the status says that the row has no bounds.
 struct ChunkMass {
   MassTile tile[kMostMassTiles];
   int32_t status;
@@ -66,6 +68,64 @@ __device__ __forceinline__ uint64_t units_of_packed(WideKey units) { return unit
 __device__ __forceinline__ int32_t status_of_packed(WideKey units) {
   return units >> 63 ? kStatusNonFinite : kStatusOk;
 }
+
+// How the tiles of a chunk are weighed, and put together to a row by a warp. `T` is the type of the elements, `kCount`
+// how many vectors of a tile a lane has.
+struct ExactMass {
+  static constexpr bool kExact = true;
+  uint64_t sum = 0;
+
+  template <class T, int kCount>
+  __device__ __forceinline__ static uint64_t of_lane(const uint4* vectors, const Logits& space, float tile_top) {
+    uint64_t units = 0;
+#pragma unroll
+    for (int u = 0; u < kCount; ++u)
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; i += 2)  // two weights fit 32 bits
+        units += unit_weight(space.below(T::at(vectors[u], i), tile_top)) +
+                 unit_weight(space.below(T::at(vectors[u], i + 1), tile_top));
+    return units;
+  }
+  __device__ static uint64_t of_warp(uint64_t units) { return warp_sum(units); }
+
+  __device__ void add_tile(uint64_t units, float tile_top, float top) { sum += tile_mass({units, tile_top}, top); }
+  __device__ KnownRow row(float top, unsigned status) const {
+    if (top == -kInfinity) status |= kStatusNonFinite;
+    return {log_sum_exp(top, warp_sum(sum)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
+  }
+};
+
+// By the device's own exponential (specdec/bounds.h). Its error is far below that of the polynomial there, and so are
+// the errors of scaling: 2.1e-7 of the largest x. A row without bounds has an infinite log_sum, and no status.
+struct AboutMass {
+  static constexpr bool kExact = false;
+  static constexpr float kLog2E = 1.44269504f;
+  float sum = 0.0f;
+
+  template <class T, int kCount>
+  __device__ __forceinline__ static float of_lane(const uint4* vectors, const Logits& space, float tile_top) {
+    if (tile_top == -kInfinity) return 0.0f;
+    const float scale = mul(space.inverse, kLog2E), down = -mul(tile_top, kLog2E);
+    float weights = 0.0f;
+#pragma unroll
+    for (int u = 0; u < kCount; ++u)
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i)
+        weights = add(weights, exp2_approx(fma(T::at(vectors[u], i), scale, down)));
+    return weights;
+  }
+  __device__ static uint64_t of_warp(float weights) { return bits(warp_sum(weights)); }
+
+  __device__ void add_tile(uint64_t units, float tile_top, float top) {
+    const float weights = from_bits(static_cast<uint32_t>(units));
+    if (weights > 0.0f) sum = add(sum, mul(weights, exp2_approx(mul(sub(tile_top, top), kLog2E))));
+  }
+  __device__ KnownRow row(float top, unsigned status) const {
+    const float whole = warp_sum(sum);
+    const bool bounded = !__reduce_or_sync(kWarp, status) && magnitude(top) <= kLargestBounded;
+    return {{top, bounded ? log(whole) : kInfinity}, kNoToken, kStatusOk};
+  }
+};
 
 // A tile of which some elements are no logits, or are scaled to infinity: by element, from a cache.
 template <class R>
@@ -108,9 +168,9 @@ __device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, 
   return top;
 }
 
-template <class T, class R, class Tops = NoTops>
+template <class T, class R, class Tops = NoTops, class Mass = ExactMass>
 __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, const Logits& space,
-                                                 Tops&& tops = {}) {
+                                                 Tops&& tops = {}, Mass = {}) {
   constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
   constexpr int kTiles = kMassTilesAChunk<T>, kSteps = kVectors / kTiles;
   const int32_t first = chunk * Batch<T>::kTokens;
@@ -128,6 +188,10 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
   }
   ChunkMass mass = kNoChunk;
   if (!__all_sync(kWarp, plain)) {
+    if constexpr (!Mass::kExact) {
+      mass.status = kStatusNonFinite;
+      return mass;
+    }
     bool bad = false;
 #pragma unroll 1
     for (int t = 0; t < kTiles; ++t) {
@@ -146,26 +210,20 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
       if (!tops.weigh) continue;
     }
     const float tile_top = warp_max(top[t]);
-    uint64_t units = 0;
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) {
-      const uint4 v = batch.vector[t * kSteps + u];
-#pragma unroll
-      for (int i = 0; i < T::kPerVector; i += 2)  // two weights fit 32 bits
-        units += unit_weight(space.below(T::at(v, i), tile_top)) + unit_weight(space.below(T::at(v, i + 1), tile_top));
-    }
-    mass.tile[t] = {warp_sum(units), tile_top};
+    const auto weights = Mass::template of_lane<T, kSteps>(batch.vector + t * kSteps, space, tile_top);
+    mass.tile[t] = {Mass::of_warp(weights), tile_top};
   }
   return mass;
 }
 
-__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space) {
-  return with_type(row, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space); });
+template <class Mass = ExactMass>
+__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space, Mass mass = {}) {
+  return with_type(row, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space, NoTops{}, mass); });
 }
 
 // By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk. The words of a lane's first
 // chunks stay in registers: rows of up to 128 Ki 16-bit tokens are read once, all words together.
-template <class F>
+template <class Mass = ExactMass, class F>
 __device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
   constexpr int kHeld = 2;
   const ChunkMass none = kNoChunk;
@@ -184,10 +242,10 @@ __device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
   for (int h = 0; h < kHeld; ++h) see(held[h][0]);
   for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32) see(word(c, 0));
   top = warp_max(top);
-  uint64_t mass = 0;
-  unsigned status = top == -kInfinity ? kStatusNonFinite : kStatusOk;
+  Mass mass = {};
+  unsigned status = kStatusOk;
   const auto weigh = [&](WideKey maxima, WideKey units, int tile) {
-    mass += tile_mass({units_of_packed(units), max_of_packed(maxima, tile)}, top);
+    mass.add_tile(units_of_packed(units), max_of_packed(maxima, tile), top);
     status |= static_cast<unsigned>(status_of_packed(units));
   };
 #pragma unroll
@@ -197,7 +255,7 @@ __device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
   for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32)
 #pragma unroll
     for (int t = 0; t < kMostMassTiles; ++t) weigh(word(c, 0), word(c, 1 + t), t);
-  return {log_sum_exp(top, warp_sum(mass)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
+  return mass.row(top, status);
 }
 
 }  // namespace cuda

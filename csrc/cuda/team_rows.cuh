@@ -16,14 +16,14 @@ inline int chunks_of(const Rows& rows) {
 
 // The log-sum-exps of rows 0 .. rows - 1, of at most `chunks` chunks each. One thread of this block calls store(row,
 // what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law.
-template <class Team, class RowAt, class Store>
+template <class Mass = ExactMass, class Team, class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chunks, RowAt&& row_at, Store&& store) {
   const int items = rows * chunks, stride = word_stride(team, items);
   for (int i = team.rank() * warps_in_block() + warp_id(); i < items; i += team.size() * warps_in_block()) {
     const LawRow side = row_at(i / chunks);
     const int chunk = i % chunks;
     const ChunkMass mass =
-        chunk < chunks_of(side.row) ? weigh_chunk(side.row, chunk, side.known.law.logits()) : kNoChunk;
+        chunk < chunks_of(side.row) ? weigh_chunk(side.row, chunk, side.known.law.logits(), Mass{}) : kNoChunk;
     if (lane_id() != 0) continue;
     team.put(i, packed_maxima(mass));
 #pragma unroll
@@ -31,8 +31,8 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chun
   }
   team.sync();
   for (int row = warp_id(); row < rows; row += warps_in_block()) {
-    const KnownRow whole =
-        row_of_chunks(chunks, [&](int chunk, int word) { return team.get(word * stride + row * chunks + chunk); });
+    const KnownRow whole = row_of_chunks<Mass>(
+        chunks, [&](int chunk, int word) { return team.get(word * stride + row * chunks + chunk); });
     if (lane_id() == 0) store(row, whole);
   }
 }

@@ -178,6 +178,9 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = walk_arguments(p);
   const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1, Ends::kOneByOne);
+  // Bounds cost another pass over the pair of the first rejection. Where many blocks share a request, a pass is mostly
+  // latency; and an exact mass of a float32 row takes no longer than its bytes.
+  a.by_bounds = p.method == Method::kRejection && !shape.grid && p.target.dtype != DType::kFloat32;
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
   const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));

@@ -23,6 +23,7 @@ struct Order {
   Law target_law, draft_law;
   unsigned sides;  // kSums, kLook: which rows; kDraw: which rows to look through before the draw
   int32_t rows;    // kSums: of how many nodes, from this one on
+  bool roughly;    // kSums: bounds will do
   int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none
   bool fresh;      // kMasses: the first order of this node
   bool residual;   // kDraw: from (p - taken q)^+, or from p without the tokens left out
@@ -37,6 +38,7 @@ struct Memory {
   int32_t status;
   int32_t target_from, target_to, draft_from, draft_to;  // the depths whose rows were looked through
   int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
+  int32_t exact_node;  // whose log-sum-exps are exact where drafts are tested by bounds first
   Masses masses;
   Draw drawn;
   bool writes;  // this member writes the verdict, for its team
@@ -45,7 +47,7 @@ struct Memory {
 __device__ __forceinline__ Memory nothing_remembered(bool writes) {
   Memory memory = {};
   memory.walk = walk_from(0, 0);
-  memory.masses_node = memory.masses_child = memory.drawn_node = kNoNode;
+  memory.masses_node = memory.masses_child = memory.drawn_node = memory.exact_node = kNoNode;
   memory.writes = writes;
   return memory;
 }
@@ -132,12 +134,17 @@ __device__ __forceinline__ Filters filters_of(const typename Topology::Params& p
   else return {};
 }
 
+// Whether a kernel can test drafts by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
+template <class Topology, class Filters>
+constexpr bool kByBounds = !Topology::kSiblings && !Filters::kFiltered;
+
 // The row operations, by the lanes of the walking warp together.
 template <class Topology, class Filters>
 struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
   int rows_at_once;
+  bool by_bounds;
   const Shared<KnownRow>& looked_through;  // by place: see place_of
   const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
   Memory& memory;
@@ -160,7 +167,7 @@ struct AskingOps {
 
   // For one token a row of probabilities need not be looked through.
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
-    if (!know(node, rows_needed())) return false;
+    if (!know_exactly(node, rows_needed())) return false;
     if constexpr (Filters::kEdited) {
       if (static_cast<RowEdits>(filters.edits.edits[0]).node != node) {  // the walk came back to this row
         place(Order::kEdit, node);
@@ -188,6 +195,22 @@ struct AskingOps {
     return true;
   }
 
+  // The same as bounds of both. A row without bounds makes *bounded false.
+  __device__ bool laws(int32_t node, int32_t token, Range* p, Range* q, bool* bounded, int32_t* status) {
+    if (!know(node, rows_needed())) return false;
+    *bounded = true;
+    *p = range({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(kTarget)), nullptr}, token,
+               bounded, status);
+    *q = {1.0f, 1.0f};
+    if (t.has_draft())
+      *q = range({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(kDraft)), t.p.draft_map.data},
+                 token, bounded, status);
+    return true;
+  }
+  __device__ bool only_roughly(int32_t node) const {
+    return kByBounds<Topology, Filters> && by_bounds && memory.exact_node != node;
+  }
+
   __device__ bool masses(int32_t node, int32_t child, float taken, Masses* masses) {
     if (!know(node, kTarget | kDraft)) return false;
     *masses = memory.masses;
@@ -204,7 +227,7 @@ struct AskingOps {
 
   __device__ bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
     const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
-    if (!know(node, sides)) return false;
+    if (!know_exactly(node, sides)) return false;
     *draw = memory.drawn;
     draw->status |= row_status(sides);
     if (drawn(node, noise)) return true;
@@ -268,19 +291,48 @@ struct AskingOps {
     return (sides & kTarget ? known(kTarget).status : kStatusOk) | (sides & kDraft ? known(kDraft).status : kStatusOk);
   }
 
+  // Bounds of p(token), in a row that was looked through.
+  __device__ Range range(LawRow side, int32_t token, bool* bounded, int32_t* status) const {
+    const float p = law_of(side, token, status);
+    if (!side.known.law.needs_sum()) return {p, p};
+    const float log_sum = side.known.lse.log_sum, error = log_sum_error(side.known.lse.max);
+    *bounded &= log_sum < kInfinity;
+    Range found;
+    side.known.lse.log_sum = log_sum + error;
+    found.low = law_of(side, token, status);
+    side.known.lse.log_sum = log_sum - error;
+    found.high = law_of(side, token, status);
+    return found;
+  }
+
+  // As `know`, but bounds do not suffice. The row takes the place that it has.
+  __device__ bool know_exactly(int32_t node, unsigned sides) {
+    const unsigned sums = sides & rows_with_sums();
+    if (!sums || !only_roughly(node)) return know(node, sides);
+    if (sums & kTarget & ~known_sides()) add_rows(&memory.target_from, &memory.target_to, 1);
+    if (sums & kDraft & ~known_sides()) add_rows(&memory.draft_from, &memory.draft_to, 1);
+    memory.exact_node = node;
+    order_rows(Order::kSums, node, sums, 1);
+    return false;
+  }
+
   // Were these rows of the node looked through? If not, that is ordered, log-sum-exps first.
   __device__ bool know(int32_t node, unsigned sides) {
-    const unsigned there = (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u);
-    const unsigned missing = sides & ~there, sums = missing & rows_with_sums();
+    const unsigned missing = sides & ~known_sides(), sums = missing & rows_with_sums();
     if (!missing) return true;
     const unsigned ordered = sums ? sums : missing;
     const int32_t rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
     if (ordered & kTarget) add_rows(&memory.target_from, &memory.target_to, rows);
     if (ordered & kDraft) add_rows(&memory.draft_from, &memory.draft_to, rows);
-    place(sums ? Order::kSums : Order::kLook, node);
-    order.sides = ordered;
-    order.rows = rows;
+    order_rows(sums ? Order::kSums : Order::kLook, node, ordered, rows);
+    order.roughly = by_bounds;
     return false;
+  }
+  __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
+  __device__ void order_rows(Order::Kind kind, int32_t node, unsigned sides, int32_t rows) {
+    place(kind, node);
+    order.sides = sides;
+    order.rows = rows;
   }
 
   // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
@@ -311,6 +363,21 @@ struct AskingOps {
   }
 };
 
+// Tests a draft by bounds, and by the laws only if its coin is too close to its threshold for them.
+struct ByBounds {
+  template <class Ops>
+  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
+                             int32_t* status) const {
+    if (ops.only_roughly(node)) {
+      Range p_range, q_range;
+      bool bounded;
+      if (!ops.laws(node, token, &p_range, &q_range, &bounded, status)) return false;
+      if (bounded && test.decided(p_range, q_range, accepted)) return true;
+    }
+    return ByLaws{}(ops, node, token, test, p, accepted, status);
+  }
+};
+
 // By a warp: the end of a verdict. Clears the places after the last token.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
@@ -319,7 +386,7 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
 template <class Topology, class Filters>
-__device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once,
+__device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
                         const Shared<KnownRow>& looked_through, const Shared<PathNode<float>>& nodes,
                         const typename Filters::Room& room, const Shared<Memory>& shared_memory,
                         const Shared<Order>& shared_order) {
@@ -329,8 +396,9 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   Memory memory = shared_memory[0];
   Order order = {};
   int32_t status = memory.status | t.status | filters.status();  // each lane's own until the end
-  AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, looked_through, nodes, memory, order, filters};
-  const bool through = walk(t, p.method, ops, &memory.walk, &status);
+  AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, by_bounds, looked_through, nodes, memory, order, filters};
+  using Tester = std::conditional_t<kByBounds<Topology, Filters>, ByBounds, ByLaws>;
+  const bool through = walk(t, p.method, ops, &memory.walk, &status, Tester{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);
   __syncwarp();  // every lane has read its memory

@@ -15,6 +15,7 @@ struct WalkArguments {
   unsigned* tickets;  // one a request
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
+  bool by_bounds;     // drafts are tested by bounds of the normalisers first
   int chunks;         // of the longest row of logits
   size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
   int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
@@ -40,12 +41,12 @@ struct EditedWalkArguments : FilteredWalkArguments<Params> {
 // ---- what is known of rows ------------------------------------------------------------------------------------------
 
 // Puts the log-sum-exps that were ordered into shared memory.
-template <class Team, class Params>
+template <class Mass, class Team, class Params>
 __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
                                           const Shared<KnownRow>& looked_through) {
   const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (order.sides & kTarget) && row % sides == 0; };
-  take_sums_of_rows(
+  take_sums_of_rows<Mass>(
       team, order.rows * sides, a.chunks,
       [&](int row) -> LawRow {
         const int ahead = row / sides;
@@ -56,6 +57,16 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
       [&](int row, const KnownRow& whole) {
         looked_through[row / sides * 2 + (is_target(row) ? order.target_place : order.draft_place)] = whole;
       });
+}
+
+// Software clusters take exact sums of several rows at once (verify_chain.cu).
+template <bool kByBounds, class Team, class Params>
+__device__ __forceinline__ void take_sums_as_ordered(const WalkArguments<Params>& a, Team& team, const Order& order,
+                                                     const Shared<KnownRow>& looked_through) {
+  if constexpr (kByBounds && !std::is_same_v<Team, GridTeam>) {
+    if (order.roughly) return take_sums<AboutMass>(a, team, order, looked_through);
+  }
+  take_sums<ExactMass>(a, team, order, looked_through);
 }
 
 // The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
@@ -325,7 +336,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, looked_through, nodes, room, memory,
+      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, a.by_bounds, looked_through, nodes, room, memory,
                                  ordered);
     __syncthreads();
     const Order order = ordered[0];
@@ -334,7 +345,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
     const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), room);
     if (order.kind == Order::kSums) {
       if constexpr (Filters::kFiltered) take_filtered_sums(a, team, ordered, filters, looked_through);
-      else take_sums(a, team, order, looked_through);
+      else take_sums_as_ordered<kByBounds<Topology, Filters>>(a, team, order, looked_through);
       continue;
     }
     if (order.kind == Order::kEdit) continue;
@@ -354,7 +365,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
   const int target = chunks_of(p.target), draft = chunks_of(p.draft);
-  return {p, {}, nullptr, nullptr, 1, target > draft ? target : draft, 0, 2, 0, 0, 0, 0};
+  return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0};
 }
 
 // Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.

@@ -178,6 +178,27 @@ def test_coins_at_the_threshold(machine, dtype):
         _C.set_isa(before)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_bounds_spare_exact_masses(dtype):
+    """Where few blocks share a request: a pair whose draft is accepted is read once. That of the first rejection is
+    read again for its masses, and its target row for the race; a certain draft's residual needs no masses."""
+    requests, slots, vocabulary = 64, 3, 4096
+    target = torch.randn(requests, slots + 1, vocabulary, generator=torch.Generator().manual_seed(3)).to(dtype)
+    likely, unlikely = target[:, :slots].argmax(-1), target[:, :slots].argmin(-1)
+    draft, second = target[:, :slots] / 2, torch.where(torch.arange(slots) == 1, unlikely, likely)
+    noise = {"seed": seeds(requests), "position": 5}
+    rows, found = requests * vocabulary * dtype.itemsize, []
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        calls = (draft, likely, 2 * slots + 1), (draft, second, 2 + 2 + 2 + 1), (None, unlikely, 1 + 1)
+        for of_draft, tokens, read in calls:
+            call = {"draft_tokens": tokens, "target": target, "draft": of_draft, **noise}
+            bytes_read = backend.counted(lambda call=call: found.append(verify_chain(**call)))["bytes_read"]
+            assert_same(found[-1], on_cpu(verify_chain, **call))
+            assert rows * read <= bytes_read < rows * (read + 0.2)
+
+
 def test_a_draft_row_whose_only_weight_one_block_sees(machine):
     target, draft = torch.full((1, 2, 9000), 1 / 9000), torch.zeros(1, 1, 9000)
     target[..., 8000] = 0.0

@@ -12,8 +12,8 @@ SPECDEC_HD Float about_exp2_fraction(Float f) {
   return fma(fma(Float(0x1.59482ap-2f), f, Float(0x1.50b5cap-1f)), f, Float(0x1.007104p+0f));
 }
 
-// The logarithm of a sum of such exponentials differs from that of the row's mass by at most this. Beside the
-// polynomial's error it covers that of the mass and the roundings of all sums, logarithms and probabilities. The second
+// The logarithm of a sum of such exponentials, or of closer ones, differs from that of the row's mass by at most this.
+// Beside the polynomial's error it covers that of the mass and the roundings of all sums, logarithms and probabilities. The second
 // part is for the rounding of the logits, of which `largest` is the largest, divided by T.
 SPECDEC_HD float log_sum_error(float largest) { return 1.9e-3f + 4e-7f * magnitude(largest); }
 

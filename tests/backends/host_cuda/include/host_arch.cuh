@@ -89,6 +89,14 @@ inline float log2_approx(float x) {
   return static_cast<float>(exact + (below ? -size : size) * 0x1p-22);
 }
 
+// Likewise.
+inline float exp2_approx(float x) {
+  const double exact = std::exp2(static_cast<double>(x));
+  if (exact < 0x1p-126) return 0.0f;
+  const bool below = __popc(__float_as_uint(x)) & 1;
+  return static_cast<float>(exact * (below ? 1.0 - 0x1p-22 : 1.0 + 0x1p-22));
+}
+
 // ---- clusters -------------------------------------------------------------------------------------------------------
 
 inline unsigned block_rank() { return ::host_cuda::cluster_rank(); }
