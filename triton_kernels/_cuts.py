@@ -331,24 +331,6 @@ def launch_search(kernel, rows, tiles, warps, device, arguments):
         _launch.launch(kernel, (groups,), warps, arguments | {"STAGE": "cut"})
 
 
-def launch_rows(rows, law, index, draft_map, counters, scratch, edits):
-    """The cuts of rows [A, R, V] that have records of four counters; None if there are no filters."""
-    if not _launch.is_filtered(law):
-        return None
-    outer, inner, _ = rows.shape
-    count = outer * inner
-    cuts = scratch[2 * count :]
-    places = Places(scratch, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
-    return launch_cuts(
-        rows, law, index, places, cuts, cuts[CUT.value * count :], outer, inner, inner, edits, draft_map=draft_map
-    )  # fmt: skip
-
-
-def words_of_rows(vocab, rows, device, law):
-    """float32 words of scratch memory that ``launch_rows`` needs."""
-    return words_of(vocab, rows, device, law) + 2 * rows * _launch.is_filtered(law)
-
-
 NO_CUTS = {"target_cuts": None, "draft_cuts": None}
 
 

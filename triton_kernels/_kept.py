@@ -48,8 +48,8 @@ def begin_kept(
 
 
 @triton.jit
-def race_list(order_law, law, room, listed, value, last, draft_map, first_token, noise):
-    """The best key among the tokens that a cut keeps, all of them listed. ``order_law`` says what filters compare."""
+def score_list(order_law, law, room, listed, value, last, draft_map, first_token, noise):
+    """(scores, tokens) of those that a cut keeps, all of them listed. ``order_law`` says what filters compare."""
     x, ids = load_list(room, listed)
     v = clean(x, order_law)
     keeps = (v > value) | ((v == value) & (ids <= last))
@@ -62,7 +62,26 @@ def race_list(order_law, law, room, listed, value, last, draft_map, first_token,
         scores = mapped_scores(x, tokens + first_token, noise, law, STREAM_RACE)
     scores = tl.where(keeps, scores, -INFINITY)
     shape: tl.constexpr = (LISTED // GROUP, GROUP)
-    return best_of_tile(tl.reshape(scores, shape), tl.reshape(tokens, shape), tl.full([], 0, tl.uint64))
+    return tl.reshape(scores, shape), tl.reshape(tokens, shape)
+
+
+@triton.jit
+def cut_kept(
+    row, order_law, filter, rules, n, scratch, cuts, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr
+):  # fmt: skip
+    """The last value and token kept of row n, and how many tokens are listed: all that are kept, -1 if none has weight.
+
+    0: no list holds them. Then the row's words of ``cuts`` have the cut.
+    """
+    value, token, _count, _mass, top, listed = cut_row(row, order_law, filter, rules, scratch, False, CELL, TILE, TILES)
+    listed = tl.where(top > -INFINITY, listed, -1)
+    if listed == 0:
+        cut = cuts + CUT * n
+        tl.store(cut, value)
+        tl.store(cut + 1, token.to(tl.float32, bitcast=True))
+        tl.store(cut + 2, order_law.inverse)
+        barrier()  # the cut is stored
+    return value, token, listed
 
 
 @triton.jit
@@ -73,18 +92,11 @@ def finish_kept(
     """Races what is kept of row n, for the record's key. ``cuts`` has CUT words a row, for rows that no list holds."""
     if is_on(filter):
         order_law = Law(order_of(inverse, rules), None, None, n, *place, *edits)
-        value, token, _count, _mass, top, listed = cut_row(
-            row, order_law, filter, rules, scratch, False, CELL, TILE, TILES
-        )
+        value, token, listed = cut_kept(row, order_law, filter, rules, n, scratch, cuts, CELL, TILE, TILES)
         if listed > 0:
             room, law = room_of(row, scratch, CELL, TILE), Law(inverse, greedy, None, n, *place, *edits)
-            best = race_list(order_law, law, room, listed, value, token, draft_map, first_token, noise)
-            tl.atomic_max(key_at(record), best, sem="relaxed")
-        elif top > -INFINITY:
-            cut = cuts + CUT * n
-            tl.store(cut, value)
-            tl.store(cut + 1, token.to(tl.float32, bitcast=True))
-            tl.store(cut + 2, order_law.inverse)
-            barrier()  # the cut is stored
+            scores, ids = score_list(order_law, law, room, listed, value, token, draft_map, first_token, noise)
+            tl.atomic_max(key_at(record), best_of_tile(scores, ids, tl.full([], 0, tl.uint64)), sem="relaxed")
+        elif listed == 0:
             kept_law = Law(inverse, greedy, cuts, n, *place, *edits)
             race_part_of_row(row, kept_law, draft_map, record, noise, 0, 1, TILE)
