@@ -116,7 +116,7 @@ def test_planted_faults_are_caught(name, text, other):
 
 
 @pytest.mark.parametrize(
-    "kind, launches", [("race_sample", 1), ("race_topk", 1), ("race", 1), ("one-hot", 2), ("both", 3), ("cutoff", 1)]
+    "kind, launches", [("race_sample", 1), ("race_topk", 1), ("race", 1), ("tree race", 1), ("one-hot", 2), ("both", 3), ("cutoff", 1)]
 )
 def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
     """As filters.md has it: below 2 MiB for 256 requests of a chain of four drafts, on 132 multiprocessors."""
@@ -136,6 +136,8 @@ def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
             race_sample(target[:, 0], **options)
         elif kind == "race_topk":
             race_topk(target[:, 0], 4, **options)
+        elif kind == "tree race":
+            verify_tree(tokens[:, :1].expand(-1, drafts + 1), target, parents=torch.arange(-1, drafts, device=DEVICE), method="race", **options)
         elif kind == "both":
             verify_chain(tokens, target, draft, draft_sampling=options["sampling"], **options)
         else:

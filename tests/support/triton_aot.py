@@ -204,6 +204,12 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         yield "verify_chain, race, filtered", lambda: run(
             "verify_chain", *raced, Noise(seed, seed, seed), tokens, *counts, None, None, None, 0
         )  # fmt: skip
+        best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
+        yield "race_topk, filtered", lambda: run("race_topk", *best)
+        yield "verify_tree, race, filtered", lambda: run(
+            "verify_tree", tokens, parents, target, None, None, None, "race", False, whole, whole, Edit(),
+            Noise(seed, seed, seed), tokens, path, *counts, None, 0,
+        )  # fmt: skip
         found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
