@@ -147,6 +147,87 @@ def kept_mass(row, law, cells, value, CELL: tl.constexpr, TILE: tl.constexpr):
     return mass, top
 
 
+class Side(NamedTuple):
+    """A row's law, and where its side's rows are: the target's, or a draft's."""
+
+    rows: tl.tensor
+    request: tl.tensor  # strides
+    row: tl.tensor
+    vocab: tl.tensor
+    draft_map: tl.tensor
+    inverse: tl.tensor
+    greedy: tl.tensor
+    rules: tl.tensor
+    cuts: tl.tensor
+    known: tl.tensor
+
+
+@triton.jit
+def cut_one(
+    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, total_drafts, known_row, records,
+    records_row, flags, scratch, edits, STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr,
+    CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """A program's part of row j of request i; the last one stores its cut. ``flags`` are the row's, or the request's.
+
+    Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain. They take tickets where
+    keys will stand, since their record is the target's, too.
+    """
+    if cu_drafts is None:
+        there, begin, n = i >= 0, i * 0, i * step + j
+        offset = (entry if DRAFT else i) * side.request + j * side.row
+    else:
+        readable, drafts, begin, first, _ = bounds_of(i, cu_drafts, total_drafts, step.to(tl.int32) - 1)
+        there, n = readable & (j < drafts + (0 if DRAFT else 1)), first + j
+        if DRAFT and request_index is not None:
+            offset = entry * side.request + j * side.row
+        else:
+            offset = (begin + j if DRAFT else n) * side.row
+    if live & (bad_number != 0):
+        tl.atomic_or(flags, bad_number, sem="relaxed")
+    if there:
+        filtered = is_on(filter)
+        order = tl.where(filtered & (side.rules & BEFORE_TEMPERATURE != 0), 1.0, side.inverse)
+        row = Row(row_at(side.rows, offset, ALIGNED), tl.where(live, side.vocab, 0))
+        place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, begin, live, side.vocab)
+        law = Law(order, None, None, n, *place, *edits)
+        record, cut = records + records_row * n, side.cuts + CUT * n
+        ticket = record + (0 if DRAFT else DONE)
+        MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
+        last = tl.full([], STAGE != "scan", tl.int1)
+        if STAGE != "cut":
+            look_through(
+                row, law, filter, side.rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, CELL, TILE
+            )
+        if STAGE == "all":
+            last = is_last(ticket, tl.num_programs(1))
+        if last:
+            tl.store(ticket, 0)
+            value, token, _count, mass, top, _listed = cut_row(
+                row, law, filter, side.rules, scratch, False, CELL, TILE, TILES
+            )
+            weighs = top > -INFINITY
+            if live & (weighs == 0):
+                tl.atomic_or(record + FLAGS, MET, sem="relaxed")
+            cuts_off = filtered & (side.greedy == 0)
+            tl.store(cut, tl.where(cuts_off, value, -INFINITY))
+            tl.store(cut + 1, tl.where(cuts_off, token, NO_TOKEN).to(tl.float32, bitcast=True))
+            tl.store(cut + 2, order)
+            log_sum = 0.0
+            if side.greedy:
+                if side.draft_map is not None:
+                    token = tl.load(side.draft_map + token, mask=token >= 0, other=-1)
+                top = token.to(tl.float32, bitcast=True)
+            else:
+                if filtered & (order != side.inverse):
+                    barrier()  # the cut is stored
+                    kept_law = Law(side.inverse, None, side.cuts, n, *place, *edits)
+                    mass, top = kept_mass(row, kept_law, scratch, value, CELL, min(LOOKED_AT, TILE))
+                top, log_sum = tl.where(weighs, top, 0.0), tl.where(weighs, log_sum_of(mass), INFINITY)
+            tl.store(side.known + known_row * n, top)
+            tl.store(side.known + known_row * n + 1, log_sum)
+
+
 @_launch.kernel
 def cuts_kernel(
     target, target_request: tl.int64, target_row: tl.int64, requests: tl.int32, rows: tl.int32, step: tl.int64,
@@ -155,84 +236,68 @@ def cuts_kernel(
     temperature, temperature_request: tl.int64, temperature_row: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_row: tl.int64, top_k_value: tl.int64,
     top_p, top_p_request: tl.int64, top_p_row: tl.int64, top_p_value: tl.float32,
-    min_p, min_p_request: tl.int64, min_p_row: tl.int64, min_p_value: tl.float32, rules: tl.int32,
-    cuts, known, known_row: tl.int64, records, records_row: tl.int64, flags, flags_request: tl.int64,
-    flags_row: tl.int64, scratch, scratch_row: tl.int64, edits,
-    STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    min_p, min_p_request: tl.int64, min_p_row: tl.int64, min_p_value: tl.float32, rules: tl.int32, cuts, known,
+    draft, draft_request: tl.int64, draft_row: tl.int64, draft_rows: tl.int32, draft_vocab: tl.int32,
+    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_row: tl.int64,
+    draft_temperature_value: tl.float32,
+    draft_top_k, draft_top_k_request: tl.int64, draft_top_k_row: tl.int64, draft_top_k_value: tl.int64,
+    draft_top_p, draft_top_p_request: tl.int64, draft_top_p_row: tl.int64, draft_top_p_value: tl.float32,
+    draft_min_p, draft_min_p_request: tl.int64, draft_min_p_row: tl.int64, draft_min_p_value: tl.float32,
+    draft_rules: tl.int32, draft_cuts, draft_known,
+    known_row: tl.int64, records, records_row: tl.int64, flags, flags_request: tl.int64, flags_row: tl.int64,
+    scratch, scratch_row: tl.int64, edits, no_edits,
+    STAGE: tl.constexpr, ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """``rows`` rows of a request; what is stored lies ``step`` rows further for the next, or is packed like a chain's.
+    """``rows`` rows of a request of the target, then ``draft_rows`` of the draft; either may be None.
 
-    Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain. Where ``tokens`` has a
+    What is stored lies ``step`` rows further for the next request, or is packed like a chain's. Where ``tokens`` has a
     -1 for a row, nobody asks for it. A program has memory for one row at a time.
     """
     scratch += scratch_row * tl.program_id(0).to(tl.int64)
-    for each in range(tl.program_id(0), requests * rows, tl.num_programs(0)):
-        i, j = tl.cast(each, tl.int64) // rows, tl.cast(each, tl.int64) % rows
-        entry, live, _ = entry_of(i, request_index, entries)
-        if cu_drafts is None:
-            there, begin, n = i >= 0, i * 0, i * step + j
-            offset = (entry if DRAFT else i) * target_request + j * target_row
-        else:
-            readable, drafts, begin, first, _ = bounds_of(i, cu_drafts, total_drafts, step.to(tl.int32) - 1)
-            there, n = readable & (j < drafts + (0 if DRAFT else 1)), first + j
-            if DRAFT and request_index is not None:
-                offset = entry * target_request + j * target_row
-            else:
-                offset = (begin + j if DRAFT else n) * target_row
-        if tokens is not None:
-            live = live & (tl.load(tokens + i * tokens_request + j * tokens_row) != -1)
-        inverse, greedy, _ = inverse_temperature(
-            number(temperature, temperature_value, entry * temperature_request + j * temperature_row, live)
-        )
-        k, share, log_min_p, bad_number = filter_of(
-            number(top_k, top_k_value, entry * top_k_request + j * top_k_row, live),
-            number(top_p, top_p_value, entry * top_p_request + j * top_p_row, live),
-            number(min_p, min_p_value, entry * min_p_request + j * min_p_row, live), vocab, greedy,
-        )  # fmt: skip
-        if live & (bad_number != 0):
-            tl.atomic_or(flags + i * flags_request + j * flags_row, bad_number, sem="relaxed")
-        if there:
-            filter = Filter(k, share, log_min_p)
-            filtered = is_on(filter)
-            order = tl.where(filtered & (rules & BEFORE_TEMPERATURE != 0), 1.0, inverse)
-            row = Row(row_at(target, offset, ALIGNED), tl.where(live, vocab, 0))
-            place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, begin, live, vocab)
-            law = Law(order, None, None, n, *place, *edits)
-            record, cut = records + records_row * n, cuts + CUT * n
-            MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
-            last = tl.full([], STAGE != "scan", tl.int1)
-            if STAGE != "cut":
-                look_through(
-                    row, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, CELL, TILE
-                )  # fmt: skip
-            if STAGE == "all":
-                last = is_last(record + DONE, tl.num_programs(1))
-            if last:
-                tl.store(record + DONE, 0)
-                value, token, _count, mass, top, _listed = cut_row(
-                    row, law, filter, rules, scratch, False, CELL, TILE, TILES
+    of_target = requests * rows
+    for each in range(tl.program_id(0), of_target + requests * draft_rows, tl.num_programs(0)):
+        if target is not None:  # noqa: SIM102  one is known when it is compiled
+            if each < of_target:
+                i, j = tl.cast(each, tl.int64) // rows, tl.cast(each, tl.int64) % rows
+                entry, live, _ = entry_of(i, request_index, entries)
+                if tokens is not None:
+                    live = live & (tl.load(tokens + i * tokens_request + j * tokens_row) != -1)
+                inverse, greedy, _ = inverse_temperature(
+                    number(temperature, temperature_value, entry * temperature_request + j * temperature_row, live)
                 )
-                weighs = top > -INFINITY
-                if live & (weighs == 0):
-                    tl.atomic_or(record + FLAGS, MET, sem="relaxed")
-                cuts_off = filtered & (greedy == 0)
-                tl.store(cut, tl.where(cuts_off, value, -INFINITY))
-                tl.store(cut + 1, tl.where(cuts_off, token, NO_TOKEN).to(tl.float32, bitcast=True))
-                tl.store(cut + 2, order)
-                log_sum = 0.0
-                if greedy:
-                    if draft_map is not None:
-                        token = tl.load(draft_map + token, mask=token >= 0, other=-1)
-                    top = token.to(tl.float32, bitcast=True)
-                else:
-                    if filtered & (order != inverse):
-                        barrier()  # the cut is stored
-                        kept_law = Law(inverse, None, cuts, n, *place, *edits)
-                        mass, top = kept_mass(row, kept_law, scratch, value, CELL, min(LOOKED_AT, TILE))
-                    top, log_sum = tl.where(weighs, top, 0.0), tl.where(weighs, log_sum_of(mass), INFINITY)
-                tl.store(known + known_row * n, top)
-                tl.store(known + known_row * n + 1, log_sum)
+                k, share, log_min_p, bad = filter_of(
+                    number(top_k, top_k_value, entry * top_k_request + j * top_k_row, live),
+                    number(top_p, top_p_value, entry * top_p_request + j * top_p_row, live),
+                    number(min_p, min_p_value, entry * min_p_request + j * min_p_row, live), vocab, greedy,
+                )  # fmt: skip
+                side = Side(target, target_request, target_row, vocab, None, inverse, greedy, rules, cuts, known)
+                cut_one(
+                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts,
+                    total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
+                    edits, STAGE, False, ALIGNED, CELL, TILE, TILES,
+                )  # fmt: skip
+        if draft is not None:  # noqa: SIM102
+            if each >= of_target:
+                at = tl.cast(each - of_target, tl.int64)
+                i, j = at // draft_rows, at % draft_rows
+                entry, live, _ = entry_of(i, request_index, entries)
+                at = entry * draft_temperature_request + j * draft_temperature_row
+                inverse, greedy, _ = inverse_temperature(number(draft_temperature, draft_temperature_value, at, live))
+                k, share, log_min_p, bad = filter_of(
+                    number(draft_top_k, draft_top_k_value, entry * draft_top_k_request + j * draft_top_k_row, live),
+                    number(draft_top_p, draft_top_p_value, entry * draft_top_p_request + j * draft_top_p_row, live),
+                    number(draft_min_p, draft_min_p_value, entry * draft_min_p_request + j * draft_min_p_row, live),
+                    draft_vocab, greedy,
+                )  # fmt: skip
+                side = Side(
+                    draft, draft_request, draft_row, draft_vocab, draft_map, inverse, greedy, draft_rules, draft_cuts,
+                    draft_known,
+                )  # fmt: skip
+                cut_one(
+                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts,
+                    total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
+                    no_edits, STAGE, True, ALIGNED, CELL, TILE, TILES,
+                )  # fmt: skip
 
 
 def most_registers(arguments):
@@ -246,7 +311,6 @@ cuts_kernel.most_registers = most_registers
 class Places(NamedTuple):
     """Where the kernel stores: tensors, and how many words of each a row has (of ``flags`` also a request)."""
 
-    known: torch.Tensor
     known_row: int
     records: torch.Tensor
     records_row: int
@@ -286,38 +350,49 @@ def search_of(rows, vocab, device):
 
 def words_of(vocab, rows, device, *laws):
     """float32 words of scratch memory for the cuts of so many rows of each law that may have filters."""
-    filtered = sum(law is not None and _launch.is_filtered(law) for law in laws)
-    return CUT.value * rows * filtered + search_of(rows, vocab, device) * (filtered > 0)
+    filtered = rows * sum(law is not None and _launch.is_filtered(law) for law in laws)
+    return CUT.value * filtered + search_of(filtered, vocab, device) * (filtered > 0)
+
+
+def side_of(name, rows, law, known, cuts):
+    """The arguments of rows [requests, count, V], packed [D, V], or None, as the kernel's ``target`` or ``draft``."""
+    own = "" if name == "target" else "draft_"
+    numbers = (1.0, 0, 1.0, 0.0) if rows is None else (law.temperature, law.top_k, law.top_p, law.min_p)
+    found = {
+        name: rows, f"{name}_request": rows.stride(0) if rows is not None and rows.ndim == 3 else 0,
+        f"{name}_row": 0 if rows is None else rows.stride(-2), f"{own}vocab": 0 if rows is None else rows.shape[-1],
+        f"{own}rules": 0 if rows is None else law.rules, f"{own}cuts": cuts, f"{own}known": known,
+    }  # fmt: skip
+    for part, value in zip(("temperature", "top_k", "top_p", "min_p"), numbers, strict=True):
+        found |= _launch.number(own + part, value, "request", "row")
+    return found
 
 
 def launch_cuts(
-    rows, law, index, places, cuts, scratch, requests, count, width, edits=_edits.OFF, draft=False, draft_map=None,
-    cu_drafts=None, stored=0, tokens=None,
+    target, draft, counts, index, places, scratch, requests, width, edits=_edits.OFF, draft_map=None, cu_drafts=None,
+    stored=0, tokens=None,
 ):  # fmt: skip
-    """Launches the kernel for ``count`` rows of each request, whose ``cuts`` have CUT words each, and returns these.
+    """Launches the kernel. ``target`` and ``draft`` are (rows, law, known, cuts), or None; cuts have CUT words a row.
 
-    ``rows`` [requests, count, V], or [D, V] if ``cu_drafts`` packs them; a draft's lie by entry, if there are entries.
-    ``width`` is how many rows a request has where things are stored, ``stored`` how many there are, if not as many for
-    each. ``scratch`` has ``search_of`` words.
+    ``counts`` are the rows of a request in each. ``width`` is how many rows a request has where things are stored,
+    ``stored`` how many there are, if not as many for each. ``scratch`` has ``search_of`` words.
     """
-    vocab = rows.shape[-1]
+    counts = [count * (side is not None) for count, side in zip(counts, (target, draft), strict=True)]
+    rows = [side[0] for side in (target, draft) if side is not None]
+    if requests * sum(counts) == 0:
+        return
+    vocab = max(x.shape[-1] for x in rows)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
-    if requests * count:
-        numbers = {
-            key: value
-            for name in ("temperature", "top_k", "top_p", "min_p")
-            for key, value in _launch.number(name, getattr(law, name), "request", "row").items()
-        }
-        arguments = dict(
-            target=rows, target_request=rows.stride(0) if rows.ndim == 3 else 0, target_row=rows.stride(-2),
-            requests=requests, rows=count, step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests,
-            draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
-            tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=cuts,
-            **places._asdict(), **edits, scratch=scratch, scratch_row=search_words_of(vocab), DRAFT=draft,
-            ALIGNED=_launch.aligned(rows), CELL=cell_of(tile, tiles), TILE=tile, TILES=_launch.power_of_2(tiles),
-        )  # fmt: skip
-        launch_search(cuts_kernel, requests * count, tiles, warps, rows.device, arguments)
-    return cuts
+    nothing = None, None, None, None
+    arguments = dict(
+        **side_of("target", *target or nothing), **side_of("draft", *draft or nothing), requests=requests,
+        rows=counts[0], draft_rows=counts[1], step=width, cu_drafts=cu_drafts, total_drafts=stored - requests,
+        draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
+        tokens_row=0 if tokens is None else tokens.stride(1), **places._asdict(), **edits,
+        no_edits=_edits.OFF["edits"], scratch=scratch, scratch_row=search_words_of(vocab),
+        ALIGNED=_launch.aligned(*rows), CELL=cell_of(tile, tiles), TILE=tile, TILES=_launch.power_of_2(tiles),
+    )  # fmt: skip
+    launch_search(cuts_kernel, requests * sum(counts), tiles, warps, rows[0].device, arguments)
 
 
 def launch_search(kernel, rows, tiles, warps, device, arguments):
@@ -341,22 +416,19 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
     """
     cu_drafts = getattr(call, "cu_drafts", None)
     stored = requests * width if cu_drafts is None else len(call.target)
-    laws = call.target_law, None if draft is None else call.draft_law
-    filtered = [law is not None and _launch.is_filtered(law) for law in laws]
-    search = scratch[CUT.value * stored * sum(filtered) :]  # one after the other
-    found = dict(NO_CUTS)
-    if filtered[0]:
-        places = Places(figures, 4, records, records_row, flags, *flags_steps)
-        found["target_cuts"] = launch_cuts(
-            call.target, call.target_law, index, places, scratch, search, requests, width, width, edits,
-            cu_drafts=cu_drafts, stored=stored,
+    sides = {"target_cuts": (call.target, call.target_law, figures)}
+    if draft is not None:
+        sides["draft_cuts"] = draft, call.draft_law, figures[2:]
+    filtered = {}
+    for name, (rows, law, known) in sides.items():
+        if _launch.is_filtered(law):
+            filtered[name] = rows, law, known, scratch
+            scratch = scratch[CUT.value * stored :]
+    if filtered:
+        counts = width, 0 if draft is None else draft.shape[1] if cu_drafts is None else width - 1
+        launch_cuts(
+            *(filtered.get(name) for name in NO_CUTS), counts, index,
+            Places(4, records, records_row, flags, *flags_steps), scratch, requests, width,
+            edits if "target_cuts" in filtered else _edits.OFF, call.draft_map, cu_drafts, stored,
         )  # fmt: skip
-        scratch = scratch[CUT.value * stored :]
-    if filtered[1]:
-        places = Places(figures[2:], 4, records, records_row, flags, *flags_steps)
-        count = draft.shape[1] if cu_drafts is None else width - 1
-        found["draft_cuts"] = launch_cuts(
-            draft, call.draft_law, index, places, scratch, search, requests, count, width, draft=True,
-            draft_map=call.draft_map, cu_drafts=cu_drafts, stored=stored,
-        )  # fmt: skip
-    return found
+    return NO_CUTS | {name: side[-1] for name, side in filtered.items()}

@@ -112,9 +112,9 @@ def logprobs(call):
         counters, scratch = _launch.workspace(rows, 4 * count, keys + tiles * count + words)
         counts, known = scratch[keys:].view(torch.int32), scratch[keys + tiles * count :]
         cuts = known[2 * count :]
-        places = _cuts.Places(known, 2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
-        cuts = _cuts.launch_cuts(
-            rows, law, index, places, cuts, cuts[CUT.value * count :], outer, inner, inner, edits,
+        places = _cuts.Places(2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
+        _cuts.launch_cuts(
+            (rows, law, known, cuts), None, (inner, 0), index, places, cuts[CUT.value * count :], outer, inner, edits,
             tokens=None if most else call.tokens,
         )  # fmt: skip
         arguments = dict(

@@ -138,7 +138,7 @@ IN_ORDER = [
     pytest.param(kind, after, id=f"{name}, {order}")
     for name, kind in KINDS.items()
     for order, after in AFTER.items()
-    if order == "joint" or len(kind) > 1 and "top_p" in kind
+    if order == "joint" or (len(kind) > 1 and "top_p" in kind)
 ]
 
 
