@@ -455,6 +455,14 @@ void check_residual_race(ResidualRaceParams p) {
   check_fields(p);
   if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
   if (p.draft.data) {
+void check_count_at_least(CountAtLeastParams p) {
+  check_fields(p);
+  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  check_edits(p);
+  equal(FIELD(least.size), p.count());
+  contiguous(FIELD(counts), p.count());
+}
+
     if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
     equal(FIELD(draft.vocab), p.target.vocab);
     equal(FIELD(draft.first_token), 0);

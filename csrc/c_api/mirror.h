@@ -88,6 +88,7 @@ SPECDEC_SAME(specdec_tree_parents_params, LinksParams, first_child, next_sibling
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, block_table, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
+SPECDEC_SAME(specdec_count_at_least_params, CountAtLeastParams, rows, request_index, law, edits, least, counts)
 SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, tiles, status)
 SPECDEC_SAME(specdec_tile_laws_params, TileLawsParams, tiles, raw, temperature, known, probs)
 SPECDEC_SAME(specdec_residual_race_params, ResidualRaceParams, target, draft, row, draft_row, excluded, known,

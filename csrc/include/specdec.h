@@ -454,7 +454,18 @@ SPECDEC_DECLARE(logprobs)
 /* The rest is for ranks that share a vocabulary: each has a part of every row, beginning with a multiple of 1,024 tokens.
  * Races give the scores of their part's candidates, by which they are compared.
  *
- * What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
+ * How many tokens of rows [A, R, n] are at least as large as a number each: what parts count adds up to a rank. */
+typedef struct specdec_count_at_least_params {
+  specdec_rows rows; /* logits */
+  specdec_request_index request_index;
+  specdec_law law; /* no filters */
+  specdec_edits edits;
+  specdec_values least;      /* [A R]: of logit / temperature; nothing is read or counted where it is -inf or NaN */
+  specdec_output_i32 counts; /* [A R] */
+} specdec_count_at_least_params;
+SPECDEC_DECLARE(count_at_least)
+
+/* What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
 typedef struct specdec_mass_tiles_params {
   specdec_rows rows; /* [A, R, n], logits */
   specdec_request_index request_index;

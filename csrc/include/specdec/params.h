@@ -228,6 +228,18 @@ struct RaceParams {
   SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
 };
 
+// count_at_least: how many tokens of [requests, rows] rows, which may be parts of rows, are at least as large as a number.
+struct CountAtLeastParams {
+  Rows rows;
+  RequestIndex request_index;
+  LawParams law;
+  EditParams edits;
+  Vector<const float> least;  // [requests * rows]: of x (specdec/law.h); none is counted where it is -inf or NaN
+  Output<int32_t> counts;     // [requests * rows]
+  auto fields() { return std::tie(rows, request_index, law, edits, least, counts); }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
 // mass_tiles: what the tiles of [requests, rows] rows weigh, which may be parts of rows (specdec/mass.h).
 struct MassTilesParams {
   Rows rows;
