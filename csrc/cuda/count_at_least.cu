@@ -1,17 +1,11 @@
-// count_at_least: a block has a row, and its warps take tiles in turn.
+// count_at_least: a block has a row, and its warps take chunks in turn.
 #include "edited_row.cuh"
 #include "launch.cuh"
-#include "law_sums.cuh"
+#include "scan.cuh"
 #include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
-
-// A block that has a row alone.
-struct OneBlock {
-  __device__ static constexpr int rank() { return 0; }
-  __device__ static constexpr int size() { return 1; }
-};
 
 template <class Edits>
 __device__ __forceinline__ void count_row(const CountAtLeastParams& p, const Edits& edits) {
@@ -25,14 +19,17 @@ __device__ __forceinline__ void count_row(const CountAtLeastParams& p, const Edi
     const Logits space = law_at(p.law, who.index, j, &told).logits();
     if constexpr (Edits::kEdited) decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
     const auto row = edits.row(true, p.rows, p.rows.offset(i, j));
-    over_sum_tiles(
-        OneBlock{}, p.rows.vocab, [](int) {},
-        [&](int32_t token) {
-          const Four four = four_elements(row, token);
+    with_type(row, [&](auto type) {
+      using T = decltype(type);
+      over_chunks<T>(row, {0, 1}, [](int32_t, int, bool) {}, [&](const Batch<T>& batch, int32_t, int) {
+        unsigned here = 0;  // what lies outside of the row is -inf
 #pragma unroll
-          for (int k = 0; k < 4; ++k) mine += space.scaled(four.value[k]) >= least;
-        },
-        [](int) {});
+        for (int u = 0; u < kVectors; ++u)
+#pragma unroll
+          for (int k = 0; k < T::kPerVector; ++k) here += space.scaled(T::at(batch.vector[u], k)) >= least;
+        mine += here;
+      });
+    });
   }
   mine = warp_sum(mine);
   if (lane_id() == 0) counts[warp_id()] = mine;

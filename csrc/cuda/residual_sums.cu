@@ -87,8 +87,8 @@ __device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
 }
 
 // Calls take(p, q) for this warp's chunks of two rows of one type. What lies outside of the rows is -inf.
-template <class T, class Take>
-__device__ __forceinline__ void over_both(const LawRow (&sides)[2], const Splits& splits, Take&& take,
+template <class T, class Kept, class Take>
+__device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], const Splits& splits, Take&& take,
                                           TwoUnitSums* sums) {
   const Logits target_space = sides[0].known.law.logits(), draft_space = sides[1].known.law.logits();
   over_chunks<T>(
@@ -100,9 +100,13 @@ __device__ __forceinline__ void over_both(const LawRow (&sides)[2], const Splits
         for (int u = 0; u < kVectors; ++u) {
           if (u >= steps) continue;
 #pragma unroll
-          for (int i = 0; i < T::kPerVector; ++i)
-            take(target_space.probability(T::at(target.vector[u], i), sides[0].known.lse),
-                 draft_space.probability(T::at(draft.vector[u], i), sides[1].known.lse));
+          for (int i = 0; i < T::kPerVector; ++i) {
+            const float x = T::at(target.vector[u], i), y = T::at(draft.vector[u], i);
+            const int32_t column = Batch<T>::token(first, u) + i;
+            const float p = target_space.probability(x, sides[0].known.lse);
+            const float q = draft_space.probability(y, sides[1].known.lse);
+            take(sides[0].kept.keeps(x, column) ? p : 0.0f, sides[1].kept.keeps(y, column) ? q : 0.0f);
+          }
         }
         sums->end_tile();
       });
@@ -136,14 +140,10 @@ __device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, i
     sums.a.take(residual_weight(p_of_token, mul(taken, q_of_token)));
     sums.b.take(q_of_token);
   };
-  if constexpr (!Parts::Kept::kFiltered) {
-    if (p.target.dtype == p.draft.dtype)
-      with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, splits, take, &sums); });
-    else
-      over_tiles_of_both(sides, splits, take, &sums);
-  } else {
+  if (loaded_type(sides[0].row) == loaded_type(sides[1].row))
+    with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, splits, take, &sums); });
+  else
     over_tiles_of_both(sides, splits, take, &sums);
-  }
   return sums_of_block(sums);
 }
 
