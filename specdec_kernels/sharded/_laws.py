@@ -19,7 +19,6 @@ from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
 
-
 KEEPS_ALL = torch.tensor(-torch.inf).view(torch.int32).item()
 
 

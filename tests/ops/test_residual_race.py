@@ -224,7 +224,7 @@ def test_bad_arguments():
         ({"excluded": torch.zeros(3)}, TypeError, "excluded: expected a tensor of int32"),
         ({"excluded": torch.zeros(4, 3, dtype=torch.int32).T}, ValueError, "excluded: expected unit stride"),
         ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
-        ({"edits": Edits(repetition=torch.ones(2))}, ValueError, "edits.repetition: expected shape"),
+        ({"edits": Edits(repetition=torch.ones(5))}, ValueError, "edits.repetition: expected shape"),
     ):
         with pytest.raises(error, match=message):
             residual_race(**{**call, **change})
