@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops._form import Form
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
+    from specdec_kernels.ops.count_at_least import count_at_least
     from specdec_kernels.ops.count_tokens import count_tokens
     from specdec_kernels.ops.cutoff import Cut, cutoff
     from specdec_kernels.ops.logprobs import Logprobs, logprobs
@@ -47,6 +48,7 @@ __all__ = [
     "build_info",
     "coin",
     "compact_kv",
+    "count_at_least",
     "count_tokens",
     "cutoff",
     "get_cmake_dir",

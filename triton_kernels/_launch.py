@@ -223,6 +223,11 @@ def index(request_index, *values, edit=None):
     return {"request_index": request_index, "entries": entries}
 
 
+def floats(words):
+    """int32 words as kernels read a cut."""
+    return None if words is None else words.view(torch.float32)
+
+
 def is_greedy(law):
     """Whether the temperature is one number that means argmax."""
     return not isinstance(law.temperature, torch.Tensor) and not law.temperature >= 2.0**-126

@@ -34,6 +34,7 @@ keep of rows, None without filters; ``row`` says which of them is meant. The res
 
 
 CUT = tl.constexpr(4)  # words of a row's cut; the last one is not used
+CUT_WORDS = tl.constexpr(6)  # of the cuts of a target's and a draft's row, where a call has them
 
 
 class Known(NamedTuple):

@@ -107,6 +107,16 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 
 
 @triton.jit
+def without_listed(x, start, nothing, listed, TILE: tl.constexpr):
+    """A tile with ``nothing`` at listed tokens."""
+    tokens, count, first = listed
+    for i in range(0, count):
+        token = tl.load(tokens + i)
+        x = tl.where((tile_tokens(start, TILE) == token - first) & (token >= 0), nothing, x)
+    return x
+
+
+@triton.jit
 def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
     """The best key after a part of a tile of clean values. All its tokens are scored if one of its groups can win."""
     a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
@@ -128,9 +138,11 @@ def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
 
 @triton.jit
 def race_tiles(
-    row, law, first, last, key, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr
+    row, law, first, last, key, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr, listed=None
 ):  # fmt: skip
     """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
+
+    Nor have ``listed`` tokens: where they are, how many, and the token of column 0.
 
     ``key`` points to the best key of all programs of the row. For each group, most tiles cost a maximum, half a Philox
     call and one comparison. A tile that may hold the winner is read again, from cache, in parts. ``excluded`` and
@@ -157,6 +169,8 @@ def race_tiles(
                 y = load_tile(row, law, part, PART)
                 if excluded is not None:
                     y = tl.where(tile_tokens(part, PART) == excluded, nothing(law), y)
+                if listed is not None:
+                    y = without_listed(y, part, nothing(law), listed, PART)
                 if children is not None:
                     y = without_children(y, part, nothing(law), children, PART)
                 best = race_part(clean(y, law), part, best, noise, law, STREAM)

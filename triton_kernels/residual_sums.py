@@ -1,8 +1,9 @@
 """What a draft left of its law in parts of rows, and what the draft has there: one launch, rows split over programs."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._laws import Known, Law, probabilities
+from specdec_kernels.triton_kernels import _edits, _launch
+from specdec_kernels.triton_kernels._edits import place_at, request_status
+from specdec_kernels.triton_kernels._laws import CUT_WORDS, Known, Law, probabilities
 from specdec_kernels.triton_kernels._math import PARAMETER, inverse_temperature, residual_weight, unit_sums
 from specdec_kernels.triton_kernels._rows import (
     DONE,
@@ -23,11 +24,11 @@ DRAFTED = tl.constexpr(4)  # where the second sum of a pair's counters stands; t
 def residual_sums_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, target_rows: tl.int64,
     draft, draft_outer: tl.int64, draft_inner: tl.int64, of_draft: tl.int32, draft_rows: tl.int64, vocab: tl.int32,
-    row, draft_row, known, known_row: tl.int64,
+    row, draft_row, cuts, known, known_row: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_value: tl.float32,
     taken, taken_outer: tl.int64, taken_value: tl.float32,
-    sums, status, counters, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    sums, status, counters, edits, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0).to(tl.int64)
     place, beside = tl.load(row + pair), tl.load(draft_row + pair)
@@ -39,10 +40,16 @@ def residual_sums_kernel(
         number(draft_temperature, draft_temperature_value, pair * draft_temperature_outer, live)
     )
     share = number(taken, taken_value, pair * taken_outer, live)
-    law, q_law = Law(inverse, None), Law(q_inverse, None)
+    i, j = place // inner, place % inner
+    edited, bad_bias = place_at(edits, i, j, i, j, 0, 0, live, vocab)
+    if cuts is None:
+        law, q_law = Law(inverse, None, None, 0, *edited, *edits), Law(q_inverse, None)
+    else:
+        law = Law(inverse, None, cuts + CUT_WORDS * pair, 0, *edited, *edits)
+        q_law = Law(q_inverse, None, cuts + CUT_WORDS * pair + CUT_WORDS // 2, 0)
     what = known + pair * known_row
     p_known, q_known = Known(tl.load(what), tl.load(what + 1)), Known(tl.load(what + 2), tl.load(what + 3))
-    own = Row(row_at(target, place // inner * target_outer + place % inner * target_inner, ALIGNED), vocab)
+    own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), vocab)
     other = Row(row_at(draft, beside // of_draft * draft_outer + beside % of_draft * draft_inner, ALIGNED), vocab)
     first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)
@@ -61,6 +68,7 @@ def residual_sums_kernel(
         nothing = tl.zeros([], tl.uint64)
         tl.store(sums + 2 * pair, tl.atomic_xchg(key_at(record), nothing, sem="relaxed").to(tl.int64))
         tl.store(sums + 2 * pair + 1, tl.atomic_xchg(key_at(record + DRAFTED), nothing, sem="relaxed").to(tl.int64))
+        flags |= bad_bias | request_status(edits, i, j, live, vocab)
         tl.store(status + pair, tl.where(live, flags | q_flags, tl.where(idle, 0, PARAMETER)))
         tl.store(record + DONE, 0)
 
@@ -71,18 +79,20 @@ def residual_sums(call):
     if pairs == 0:
         return
     vocab = target.shape[-1]
-    tile, tiles, warps = _launch.tile_of(vocab)
+    edits = _edits.arguments(call)
+    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
         counters, _ = _launch.workspace(target, 8 * pairs, 0)
         arguments = dict(
             target=target, target_outer=target.stride(0), target_inner=target.stride(1), inner=target.shape[1],
             target_rows=target.shape[0] * target.shape[1], draft=draft, draft_outer=draft.stride(0),
             draft_inner=draft.stride(1), of_draft=draft.shape[1], draft_rows=draft.shape[0] * draft.shape[1],
-            vocab=vocab, row=call.row, draft_row=call.draft_row, known=call.known, known_row=call.known.stride(0),
+            vocab=vocab, row=call.row, draft_row=call.draft_row, cuts=_launch.floats(call.cuts),
+            known=call.known, known_row=call.known.stride(0),
             **_launch.number("temperature", call.target_law.temperature, "outer"),
             **_launch.number("draft_temperature", call.draft_law.temperature, "outer"),
             **_launch.number("taken", call.taken, "outer"), sums=call.sums, status=call.status, counters=counters,
-            ALIGNED=_launch.aligned(target, draft), TILE=tile,
+            **edits, ALIGNED=_launch.aligned(target, draft), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(pairs, tiles, target.device)
         _launch.launch(residual_sums_kernel, (pairs, splits), warps, arguments)

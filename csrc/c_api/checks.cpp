@@ -232,7 +232,7 @@ void check_edits(const EditParams& x, const LawParams& law, const Rows& rows, in
                  int64_t requests, int64_t target_rows) {
   if (!x.on()) return;
   if (law.space != Space::kLogits) refuse("edits", "none with probabilities, which are final", "some");
-  equal("rows.first_token", rows.first_token, 0);
+  equal("rows.first_token % 128", rows.first_token % 128, 0);  // a part begins with a word of a mask
   const int64_t words = (rows.vocab + int64_t{31}) / 32;
   over_lists(x, [&](const char* name, const Lists& lists) {
     const bool by_row = (&lists == &x.allowed && x.by_row & kAllowedByRow) ||
@@ -247,6 +247,25 @@ void check_edits(const EditParams& x, const LawParams& law, const Rows& rows, in
 template <class Params>
 void check_edits(const Params& p) {
   check_edits(p.edits, p.law, p.rows, entries(p, p.rows.requests), p.rows.rows, p.rows.requests, p.rows.rows);
+}
+
+// What residual_race and residual_sums have in common: a row of the target, perhaps beside one of the draft, among all.
+template <class Params>
+void check_pair_of_parts(const Params& p, int64_t pairs) {
+  if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
+  if (p.target_law.rules & kFiltered) refuse("target_law.rules", "no SPECDEC_FILTERED, for cuts say what is kept", "it");
+  if (p.draft.data) {
+    if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
+    if (p.draft_law.rules & kFiltered) refuse("draft_law.rules", "no SPECDEC_FILTERED, for cuts say what is kept", "it");
+    equal(FIELD(draft.vocab), p.target.vocab);
+    equal(FIELD(draft.first_token), 0);
+  }
+  if (p.draft.data || p.draft_row.data) equal(FIELD(draft_row.size), pairs);
+  if (p.cuts.data) contiguous(FIELD(cuts), pairs, 6);
+  if (pairs > 0) at_least(FIELD(known.rows), pairs);
+  equal(FIELD(known.vocab), 4);
+  equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));
+  check_edits(p.edits, p.target_law, p.target, p.target.requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
 // Only races take rows that are a part of a vocabulary.
@@ -436,9 +455,18 @@ void check_logprobs(LogprobsParams p) {
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
+void check_count_at_least(CountAtLeastParams p) {
+  check_fields(p);
+  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  check_edits(p);
+  equal(FIELD(least.size), p.count());
+  contiguous(FIELD(counts), p.count());
+}
+
 void check_mass_tiles(MassTilesParams p) {
   check_fields(p);
   if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  check_edits(p);
   contiguous(FIELD(tiles), p.count(), 3 * ((p.rows.vocab + int64_t{1023}) / 1024));
   contiguous(FIELD(status), p.count());
 }
@@ -453,16 +481,8 @@ void check_tile_laws(TileLawsParams p) {
 
 void check_residual_race(ResidualRaceParams p) {
   check_fields(p);
-  if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
-  if (p.draft.data) {
-    if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
-    equal(FIELD(draft.vocab), p.target.vocab);
-    equal(FIELD(draft.first_token), 0);
-  }
-  if (p.draft.data || p.draft_row.data) equal(FIELD(draft_row.size), p.batch());
-  if (p.excluded.data) equal(FIELD(excluded.size), p.batch());
-  if (p.batch() > 0) at_least(FIELD(known.rows), p.batch());
-  equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));
+  check_pair_of_parts(p, p.batch());
+  if (p.excluded.data) rows_apart(FIELD(excluded), p.batch(), p.excluded.columns);
   contiguous(FIELD(tokens), p.batch());
   contiguous(FIELD(status), p.batch());
   contiguous(FIELD(scores), p.batch());
@@ -470,13 +490,9 @@ void check_residual_race(ResidualRaceParams p) {
 
 void check_residual_sums(ResidualSumsParams p) {
   check_fields(p);
-  if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
-  if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
+  check_pair_of_parts(p, p.pairs());
   equal(FIELD(draft.vocab), p.target.vocab);
   equal(FIELD(draft_row.size), p.pairs());
-  if (p.pairs() > 0) at_least(FIELD(known.rows), p.pairs());
-  equal(FIELD(known.vocab), 4);
-  equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));
   contiguous(FIELD(sums), p.pairs(), 2);
   contiguous(FIELD(status), p.pairs());
 }

@@ -88,12 +88,13 @@ SPECDEC_SAME(specdec_tree_parents_params, LinksParams, first_child, next_sibling
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, block_table, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
-SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, tiles, status)
+SPECDEC_SAME(specdec_count_at_least_params, CountAtLeastParams, rows, request_index, law, edits, least, counts)
+SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, edits, tiles, status)
 SPECDEC_SAME(specdec_tile_laws_params, TileLawsParams, tiles, raw, temperature, known, probs)
-SPECDEC_SAME(specdec_residual_race_params, ResidualRaceParams, target, draft, row, draft_row, excluded, known,
-             target_law, draft_law, taken, noise, tokens, status, scores)
-SPECDEC_SAME(specdec_residual_sums_params, ResidualSumsParams, target, draft, row, draft_row, known, target_law,
-             draft_law, taken, sums, status)
+SPECDEC_SAME(specdec_residual_race_params, ResidualRaceParams, target, draft, row, draft_row, excluded, cuts,
+             known, target_law, draft_law, edits, taken, noise, tokens, status, scores)
+SPECDEC_SAME(specdec_residual_sums_params, ResidualSumsParams, target, draft, row, draft_row, cuts, known,
+             target_law, draft_law, edits, taken, sums, status)
 SPECDEC_SAME(specdec_cutoff_params, CutoffParams, rows, request_index, law, edits, value, last, kept, mass, max, status)
 SPECDEC_SAME(specdec_logprobs_params, LogprobsParams, rows, tokens, request_index, law, edits, logprob, rank,
              top_tokens, top_logprobs, status)

@@ -1,4 +1,5 @@
 // mass_tiles on the CPU: what the tiles of rows weigh.
+#include "edits.h"
 #include "law_row.h"
 #include "specdec/request.h"
 
@@ -13,7 +14,10 @@ void mass_tiles(const MassTilesParams& p, int threads) {
     int32_t status = who.status();
     const Law law = who.live() ? law_at(p.law, who.index, j, &status) : Law{};
     const bool weighs = who.live() && !law.greedy;
-    const Row row = row_at(p.rows, p.rows.offset(i, j));
+    Row row = row_at(p.rows, p.rows.offset(i, j));
+    Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
+    if (who.live()) editor.edit(&row, {i, j});
+    status |= editor.status;
     const RowMemory memory(0, row, false);
     if (weighs) status |= row_cells_and_masses(row, law.logits(), crew, memory.cells, memory.mass_tiles);
     for (int32_t tile = 0; tile < count; ++tile) put_tile(words, count, tile, weighs ? memory.mass_tiles[tile] : kNoTile);

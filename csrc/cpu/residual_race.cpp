@@ -1,4 +1,5 @@
 // residual_race on the CPU: the first arrival in a part of a row, over what a draft left of its law.
+#include "edits.h"
 #include "specdec/partial.h"
 #include "specdec/request.h"
 #include "threads.h"
@@ -8,35 +9,59 @@ SPECDEC_BEGIN
 
 namespace {
 
-struct OneToken {
-  int32_t token;
-  SPECDEC_HD bool has(int32_t other) const { return other == token; }
+// Tokens of which a part of a row begins with `first`.
+struct Excluded {
+  const int32_t* tokens;
+  int64_t count;
+  int32_t first;
+  SPECDEC_HD bool has(int32_t column) const {
+    for (int64_t i = 0; i < count; ++i)
+      if (tokens[i] >= first && tokens[i] - first == column) return true;
+    return false;
+  }
 };
+
+Excluded excluded_at(const ResidualRaceParams& p, int64_t b) {
+  if (!p.excluded.data) return {nullptr, 0, 0};
+  return {p.excluded.data + b * p.excluded.row_stride, p.excluded.columns, p.target.first_token};
+}
 
 // The row of `side` at a place among all rows. What is known of it stands in `known`.
 LawRow known_row(const Rows& rows, int32_t place, const LawParams& p, int64_t b, const float* known, int32_t* status) {
-  LawRow r = law_row_of(rows, rows.offset_of(place), p, b, 0, {nullptr, rows.vocab}, status);
+  LawRow r = law_row(row_at(rows, rows.offset_of(place)), law_at(p, b, 0, status), {}, {nullptr, rows.vocab});
   r.known.lse = {known[0], known[1]};
   return r;
 }
 
+// The row has what a cut keeps alone. It was found elsewhere, of the whole row.
+void keep(LawRow* r, const PartCut& part) {
+  if (!part.on()) return;
+  r->filter.top_k = 0;  // which filters were on does not matter any more
+  r->filter.order = part.order;
+  r->kept.cut = part.cut;
+}
+
 Candidate first_arrival(const ResidualRaceParams& p, int64_t b, const Crew& crew, int32_t* status) {
   const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, b);
-  LawRow target = known_row(p.target, p.row.data[b], p.target_law, b, known, status);
+  const int32_t place = p.row.data[b];
+  const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+  LawRow target = known_row(p.target, place, p.target_law, b, known, status);
+  Editor editor(p.edits, p.target.vocab, of_row, 0);
+  editor.edit(&target.row, of_row);
   look_for_race(target, Look::kForCut, crew, 0);
-  *status |= target.status;
+  *status |= target.status | editor.status;
   if (target.known.law.greedy) return row_argmax(target.row, target.known.law, target.cells);
   const Noise noise = noise_at(p.noise, b, 0, kStreamResidual);
   const Logits space = target.known.law.logits();
-  target.known.lse = {known[0], known[1]};  // of the whole row
+  keep(&target, part_cut_at(p.cuts, b, 0));
   if (p.draft_row.data && p.draft_row.data[b] >= 0) {
     LawRow draft = known_row(p.draft, p.draft_row.data[b], p.draft_law, b, known + 2, status);
-    if (draft.filter.on() || draft.known.law.greedy) look_for_race(draft, Look::kForCut, crew, 1);
-    draft.known.lse = {known[2], known[3]};
+    draft.known.law.greedy = false;
+    keep(&draft, part_cut_at(p.cuts, b, 1));
     const ResidualWeights<Logits> weights = {target, draft, space, p.taken.at(b)};
     return row_winner(weights, target, noise, crew, 0);
   }
-  const OneToken excluded = {p.excluded.data && p.excluded.data[b] >= 0 ? p.excluded.data[b] - p.target.first_token : -1};
+  const Excluded excluded = excluded_at(p, b);
   return row_winner(without(row_weights(space), excluded), target, noise, crew, 0);
 }
 

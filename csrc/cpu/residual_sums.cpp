@@ -1,4 +1,6 @@
 // residual_sums on the CPU: what is left of a part of a row when a draft's share is subtracted, and what the draft has.
+#include "edits.h"
+#include "kept.h"
 #include "specdec/request.h"
 #include "unit_sum.h"
 
@@ -11,15 +13,18 @@ struct KnownPart {
   Row row;
   Logits space;
   LogSumExp lse;
+  PartCut kept;
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
-    return space.probability(elements(row, token, end - token, -kInfinity), lse);
+    const F16 raw = elements(row, token, end - token, -kInfinity);
+    const F16 p = space.probability(raw, lse);
+    if (!kept.on()) return p;
+    return where(lanes_kept(kept.cut, min(F16(kLargest), kept.order.key(raw)), token), p, F16(0.0f));
   }
 };
 
 KnownPart known_part(const Rows& rows, int32_t place, const LawParams& law, int64_t pair, const float* known,
-                     int32_t* status) {
-  return {row_at(rows, rows.offset_of(place)), law_at(law, pair, 0, status).logits(),
-          {known[0], known[1]}};
+                     const PartCut& kept, int32_t* status) {
+  return {row_at(rows, rows.offset_of(place)), law_at(law, pair, 0, status).logits(), {known[0], known[1]}, kept};
 }
 
 struct PairSums {
@@ -41,8 +46,14 @@ __attribute__((noinline)) PairSums tile_sums(const KnownPart& target, const Know
 
 PairSums pair_sums(const ResidualSumsParams& p, int64_t pair, const Crew& crew, int32_t* status) {
   const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair);
-  const KnownPart target = known_part(p.target, p.row.data[pair], p.target_law, pair, known, status);
-  const KnownPart draft = known_part(p.draft, p.draft_row.data[pair], p.draft_law, pair, known + 2, status);
+  const int32_t place = p.row.data[pair];
+  const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+  KnownPart target = known_part(p.target, place, p.target_law, pair, known, part_cut_at(p.cuts, pair, 0), status);
+  Editor editor(p.edits, p.target.vocab, of_row, 0);
+  editor.edit(&target.row, of_row);
+  *status |= editor.status;
+  const KnownPart draft = known_part(p.draft, p.draft_row.data[pair], p.draft_law, pair, known + 2,
+                                     part_cut_at(p.cuts, pair, 1), status);
   const float taken = p.taken.at(pair);
   PairSums parts[kMaxParts];
   const int count = over_parts(target.row.tiles(), crew, [&](int part, int32_t from, int32_t to) {

@@ -48,12 +48,18 @@ struct EditedRow {
   __device__ static constexpr int32_t skipped() { return 0; }
 };
 
+// An edited row that may be a part of one, beginning with a group of the race.
+struct EditedPart : EditedRow {
+  int32_t first_token = 0;
+};
+
 // How rows are loaded: a type of elements.
 __device__ __forceinline__ DType loaded_type(const EditedRow&) { return DType::kFloat32; }
 template <class F>
 __device__ __forceinline__ auto with_type(const EditedRow&, F&& f) { return f(Float32{}); }
 __device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row.raw; }
 __device__ __forceinline__ EditedRow whole_row(const EditedRow& row) { return row; }
+__device__ __forceinline__ EditedPart whole_row(const EditedPart& row) { return {row, 0}; }
 __device__ __forceinline__ bool forbids(const EditedRow& row, float logit) {
   return row.edited && !(logit > -kInfinity);
 }

@@ -1,4 +1,5 @@
 // mass_tiles: a block has a row, and its warps take chunks in turn.
+#include "edited_row.cuh"
 #include "launch.cuh"
 #include "mass_row.cuh"
 #include "specdec/request.h"
@@ -6,22 +7,35 @@
 namespace specdec {
 namespace cuda {
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_kernel(const MassTilesParams p) {
+namespace {
+
+__device__ __forceinline__ ChunkMass weigh(const Row& row, int32_t chunk, const Logits& space) {
+  return weigh_chunk(row, chunk, space);
+}
+__device__ __forceinline__ ChunkMass weigh(const EditedRow& row, int32_t chunk, const Logits& space) {
+  return weigh_chunk<Float32>(row, chunk, space);
+}
+
+template <class Edits>
+__device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Edits& edits) {
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
   const int32_t count = static_cast<int32_t>(p.tiles.columns / 3);
   int32_t* words = p.tiles.data + index * p.tiles.columns;
   const Entry who = entry_of(p.request_index, i);
   int32_t status = who.status();
   Law law = {};
-  if (who.live()) law = law_at(p.law, who.index, j, &status);
-  const Row row = row_at(p.rows, p.rows.offset(i, j));
+  if (who.live()) {
+    law = law_at(p.law, who.index, j, &status);
+    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
+  }
+  const auto row = edits.row(true, p.rows, p.rows.offset(i, j));
   const bool weighs = who.live() && !law.greedy;
   bool bad = false;
 #pragma unroll 1
   for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
-    const ChunkMass mass = weighs ? weigh_chunk(row, chunk, law.logits()) : kNoChunk;
+    const ChunkMass mass = weighs ? weigh(row, chunk, law.logits()) : kNoChunk;
     bad |= mass.status != kStatusOk;
-    const int32_t tiles = row.dtype == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
+    const int32_t tiles = loaded_type(row) == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
     if (lane_id() == 0) {
       put_tile(words, count, chunk * tiles, mass.tile[0]);
       if (tiles > 1 && chunk * tiles + 1 < count) put_tile(words, count, chunk * tiles + 1, mass.tile[1]);
@@ -31,9 +45,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_k
   if (threadIdx.x == 0) p.status.data[index] = status;
 }
 
+}  // namespace
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_kernel(const MassTilesParams p) {
+  weigh_row(p, NoEdits{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_tiles_kernel(const MassTilesParams p) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  weigh_row(p, BlockEdits{edits});
+}
+
 cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  return launch_alone<mass_tiles_kernel>({p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)}, p, stream);
+  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
+  if (p.edits.on()) return launch_alone<edited_tiles_kernel>(shape, p, stream);
+  return launch_alone<mass_tiles_kernel>(shape, p, stream);
 }
 
 }  // namespace cuda

@@ -49,12 +49,12 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   return r;
 }
 
-// The same with the edits of its row, for a whole block. Such a row is of the whole vocabulary, and the target's.
-__device__ __forceinline__ RaceRequestOf<EditedRow> edited_request(const RaceParams& p, int64_t index,
+// The same with the edits of its row, which is the target's, for a whole block.
+__device__ __forceinline__ RaceRequestOf<EditedPart> edited_request(const RaceParams& p, int64_t index,
                                                                    const BlockEdits& block) {
   const RaceRequest r = race_request(p, index);
-  const EditedRow row = {whole_row(r.row), r.row.vocab, true, block.edits};
-  RaceRequestOf<EditedRow> edited = race_of(row, r.law, r.noise);
+  const EditedPart row = {{whole_row(r.row), r.row.vocab, true, block.edits}, r.row.first_token};
+  RaceRequestOf<EditedPart> edited = race_of(row, r.law, r.noise);
   edited.who = r.who;
   edited.status = r.status;
   const RowPlace place = {index / p.rows.rows, index % p.rows.rows};

@@ -1,4 +1,5 @@
 // residual_race: grid = requests x splits; the last block of a request compares what the others found.
+#include "edited_row.cuh"
 #include "launch.cuh"
 #include "race_request.cuh"
 #include "specdec/request.h"
@@ -8,36 +9,105 @@ namespace cuda {
 
 namespace {
 
+// What is kept of a part of a row: a cut was found elsewhere, of the whole row, and some tokens are left out.
+template <class R>
+struct KeptPart {
+  using RowType = R;
+  static constexpr bool kFiltered = true;
+  PartCut part = {kKeepsAll, {1.0f}};
+  const int32_t* excluded = nullptr;  // tokens of which the part begins with `first`
+  int32_t excluded_count = 0, first = 0;
+  __device__ bool keeps(float raw, int32_t column) const {
+    if (part.on() && !part.cut.keeps(part.order.scaled(raw), column)) return false;
+#pragma unroll 1
+    for (int32_t i = 0; i < excluded_count; ++i)
+      if (excluded[i] == first + column) return false;
+    return true;
+  }
+  __device__ bool reaches(float largest) const { return !part.on() || part.order.scaled(largest) >= part.cut.value; }
+};
+
 struct ResidualRaceArguments {
   ResidualRaceParams p;
   Room room;
   int splits;
 };
 
-// The row at a place among all rows.
-__device__ __forceinline__ LawRow known_row(const Rows& rows, int32_t place, const LawParams& law, int64_t b,
-                                            const float* known, int32_t* status) {
-  LawRow r = {};
-  r.row = part_at(rows, rows.offset_of(place));
-  r.known = {law_at(law, b, 0, status), {known[0], known[1]}, kNoToken};
-  return r;
+// A side's row at a place among all rows: with all tokens, or with what a call's cuts keep.
+template <class Kept>
+__device__ __forceinline__ LawRowOf<Kept> known_row(const typename Kept::RowType& row, const Law& law,
+                                                    const float* known, const Kept& kept) {
+  return {row, {law, {known[0], known[1]}, kNoToken}, nullptr, kept};
 }
 
-__device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p, int64_t b, Part part) {
+// What the kernels know of rows: nothing is edited or kept here, and one token at most is left out.
+struct PlainParts {
+  using Kept = Unfiltered;
+  __device__ Row row(bool, const Rows& rows, int32_t place) const { return part_at(rows, rows.offset_of(place)); }
+  __device__ Unfiltered kept(const ResidualRaceParams&, int64_t, int, bool) const { return {}; }
+  __device__ int32_t decode(const ResidualRaceParams&, int32_t) const { return kStatusOk; }
+  __device__ int32_t excluded(const ResidualRaceParams& p, int64_t b) const {
+    const int32_t token = p.excluded.data ? p.excluded.data[b * p.excluded.row_stride] : -1;
+    return token >= p.target.first_token ? token - p.target.first_token : kNoToken;
+  }
+};
+
+template <class R>
+struct KeptParts {
+  using Kept = KeptPart<R>;
+  __device__ Kept kept(const ResidualRaceParams& p, int64_t b, int side, bool over_p) const {
+    Kept kept;
+    kept.part = part_cut_at(p.cuts, b, side);
+    if (!over_p || !p.excluded.data) return kept;
+    kept.excluded = p.excluded.data + b * p.excluded.row_stride;
+    kept.excluded_count = static_cast<int32_t>(p.excluded.columns);
+    kept.first = p.target.first_token;
+    return kept;
+  }
+  __device__ int32_t excluded(const ResidualRaceParams&, int64_t) const { return kNoToken; }
+};
+
+struct CutParts : KeptParts<Row> {
+  __device__ Row row(bool, const Rows& rows, int32_t place) const { return part_at(rows, rows.offset_of(place)); }
+  __device__ int32_t decode(const ResidualRaceParams&, int32_t) const { return kStatusOk; }
+};
+
+struct EditedParts : KeptParts<EditedPart> {
+  BlockEdits edits;
+  __device__ explicit EditedParts(const BlockEdits& of) : edits(of) {}
+  __device__ EditedPart row(bool of_target, const Rows& rows, int32_t place) const {
+    return {edits.row(of_target, rows, rows.offset_of(place)), rows.first_token};
+  }
+  __device__ int32_t decode(const ResidualRaceParams& p, int32_t place) const {
+    const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+    return decode_edits(p.edits, p.target.vocab, of_row, of_row, 0, edits);
+  }
+};
+
+template <class Parts>
+__device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p, int64_t b, Part part,
+                                                    const Parts& parts) {
+  using Kept = typename Parts::Kept;
   RowPartial found = kNoPart;
   const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, b);
-  int32_t status = kStatusOk;
-  const LawRow target = known_row(p.target, p.row.data[b], p.target_law, b, known, &status);
-  if (target.known.law.greedy) {
-    found = argmax_part(target.row, target.known.law, part);
+  const int32_t place = p.row.data[b], beside = p.draft_row.data ? p.draft_row.data[b] : -1;
+  int32_t status = parts.decode(p, place);
+  const Law law = law_at(p.target_law, b, 0, &status);
+  const LawRowOf<Kept> target =
+      known_row(parts.row(true, p.target, place), law, known, parts.kept(p, b, 0, beside < 0));
+  if (law.greedy) {
+    found = argmax_part(target.row, law, part);
   } else {
-    Weights weights;
-    if (p.draft_row.data && p.draft_row.data[b] >= 0) {
-      const LawRow draft = known_row(p.draft, p.draft_row.data[b], p.draft_law, b, known + 2, &status);
+    WeightsOf<Kept> weights;
+    if (beside >= 0) {
+      Law draft_law = law_at(p.draft_law, b, 0, &status);
+      draft_law.greedy = false;
+      const LawRowOf<Kept> draft =
+          known_row(parts.row(false, p.draft, beside), draft_law, known + 2, parts.kept(p, b, 1, false));
       weights = weights_of_residual(target, draft, p.taken.at(b));
     } else {
-      weights = weights_of_row(target.row, target.known.law);
-      if (p.excluded.data && p.excluded.data[b] >= 0) weights.excluded = p.excluded.data[b] - p.target.first_token;
+      weights = weights_of_row(target.row, law, target.kept);
+      weights.excluded = parts.excluded(p, b);
     }
     found = race_part(weights, noise_at(p.noise, b, 0, kStreamResidual), part);
   }
@@ -45,13 +115,13 @@ __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p,
   return found;
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    residual_race_kernel(const ResidualRaceArguments a) {
+template <class Parts>
+__device__ __forceinline__ void race_request(const ResidualRaceArguments& a, const Parts& parts) {
   const int64_t b = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const Entry who = entry_of(a.p, b);
   RowPartial found = kNoPart;
-  if (who.live()) found = first_arrival(a.p, b, {rank, a.splits});
+  if (who.live()) found = first_arrival(a.p, b, {rank, a.splits}, parts);
   if (a.splits > 1) {
     if (threadIdx.x == 0) store_partial(a.room.words, b * a.splits + rank, found);
     if (!last_to_come(a.room.tickets + b, a.splits)) return;
@@ -65,11 +135,27 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   a.p.status.data[b] = found.status | who.status();
 }
 
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    residual_race_kernel(const ResidualRaceArguments a) {
+  race_request(a, PlainParts{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    cut_residual_race_kernel(const ResidualRaceArguments a) {
+  race_request(a, CutParts{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    edited_residual_race_kernel(const ResidualRaceArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  race_request(a, EditedParts({edits}));
+}
+
 }  // namespace
 
 cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspace, cudaStream_t stream,
                           int64_t* needed) {
-  static const Kernels kernels(residual_race_kernel);
+  static const Kernels kernels(residual_race_kernel, cut_residual_race_kernel, edited_residual_race_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
@@ -78,7 +164,11 @@ cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspac
     if (splits > 1 && (p.batch() > room.ticket_count || p.batch() * splits * kWordsAPartial > room.word_count))
       return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
     const Shape shape = {p.batch() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
-    return launch(residual_race_kernel, shape, {p, room, splits}, stream);
+    const ResidualRaceArguments a = {p, room, splits};
+    if (p.edits.on()) return launch(edited_residual_race_kernel, shape, a, stream);
+    if (p.cuts.data || (p.excluded.data && p.excluded.columns > 1))
+      return launch(cut_residual_race_kernel, shape, a, stream);
+    return launch(residual_race_kernel, shape, a, stream);
   });
 }
 

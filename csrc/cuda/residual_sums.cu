@@ -1,4 +1,5 @@
 // residual_sums: grid = pairs x splits; the last block of a pair adds up what the others found.
+#include "edited_row.cuh"
 #include "launch.cuh"
 #include "law_sums.cuh"
 #include "scan.cuh"
@@ -28,12 +29,50 @@ struct PairSums {
 
 constexpr int kWordsAPair = 2;
 
-// The row at a place among all rows.
-__device__ __forceinline__ LawRow known_part(const Rows& rows, int32_t place, const LawParams& law, int64_t pair,
-                                             const float* known, int32_t* status) {
-  const Row row = row_at(rows, rows.offset_of(place));
-  const Logits space = law_at(law, pair, 0, status).logits();
-  return {row, {{Space::kLogits, space.inverse, false}, {known[0], known[1]}, kNoToken}};
+// What the kernels know of rows: nothing is kept or edited here.
+struct PlainParts {
+  using Kept = Unfiltered;
+  NoEdits edits;
+  __device__ Unfiltered kept(const ResidualSumsParams&, int64_t, int) const { return {}; }
+  __device__ int32_t decode(const ResidualSumsParams&, int32_t) const { return kStatusOk; }
+};
+
+template <class R>
+struct KeptParts {
+  using Kept = FilteredOf<R>;
+  __device__ Kept kept(const ResidualSumsParams& p, int64_t pair, int side) const {
+    const PartCut part = part_cut_at(p.cuts, pair, side);
+    if (!part.on()) return {};
+    return {part.cut, part.order};
+  }
+};
+
+struct CutParts : KeptParts<Row> {
+  NoEdits edits;
+  __device__ int32_t decode(const ResidualSumsParams&, int32_t) const { return kStatusOk; }
+};
+
+struct EditedParts : KeptParts<EditedRow> {
+  BlockEdits edits;
+  __device__ explicit EditedParts(const BlockEdits& of) : edits(of) {}
+  __device__ int32_t decode(const ResidualSumsParams& p, int32_t place) const {
+    const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+    return decode_edits(p.edits, p.target.vocab, of_row, of_row, 0, edits);
+  }
+};
+
+// A side's row at a place among all rows.
+template <class Parts>
+__device__ __forceinline__ LawRowOf<typename Parts::Kept> known_part(const ResidualSumsParams& p, int64_t pair,
+                                                                     int side, const Parts& parts, int32_t* status) {
+  const Rows& rows = side == 0 ? p.target : p.draft;
+  const int32_t place = side == 0 ? p.row.data[pair] : p.draft_row.data[pair];
+  const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair) + 2 * side;
+  const Logits space = law_at(side == 0 ? p.target_law : p.draft_law, pair, 0, status).logits();
+  return {parts.edits.row(side == 0, rows, rows.offset_of(place)),
+          {{Space::kLogits, space.inverse, false}, {known[0], known[1]}, kNoToken},
+          nullptr,
+          parts.kept(p, pair, side)};
 }
 
 // Every lane of the first warp gets the sums of the block.
@@ -48,8 +87,8 @@ __device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
 }
 
 // Calls take(p, q) for this warp's chunks of two rows of one type. What lies outside of the rows is -inf.
-template <class T, class Take>
-__device__ __forceinline__ void over_both(const LawRow (&sides)[2], const Splits& splits, Take&& take,
+template <class T, class Kept, class Take>
+__device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], const Splits& splits, Take&& take,
                                           TwoUnitSums* sums) {
   const Logits target_space = sides[0].known.law.logits(), draft_space = sides[1].known.law.logits();
   over_chunks<T>(
@@ -61,48 +100,61 @@ __device__ __forceinline__ void over_both(const LawRow (&sides)[2], const Splits
         for (int u = 0; u < kVectors; ++u) {
           if (u >= steps) continue;
 #pragma unroll
-          for (int i = 0; i < T::kPerVector; ++i)
-            take(target_space.probability(T::at(target.vector[u], i), sides[0].known.lse),
-                 draft_space.probability(T::at(draft.vector[u], i), sides[1].known.lse));
+          for (int i = 0; i < T::kPerVector; ++i) {
+            const float x = T::at(target.vector[u], i), y = T::at(draft.vector[u], i);
+            const int32_t column = Batch<T>::token(first, u) + i;
+            const float p = target_space.probability(x, sides[0].known.lse);
+            const float q = draft_space.probability(y, sides[1].known.lse);
+            take(sides[0].kept.keeps(x, column) ? p : 0.0f, sides[1].kept.keeps(y, column) ? q : 0.0f);
+          }
         }
         sums->end_tile();
       });
 }
 
+// The same of any rows, by tiles.
+template <class Kept, class Take>
+__device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)[2], const Splits& splits, Take&& take,
+                                                   TwoUnitSums* sums) {
+  const int32_t vocab = sides[0].row.vocab;
+  over_sum_tiles(
+      splits, vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      [&](int32_t token) {
+        const Four target = probabilities(sides[0], token, vocab);
+        const Four draft = probabilities(sides[1], token, vocab);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) take(target.value[k], draft.value[k]);
+      },
+      [&](int) { sums->end_tile(); });
+}
+
+template <class Parts>
 __device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, int64_t pair, const Splits& splits,
-                                                  int32_t* status) {
-  const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair);
-  const LawRow sides[2] = {known_part(p.target, p.row.data[pair], p.target_law, pair, known, status),
-                           known_part(p.draft, p.draft_row.data[pair], p.draft_law, pair, known + 2, status)};
+                                                  const Parts& parts, int32_t* status) {
+  *status |= parts.decode(p, p.row.data[pair]);
+  const LawRowOf<typename Parts::Kept> sides[2] = {known_part(p, pair, 0, parts, status),
+                                                   known_part(p, pair, 1, parts, status)};
   const float taken = p.taken.at(pair);
   TwoUnitSums sums;
   const auto take = [&](float p_of_token, float q_of_token) {
     sums.a.take(residual_weight(p_of_token, mul(taken, q_of_token)));
     sums.b.take(q_of_token);
   };
-  if (p.target.dtype == p.draft.dtype)
+  if (loaded_type(sides[0].row) == loaded_type(sides[1].row))
     with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, splits, take, &sums); });
   else
-    over_sum_tiles(
-        splits, p.target.vocab, [&](int tile) { prefetch_tile(sides, tile); },
-        [&](int32_t token) {
-          const Four target = probabilities(sides[0], token, p.target.vocab);
-          const Four draft = probabilities(sides[1], token, p.target.vocab);
-#pragma unroll
-          for (int k = 0; k < 4; ++k) take(target.value[k], draft.value[k]);
-        },
-        [&](int) { sums.end_tile(); });
+    over_tiles_of_both(sides, splits, take, &sums);
   return sums_of_block(sums);
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    residual_sums_kernel(const ResidualSumsArguments a) {
+template <class Parts>
+__device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const Parts& parts) {
   const int64_t pair = blockIdx.x / a.splits;
   const Splits splits = {static_cast<int>(blockIdx.x % a.splits), a.splits};
   const Entry who = entry_of(a.p, pair);
   int32_t status = who.status();
   PairSums sums = {0, 0};
-  if (who.live()) sums = sums_of_split(a.p, pair, splits, &status);
+  if (who.live()) sums = sums_of_split(a.p, pair, splits, parts, &status);
   if (a.splits > 1) {
     WideKey* const words = a.room.words + pair * a.splits * kWordsAPair;
     if (threadIdx.x == 0) {
@@ -123,11 +175,27 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   a.p.status.data[pair] = status;
 }
 
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    residual_sums_kernel(const ResidualSumsArguments a) {
+  sum_pair(a, PlainParts{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    cut_residual_sums_kernel(const ResidualSumsArguments a) {
+  sum_pair(a, CutParts{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    edited_residual_sums_kernel(const ResidualSumsArguments a) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  sum_pair(a, EditedParts({edits}));
+}
+
 }  // namespace
 
 cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspace, cudaStream_t stream,
                           int64_t* needed) {
-  static const Kernels kernels(residual_sums_kernel);
+  static const Kernels kernels(residual_sums_kernel, cut_residual_sums_kernel, edited_residual_sums_kernel);
   *needed = 0;
   if (p.pairs() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
@@ -137,7 +205,10 @@ cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspac
     if (splits > 1 && (p.pairs() > room.ticket_count || words > room.word_count))
       return *needed = room_needed(p.pairs(), words), cudaSuccess;
     const Shape shape = {p.pairs() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
-    return launch(residual_sums_kernel, shape, {p, room, splits}, stream);
+    const ResidualSumsArguments a = {p, room, splits};
+    if (p.edits.on()) return launch(edited_residual_sums_kernel, shape, a, stream);
+    if (p.cuts.data) return launch(cut_residual_sums_kernel, shape, a, stream);
+    return launch(residual_sums_kernel, shape, a, stream);
   });
 }
 

@@ -454,11 +454,23 @@ SPECDEC_DECLARE(logprobs)
 /* The rest is for ranks that share a vocabulary: each has a part of every row, beginning with a multiple of 1,024 tokens.
  * Races give the scores of their part's candidates, by which they are compared.
  *
- * What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
+ * How many tokens of rows [A, R, n] are at least as large as a number each: what parts count adds up to a rank. */
+typedef struct specdec_count_at_least_params {
+  specdec_rows rows; /* logits */
+  specdec_request_index request_index;
+  specdec_law law; /* no filters */
+  specdec_edits edits;
+  specdec_values least;      /* [A R]: of logit / temperature; nothing is read or counted where it is -inf or NaN */
+  specdec_output_i32 counts; /* [A R] */
+} specdec_count_at_least_params;
+SPECDEC_DECLARE(count_at_least)
+
+/* What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
 typedef struct specdec_mass_tiles_params {
   specdec_rows rows; /* [A, R, n], logits */
   specdec_request_index request_index;
   specdec_law law;           /* no filters */
+  specdec_edits edits;       /* of the part's tokens */
   specdec_output_i32 tiles;  /* [A R, 3 tiles]: maxima as bits of float32, low words of units, high words of units */
   specdec_output_i32 status; /* [A R] */
 } specdec_mass_tiles_params;
@@ -478,9 +490,14 @@ SPECDEC_DECLARE(tile_laws)
 typedef struct specdec_residual_race_params {
   specdec_rows target, draft;     /* [A, R, n] */
   specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1 or none: over p */
-  specdec_indices excluded;       /* [B], optional: a token without weight in p; -1: none */
+  specdec_path excluded;          /* [B, k], optional: tokens without weight in p; -1: none */
+  specdec_path cuts;              /* [B, 6], optional, contiguous: what filters keep of the target's row, then of the
+                                     draft's. A value (bits of a float32; -inf: all is kept), the last column of the
+                                     part that is kept of those that have this value, and what logits are multiplied
+                                     by to be compared (bits of a float32) */
   specdec_rows known;             /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
-  specdec_law target_law, draft_law;
+  specdec_law target_law, draft_law; /* no filters */
+  specdec_edits edits;            /* of the target's rows [A, R]; of the part's tokens */
   specdec_number taken;
   specdec_noise noise; /* of the position that the row decides */
   specdec_output_i64 tokens; /* [B] */
@@ -493,8 +510,10 @@ SPECDEC_DECLARE(residual_race)
 typedef struct specdec_residual_sums_params {
   specdec_rows target, draft;        /* [A, R, n], logits */
   specdec_indices row, draft_row;    /* [P]: among all rows; -1: idle, nothing weighs */
+  specdec_path cuts;                 /* [P, 6], optional, as for residual_race */
   specdec_rows known;                /* float32 [1, P, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law; /* no filters */
+  specdec_edits edits;               /* of the target's rows, as for residual_race */
   specdec_number taken;
   specdec_output_i64 sums;   /* [P, 2], in units of 2^-42 */
   specdec_output_i32 status; /* [P] */

@@ -29,7 +29,6 @@ FILES = {
     "sampling.py": ROOT / PACKAGE / "sampling.py",
     "status.py": ROOT / PACKAGE / "status.py",
     "backends/__init__.py": ROOT / PACKAGE / "backends/__init__.py",
-    "backends/_gpu.py": ROOT / PACKAGE / "backends/_gpu.py",
     "backends/triton.py": ROOT / PACKAGE / "backends/triton.py",
 }
 # Beside imports: each text stands in its file once, or the build fails.

@@ -6,11 +6,10 @@ import json
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._gpu import unsupported
 from specdec_kernels.backends._native import likes, use_torch
 from specdec_kernels.ops import OPS
 
-__all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable", "unsupported"]
+__all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 
 HAS = list(OPS)
 

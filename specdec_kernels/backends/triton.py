@@ -3,10 +3,9 @@
 import torch
 
 from specdec_kernels import triton_kernels
-from specdec_kernels.backends._gpu import unsupported
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
-__all__ = [*triton_kernels.__all__, "unavailable", "unsupported"]
+__all__ = [*triton_kernels.__all__, "unavailable"]
 
 globals().update({name: getattr(triton_kernels, name) for name in triton_kernels.__all__})
 

@@ -10,6 +10,7 @@ from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
+from specdec_kernels.ops.count_at_least import count_at_least
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
 from specdec_kernels.ops.logprobs import Logprobs, logprobs
@@ -38,6 +39,7 @@ __all__ = [
     "Verdict",
     "coin",
     "compact_kv",
+    "count_at_least",
     "count_tokens",
     "cutoff",
     "logprobs",

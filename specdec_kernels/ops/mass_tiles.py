@@ -2,16 +2,19 @@
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import LAW, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, Kind, Op, Output
 from specdec_kernels.ops._types import Number
+from specdec_kernels.sampling import Edits
 
 MASS_TILES = Op(
     "mass_tiles",
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
     law=LAW,
+    edits=EDITS,
     tiles=Output(torch.int32, "out"),
     status=Output(torch.int32, "status"),
 )
@@ -22,6 +25,7 @@ def mass_tiles(
     rows: torch.Tensor,
     *,
     temperature: Number | None = None,
+    edits: Edits | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     status: torch.Tensor | None = None,
@@ -37,6 +41,8 @@ def mass_tiles(
         float32, bfloat16 or float16 [..., n] of logits, contiguous along the vocabulary.
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. At 0 nothing is weighed.
+    edits : Edits, optional
+        As for ``race_sample``, of the part's columns: masks begin with the part's words, tokens with 0.
     request_index : Tensor, optional
         int32 [B], as for ``race_sample``. Nothing of an idle request is weighed.
     out : Tensor, optional
@@ -49,7 +55,7 @@ def mass_tiles(
     tuple of Tensor
         Tiles, int32 [..., 3, tiles]: each one's maximum, as the bits of a float32, then the low and the high words of
         its weight in units of 2**-30 of that; -inf and 0 of a tile without weight. And status, int32 [...]: 1 a NaN or
-        +inf was met, 8 a temperature or an index out of range.
+        +inf was met, 8 a temperature, an index or an edit out of range.
 
     Raises
     ------
@@ -64,18 +70,22 @@ def mass_tiles(
     >>> ((tiles[2].long() << 32 | tiles[1].long() & 0xFFFFFFFF) >> 30).tolist()  # tokens of the largest weight
     [1024, 476]
     """
-    raw = (rows, temperature, request_index, out, status)
-    inputs.refuse_gradient("mass_tiles", rows=rows, temperature=temperature)
+    raw = (rows, temperature, edits, request_index, out, status)
+    inputs.refuse_gradient("mass_tiles", rows=rows, temperature=temperature, edits=edits)
     if found := MASS_TILES.recall(raw):
         return tuple(found)
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     folded = inputs.rows3("rows", rows)
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *laws.numbers_in(temperature))
+    numbers = (*laws.numbers_in(temperature), *edit.lists(edits))
+    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
     law = laws.target_law("logits", temperature, None, shape, device, seen)
+    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
     out = MASS_TILES.output("tiles", out, (*lead, 3, -(-rows.shape[-1] // TILE)), device)
     status = MASS_TILES.output("status", status, lead, device)
-    MASS_TILES(folded, request_index, law, out.flatten(-2).view(-1, 3 * out.shape[-1]), status.view(-1), given=given,
-               raw=raw, results=(out, status))  # fmt: skip
+    MASS_TILES(
+        folded, request_index, law, changes, out.flatten(-2).view(-1, 3 * out.shape[-1]), status.view(-1), given=given,
+        raw=raw, results=(out, status),
+    )  # fmt: skip
     return out, status

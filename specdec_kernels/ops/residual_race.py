@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Law, Noise, Op, Output
-from specdec_kernels.ops._laws import noise_of, target_law
+from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Noise, Op, Output
+from specdec_kernels.ops._laws import noise_of
+from specdec_kernels.ops._parts import check_rows, edit_of, laws_of
 from specdec_kernels.ops._types import Counter, Number
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits
 
 RESIDUAL_RACE = Op(
     "residual_race",
@@ -16,9 +17,11 @@ RESIDUAL_RACE = Op(
     row=TENSOR,
     draft_row=OPTIONAL,
     excluded=OPTIONAL,
+    cuts=OPTIONAL,
     known=TENSOR,
     target_law=LAW,
     draft_law=LAW,
+    edits=EDITS,
     taken=NUMBER,
     noise=NOISE,
     tokens=Output(torch.int64, "tokens"),
@@ -41,8 +44,9 @@ def residual_race(
     position: Counter,
     nonce: Counter = 0,
     temperature: Number | None = None,
-    sampling: Sampling | None = None,
-    draft_sampling: Sampling | None = None,
+    draft_temperature: Number | None = None,
+    cuts: torch.Tensor | None = None,
+    edits: Edits | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The first arrival in a part of one row of each request, over ``(p - taken q)^+``: what ends a rejection.
 
@@ -56,20 +60,29 @@ def residual_race(
     first_token : int
         A multiple of 1,024.
     excluded : Tensor, optional
-        int32 [B]: a token that has no weight in a race over p; -1 for none.
+        int32 [B] or [B, n]: tokens that have no weight in a race over p; -1 for none.
     known : Tensor
         float32 [B, 4]: what ``tile_laws`` says of the target's row, then of the draft's.
     taken : float or Tensor
         float32 [B].
     seed, position, nonce : int or Tensor
         int64 or int32 [B]; the position is that which the row decides.
-    temperature, sampling, draft_sampling : optional
-        As for ``verify_chain``, [B]. Filters are those of the part, as if it were all.
+    temperature, draft_temperature : float or Tensor
+        float32 [B], those of ``known``. Default 1.0, and the target's for the draft. At 0 the target's argmax is all.
+    cuts : Tensor, optional
+        int32 [B, 6]: what filters keep of the target's row, then of the draft's. Of each three words: the value that
+        the last token kept has, as bits of a float32 (-inf: all are kept); that token's column in the part; and what
+        logits are multiplied by where filters compare them, as bits (1 / temperature, or 1). A token is kept whose
+        value is larger, or equal and its column not behind that one (which may lie outside of the part).
+    edits : Edits, optional
+        As for ``race_sample``, of all rows of ``target`` and of the part's columns: masks begin with the part's words,
+        tokens with 0.
 
     Returns
     -------
     tuple of Tensor
-        (tokens int64, scores float32, status int32), [B] each, as ``sharded.race_partial`` has them.
+        (tokens int64, scores float32, status int32), [B] each, as ``sharded.race_partial`` has them. Status 8
+        is also that of a temperature or an edit out of range.
 
     Raises
     ------
@@ -88,33 +101,20 @@ def residual_race(
     """
     raw = (
         seed, position, nonce, target, draft, row, first_token, draft_row, excluded, known, taken, temperature,
-        sampling, draft_sampling,
+        draft_temperature, cuts, edits,
     )  # fmt: skip
     if found := RESIDUAL_RACE.recall(raw):
         return found[0], found[2], found[1]
-    inputs.check_rows("target", target)
-    inputs.check_tensor("row", row, (torch.int32,), 1)
+    check_rows(target, draft, row, draft_row, cuts, known)
     batch, device = len(row), target.device
-    if draft is not None:
-        inputs.check_rows("draft", draft)
-        if draft.shape[-1] != target.shape[-1]:
-            raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
     if (draft is None) != (draft_row is None):
         wanted = "None without a draft" if draft is None else "int32 [B] with a draft"
         raise ValueError(f"draft_row: expected {wanted}; got {inputs.shown(draft_row)}")
-    for name, places in (("draft_row", draft_row), ("excluded", excluded)):
-        if places is not None:
-            inputs.check_tensor(name, places, (torch.int32,), 1)
-            inputs.check_shape(name, places, (batch,))
-    inputs.check_tensor("known", known, (torch.float32,), 2)
-    inputs.check_shape("known", known, (batch, 4))
-    for name, x in (("draft", draft), ("row", row), ("draft_row", draft_row), ("excluded", excluded), ("known", known)):
-        if x is not None:
-            inputs.check_device(name, x, device)
-    law = target_law("logits", temperature, sampling, (batch,), device)
-    q_law = Law("logits", law.temperature)
-    if draft_sampling is not None:
-        q_law = target_law("logits", None, draft_sampling, (batch,), device)
+    if excluded is not None:
+        excluded = _tokens(excluded, batch, device)
+    law, q_law = laws_of(temperature, draft_temperature, batch, device)
+    rows = inputs.rows3("target", target)
+    changes = edit_of(edits, law, target, rows)
     taken = inputs.number("taken", taken, (batch,), device)
     noise = noise_of(1, seed, position, nonce, (batch,), device)
     tokens = torch.empty(batch, dtype=torch.int64, device=device)
@@ -122,7 +122,20 @@ def residual_race(
     status = torch.empty(batch, dtype=torch.int32, device=device)
     folded = None if draft is None else inputs.rows3("draft", draft)
     RESIDUAL_RACE(
-        inputs.rows3("target", target), first_token, folded, row, draft_row, excluded, known, law, q_law, taken,
-        Noise(*noise), tokens, status, scores, raw=raw, results=(tokens, status, scores),
+        rows, first_token, folded, row, draft_row, excluded, cuts, known, law, q_law, changes, taken, Noise(*noise),
+        tokens, status, scores, raw=raw, results=(tokens, status, scores),
     )  # fmt: skip
     return tokens, scores, status
+
+
+def _tokens(excluded, batch, device):
+    """``excluded`` as [B, n]."""
+    if not isinstance(excluded, torch.Tensor) or excluded.ndim != 2:
+        inputs.check_tensor("excluded", excluded, (torch.int32,), 1)
+        excluded = excluded.unsqueeze(-1)
+    inputs.check_tensor("excluded", excluded, (torch.int32,), 2)
+    inputs.check_shape("excluded", excluded, (batch, excluded.shape[1]))
+    inputs.check_device("excluded", excluded, device)
+    if excluded.shape[1] > 1 and excluded.stride(1) != 1:
+        raise ValueError(f"excluded: expected unit stride along the tokens; got strides {tuple(excluded.stride())}")
+    return excluded

@@ -3,9 +3,10 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import LAW, NUMBER, TENSOR, Law, Op, Output
-from specdec_kernels.ops._laws import target_law
+from specdec_kernels.ops._declaration import EDITS, LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._parts import check_rows, edit_of, laws_of
 from specdec_kernels.ops._types import Number
+from specdec_kernels.sampling import Edits
 
 RESIDUAL_SUMS = Op(
     "residual_sums",
@@ -13,9 +14,11 @@ RESIDUAL_SUMS = Op(
     draft=TENSOR,
     row=TENSOR,
     draft_row=TENSOR,
+    cuts=OPTIONAL,
     known=TENSOR,
     target_law=LAW,
     draft_law=LAW,
+    edits=EDITS,
     taken=NUMBER,
     sums=Output(torch.int64, "sums"),
     status=Output(torch.int32, "status"),
@@ -32,6 +35,8 @@ def residual_sums(
     taken: Number = 1.0,
     temperature: Number | None = None,
     draft_temperature: Number | None = None,
+    cuts: torch.Tensor | None = None,
+    edits: Edits | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of ``(p - taken q)^+`` and of q over parts of pairs of rows: whole numbers, in units of 2**-42.
 
@@ -50,12 +55,16 @@ def residual_sums(
         float32 [P].
     temperature, draft_temperature : float or Tensor
         float32 [P], those of ``known``. Default 1.0, and the target's for the draft.
+    cuts : Tensor, optional
+        int32 [P, 6], as for ``residual_race``: what filters keep of each pair of rows.
+    edits : Edits, optional
+        As for ``residual_race``: of all rows of ``target``.
 
     Returns
     -------
     tuple of Tensor
-        Sums, int64 [P, 2]: of ``(p - taken q)^+``, then of q. And status, int32 [P]: 8 a temperature or a row out of
-        range. A row out of range weighs nothing.
+        Sums, int64 [P, 2]: of ``(p - taken q)^+``, then of q. And status, int32 [P]: 8 a temperature, a row or an edit
+        out of range. A row out of range weighs nothing.
 
     Raises
     ------
@@ -73,36 +82,26 @@ def residual_sums(
     >>> [round(x, 4) for x in (sums * 2.0**-42).flatten().tolist()]
     [0.4526, 1.0]
     """
-    raw = (target, draft, row, draft_row, known, taken, temperature, draft_temperature)
+    raw = (target, draft, row, draft_row, known, taken, temperature, draft_temperature, cuts, edits)
     inputs.refuse_gradient(
         "residual_sums", target=target, draft=draft, known=known, taken=taken, temperature=temperature,
-        draft_temperature=draft_temperature,
+        draft_temperature=draft_temperature, edits=edits,
     )  # fmt: skip
     if found := RESIDUAL_SUMS.recall(raw):
         return tuple(found)
-    inputs.check_rows("target", target)
-    inputs.check_rows("draft", draft)
-    device = target.device
-    inputs.check_device("draft", draft, device)
-    if draft.shape[-1] != target.shape[-1]:
-        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
-    inputs.check_tensor("row", row, (torch.int32,), 1)
-    pairs = len(row)
-    inputs.check_tensor("draft_row", draft_row, (torch.int32,), 1)
-    inputs.check_shape("draft_row", draft_row, (pairs,))
-    inputs.check_tensor("known", known, (torch.float32,), 2)
-    inputs.check_shape("known", known, (pairs, 4))
-    for name, x in (("row", row), ("draft_row", draft_row), ("known", known)):
-        inputs.check_device(name, x, device)
-    law = target_law("logits", temperature, None, (pairs,), device)
-    q_law = law if draft_temperature is None else Law(
-        "logits", inputs.number("draft_temperature", draft_temperature, (pairs,), device)
-    )  # fmt: skip
+    for name, x in (("draft", draft), ("draft_row", draft_row)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: expected a tensor; got {inputs.shown(x)}")
+    check_rows(target, draft, row, draft_row, cuts, known)
+    pairs, device = len(row), target.device
+    law, q_law = laws_of(temperature, draft_temperature, pairs, device)
+    folded = inputs.rows3("target", target)
+    changes = edit_of(edits, law, target, folded)
     taken = inputs.number("taken", taken, (pairs,), device)
     sums = torch.empty((pairs, 2), dtype=torch.int64, device=device)
     status = torch.empty(pairs, dtype=torch.int32, device=device)
     RESIDUAL_SUMS(
-        inputs.rows3("target", target), inputs.rows3("draft", draft), row, draft_row, known, law, q_law, taken, sums,
-        status, raw=raw, results=(sums, status),
+        folded, inputs.rows3("draft", draft), row, draft_row, cuts, known, law, q_law, changes, taken, sums, status,
+        raw=raw, results=(sums, status),
     )  # fmt: skip
     return sums, status

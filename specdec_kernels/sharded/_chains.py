@@ -12,12 +12,12 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
-from specdec_kernels.sharded._edits import edited, of_chains
+from specdec_kernels.sharded._edits import of_chains
 from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._race_chains import race_chains
 from specdec_kernels.sharded._rejection import rejection
-from specdec_kernels.sharded._requests import Requests, any_bits, both, only
+from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard
 
 
@@ -68,8 +68,6 @@ def verify_chain(
     """
     refuse("verify_chain", draft_map=draft_map)
     inputs.check_choice("method", method, ("rejection", "race", "block"))
-    if method == "block":
-        refuse("verify_chain by blocks", edits=edits)
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     if method == "race":
         if draft is not None:
@@ -92,21 +90,15 @@ def verify_chain(
         chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),
         (temperature, sampling, draft, draft_sampling, *edit.lists(edits, target), draft_prob, epsilon),
     )  # fmt: skip
-    bad = None
     if edits is not None:
-        target, bad = edited(target, of_chains(edits, shard, chains, requests, target, space))
+        edits = of_chains(edits, shard, chains, requests, target, space)
     if method == "race":
         law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
-        verdict = race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, epsilon)
+        verdict = race_chains(chains, requests, shard, draft_tokens, target, edits, law, draft_prob, epsilon)
     else:
         verdict = rejection(
-            chains, requests, shard, draft_tokens, target, draft, p_law, q_law, draft_prob, epsilon, method,
-            edited=bad is not None,
-        )  # fmt: skip
+            chains, requests, shard, draft_tokens, target, edits, draft, p_law, q_law, draft_prob, epsilon, method
+        )
         if (bits := parameters(requests, p_law, draft_sampling)) is not None:
             verdict = verdict._replace(status=verdict.status | bits)
-    if bad is not None:
-        emitted = verdict.tokens >= 0
-        bits = any_bits((chains.by_request(bad, emitted.shape[-1]), emitted))
-        verdict = verdict._replace(status=verdict.status | only(both(requests.those_live, chains.sound), bits, 0))
     return written("verify_chain", verdict, out, check)

@@ -8,7 +8,8 @@ from specdec_kernels.ops import Cut
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Space
 from specdec_kernels.sampling import Edits, Sampling
-from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._checks import written
+from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import kept_of, may_filter
 from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard
@@ -34,7 +35,7 @@ def cutoff(
         Which columns these are.
     sampling : Sampling
         With a filter that is on in every row.
-    request_index, out
+    edits, request_index, out
         As for ``specdec_kernels.cutoff``.
 
     Returns
@@ -47,13 +48,14 @@ def cutoff(
     TypeError, ValueError
         Naming the argument, what was expected and what came.
     """
-    refuse("cutoff", edits=edits)
     inputs.check_rows("rows", rows)
     if space != "logits":
         raise ValueError(f"space: expected 'logits', for probabilities are final and have no cut; got {space!r}")
     if not may_filter(sampling):
         raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
     shard.check("cutoff", rows)
-    how = of_rows({"sampling": sampling, "request_index": request_index}, rows.shape[:-1])
-    cut = kept_of(shard, rows, how["sampling"], how["request_index"]).cut
+    how = {"sampling": sampling, "request_index": request_index}
+    own = None if edits is None else edits_of_rows(edits, shard, rows, how)
+    how = of_rows(how, rows.shape[:-1], edits)
+    cut = kept_of(shard, rows, how["sampling"], how["request_index"], own).cut
     return written("cutoff", cut, out, check=False)

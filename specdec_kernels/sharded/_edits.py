@@ -1,31 +1,27 @@
 """Edits of rows of which each rank has a slice: those of the slice's tokens, with one place for each row.
 
-The slice's rows are written anew, in float32: the local ops know no token outside of their columns. The formula is that
-of the reference backend.
+Lists are views of those of the whole vocabulary; tokens are counted from the slice's first. The local ops apply them as
+they read rows. Of some tokens the edited logits are asked for: these are made here, by the formula of edit.h.
 """
-
-from types import SimpleNamespace
 
 import torch
 
-from specdec_kernels.backends.reference import edits as dense
-from specdec_kernels.backends.reference.requests import Requests
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import Law
 from specdec_kernels.sampling import Edits
-from specdec_kernels.status import Status
 
 NUMBERS = Edits._fields[2:5]
+MOST, LARGEST = 2**31 - 1, torch.finfo(torch.float32).max  # where counts end, and values
 
 
 def of_rows(edits, shard, rows, how):
     """The Edits of the slice's columns, in ops on rows; ``how`` has what numbers the op is called with."""
     wide, folded, index = _wide(rows, shard), inputs.rows3("rows", rows), how["request_index"]
-    numbers = laws.numbers_in(how["temperature"], how["sampling"], how["seed"], how["position"], how["nonce"])
+    numbers = laws.numbers_in(*(how.get(name) for name in ("temperature", "sampling", "seed", "position", "nonce")))
     shape, seen = laws.number_shapes(wide, folded, index, None, *edit.lists(edits), *numbers)
-    edit.of_rows(edits, Law(how["space"], 1.0), wide, folded, shape, seen)
+    edit.of_rows(edits, Law(how.get("space", "logits"), 1.0), wide, folded, shape, seen)
     spans = _spans(edits, shape)
     if index is None:
         return _of_slice(edits, shard, rows.shape[-1], spans)
@@ -62,7 +58,7 @@ def of_chains(edits, shard, chains, requests, target, space):
         allowed = of_requests(allowed.expand(*lead, allowed.shape[-1]).flatten(0, -2))
     if spans is not None and edits.bias[2].ndim == 1:
         spans = of_requests(spans).expand(*target.shape[:-1], 2)
-    if any(isinstance(x, torch.Tensor) or x != off for x, off in zip(found[4:7], (1, 0, 0), strict=True)):
+    if _penalises(found):
         pending = _said(chains, shard.vocab)
         if edits.pending is not None:
             earlier = own(edits.pending)
@@ -72,15 +68,124 @@ def of_chains(edits, shard, chains, requests, target, space):
     return _of_slice(Edits(allowed, edits.bias, *numbers, *masks, pending), shard, target.shape[-1], spans)
 
 
-def edited(rows, edits):
-    """(rows as they are edited, int32 [...] status); the latter None if no edit is on. Each row has its own place."""
-    folded, lead = inputs.rows3("rows", rows), rows.shape[:-1]
-    call = SimpleNamespace(edits=edit.of_rows(edits, Law("logits", 1.0), rows, folded, lead, folded.shape[:2]))
-    if not call.edits.on():
-        return rows, None
-    who = Requests(None, len(folded), len(folded), rows.device, inner=folded.shape[1:2])
-    every = dense.Edits(call, who, folded)
-    return every.rows(folded).view(rows.shape), every.bad.view(lead).int() * Status.PARAMETER
+def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
+    """The same of trees: the drafts on the path to a row's node, its own among them, are pending there."""
+    found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
+    entry = None if requests.entry is None else requests.entry.clamp(max=requests.entries - 1)
+
+    def own(lists):
+        if lists is None:
+            return None
+        lists = lists.expand(requests.entries, lists.shape[-1])
+        return (lists if entry is None else lists[entry]).unsqueeze(1)
+
+    allowed, spans, pending = edits.allowed, _spans(edits, (requests.entries,)), None
+    if allowed is not None and allowed.ndim != target.ndim:
+        allowed = own(allowed)
+    if spans is not None and edits.bias[2].ndim == 1:
+        spans = (spans if entry is None else spans[entry]).unsqueeze(1).expand(*target.shape[:-1], 2)
+    if _penalises(found):
+        pending = _on_paths(draft_tokens, parents, depth, shard.vocab)
+        if edits.pending is not None:
+            earlier = own(edits.pending)
+            pending = torch.cat([earlier.expand(*pending.shape[:-1], earlier.shape[-1]), pending], dim=-1)
+    masks = (own(x) for x in (edits.prompt_mask, edits.output_mask, edits.output_counts))
+    numbers = (requests.of_rows(x) for x in edits[2:5])
+    return _of_slice(Edits(allowed, edits.bias, *numbers, *masks, pending), shard, target.shape[-1], spans)
+
+
+def _penalises(found):
+    """Whether a penalty may be on."""
+    return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(found[4:7], (1, 0, 0), strict=True))
+
+
+def _on_paths(draft_tokens, parents, depth, vocab):
+    """int64 [B, N, depth]: the drafts on the path from the root to each node; -1 in places without."""
+    tokens = draft_tokens.long()
+    tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
+    node = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+    parents, found = parents.long().expand(tokens.shape), []
+    for _ in range(int(depth.max()) if depth.numel() else 0):
+        found.append(torch.where(node > 0, tokens.gather(1, node), -1))
+        parent = parents.gather(1, node)
+        node = torch.where((parent > 0) & (parent < node), parent, 0)
+    return torch.stack(found, dim=-1) if found else tokens.new_empty(*tokens.shape, 0)
+
+
+def edited_at(rows, edits, columns, places=None):
+    """float32: the edited logits of some columns of rows, [..., m], or of one in each of the rows ``places``."""
+    lead = rows.shape[:-1]
+    if columns.ndim == rows.ndim:
+        where, columns = torch.arange(lead.numel(), device=rows.device), columns.flatten(0, -2)
+        return _edited_at(rows, edits, columns, where).view(*lead, columns.shape[-1])
+    where = torch.arange(len(columns), device=rows.device) if places is None else places
+    return _edited_at(rows, edits, columns.unsqueeze(-1), where).squeeze(-1)
+
+
+def _edited_at(rows, edits, columns, places):
+    """[P, m] of the columns [P, m] in the rows ``places`` [P] among all."""
+    lead, folded = rows.shape[:-1], inputs.rows3("rows", rows)
+    outer, inner = places // folded.shape[1], places % folded.shape[1]
+    mine = torch.unravel_index(places, lead)
+
+    def own(lists, at):
+        """Of each place the items ``at`` [P, m] of its list."""
+        lists = lists.expand(*lead, lists.shape[-1])
+        return lists[(*(x.unsqueeze(-1) for x in mine), at)]
+
+    def number(value, off, least=-torch.inf):
+        value = torch.as_tensor(value, dtype=torch.float32, device=rows.device).expand(lead)[mine].unsqueeze(-1)
+        return torch.where(value.isfinite() & (value > least), value, off)
+
+    def bit(words):
+        return own(words, columns >> 5) >> (columns & 31) & 1
+
+    z = folded[outer.unsqueeze(-1), inner.unsqueeze(-1), columns].float()
+    if edits.bias is not None:
+        z = z + _bias_at(*edits.bias[:2], edits.bias[2].expand(*lead, 2)[mine], columns, rows.shape[-1])
+    repetition, frequency, presence = number(edits.repetition, 1.0, 0.0), *map(number, edits[3:5], (0.0, 0.0))
+    counts = torch.zeros_like(columns)
+    if edits.output_mask is not None:
+        counts = bit(edits.output_mask).long()
+        if edits.output_counts is not None:
+            counts = counts * own(edits.output_counts, columns).long().clamp(min=1)
+    if edits.pending is not None and edits.pending.shape[-1]:
+        pending = edits.pending.expand(*lead, edits.pending.shape[-1])[mine].long()
+        counts = counts + (pending.unsqueeze(-2) == columns.unsqueeze(-1)).sum(dim=-1)
+    counts = counts.clamp(max=MOST)
+    seen = counts > 0
+    if edits.prompt_mask is not None:
+        seen = seen | bit(edits.prompt_mask).bool()
+    z = torch.where(seen, torch.where(z > 0, z * (1 / repetition), z * repetition), z)
+    z = torch.where(counts > 0, z - frequency * counts.float(), z)
+    z = torch.where(counts > 0, z - presence, z)
+    return z if edits.allowed is None else torch.where(bit(edits.allowed) > 0, z, -torch.inf)
+
+
+def _bias_at(tokens, values, spans, columns, size):
+    """float32 [P, m]: what the entries of spans [P, 2] add to columns [P, m]; only entries whose tokens rise count."""
+    count = len(tokens)
+    begin, end = (x.unsqueeze(-1) for x in spans.long().unbind(-1))
+    whole = (begin >= 0) & (end >= begin) & (end <= count)
+    begin, end = torch.where(whole, begin, 0), torch.where(whole, end, 0)
+    # An entry that does not rise, or is of another slice, repeats the largest token before it in its span.
+    starts = torch.zeros(count + 1, dtype=torch.int64, device=tokens.device)
+    starts[begin.flatten()] = 1
+    step = 1 << 32
+    used = torch.where((tokens >= 0) & (tokens < size), tokens + 1, 0)
+    largest = (starts.cumsum(0)[:-1] * step + used).cummax(0).values % step - 1
+    low, high = begin.expand(columns.shape), end.expand(columns.shape)
+
+    def token_at(entry):
+        return largest[entry.clamp(max=count - 1)]
+
+    for _ in range(count.bit_length()):
+        middle = (low + high) // 2
+        less = token_at(middle) < columns
+        low, high = torch.where((low < high) & less, middle + 1, low), torch.where((low < high) & ~less, middle, high)
+    found = (low < end) & (token_at(low) == columns)
+    value = torch.where(values.isnan(), -torch.inf, values).clamp(max=LARGEST)[low.clamp(max=count - 1)]
+    return torch.where(found, value, -0.0)
 
 
 def _wide(rows, shard):

@@ -14,6 +14,7 @@ from specdec_kernels.backends.reference import filters, mass
 from specdec_kernels.ops import Cut
 from specdec_kernels.ops._laws import AFTER, TOGETHER
 from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._edits import edited_at
 from specdec_kernels.sharded._wire import sent, tiles_of
 from specdec_kernels.status import Status
 
@@ -85,7 +86,7 @@ def may_be_on(sampling, name):
     return isinstance(value, torch.Tensor) or (value > 0 if name == "top_k" else value != OFF[name])
 
 
-def kept_of(shard, rows, sampling, request_index=None):
+def kept_of(shard, rows, sampling, request_index=None, edits=None):
     """What the filters of ``sampling``, whose numbers are those of the rows, keep of [..., n] rows.
 
     ``top_k`` bounds the lists. Where nothing does, longer ones are asked for until they decide: one more round each,
@@ -99,9 +100,9 @@ def kept_of(shard, rows, sampling, request_index=None):
         shard.check_tiles("top_p of whole rows")
     listed, bounded = _list_size(sampling)
     while True:
-        letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index)]
+        letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index, edits)]
         if row_wide is not None and tiles is None:
-            letter.append(tiles_of(rows, _divisor(sampling), shard, request_index)[0])
+            letter.append(tiles_of(rows, _divisor(sampling), shard, request_index, edits)[0])
         every, *told = sent(letter, shard)
         tiles = told[0].permute(1, 2, 0, 3).flatten(-2) if told else tiles
         tokens, logits = lists_of(every)
@@ -176,13 +177,17 @@ def _list_size(sampling):
     return max(most + 1, LISTED), False
 
 
-def own_list(shard, rows, divisor, listed, request_index):
+def own_list(shard, rows, divisor, listed, request_index, edits=None):
     """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
     size = rows.shape[-1]
     nobody = torch.full(rows.shape[:-1], -1, device=rows.device)
-    found = ops.logprobs(rows, nobody, temperature=divisor, top=min(listed, size), request_index=request_index)
+    found = ops.logprobs(
+        rows, nobody, temperature=divisor, edits=edits, top=min(listed, size), request_index=request_index
+    )
     tokens = found.top_tokens
-    logits = torch.where(tokens < 0, -torch.inf, rows.gather(-1, tokens.clamp(min=0)).float())
+    column = tokens.clamp(min=0)
+    logits = rows.gather(-1, column).float() if edits is None else edited_at(rows, edits, column)
+    logits = torch.where(tokens < 0, -torch.inf, logits)
     tokens = torch.where(tokens < 0, -1, tokens + shard.first_token).int()
     room = (0, listed - tokens.shape[-1])
     tokens = torch.nn.functional.pad(tokens, room, value=-1)

@@ -12,11 +12,14 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._edits import edited_at
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
+
+KEEPS_ALL = torch.tensor(-torch.inf).view(torch.int32).item()
 
 
 def law_of(name, space, temperature, sampling):
@@ -64,6 +67,8 @@ class Side(NamedTuple):
         As an op on rows takes it: which rows are not read.
     places, tokens : Tensor
         int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order.
+    edits : Edits or None
+        Of the slice's columns, with one place for each row.
     """
 
     rows: torch.Tensor
@@ -71,6 +76,7 @@ class Side(NamedTuple):
     index: torch.Tensor | None
     places: torch.Tensor | None
     tokens: torch.Tensor
+    edits: Edits | None = None
 
     def at(self, of_rows):
         """What rows have, for each probability."""
@@ -125,20 +131,23 @@ class Laws(NamedTuple):
         tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
         return self.kept.keeps(self.side.every_place(), tokens, logits).squeeze(-1)
 
-    def piece(self, places, first_token=0):
-        """Some rows as a copy, -inf where filters drop the token."""
-        rows = inputs.rows3("rows", self.side.rows)
-        raw = rows[places // rows.shape[1], places % rows.shape[1]]
-        if self.kept is None:
-            return raw
-        tokens = torch.arange(raw.shape[-1], device=raw.device) + first_token
-        return torch.where(self.kept.keeps(places, tokens, raw), raw, -torch.inf)
+    def cut_at(self, places, first_token):
+        """int32 [P, 3]: what filters keep of some rows' slices, as residual_race takes it."""
+        value, last, order = (
+            at_any(x.flatten(), places) for x in (self.kept.cut.value, self.kept.cut.last, self.kept.order)
+        )
+        return torch.stack([value.view(torch.int32), (last - first_token).int(), order.view(torch.int32)], dim=-1)
 
-    def rows_of(self, places, first_token):
-        """(rows, int64 where some rows stand in these): a copy where filters drop tokens."""
-        if self.kept is None:
-            return self.side.rows, places
-        return self.piece(places, first_token), torch.arange(len(places), device=places.device)
+
+def cuts_of(shard, *sides):
+    """int32 [P, 6]: that of (Laws or None, places) of both sides; None where filters drop nothing."""
+    if all(laws is None or laws.kept is None for laws, _ in sides):
+        return None
+    places, device = sides[0][1], sides[0][1].device
+    all_kept = torch.tensor([KEEPS_ALL, 0, 0], dtype=torch.int32, device=device).expand(len(places), 3)
+    return torch.cat([
+        all_kept if laws is None or laws.kept is None else laws.cut_at(some, shard.first_token) for laws, some in sides
+    ], dim=-1)  # fmt: skip
 
 
 def at_any(values, place):
@@ -162,9 +171,10 @@ def exp(log):
 def laws_of(shard, sides, *also):
     """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
     kept = [
-        kept_of(shard, side.rows, side.sampling, side.index) if may_filter(side.sampling) else None for side in sides
+        kept_of(shard, side.rows, side.sampling, side.index, side.edits) if may_filter(side.sampling) else None
+        for side in sides
     ]
-    weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index) for side in sides]
+    weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index, side.edits) for side in sides]
     tiles, met, *also = sent([
         torch.cat([tiles for tiles, _ in weighed]),
         torch.cat([*(status for _, status in weighed), logits_of(sides, shard)]),
@@ -227,6 +237,8 @@ def logits_of(sides, shard):
 
 def _elements(side, columns):
     """One logit of each place of a side."""
+    if side.edits is not None:
+        return edited_at(side.rows, side.edits, columns, side.places)
     if not side.rows.is_contiguous():
         rows, places = inputs.rows3("rows", side.rows), side.every_place()
         return rows[places // rows.shape[1], places % rows.shape[1], columns]
@@ -234,11 +246,11 @@ def _elements(side, columns):
     return rows.gather(1, columns.unsqueeze(-1)).squeeze(-1) if side.places is None else rows[side.places, columns]
 
 
-def argmax_of(rows, shard, index):
+def argmax_of(rows, shard, index, edits=None):
     """The argmax of the slice of each row: a RowPartial."""
     seed = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
     return race_partial(
-        rows, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, request_index=index
+        rows, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, edits=edits, request_index=index
     )
 
 
@@ -259,10 +271,10 @@ def left_in_slices(shard, target, draft, places, draft_places, taken):
     if len(places) == 0:
         return torch.zeros(0, 2, dtype=torch.int64, device=taken.device)
     sides = (target, places), (draft, draft_places)
-    (rows, row), (drafts, draft_row) = (side.rows_of(some, shard.first_token) for side, some in sides)
     sums, _ = ops.residual_sums(
-        rows, drafts, row.int(), draft_row.int(), taken=taken, temperature=target.temperature(places),
-        draft_temperature=draft.temperature(draft_places),
+        target.side.rows, draft.side.rows, places.int(), draft_places.int(), taken=taken,
+        temperature=target.temperature(places), draft_temperature=draft.temperature(draft_places),
+        cuts=cuts_of(shard, *sides), edits=target.side.edits,
         known=torch.cat([side.known[some] for side, some in sides], dim=-1),
     )  # fmt: skip
     return shard.gather(sums).sum(dim=0)

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec_kernels import ops
 from specdec_kernels.ops import Logprobs
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits, Sampling
-from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._checks import written
+from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import SMALLEST, lists_of, own_list, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, laws_of
 from specdec_kernels.sharded._races import first_arrivals, of_rows
@@ -41,7 +43,7 @@ def logprobs(
     top : int
         At most the whole vocabulary.
     tokens, temperature, sampling, ...
-        As for ``specdec_kernels.logprobs``, the same on every rank. No ``edits``.
+        As for ``specdec_kernels.logprobs``, the same on every rank.
 
     Returns
     -------
@@ -53,7 +55,6 @@ def logprobs(
     TypeError, ValueError
         Naming the argument, what was expected and what came.
     """
-    refuse("logprobs", edits=edits)
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
@@ -66,25 +67,27 @@ def logprobs(
         sampling = Sampling(1.0 if temperature is None else temperature)
     elif temperature is not None:
         raise ValueError("temperature: expected None beside sampling=, which has one")
-    how = of_rows({"sampling": sampling, "request_index": request_index}, lead)
-    found, met = _found(shard, rows, tokens, top, how["sampling"], how["request_index"])
+    how = {"sampling": sampling, "request_index": request_index}
+    own = None if edits is None else edits_of_rows(edits, shard, rows, how)
+    how = of_rows(how, lead, edits)
+    found, met = _found(shard, rows, tokens, top, how["sampling"], how["request_index"], own)
     if status is not None:
         inputs.output("status", status, torch.int32, lead, device)
         status.copy_(met)
     return written("logprobs", found, out, check, met)
 
 
-def _found(shard, rows, tokens, top, sampling, index):
+def _found(shard, rows, tokens, top, sampling, index, edits):
     """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
     lead, device = rows.shape[:-1], rows.device
     places, asked = torch.arange(lead.numel(), device=device), tokens.long().flatten()
     temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
     greedy = ~(temperature >= SMALLEST)
     of_lists = torch.where(greedy, 1.0, temperature).view(lead)
-    letter = [own_list(shard, rows, of_lists, top, index)] if top else []
+    letter = [own_list(shard, rows, of_lists, top, index, edits)] if top else []
     if isinstance(sampling.temperature, torch.Tensor) or sampling.temperature < SMALLEST:
-        letter.append(argmax_of(rows, shard, index).packed())
-    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked)], *letter)
+        letter.append(argmax_of(rows, shard, index, edits).packed())
+    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked, edits)], *letter)
 
     known, inverse, status = law.known, law.inverse(places), law.met
     inside = (asked >= 0) & (asked < shard.vocab)
@@ -129,8 +132,11 @@ def _found(shard, rows, tokens, top, sampling, index):
 
 def _rank(shard, law, cut, x, inverse):
     """How many tokens are at least as large as x [rows]: of whole rows every rank counts its own."""
-    values = scaled(law.side.rows.flatten(0, -2), inverse.unsqueeze(-1))
-    rank = shard.gather((values >= x.unsqueeze(-1)).sum(dim=-1)).sum(dim=0)
+    side = law.side
+    rank = shard.gather(ops.count_at_least(
+        side.rows, x.view(side.rows.shape[:-1]), temperature=side.sampling.temperature, edits=side.edits,
+        request_index=side.index,
+    ).flatten()).sum(dim=0)  # fmt: skip
     if cut is None:
         return rank
     values, _ = _listed(law, inverse)

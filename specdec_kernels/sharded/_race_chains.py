@@ -15,9 +15,9 @@ from specdec_kernels.status import Status
 OF_WALKS = Status.TOKEN_RANGE | Status.PARAMETER  # bits of a walk on a short vocabulary that are of the whole one, too
 
 
-def race_chains(chains, requests, shard, draft_tokens, target, law, draft_prob, epsilon):
+def race_chains(chains, requests, shard, draft_tokens, target, edits, law, draft_prob, epsilon):
     """The verdict, with the law and the noise of every row."""
-    winners, met = race(shard, target, **law, **requests.noise_of_rows())
+    winners, met = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
     lost = chains.at_drafts(winners) != draft_tokens
     walked = ops.verify_chain(
         short(draft_tokens, shard.vocab, lost), torch.ones(2, device=target.device).expand(*winners.shape, 2),

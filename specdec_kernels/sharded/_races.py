@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
 from specdec_kernels.sharded._wire import any_of
@@ -58,6 +59,7 @@ def race_partial(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
+    edits: Edits | None = None,
     request_index: torch.Tensor | None = None,
 ) -> RowPartial:
     """The local half of ``race_sample`` (``k`` None) and ``race_topk``: the first arrivals in a slice of each row.
@@ -75,6 +77,8 @@ def race_partial(
     seed, position, nonce, space, temperature, sampling, request_index
         As for ``race_sample``. Filters are those of the slice, as if it were all: ``top_k`` is how many of its tokens
         are kept.
+    edits : Edits, optional
+        As for ``race_sample``, of the slice's columns: masks begin with the slice's words, tokens with 0.
 
     Returns
     -------
@@ -91,7 +95,8 @@ def race_partial(
     True
     """
     raw = (
-        seed, position, nonce, "slice", rows, k, first_token, space, temperature, sampling, request_index,
+        seed, position, nonce, "slice", rows, k, first_token, space, temperature, sampling, edits,
+        request_index,
     )  # fmt: skip
     op = RACE_SAMPLE if k is None else RACE_TOPK
     if found := op.recall(raw):
@@ -103,7 +108,7 @@ def race_partial(
         raise ValueError(f"k: expected an int of 1 or more; got {k!r}")
     lead, device, size = rows.shape[:-1], rows.device, rows.shape[-1]
     folded = inputs.rows3("rows", rows)
-    race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, None, None, request_index)
+    race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, edits, None, request_index)
     places = 1 if k is None else min(k, size)
     tokens = torch.empty((*lead, places), dtype=torch.int64, device=device)
     scores = torch.empty((*lead, places), dtype=torch.float32, device=device)
@@ -152,30 +157,36 @@ def keys_of(tokens, scores):
     return (ordered.long() << 32) | (NO_TOKEN - tokens.long())
 
 
-def race(shard, rows, k=None, **how):
-    """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it."""
+def race(shard, rows, k=None, edits=None, **how):
+    """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it.
+
+    ``edits`` are those of the slice, with one place for each row; then so are all numbers.
+    """
     sampling, told = how.get("sampling"), None
     if may_filter(sampling):
         if how.get("temperature") is not None:
             raise ValueError("temperature: expected None beside sampling=, which has one")
         how = of_rows(how, rows.shape[:-1])
-        kept = kept_of(shard, rows, how["sampling"], how["request_index"])
+        kept = kept_of(shard, rows, how["sampling"], how["request_index"], edits)
         temperature, told = how["sampling"].temperature, kept.status
         how["sampling"] = Sampling(temperature, kept.here, at_temperature=sampling.at_temperature)
-    part = race_partial(rows, k, first_token=shard.first_token, **how)
+    part = race_partial(rows, k, first_token=shard.first_token, edits=edits, **how)
     if told is not None:
         part = part.without((kept.here == 0).unsqueeze(-1), told)
     return race_finish(shard.gather(part.packed()), k)
 
 
-def of_rows(how, lead):
-    """Arguments whose numbers are those of the rows, not of the entries that ``request_index`` points to."""
+def of_rows(how, lead, edits=None):
+    """Arguments whose numbers are those of the rows, not of the entries that ``request_index`` points to.
+
+    ``edits`` are those of the call, which may be what says how many entries there are.
+    """
     index = how["request_index"]
     if index is None:
         return dict(how)
     laws.check_index(index, lead[0], index.device)
     numbers = laws.numbers_in(*(x for name, x in how.items() if name not in ("request_index", "space")))
-    entries = laws.entries(None, len(lead), *numbers)
+    entries = laws.entries(None, len(lead), *numbers, *edit.lists(edits))
     entry = index.long().clamp(0, entries - 1)
 
     def at(x):

@@ -42,13 +42,13 @@ class Found(NamedTuple):
 
 
 def rejection(
-    chains, requests, shard, draft_tokens, target, draft, law, draft_law, draft_prob, epsilon, method, edited
+    chains, requests, shard, draft_tokens, target, edits, draft, law, draft_law, draft_prob, epsilon, method
 ):  # fmt: skip
-    """The verdict. The laws are Samplings, whose numbers may be those of entries. ``edited``: target rows were."""
+    """The verdict. The laws are Samplings, whose numbers may be those of entries; ``edits`` are those of the slice."""
     if not isinstance(law.temperature, torch.Tensor) and law.temperature < SMALLEST:  # the argmax decides
-        return race_chains(chains, requests, shard, draft_tokens, target, {"temperature": 0.0}, 1.0, 0.0)
+        return race_chains(chains, requests, shard, draft_tokens, target, edits, {"temperature": 0.0}, 1.0, 0.0)
     greedy = requests.greedy(law.temperature)
-    found = _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy)
+    found = _first_round(chains, requests, shard, draft_tokens, target, edits, draft, law, draft_law, greedy)
     if method == "block":
         block = Block(chains, requests, shard, draft_tokens, found, greedy)
         walked = block.walked(requests, shard, draft_tokens, greedy)
@@ -56,7 +56,7 @@ def rejection(
         left = chains.at_slot(chains.tokens, slot, -1) != -1
         return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left,
                         block.taken_at(slot), block.visited)  # fmt: skip
-    q = _spared(found, chains, draft_tokens, epsilon, edited)
+    q = _spared(found, chains, draft_tokens, epsilon)
     rows = two if greedy.any_may_be else alone
     walked = ops.verify_chain(
         short(draft_tokens, shard.vocab), rows(found.p), None if q is None else rows(q), method="rejection",
@@ -72,11 +72,11 @@ def rejection(
     return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken)
 
 
-def _spared(found, chains, draft_tokens, epsilon, edited):
+def _spared(found, chains, draft_tokens, epsilon):
     """q of the walk. Over-acceptance spares no token that filters drop or edits forbid, so it has none there."""
     plain = isinstance(epsilon, (int, float)) and epsilon == 0
     some = [found.target.keeps()] if found.target.kept is not None else []
-    if edited:
+    if found.target.side.edits is not None:
         some.append(found.target.logits > -torch.inf)
     if plain or not some:
         return found.q
@@ -125,14 +125,14 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
     return Verdict(emitted, walked.num_accepted, bits)
 
 
-def _first_round(chains, requests, shard, draft_tokens, target, draft, law, draft_law, greedy):
+def _first_round(chains, requests, shard, draft_tokens, target, edits, draft, law, draft_law, greedy):
     """One pass over the slice, one gather: normalisers, and p and q of every draft."""
     index = requests.row_index()
-    sides = [Side(target, requests.of_rows(law), index, None, chains.tokens.flatten())]
+    sides = [Side(target, requests.of_rows(law), index, None, chains.tokens.flatten(), edits)]
     if draft is not None:
         q_law = requests.of_draft_rows(chains, draft, draft_law)
         sides.append(Side(draft, q_law, None, requests.draft_places(draft), draft_tokens.flatten()))
-    also = [argmax_of(target, shard, greedy.row_index()).packed()] if greedy.any_may_be else []
+    also = [argmax_of(target, shard, greedy.row_index(), edits).packed()] if greedy.any_may_be else []
     laws, also = laws_of(shard, sides, *also)
     p = laws[0].probs.view(chains.request.shape)
     met, winners = laws[0].met.view(chains.request.shape), None

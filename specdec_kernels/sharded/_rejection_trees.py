@@ -85,7 +85,9 @@ class Walked(NamedTuple):
     draft_read: torch.Tensor | None = None  # path, and where a child was tried
 
 
-def verify(requests, shard, draft_tokens, target, draft, law, draft_law, parents, method, replacement, max_depth):
+def verify(
+    requests, shard, draft_tokens, target, edits, draft, law, draft_law, parents, method, replacement, max_depth
+):  # fmt: skip
     """The verdict. The laws are Samplings, whose numbers may be those of entries."""
     tree = tree_of(draft_tokens, parents, shard.vocab, draft is not None and replacement)
     batch, nodes = tree.tokens.shape
@@ -93,12 +95,12 @@ def verify(requests, shard, draft_tokens, target, draft, law, draft_law, parents
     of_parents = (request * nodes + tree.parents).flatten()
     tokens, greedy = tree.tokens.flatten(), requests.greedy(law.temperature)
     any_greedy = greedy.any_may_be
-    sides, entry = [Side(target, requests.of_rows(law), requests.row_index(), of_parents, tokens)], request
+    sides, entry = [Side(target, requests.of_rows(law), requests.row_index(), of_parents, tokens, edits)], request
     if draft is not None:
         entry = request if requests.entry is None else requests.entry.unsqueeze(-1)
         own = requests.of_draft_rows(None, draft, draft_law)
         sides.append(Side(draft, own, None, (entry * nodes + tree.parents).flatten(), tokens))
-    also = [argmax_of(target, shard, greedy.row_index()).packed()] if any_greedy else []
+    also = [argmax_of(target, shard, greedy.row_index(), edits).packed()] if any_greedy else []
     laws, also = laws_of(shard, sides, *also)
     met, winners = laws[0].met.view(batch, nodes), torch.full_like(tree.tokens, -1)
     if any_greedy:

@@ -6,8 +6,8 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse
-from specdec_kernels.sharded._edits import edited, of_rows
-from specdec_kernels.sharded._races import race
+from specdec_kernels.sharded._edits import of_rows as edits_of_rows
+from specdec_kernels.sharded._races import of_rows, race
 from specdec_kernels.sharded._shard import VocabShard
 
 
@@ -100,12 +100,8 @@ def _race(op, rows, k, shard, edits, draft_map, how):
     shard.check(op, rows)
     if edits is None:
         return race(shard, rows, k, **how)
-    rows, bad = edited(rows, of_rows(edits, shard, rows, how))
-    tokens, met = race(shard, rows, k, **how)
-    if bad is not None:
-        index = how["request_index"]
-        met = met | (bad if index is None else torch.where(index.view(-1, *[1] * (bad.ndim - 1)) >= 0, bad, 0))
-    return tokens, met
+    own = edits_of_rows(edits, shard, rows, how)
+    return race(shard, rows, k, own, **of_rows(how, rows.shape[:-1], edits))
 
 
 def _written(op, tokens, met, out, status, check):

@@ -8,10 +8,12 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import TreeVerdict
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
 from specdec_kernels.sharded._races import race
@@ -83,7 +85,7 @@ def verify_tree(
     TypeError, ValueError
         Naming the argument, what was expected and what came.
     """
-    refuse("verify_tree", edits=edits, draft_map=draft_map)
+    refuse("verify_tree", draft_map=draft_map)
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
     if draft is not None and method == "race":
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
@@ -107,20 +109,23 @@ def verify_tree(
     request = torch.arange(batch, device=target.device).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)
     requests = Requests(
-        batch, request, depth, request_index, noise, (temperature, sampling, draft, draft_sampling)
+        batch, request, depth, request_index, noise,
+        (temperature, sampling, draft, draft_sampling, *edit.lists(edits, target)),
     )  # fmt: skip
+    if edits is not None:
+        edits = of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space)
     if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
         method, temperature, sampling = "race", 0.0, None  # the argmax decides
     if method != "race":
         verdict = verify(
-            requests, shard, draft_tokens, target, draft, p_law, q_law, parents, method, replacement, max_depth
+            requests, shard, draft_tokens, target, edits, draft, p_law, q_law, parents, method, replacement, max_depth
         )
         if (bits := parameters(requests, p_law, draft_sampling)) is not None:
             verdict = verdict._replace(status=verdict.status | bits)
         return written("verify_tree", verdict, out, check)
 
     law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
-    winners, met = race(shard, target, **law, **requests.noise_of_rows())
+    winners, met = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
     known = ShortVocabulary(draft_tokens, shard.vocab)
     rows = torch.nn.functional.one_hot(known.of(winners), known.size).float()
     walked = ops.verify_tree(

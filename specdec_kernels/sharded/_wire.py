@@ -9,9 +9,9 @@ from specdec_kernels import ops
 NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
 
 
-def tiles_of(rows, temperature, shard, request_index=None):
+def tiles_of(rows, temperature, shard, request_index=None, edits=None):
     """[int32 [rows, 3, tiles], status [rows]] of a slice, with as many tiles on every rank."""
-    found, status = ops.mass_tiles(rows, temperature=temperature, request_index=request_index)
+    found, status = ops.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
     found = found.flatten(0, -3)
     if found.shape[-1] == shard.most_tiles:
         return [found, status.flatten()]

@@ -35,7 +35,8 @@ CUTS = {
     "verify_chain, race, filtered", "verify_tree, race, filtered",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)} | {"compact_kv, pages"}
-SMALL_ROWS = {"mass_tiles", "residual_race", "residual_sums"}  # compiled as the tests call them, on rows of some tokens
+# Compiled as the tests call them, on rows of some tokens.
+SMALL_ROWS = {"count_at_least", "mass_tiles", "residual_race", "residual_sums"}
 
 
 def ahead_of_time(*arguments, cache):

@@ -26,10 +26,11 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from specdec_kernels.ops import OPS, mass_tiles, residual_race, residual_sums
+from specdec_kernels.ops import OPS, count_at_least, mass_tiles, residual_race, residual_sums
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits
+from tests.support.parts import edits_of
 from tests.support.trees import tree_call
 from tests.support.triton_machine import Race, interleaved, planted, small_tiles, sources
 
@@ -58,6 +59,8 @@ RESIDUAL = {
 SUMS = {name: RESIDUAL[name] for name in ("target", "draft", "known", "taken")} | {
     "row": torch.tensor([1, 0], dtype=torch.int32), "draft_row": torch.tensor([1, 1], dtype=torch.int32),
 }  # fmt: skip
+CUT = {"cuts": torch.tensor([[0.2, 0.0, 0.9], [-0.1, 0.0, 1.0]]).view(torch.int32).repeat(2, 1, 1).view(2, 6)}
+OF_ROWS = edits_of(2, vocabulary=VOCABULARY, seed=4)
 FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
 EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
 CALLS = {
@@ -83,8 +86,13 @@ CALLS = {
     ),
     "logprobs": (logprobs, {"rows": rows(3), "tokens": torch.tensor([7, 280]), "sampling": FILTERS, "top": 2}),
     "mass_tiles": (mass_tiles, {"rows": torch.cat([rows(2)] * 4, dim=-1)}),
+    "mass_tiles, edited": (mass_tiles, {"rows": rows(2), "edits": OF_ROWS}),
     "residual_race": (residual_race, RESIDUAL),
+    "residual_race, cut": (residual_race, RESIDUAL | CUT),
+    "residual_race, edited": (residual_race, RESIDUAL | CUT | {"edits": OF_ROWS}),
     "residual_sums": (residual_sums, SUMS),
+    "residual_sums, edited": (residual_sums, SUMS | CUT | {"edits": OF_ROWS}),
+    "count_at_least": (count_at_least, {"rows": rows(0), "least": torch.tensor([0.5, -1.0]), "edits": OF_ROWS}),
     "race_sample, filtered": (
         race_sample,
         {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS},

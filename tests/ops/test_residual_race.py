@@ -3,19 +3,26 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling, race_sample, residual
-from specdec_kernels.backends import BackendError
+from specdec_kernels import Edits, Sampling, race_sample, residual
 from specdec_kernels.ops import mass_tiles, residual_race, tile_laws
-from tests.support.cases import seeds
+from tests.support.cases import DTYPES, seeds
+from tests.support.parts import cut_words, edited, edits_of, kept_of
 
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
+CALL = {
+    "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32), "first_token": 0,
+    "draft_row": torch.tensor([1, -1, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
+    "seed": seeds(3), "position": torch.full((3,), 5), "temperature": torch.ones(3),
+    "excluded": torch.tensor([-1, -1, 3], dtype=torch.int32),
+}  # fmt: skip
+CUTS = torch.tensor([[-1.0, 0.0, 1.0] * 2] * 3).view(torch.int32)
 CALLS = {
-    "residual_race": (
-        residual_race,
-        {"target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32), "first_token": 0,
-         "draft_row": torch.tensor([1, -1, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
-         "seed": seeds(3), "position": torch.full((3,), 5), "temperature": torch.ones(3),
-         "excluded": torch.tensor([-1, -1, 3], dtype=torch.int32)},
+    "residual_race": (residual_race, CALL),
+    "residual_race, cut": (
+        residual_race, CALL | {"cuts": CUTS, "excluded": torch.tensor([[5, -1], [1, 2], [-1, 3]], dtype=torch.int32)},
+    ),
+    "residual_race, edited": (
+        residual_race, CALL | {"cuts": CUTS, "edits": edits_of(3, 2, vocabulary=33, seed=1)._replace(bias=None)},
     ),
 }  # fmt: skip
 MANY = 4000
@@ -81,24 +88,105 @@ def test_the_argmax_at_temperature_0(backend):
     assert race_sample(target, seed=1, position=0, temperature=0.0).item() == 1
 
 
+def pairs_of(rows, size=1500, seed=4):
+    """Rows of a target and a draft, a row of each for every request, and what else a race needs."""
+    generator = torch.Generator().manual_seed(seed)
+    target, draft = 3 * torch.randn(2, rows, size, generator=generator)
+    target[:, 1:40:3] = target[:, :1]  # ties
+    row = torch.arange(rows, dtype=torch.int32).flip(0)
+    beside = torch.where(torch.arange(rows) % 3 == 2, -1, row - 1).clamp(min=-1).int()
+    known = torch.cat([known_of(target)[row.long()], known_of(draft)[beside.long()]], dim=-1)
+    return target, draft, {
+        "row": row, "draft_row": beside, "known": known, "first_token": 1024, "seed": seeds(rows), "position": 3,
+        "taken": torch.linspace(0, 1.2, rows), "temperature": torch.tensor([0.7, 1.0, 0.0, 1.5])[row.long() % 4],
+        "draft_temperature": 0.9,
+    }  # fmt: skip
+
+
+def assert_same(found, expected):
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
 @pytest.mark.interpreted
-def test_filters_are_honoured_or_refused(backend):
-    target = torch.tensor([[1.0, 7.0, 6.0, 7.0]])
-    how = dict(first_token=0, known=torch.zeros(1, 4), seed=1, position=0)
-    row = torch.zeros(1, dtype=torch.int32)
-    if backend in ("cpu", "reference"):
-        first = residual_race(target, None, row, sampling=Sampling(5.0, top_k=1), **how)[0]
-        assert first.item() == 1
-        return
-    for sampling in ({"sampling": Sampling(top_k=1)}, {"draft_sampling": Sampling(min_p=0.5)}):
-        with pytest.raises(BackendError, match=r"cannot do this residual_race: it has no (top_k|min_p) in this op"):
-            residual_race(target, target, row, draft_row=row, **sampling, **how)
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_cuts(backend, factor):
+    """Where filters cut: the race is that over rows in which what they drop is -inf. Ties, NaN, infinities, no cut."""
+    target, draft, how = pairs_of(8)
+    target[0, 5], target[3, 700], draft[2, 9], draft[4, 9] = torch.inf, torch.nan, torch.inf, torch.nan
+    row, beside = how["row"].long(), how["draft_row"].long()
+    sampling = Sampling(1 / factor, top_k=torch.tensor([1, 3, 9, 64, 300, 2, 1499, 0])), Sampling(top_k=12)
+    words = [cut_words(target, sampling[0], factor)[row], cut_words(draft, sampling[1], 1.0)[beside]]
+    words[0][0, 1], words[0][1, 1] = -(2**31), 2**31 - 1  # the last column lies in another part
+    found = residual_race(target, draft, cuts=torch.cat(words, dim=-1), **how)
+    kept = [kept_of(target[row], words[0]), kept_of(draft[beside], words[1])]
+    places = torch.arange(8, dtype=torch.int32)
+    kept[0] = torch.where((how["temperature"] == 0).unsqueeze(-1), target[row], kept[0])  # the argmax of all
+    expected = residual_race(*kept, **how | {"row": places, "draft_row": torch.where(beside < 0, -1, places).int()})
+    whole = residual_race(target, draft, **how)
+    assert_same(found[:2], expected[:2])
+    assert torch.equal(found[2], whole[2])  # the status is that of all tokens
+    assert not torch.equal(found[0], whole[0])
+
+
+@pytest.mark.interpreted
+def test_nothing_is_kept_of_a_part(backend):
+    target, draft, how = pairs_of(4)
+    words = torch.tensor([torch.finfo(torch.float32).max, 0.0, 1.0]).view(torch.int32)
+    words[1] = -1
+    tokens, scores, _ = residual_race(target, draft, cuts=words.repeat(4, 2), **how | {"temperature": 1.0})
+    assert tokens.tolist() == [-1] * 4
+    assert (scores == -torch.inf).all()
+
+
+@pytest.mark.interpreted
+def test_several_tokens_are_excluded(backend):
+    """By lists of different lengths, some of other parts; beside cuts, and where a draft row leaves no use for them."""
+    target, draft, how = pairs_of(6)
+    row = how["row"].long()
+    tokens = target[row].topk(5).indices + 1024
+    tokens[1, 2:], tokens[2, 1], tokens[3] = -1, 3, -1
+    excluded = tokens.int()
+    words = torch.cat([cut_words(target, Sampling(top_k=40), 1.0)[row]] * 2, dim=-1)
+    for cuts in (None, words):
+        found = residual_race(target, draft, excluded=excluded, cuts=cuts, **how)
+        for b in range(6):
+            alone = {name: x[b : b + 1] if isinstance(x, torch.Tensor) else x for name, x in how.items()}
+            rows = target.clone()
+            over_p = alone["draft_row"].item() < 0 and alone["temperature"].item() > 0
+            if over_p:
+                out = tokens[b][tokens[b] >= 1024] - 1024
+                rows[row[b], out] = -torch.inf
+            expected = residual_race(rows, draft, cuts=None if cuts is None else cuts[b : b + 1], **alone)
+            assert_same([x[b : b + 1] for x in found], expected)
+    over_p = {**how, "draft_row": None}
+    strided = torch.full((6, 9), 7, dtype=torch.int32)[:, 2:7].copy_(excluded)
+    assert_same(
+        residual_race(target, None, excluded=strided, **over_p),
+        residual_race(target, None, excluded=excluded, **over_p),
+    )
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_edited_rows(backend, dtype):
+    """The edits of the target's rows [A, R], whichever of them race; with cuts of edited rows."""
+    target, draft, how = pairs_of(6, size=1061)
+    target, draft = (x.to(dtype).view(3, 2, -1) for x in (target, draft))
+    edits = edits_of(3, 2, vocabulary=1061, seed=7)
+    rows = edited(target, edits)
+    assert_same(residual_race(target, draft, edits=edits, **how), residual_race(rows, draft.float(), **how))
+    words = cut_words(rows, Sampling(top_k=30), 1.0).flatten(0, 1)[how["row"].long()]
+    cuts = torch.cat([words, words], dim=-1)
+    found = residual_race(target, draft, edits=edits, cuts=cuts, **how)
+    assert_same(found, residual_race(rows, draft.float(), cuts=cuts, **how))
+    assert not torch.equal(found[0], residual_race(target, draft, cuts=cuts, **how)[0])
 
 
 @pytest.mark.interpreted
 def test_rows_out_of_range(backend):
     """They are not read, and harm no neighbour; so at temperature 0, too."""
-    call = CALLS["residual_race"][1]
+    call = CALL
     row = torch.tensor([0, 6, -2, 1, -1, 2**31 - 1, 5], dtype=torch.int32)
     beside = torch.tensor([6, 0, 0, -2, 9, 0, 5], dtype=torch.int32)
     how = {"seed": 3, "position": 4, "first_token": 1024, "known": torch.ones(7, 4)}
@@ -117,7 +205,7 @@ def test_rows_out_of_range(backend):
 
 
 def test_bad_arguments():
-    call = CALLS["residual_race"][1]
+    call = CALL
     with pytest.raises(ValueError, match="draft: expected the target's 33 columns"):
         residual_race(**{**call, "draft": ROWS[1][..., :30]})
     with pytest.raises(ValueError, match="draft_row: expected None without a draft"):
@@ -128,3 +216,15 @@ def test_bad_arguments():
         residual_race(**{**call, "draft": ROWS[1].to("meta")})
     with pytest.raises(ValueError, match=r"known: expected shape \[3, 4\]"):
         residual_race(**{**call, "known": torch.ones(3, 2)})
+    for change, error, message in (
+        ({"cuts": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
+        ({"cuts": torch.zeros(3, 6)}, TypeError, "cuts: expected a tensor of int32"),
+        ({"cuts": torch.zeros(3, 12, dtype=torch.int32)[:, ::2]}, ValueError, "cuts: expected a contiguous tensor"),
+        ({"excluded": torch.zeros(2, 4, dtype=torch.int32)}, ValueError, r"excluded: expected shape \[3, 4\]"),
+        ({"excluded": torch.zeros(3)}, TypeError, "excluded: expected a tensor of int32"),
+        ({"excluded": torch.zeros(4, 3, dtype=torch.int32).T}, ValueError, "excluded: expected unit stride"),
+        ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
+        ({"edits": Edits(repetition=torch.ones(5))}, ValueError, "edits.repetition: expected shape"),
+    ):
+        with pytest.raises(error, match=message):
+            residual_race(**{**call, **change})

@@ -4,16 +4,23 @@ import pytest
 import torch
 
 import specdec_kernels
+from specdec_kernels import Sampling
 from specdec_kernels.ops import mass_tiles, residual_sums, tile_laws
 from tests.support.cases import DTYPES, adversarial_pairs, poisoned
+from tests.support.parts import cut_words, edited, edits_of, kept_of
 
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
+CALL = {
+    "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32),
+    "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
+    "temperature": torch.ones(3), "draft_temperature": torch.ones(3),
+}  # fmt: skip
+CUTS = torch.tensor([[-1.0, 0.0, 1.0] * 2] * 3).view(torch.int32)
 CALLS = {
-    "residual_sums": (
-        residual_sums,
-        {"target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32),
-         "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
-         "temperature": torch.ones(3), "draft_temperature": torch.ones(3)},
+    "residual_sums": (residual_sums, CALL),
+    "residual_sums, cut": (residual_sums, CALL | {"cuts": CUTS}),
+    "residual_sums, edited": (
+        residual_sums, CALL | {"cuts": CUTS, "edits": edits_of(3, 2, vocabulary=33, seed=1)._replace(bias=None)},
     ),
 }  # fmt: skip
 PAIRS = torch.arange(6, dtype=torch.int32)
@@ -100,8 +107,39 @@ def test_what_is_not_weighed(backend):
     assert [tuple(x.shape) for x in none] == [(0, 2), (0,)]
 
 
+@pytest.mark.interpreted
+@pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16, torch.float16)], ids=str)
+def test_cuts_and_edits(backend, dtypes):
+    """As over rows written out: what is dropped is -inf. With ties, a part after the last token, and no cut."""
+    generator = torch.Generator().manual_seed(4)
+    target, draft = (torch.randn(3, 2, 2061, generator=generator).to(dtype) for dtype in dtypes)
+    target[..., 1:90:4] = target[..., :1]
+    edits = edits_of(3, 2, vocabulary=2061, seed=7)
+    rows = edited(target, edits)
+    row, draft_row = PAIRS.flip(0), PAIRS
+    known = torch.cat([law_of(x.flatten(0, 1).float())[0] for x in (rows, draft)], dim=-1)
+    call = {"known": known, "taken": 0.5, "draft_temperature": 0.8}
+    sampling = Sampling(2.0, top_k=torch.tensor([[1, 40], [7, 0], [2060, 300]]))
+    flat = [rows.flatten(0, 1)[row.long()], draft.flatten(0, 1)[draft_row.long()]]
+    words = [
+        cut_words(rows, sampling, 0.5).flatten(0, 1)[row.long()],
+        cut_words(draft, Sampling(top_k=25), 1.0).flatten(0, 1)[draft_row.long()],
+    ]
+    words[0][2, 1], words[1][3, 1] = -5, 10**6
+    kept = [kept_of(x.float(), own) for x, own in zip(flat, words, strict=True)]
+    both = torch.cat(words, dim=-1)
+    for how, expected in (
+        ({"cuts": both, "edits": edits}, kept),
+        ({"cuts": both}, [kept_of(target.flatten(0, 1)[row.long()].float(), words[0]), kept[1]]),
+        ({"edits": edits}, flat),
+    ):
+        sums, status = residual_sums(target, draft, row, draft_row, **call, **how)
+        assert torch.equal(sums, residual_sums(*(x.float() for x in expected), PAIRS, PAIRS, **call)[0])
+        assert not status.any()
+
+
 def test_bad_arguments():
-    call = CALLS["residual_sums"][1]
+    call = CALL
     for change, error, message in (
         ({"draft": ROWS[1][..., :30]}, ValueError, "draft: expected the target's 33 columns"),
         ({"draft": None}, TypeError, "draft: expected a tensor"),
@@ -109,6 +147,9 @@ def test_bad_arguments():
         ({"row": torch.zeros(3)}, TypeError, "row: expected a tensor of int32"),
         ({"draft_row": torch.zeros(2, dtype=torch.int32)}, ValueError, r"draft_row: expected shape \[3\]"),
         ({"taken": torch.ones(2)}, ValueError, r"taken: expected shape \[3\]"),
+        ({"cuts": torch.zeros(3, 5, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
+        ({"cuts": torch.zeros(3, 6)}, TypeError, "cuts: expected a tensor of int32"),
+        ({"edits": 3}, TypeError, "edits: expected an Edits"),
         ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
     ):
         with pytest.raises(error, match=message):

@@ -8,7 +8,7 @@ from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import _filters
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, chains, whole, with_status
 from tests.support.cases import adversarial_rows, seeds
-from tests.support.ranks import on_ranks, tree_call_with_hits
+from tests.support.ranks import chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SAMPLINGS = {
     "top_k": Sampling(0.8, top_k=7),
@@ -134,3 +134,16 @@ def test_shares_of_whole_rows_need_whole_tiles():
     call = {"target": torch.zeros(1, 2048), "seed": 1, "position": 1, "sampling": Sampling(top_p=0.9)}
     with pytest.raises(ValueError, match="shard: expected slices that begin with multiples of 1,024 for top_p"):
         on_ranks(sharded.race_sample, [0, 128], call)
+
+
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_residuals_of_rows_whose_cuts_are_among_ties(fast_backend, method):
+    """Elements of three values, so that the last token kept has hundreds of equals on both sides of a boundary."""
+    call = {**chain_call_with_hits(VOCABULARY), "method": method}
+    for name in ("target", "draft"):
+        call[name] = call[name].float().clamp(-1, 1).round() * 2
+    call["temperature"] = None
+    for top_k in (900, 1100, 1500, 2500):
+        for side in ({"sampling": Sampling(0.8, top_k=top_k)}, {"draft_sampling": Sampling(top_k=top_k)}):
+            expected = specdec_kernels.verify_chain(**call | side)
+            assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[2], call | side), expected)

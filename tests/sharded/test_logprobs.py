@@ -86,5 +86,3 @@ def test_what_is_refused_is_named():
     shard = sharded.VocabShard(2048, 0)
     with pytest.raises(ValueError, match="top: expected an int from 0 to the vocabulary's 2048; got 2049"):
         sharded.logprobs(torch.zeros(1, 2048), torch.zeros(1).long(), shard=shard, top=2049)
-    with pytest.raises(ValueError, match=r"edits: expected None in sharded\.logprobs"):
-        sharded.logprobs(torch.zeros(1, 2048), torch.zeros(1).long(), shard=shard, edits=specdec_kernels.Edits())

@@ -98,14 +98,20 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
 
 
 def other_calls(shown, requests, number):
-    """The ops that are not ``shown``, each as its own tests call it first; tensors repeated for more requests."""
+    """The ops that are not ``shown``, each as its own tests call it first; tensors repeated for more requests.
+
+    Their calls that are named "edited" or "cut", too: kernels have more code then.
+    """
+    chosen = set(shown)
     backends.register("triton-recorded", triton_kernels, ("cpu",))
-    for function, arguments in every_call().values():
+    for named, (function, arguments) in every_call().items():
         name = function.__name__
+        if name not in chosen and named.endswith((", edited", ", cut")):
+            name = named
         if name in shown:
             continue
         shown.add(name)
-        kinds = OPS[name].arguments.items()
+        kinds = OPS[function.__name__].arguments.items()
         counters = {part for part, kind in kinds if kind is COUNTER and part != "num"}  # which has a largest value
         counters |= {part for _, kind in kinds if kind is NOISE for part in Noise._fields}
 
@@ -282,7 +288,7 @@ def kernels(*arguments, made=None, arch="sm_90", **options):
         for launch in recorded(call):
             stage = launch[2].get("STAGE")
             own = launch[0].__name__.removesuffix("_kernel")
-            own += next((f", {kind}" for kind in ("edited", "pages") if op.endswith(f", {kind}")), "")
+            own += next((f", {kind}" for kind in ("edited", "pages", "cut") if op.endswith(f", {kind}")), "")
             name = own if stage is None else f"{op}: {stage}"
             found.setdefault(name, launch)
     return found

@@ -73,4 +73,19 @@ struct Cut {
 
 constexpr Cut kKeepsAll = {-kInfinity, -1};
 
+// What filters keep of a part of a row, and what they compare: order.scaled(raw).
+struct PartCut {
+  Cut cut;  // its last is a column
+  Logits order;
+  SPECDEC_HD bool on() const { return cut.value > -kInfinity; }
+};
+
+// That of the target's row, side 0, or of the draft's, side 1, from a call's cuts: for each side the value and the
+// factor, as bits of a float32, around the last column.
+SPECDEC_HD PartCut part_cut_at(const Output<const int32_t>& cuts, int64_t index, int side) {
+  if (!cuts.data) return {kKeepsAll, {1.0f}};
+  const int32_t* words = cuts.data + index * cuts.row_stride + 3 * side;
+  return {{from_bits(static_cast<uint32_t>(words[0])), words[1]}, {from_bits(static_cast<uint32_t>(words[2]))}};
+}
+
 SPECDEC_END

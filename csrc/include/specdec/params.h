@@ -228,14 +228,27 @@ struct RaceParams {
   SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
 };
 
+// count_at_least: how many tokens of [requests, rows] rows, which may be parts of rows, are at least as large as a number.
+struct CountAtLeastParams {
+  Rows rows;
+  RequestIndex request_index;
+  LawParams law;
+  EditParams edits;
+  Vector<const float> least;  // [requests * rows]: of x (specdec/law.h); none is counted where it is -inf or NaN
+  Output<int32_t> counts;     // [requests * rows]
+  auto fields() { return std::tie(rows, request_index, law, edits, least, counts); }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
 // mass_tiles: what the tiles of [requests, rows] rows weigh, which may be parts of rows (specdec/mass.h).
 struct MassTilesParams {
   Rows rows;
   RequestIndex request_index;
   LawParams law;
+  EditParams edits;
   Output<int32_t> tiles;   // [requests * rows, 3 tiles]: maxima as bits, then low and high words of units
   Output<int32_t> status;  // [requests * rows]
-  auto fields() { return std::tie(rows, request_index, law, tiles, status); }
+  auto fields() { return std::tie(rows, request_index, law, edits, tiles, status); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
 };
 
@@ -256,21 +269,23 @@ struct ResidualRaceParams {
   Rows target, draft;                  // without draft: over p
   Vector<const int32_t> row;           // [batch]: among all rows of the target; -1: none, the request is idle
   Vector<const int32_t> draft_row;     // likewise, of the draft; -1: over p
-  Vector<const int32_t> excluded;      // [batch]: a token that has no weight in p; -1: none
+  Output<const int32_t> excluded;      // [batch, n]: tokens that have no weight in p; -1: none
+  Output<const int32_t> cuts;          // [batch, 6]: what filters keep of both rows (PartCut); null: all
   Rows known;                          // float32 [batch, 4]: the LogSumExp of both rows
-  LawParams target_law, draft_law;     // of (request, 0)
+  LawParams target_law, draft_law;     // of (request, 0), without filters
+  EditParams edits;                    // of the target's rows
   Per<float> taken;
   NoiseParams noise;                   // of the row's own position
   Output<int64_t> tokens;              // [batch]
   Output<int32_t> status;              // [batch]
   Output<float> scores;                // [batch]
   auto fields() {
-    return std::tie(target, draft, row, draft_row, excluded, known, target_law, draft_law, taken, noise, tokens, status,
-                    scores);
+    return std::tie(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, taken, noise,
+                    tokens, status, scores);
   }
   auto arguments() {
-    return std::tie(target, target.first_token, draft, row, draft_row, excluded, known, target_law, draft_law, taken,
-                    noise, tokens, status, scores);
+    return std::tie(target, target.first_token, draft, row, draft_row, excluded, cuts, known, target_law, draft_law,
+                    edits, taken, noise, tokens, status, scores);
   }
   SPECDEC_HD int64_t batch() const { return row.size; }
 };
@@ -279,13 +294,15 @@ struct ResidualRaceParams {
 struct ResidualSumsParams {
   Rows target, draft;
   Vector<const int32_t> row, draft_row;  // [pairs]: among all rows of either; -1: none, the pair is idle
+  Output<const int32_t> cuts;            // [pairs, 6]: what filters keep of both rows (PartCut); null: all
   Rows known;                            // float32 [pairs, 4]: the LogSumExp of both rows
   LawParams target_law, draft_law;       // of (pair, 0), without filters
+  EditParams edits;                      // of the target's rows
   Per<float> taken;
   Output<int64_t> sums;    // [pairs, 2]
   Output<int32_t> status;  // [pairs]
   auto fields() {
-    return std::tie(target, draft, row, draft_row, known, target_law, draft_law, taken, sums, status);
+    return std::tie(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, taken, sums, status);
   }
   SPECDEC_HD int64_t pairs() const { return row.size; }
 };

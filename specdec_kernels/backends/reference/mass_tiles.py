@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, mass, requests
+from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
 
 
@@ -11,7 +12,8 @@ def mass_tiles(call):
     batch, inner, columns = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    rows = call.rows[who.live]
+    edits = Edits(call, who, call.rows)
+    rows = edits.rows(call.rows[who.live])
     v = laws.scaled(rows, law.temperature)
     v = torch.where((law.temperature > 0).unsqueeze(-1), v, -torch.inf)
     v = torch.nn.functional.pad(v, (0, -columns % mass.TILE), value=-torch.inf).unflatten(-1, (-1, mass.TILE))
@@ -27,4 +29,4 @@ def mass_tiles(call):
     who.write(call.tiles.unflatten(-1, none.shape), found, idle=none, outside=none)
     greedy = law.temperature == 0
     status = (laws.non_finite(rows, "logits").any(dim=-1) & ~greedy).int() * Status.NON_FINITE
-    who.write(call.status, status | bad.int() * Status.PARAMETER, outside=Status.PARAMETER)
+    who.write(call.status, status | (bad | edits.bad).int() * Status.PARAMETER, outside=Status.PARAMETER)

@@ -7,14 +7,14 @@ import shutil
 import torch
 
 from specdec_kernels.backends._native import use_torch
-from specdec_kernels.backends.cuda import HAS, Kernels, unsupported
+from specdec_kernels.backends.cuda import HAS, Kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
     *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable",
-    "unsupported", "workspaces",
+    "workspaces",
 ]  # fmt: skip
 
 

@@ -1,0 +1,88 @@
+"""count_at_least: how many tokens of rows, which may be parts of rows, are at least as large as a number."""
+
+import torch
+
+from specdec_kernels.ops import _edits as edit
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._types import Number
+from specdec_kernels.sampling import Edits
+
+COUNT_AT_LEAST = Op(
+    "count_at_least",
+    rows=Kind("Tensor {}", shown="rows"),
+    request_index=OPTIONAL,
+    law=LAW,
+    edits=EDITS,
+    least=TENSOR,
+    counts=Output(torch.int32, "out"),
+)
+
+
+def count_at_least(
+    rows: torch.Tensor,
+    least: torch.Tensor,
+    *,
+    temperature: Number | None = None,
+    edits: Edits | None = None,
+    request_index: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """How many tokens of each row have ``logit / temperature >= least``: the counts of parts add up to a token's rank.
+
+    As everywhere, a logit of NaN is -inf and one of +inf the largest finite number.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., n] of logits, contiguous along the vocabulary; parts of rows, or whole ones.
+    least : Tensor
+        float32 [...], contiguous. A row is not read where it is -inf or NaN: none is counted.
+    temperature : float or Tensor
+        float32, broadcast to the rows. Default 1.0. At 0, and out of range, logits are compared as they are.
+    edits : Edits, optional
+        As for ``race_sample``, of the part's columns.
+    request_index : Tensor, optional
+        int32 [B], as for ``race_sample``. Of an idle request, or with an index out of range, none is counted.
+    out : Tensor, optional
+        int32 [...], preallocated.
+
+    Returns
+    -------
+    Tensor
+        int32 [...].
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import count_at_least
+    >>> count_at_least(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([1.0]), temperature=2.0).tolist()
+    [2]
+    """
+    raw = (rows, least, temperature, edits, request_index, out)
+    inputs.refuse_gradient("count_at_least", rows=rows, temperature=temperature, edits=edits)
+    if found := COUNT_AT_LEAST.recall(raw):
+        return found[0]
+    inputs.check_rows("rows", rows)
+    lead, device = rows.shape[:-1], rows.device
+    inputs.check_tensor("least", least, (torch.float32,), None)
+    inputs.check_shape("least", least, lead)
+    inputs.check_device("least", least, device)
+    if not least.is_contiguous():
+        raise ValueError(f"least: expected a contiguous tensor; got strides {tuple(least.stride())}")
+    folded = inputs.rows3("rows", rows)
+    numbers = (*laws.numbers_in(temperature), *edit.lists(edits))
+    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
+    law = laws.target_law("logits", temperature, None, shape, device, seen)
+    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    given = out is not None
+    out = COUNT_AT_LEAST.output("counts", out, lead, device)
+    COUNT_AT_LEAST(folded, request_index, law, changes, least.view(-1), out.view(-1), given=given, raw=raw,
+                   results=(out,))  # fmt: skip
+    return out

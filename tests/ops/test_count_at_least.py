@@ -1,0 +1,90 @@
+"""count_at_least: how many tokens of rows are at least as large as a number."""
+
+import pytest
+import torch
+
+from specdec_kernels import Edits, count_at_least
+from tests.support.cases import DTYPES, adversarial_rows, poisoned
+from tests.support.edits import random_edits
+from tests.support.parts import LARGEST, edited, edits_of
+
+CALLS = {
+    "count_at_least": (
+        count_at_least,
+        {"rows": torch.randn(3, 33, generator=torch.Generator().manual_seed(3)),
+         "least": torch.tensor([0.0, 1.0, -1.0]), "temperature": torch.ones(3),
+         "request_index": torch.tensor([0, -1, 2], dtype=torch.int32)},
+    ),
+    "count_at_least, edited": (
+        count_at_least,
+        {"rows": torch.ones(3, 33), "least": torch.zeros(3),
+         "edits": edits_of(3, vocabulary=33, seed=1)._replace(bias=None)},
+    ),
+}  # fmt: skip
+
+
+def counted(rows, least, temperature):
+    x = (rows.float() * (1 / torch.tensor(temperature))).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
+    return (x >= least.unsqueeze(-1)).sum(-1).int()
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("size", [1, 7, 2049])
+def test_every_token_is_counted(backend, size):
+    """Rows with NaN and infinities; bars that are elements, between elements, and past all of them."""
+    rows = torch.stack(list(adversarial_rows(size).values()))
+    largest = rows.nan_to_num(nan=-torch.inf, posinf=LARGEST).amax(-1)
+    for bar in (0.0, -LARGEST, LARGEST, torch.inf, largest / 0.7, largest.nextafter(torch.tensor(torch.inf)) / 0.7):
+        least = torch.as_tensor(bar).expand(len(rows)).contiguous()
+        least = torch.where(least > -torch.inf, least, 0.0)
+        assert torch.equal(count_at_least(poisoned(rows), least, temperature=0.7), counted(rows, least, 0.7))
+    own = rows[:, size // 2].nan_to_num(nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+    assert torch.equal(count_at_least(rows, own), counted(rows, own, 1.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parts_add_up(fast_backend, dtype):
+    rows = 4 * torch.randn(3, 2, 5000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    least = rows[..., 17].float().contiguous()
+    whole = count_at_least(rows, least)
+    parts = [count_at_least(part, least) for part in rows.split([1000, 3072, 928], dim=-1)]
+    assert torch.equal(sum(parts), whole)
+    assert torch.equal(whole, counted(rows, least, 1.0))
+
+
+@pytest.mark.interpreted
+def test_what_is_not_counted(backend):
+    """Nothing where nothing is asked for, of idle requests and of those whose index is out of range."""
+    rows = torch.zeros(6, 1500)
+    index = torch.tensor([0, -1, 3, 1, 2, -7], dtype=torch.int32)
+    least = torch.tensor([0.0, 0.0, 0.0, -torch.inf, torch.nan, 0.0])
+    found = count_at_least(rows, least, temperature=torch.tensor([1.0, 0.5, 0.0]), request_index=index)
+    assert found.tolist() == [1500, 0, 0, 0, 0, 0]
+    assert count_at_least(rows[:2], least[:2], temperature=torch.tensor([0.0, torch.nan])).tolist() == [1500, 1500]
+    assert count_at_least(rows[:0], least[:0]).shape == (0,)
+
+
+@pytest.mark.interpreted
+def test_edited_rows(backend):
+    rows = torch.randn(4, 1061, generator=torch.Generator().manual_seed(2))
+    edits = random_edits(4, vocabulary=1061, seed=7)
+    expected = edited(rows, edits)
+    least = expected.nan_to_num(neginf=-9.0)[:, 5].contiguous()
+    found = count_at_least(rows, least, edits=edits)
+    assert torch.equal(found, counted(expected, least, 1.0))
+    assert not torch.equal(found, count_at_least(rows, least))
+
+
+def test_bad_arguments():
+    call = CALLS["count_at_least"][1]
+    for change, error, message in (
+        ({"least": torch.zeros(2)}, ValueError, r"least: expected shape \[3\]"),
+        ({"least": torch.zeros(3, dtype=torch.float64)}, TypeError, "least: expected a tensor of float32"),
+        ({"least": torch.zeros(6)[::2]}, ValueError, "least: expected a contiguous tensor"),
+        ({"rows": call["rows"].long()}, TypeError, "rows: expected a tensor of float32"),
+        ({"temperature": -1.0}, ValueError, "temperature: expected a number at least 0"),
+        ({"edits": Edits(repetition=0)}, ValueError, "edits.repetition: expected a number more than 0"),
+        ({"out": torch.zeros(3)}, TypeError, "out: expected"),
+    ):
+        with pytest.raises(error, match=message):
+            count_at_least(**{**call, **change})

@@ -1,0 +1,89 @@
+"""What an op over slices writes: nothing of a slice's size."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from specdec_kernels import Sampling, sharded
+from tests.support.cases import seeds
+from tests.support.parts import edits_of
+from tests.support.ranks import chain_call_with_hits, tree_call_with_hits
+
+VOCABULARY = 16384
+FILTERS = {"temperature": None, "sampling": Sampling(0.9, top_k=9), "draft_sampling": Sampling(1.1, top_k=12)}
+
+
+class Written(TorchDispatchMode):
+    """Notes the largest tensor that an operation made and that is not memory of the call's arguments."""
+
+    def __init__(self, arguments):
+        super().__init__()
+        self.known = {x.untyped_storage().data_ptr() for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)}
+        self.largest, self.ops = 0, set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        found = function(*arguments, **keywords or {})
+        self.ops.add(str(function))
+        for x in tree_leaves(found):
+            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self.known:
+                self.largest = max(self.largest, x.untyped_storage().nbytes() // x.element_size())
+        return found
+
+
+def written(op, call):
+    shard = sharded.VocabShard(VOCABULARY, 0)
+    shard.ranks = 1
+    op(**call, shard=shard)  # looks at the slices, once
+    with Written(call) as mode:
+        op(**call, shard=shard)
+    return mode
+
+
+def chain(**how):
+    return {**chain_call_with_hits(VOCABULARY, requests=2, slots=2), **how}
+
+
+def tree(**how):
+    call = {**tree_call_with_hits(VOCABULARY, requests=2, nodes=6), "method": "rejection", **how}
+    return {**call, "edits": edits(6)} if how.get("edits") else call
+
+
+def edits(slots):
+    """As a request has them: views are enough for its rows."""
+    return edits_of(2, vocabulary=VOCABULARY, seed=3)._replace(
+        allowed=torch.full((2, slots, VOCABULARY // 32), -1, dtype=torch.int32)
+    )
+
+
+ROWS = {"rows": torch.randn(2, VOCABULARY), "tokens": torch.tensor([5, 1024])}
+RACE = {"target": ROWS["rows"], "seed": seeds(2), "position": 1}
+CALLS = {
+    "rejection": (sharded.verify_chain, chain(edits=edits(3))),
+    "rejection, filtered": (sharded.verify_chain, chain(edits=edits(3), **FILTERS)),
+    "one-hot rejection": (sharded.verify_chain, chain(draft=None, edits=edits(3), temperature=0.8)),
+    "block": (sharded.verify_chain, chain(method="block", edits=edits(3), **FILTERS)),
+    "race": (
+        sharded.verify_chain,
+        chain(method="race", draft=None, edits=edits(3), **FILTERS | {"draft_sampling": None}),
+    ),
+    "tree": (sharded.verify_tree, tree(edits=True, **FILTERS)),
+    "one-hot tree": (sharded.verify_tree, tree(edits=True, draft=None)),
+    "traversal": (sharded.verify_tree, tree(edits=True, method="traversal", **FILTERS)),
+    "logprobs": (sharded.logprobs, ROWS | {"top": 3, "edits": edits_of(2, vocabulary=VOCABULARY, seed=3)}),
+    "race_sample": (sharded.race_sample, RACE | {"edits": edits_of(2, vocabulary=VOCABULARY, seed=3)}),
+}
+
+
+@pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
+def test_nothing_of_a_slices_size_is_written(fast_backend, op, call):
+    mode = written(op, call)
+    assert any(name.startswith("specdec.") for name in mode.ops)
+    assert 0 < mode.largest < VOCABULARY // 2
+
+
+def test_a_copy_is_seen(fast_backend):
+    def op(rows, shard):
+        return rows.clone()
+
+    assert written(op, {"rows": ROWS["rows"]}).largest == 2 * VOCABULARY
