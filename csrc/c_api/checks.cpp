@@ -260,10 +260,9 @@ void check_draft(const Params& p, int64_t requests, int64_t rows) {
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.draft.vocab);
 }
 
-// What chains and trees have in common.
+// Where a verdict goes.
 template <class Params>
-void check_verdict(Params& p) {
-  check_fields(p);
+void check_written(const Params& p) {
   at_least(FIELD(tokens.columns), 1);
   at_least({"form"}, p.form, 0);
   at_most({"form"}, p.form, kUnpadded | kEmitted | kAdded);
@@ -277,6 +276,13 @@ void check_verdict(Params& p) {
   if (p.path.data) rows_apart(FIELD(path), p.batch(), p.places());
   contiguous(FIELD(num_accepted), p.batch());
   contiguous(FIELD(status), p.batch());
+}
+
+// What chains and trees have in common.
+template <class Params>
+void check_verdict(Params& p) {
+  check_fields(p);
+  check_written(p);
   if (p.method == Method::kRace && p.draft.data) refuse("draft", "none with the race", "one");
 }
 
@@ -386,6 +392,24 @@ void check_tree_parents(LinksParams p) {
   holds(FIELD(next_sibling), p.parents.rows, p.parents.columns);
   if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.parents.rows);
   contiguous(FIELD(status), p.parents.rows);
+}
+
+void check_verify_links(LinkedParams p) {
+  check_fields(p);
+  check_written(p);
+  rows_apart(FIELD(path), p.batch(), p.places());
+  if (p.batch() == 0) return;
+  const int32_t nodes = p.draft_tokens.slots;
+  at_least(FIELD(draft_tokens.slots), 1);
+  holds(FIELD(draft_tokens), p.batch(), nodes);
+  holds(FIELD(first_child), p.batch(), nodes);
+  holds(FIELD(next_sibling), p.batch(), nodes);
+  if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.batch());
+  if (p.index.data) holds(FIELD(index), p.batch(), nodes);
+  equal(FIELD(target.first_token), 0);
+  if (p.target_tokens.data) holds(FIELD(target_tokens), p.batch(), nodes);
+  else holds(FIELD(target), p.batch(), nodes);
+  if (p.target_tokens.data && p.target.data) refuse("target", "none beside target_tokens", "some");
 }
 
 void check_compact_kv(CompactParams p) {

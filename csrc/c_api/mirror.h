@@ -85,6 +85,9 @@ SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, re
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
 SPECDEC_SAME(specdec_tree_parents_params, LinksParams, first_child, next_sibling, tree_valid, parents, ranks, status)
+SPECDEC_SAME(specdec_verify_links_params, LinkedParams, draft_tokens, first_child, next_sibling, tree_valid, target,
+             target_tokens, coins, threshold_single, threshold_total, noise, tokens, path, num_accepted, status, index,
+             form)
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, block_table, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)

@@ -379,6 +379,27 @@ typedef struct specdec_tree_parents_params {
 } specdec_tree_parents_params;
 SPECDEC_DECLARE(tree_parents)
 
+/* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
+ * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
+ * drawn from the row without theirs. With target_tokens a child is accepted iff it has its parent's, and that of the last
+ * node follows. */
+typedef struct specdec_verify_links_params {
+  specdec_tokens draft_tokens, first_child, next_sibling; /* [B, N] */
+  specdec_flags tree_valid;                               /* [B], optional */
+  specdec_rows target;                                    /* [B, N, V]: probabilities; none beside target_tokens */
+  specdec_tokens target_tokens;                           /* [B, N], optional */
+  specdec_number coins;                                   /* [B, N], in [0, 1) */
+  specdec_number threshold_single, threshold_total;       /* 1.0f: the law is the target's */
+  specdec_noise noise;                                    /* of the token after the root */
+  specdec_output_tokens tokens;                           /* this and the rest as of verify_tree */
+  specdec_output_i32 path;
+  specdec_output_i32 num_accepted;
+  specdec_output_i32 status;
+  specdec_tokens index;
+  int64_t form;
+} specdec_verify_links_params;
+SPECDEC_DECLARE(verify_links)
+
 /* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Its elements are only
  * moved, so here strides count bytes. */
 typedef struct specdec_cache_layer {

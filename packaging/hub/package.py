@@ -31,6 +31,7 @@ from .ops import (
     tree_parents,
     tree_positions,
     verify_chain,
+    verify_links,
     verify_tree,
 )
 from .sampling import Edits, Sampling
@@ -67,5 +68,6 @@ __all__ = [
     "tree_parents",
     "tree_positions",
     "verify_chain",
+    "verify_links",
     "verify_tree",
 ]

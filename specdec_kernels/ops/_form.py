@@ -72,3 +72,10 @@ def check_index(form, shape, device):
         inputs.check_tensor("form.index", form.index, inputs.TOKEN_DTYPES, 2)
         inputs.check_shape("form.index", form.index, shape)
         inputs.check_device("form.index", form.index, device)
+
+
+def check_tree(form):
+    """Trees have these outputs elsewhere, or not at all."""
+    for name in ("path", "num_rejected"):
+        if getattr(form, name) is not None:
+            raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")

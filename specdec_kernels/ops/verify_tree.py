@@ -224,9 +224,7 @@ def verify_tree(
     width = _width(max_depth, depth, nodes, out)
     form, choices, room = forms.checked(form, out, (batch, width))
     forms.check_index(form, (batch, nodes), device)
-    for name in ("path", "num_rejected"):
-        if getattr(form, name) is not None:
-            raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")
+    forms.check_tree(form)
     verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,

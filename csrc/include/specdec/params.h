@@ -396,6 +396,28 @@ struct LinksParams {
   auto fields() { return std::tie(first_child, next_sibling, tree_valid, parents, ranks, status); }
 };
 
+// verify_links: a walk through trees by their links, decided by what is given (specdec/link_walk.h).
+struct LinkedParams {
+  Tokens draft_tokens, first_child, next_sibling;  // [batch, nodes]
+  Vector<const bool> tree_valid;                   // [batch]; null: all are
+  Rows target;                                     // probabilities, or none beside target_tokens
+  Tokens target_tokens;                            // [batch, nodes], may be null: the target's own
+  Per<float> coins;                                // (request, node)
+  Per<float> threshold_single, threshold_total;
+  NoiseParams noise;     // of the token after the root
+  TokenOutput tokens;    // [batch, max_depth + 1]; deeper nodes count as absent. Flat with an index
+  Output<int32_t> path;  // [batch, max_depth + 1]; with an index of places
+  Output<int32_t> num_accepted, status;
+  Tokens index;  // [batch, nodes], may be null: the place of the token after each node
+  int64_t form;
+  auto fields() {
+    return std::tie(draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins,
+                    threshold_single, threshold_total, noise, tokens, path, num_accepted, status, index, form);
+  }
+  SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
+  SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
+};
+
 // One tensor [batch, heads, slots, size] of a cache, or [pages, heads, slots of a page, size]. Its elements are only
 // moved, so strides are in bytes here.
 struct CacheLayer {
