@@ -150,7 +150,7 @@ def kept_mass(row, law, cells, value, CELL: tl.constexpr, TILE: tl.constexpr):
 @_launch.kernel
 def cuts_kernel(
     target, target_request: tl.int64, target_row: tl.int64, requests: tl.int32, rows: tl.int32, step: tl.int64,
-    vocab: tl.int32, cu_drafts, total_drafts: tl.int64, draft_map, request_index, entries: tl.int64,
+    vocab: tl.int32, cu_drafts, by_rows: tl.int32, total_drafts: tl.int64, draft_map, request_index, entries: tl.int64,
     tokens, tokens_request: tl.int64, tokens_row: tl.int64,
     temperature, temperature_request: tl.int64, temperature_row: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_row: tl.int64, top_k_value: tl.int64,
@@ -171,10 +171,12 @@ def cuts_kernel(
         i, j = tl.cast(each, tl.int64) // rows, tl.cast(each, tl.int64) % rows
         entry, live, _ = entry_of(i, request_index, entries)
         if cu_drafts is None:
-            there, begin, n = i >= 0, i * 0, i * step + j
+            there, token_at, n = i >= 0, i * 0, i * step + j
             offset = (entry if DRAFT else i) * target_request + j * target_row
         else:
-            readable, drafts, begin, first, _ = bounds_of(i, cu_drafts, total_drafts, step.to(tl.int32) - 1)
+            readable, drafts, begin, first, _, token_at = bounds_of(
+                i, cu_drafts, total_drafts, step.to(tl.int32) - 1, by_rows
+            )  # fmt: skip
             there, n = readable & (j < drafts + (0 if DRAFT else 1)), first + j
             if DRAFT and request_index is not None:
                 offset = entry * target_request + j * target_row
@@ -197,7 +199,7 @@ def cuts_kernel(
             filtered = is_on(filter)
             order = tl.where(filtered & (rules & BEFORE_TEMPERATURE != 0), 1.0, inverse)
             row = Row(row_at(target, offset, ALIGNED), tl.where(live, vocab, 0))
-            place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, begin, live, vocab)
+            place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, token_at, live, vocab)
             law = Law(order, None, None, n, *place, *edits)
             record, cut = records + records_row * n, cuts + CUT * n
             MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
@@ -292,7 +294,7 @@ def words_of(vocab, rows, device, *laws):
 
 def launch_cuts(
     rows, law, index, places, cuts, scratch, requests, count, width, edits=_edits.OFF, draft=False, draft_map=None,
-    cu_drafts=None, stored=0, tokens=None,
+    cu_drafts=None, by_rows=0, stored=0, tokens=None,
 ):  # fmt: skip
     """Launches the kernel for ``count`` rows of each request, whose ``cuts`` have CUT words each, and returns these.
 
@@ -310,7 +312,8 @@ def launch_cuts(
         }
         arguments = dict(
             target=rows, target_request=rows.stride(0) if rows.ndim == 3 else 0, target_row=rows.stride(-2),
-            requests=requests, rows=count, step=width, vocab=vocab, cu_drafts=cu_drafts, total_drafts=stored - requests,
+            requests=requests, rows=count, step=width, vocab=vocab, cu_drafts=cu_drafts, by_rows=by_rows,
+            total_drafts=stored - requests,
             draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
             tokens_row=0 if tokens is None else tokens.stride(1), **numbers, rules=law.rules, cuts=cuts,
             **places._asdict(), **edits, scratch=scratch, scratch_row=search_words_of(vocab), DRAFT=draft,
@@ -357,7 +360,7 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
 
     None for a law without filters. ``figures`` has four words for each of the ``width`` rows of a request.
     """
-    cu_drafts = getattr(call, "cu_drafts", None)
+    cu_drafts, by_rows = getattr(call, "cu_drafts", None), int(getattr(call, "by_rows", False))
     stored = requests * width if cu_drafts is None else len(call.target)
     laws = call.target_law, None if draft is None else call.draft_law
     filtered = [law is not None and _launch.is_filtered(law) for law in laws]
@@ -367,7 +370,7 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
         places = Places(figures, 4, records, records_row, flags, *flags_steps)
         found["target_cuts"] = launch_cuts(
             call.target, call.target_law, index, places, scratch, search, requests, width, width, edits,
-            cu_drafts=cu_drafts, stored=stored,
+            cu_drafts=cu_drafts, by_rows=by_rows, stored=stored,
         )  # fmt: skip
         scratch = scratch[CUT.value * stored :]
     if filtered[1]:
@@ -375,6 +378,6 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
         count = draft.shape[1] if cu_drafts is None else width - 1
         found["draft_cuts"] = launch_cuts(
             draft, call.draft_law, index, places, scratch, search, requests, count, width, draft=True,
-            draft_map=call.draft_map, cu_drafts=cu_drafts, stored=stored,
+            draft_map=call.draft_map, cu_drafts=cu_drafts, by_rows=by_rows, stored=stored,
         )  # fmt: skip
     return found

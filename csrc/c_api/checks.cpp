@@ -287,10 +287,12 @@ void check_verdict(Params& p) {
 }
 
 void check_ragged(const ChainParams& p) {
-  const int64_t drafts = p.draft_tokens.slots;
+  if (p.by_rows) at_least(FIELD(draft_tokens.slots), p.batch());
+  const int64_t drafts = p.packed_drafts();
   equal(FIELD(cu_drafts.size), p.batch() + 1);
-  holds(FIELD(draft_tokens), 1, drafts);
+  holds(FIELD(draft_tokens), 1, p.draft_tokens.slots);
   holds(FIELD(target), 1, drafts + p.batch());
+  if (p.input_positions.data) holds(FIELD(input_positions), 1, drafts + p.batch());
   if (p.request_index.data) check_draft(p, entries(p, p.batch()), p.max_drafts());
   else check_draft(p, 1, drafts);
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, drafts + p.batch());
@@ -328,6 +330,13 @@ void check_pairs(Params& p) {
 void check_verify_chain(ChainParams p) {
   check_verdict(p);
   if (p.num_rejected.data) contiguous(FIELD(num_rejected), p.batch());
+  if (p.num_passed.data) {
+    contiguous(FIELD(num_passed), p.batch());
+    if (p.batch() > 0 && p.max_drafts() > 0) memory("draft", p.draft.data);
+    const bool probs = p.target_law.space == Space::kProbs && p.draft_law.space == Space::kProbs;
+    if (p.method != Method::kRejection || !probs || p.draft_map.data)
+      refuse("num_passed", "NULL but with rejection of probabilities, without draft_map", "memory");
+  }
   if (p.index.data) holds(FIELD(index), p.batch(), p.places());
   if (p.method == Method::kTraversal) {  // blocks have no use for them
     if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
@@ -335,6 +344,8 @@ void check_verify_chain(ChainParams p) {
   }
   if (p.batch() == 0) return;
   if (p.cu_drafts.data) return check_ragged(p);
+  if (p.by_rows) refuse("by_rows", "false without cu_drafts", "true");
+  if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
   holds(FIELD(draft_tokens), p.batch(), p.max_drafts());
   check_draft(p, entries(p, p.batch()), p.max_drafts());

@@ -38,7 +38,7 @@ def mass_tiles(
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. At 0 nothing is weighed.
     request_index : Tensor, optional
-        int32 [B], as for ``race_sample``. Nothing of an idle request is weighed.
+        int32 or int64 [B], as for ``race_sample``. Nothing of an idle request is weighed.
     out : Tensor, optional
         int32 [..., 3, tiles], preallocated.
     status : Tensor, optional

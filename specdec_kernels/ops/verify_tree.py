@@ -140,8 +140,8 @@ def verify_tree(
         depth d decides ``position + d``; the coin of node i has index i - 1 (traversal: 2^30 + i - 1). So a chain gives
         what ``verify_chain`` gives.
     request_index : Tensor, optional
-        int32 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft`` then have S
-        entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
+        int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
+        then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
     max_depth : int, optional
         D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU, N - 1 elsewhere, where
         looking would wait for the device. Deeper nodes count as absent; one that would have been tried sets status 8.

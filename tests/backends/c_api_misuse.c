@@ -320,6 +320,13 @@ static void trees(void) {
   INVALID(tree_parents, tree_parents, p.tree_valid.size = 1, "tree_valid.size: expected 2; got 1");
   INVALID(tree_parents, tree_parents, p.ranks.columns = 3, "ranks.columns: expected 4; got 3");
   INVALID(tree_parents, tree_parents, p.status.data = NULL, "status.data: expected memory; got NULL");
+  INVALID(verify_chain, chain, p.by_rows = true, "by_rows: expected false without cu_drafts; got true");
+  INVALID(verify_chain, ragged, p.draft_tokens.slots = p.by_rows = true,
+          "draft_tokens.slots: expected 2 or more; got 1");
+  INVALID(verify_chain, chain, p.input_positions = some_tokens(draft_tokens, B, 0),
+          "input_positions.slots: expected 1 or more; got 0");
+  INVALID(verify_chain, chain, p.num_passed = i32(B),
+          "num_passed: expected NULL but with rejection of probabilities, without draft_map; got memory");
   INVALID(verify_links, links, p.draft_tokens.data = NULL, "draft_tokens.data: expected memory; got NULL");
   INVALID(verify_links, links, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
   INVALID(verify_links, links, p.target.rows = 3, "target.rows: expected 4 or more; got 3");
