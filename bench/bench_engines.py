@@ -22,6 +22,8 @@ SLOTS, SEEDS, WARM = torch.arange(B), torch.arange(B) + SEED, torch.ones(B)
 PLACES, ENDS = torch.arange(K + 1).repeat(B), (K + 1) * torch.arange(B + 1, dtype=torch.int32)
 TREE = sd.DraftTree.chain(K).to_sglang(B)
 COINS = torch.rand(B, K + 1), torch.rand(B)
+TOKENS = torch.nn.functional.pad(DRAFTS, (1, 0))
+WANTED = TOKENS.roll(-1, 1)
 
 
 def vllm_rejection():
@@ -74,9 +76,11 @@ CALLS = {
     "chain_speculative_sampling_triton": (sglang_verification(sglang.chain_speculative_sampling_triton), CHAIN),
     "tree_speculative_sampling_target_only": (
         sglang_verification(sglang.tree_speculative_sampling_target_only),
-        lambda: sd.verify_tree(
-            DRAFTS, P[:, :K], parents=torch.arange(-1, K - 1), space="probs", seed=SEEDS, position=0
-        ),
+        lambda: sd.verify_links(TOKENS, P, first_child=TREE[1], next_sibling=TREE[2], coins=COINS[0], seed=SEEDS),
+    ),
+    "verify_tree_greedy": (
+        sglang_verification(lambda *given: sglang.verify_tree_greedy(*given[:-4], WANTED)),
+        lambda: sd.verify_links(TOKENS, first_child=TREE[1], next_sibling=TREE[2], target_tokens=WANTED),
     ),
     "speculative_sampling": (
         lambda: transformers.speculative_sampling(DRAFTS[:1], Q[:1].log(), K, P[:1].log()),

@@ -135,9 +135,9 @@ class Call {
   }
 
   void read(PyObject* object, RequestIndex& out) {
-    Vector<const int32_t> index = {};
-    read(object, index);
-    out = {index.data, index.size, kAny};
+    if (object == Py_None) return void(out = {nullptr, 0, kAny, false});
+    const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 1, 1);
+    out = {t.data, t.shape[0], kAny, t.element == Element::kInt64};
   }
 
   // If the op counts the rows of its input: that many rows, in any shape. Else [rows, columns] or [rows].

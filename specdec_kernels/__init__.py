@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
     from specdec_kernels.ops.tree_positions import tree_positions
     from specdec_kernels.ops.verify_chain import Verdict, verify_chain
+    from specdec_kernels.ops.verify_links import verify_links
     from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
     from specdec_kernels.sampling import Edits, Sampling
     from specdec_kernels.status import Status
@@ -68,6 +69,7 @@ __all__ = [
     "tree_parents",
     "tree_positions",
     "verify_chain",
+    "verify_links",
     "verify_tree",
 ]
 __version__ = "0.1.0"

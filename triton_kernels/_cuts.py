@@ -164,8 +164,8 @@ class Side(NamedTuple):
 
 @triton.jit
 def cut_one(
-    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, total_drafts, known_row, records,
-    records_row, flags, scratch, edits, STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr,
+    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, by_rows, total_drafts, known_row,
+    records, records_row, flags, scratch, edits, STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr,
     CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of row j of request i; the last one stores its cut. ``flags`` are the row's, or the request's.
@@ -174,10 +174,12 @@ def cut_one(
     keys will stand, since their record is the target's, too.
     """
     if cu_drafts is None:
-        there, begin, n = i >= 0, i * 0, i * step + j
+        there, token_at, n = i >= 0, i * 0, i * step + j
         offset = (entry if DRAFT else i) * side.request + j * side.row
     else:
-        readable, drafts, begin, first, _ = bounds_of(i, cu_drafts, total_drafts, step.to(tl.int32) - 1)
+        readable, drafts, begin, first, _, token_at = bounds_of(
+            i, cu_drafts, total_drafts, step.to(tl.int32) - 1, by_rows
+        )  # fmt: skip
         there, n = readable & (j < drafts + (0 if DRAFT else 1)), first + j
         if DRAFT and request_index is not None:
             offset = entry * side.request + j * side.row
@@ -189,7 +191,7 @@ def cut_one(
         filtered = is_on(filter)
         order = tl.where(filtered & (side.rules & BEFORE_TEMPERATURE != 0), 1.0, side.inverse)
         row = Row(row_at(side.rows, offset, ALIGNED), tl.where(live, side.vocab, 0))
-        place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, begin, live, side.vocab)
+        place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, token_at, live, side.vocab)
         law = Law(order, None, None, n, *place, *edits)
         record, cut = records + records_row * n, side.cuts + CUT * n
         ticket = record + (0 if DRAFT else DONE)
@@ -231,7 +233,7 @@ def cut_one(
 @_launch.kernel
 def cuts_kernel(
     target, target_request: tl.int64, target_row: tl.int64, requests: tl.int32, rows: tl.int32, step: tl.int64,
-    vocab: tl.int32, cu_drafts, total_drafts: tl.int64, draft_map, request_index, entries: tl.int64,
+    vocab: tl.int32, cu_drafts, by_rows: tl.int32, total_drafts: tl.int64, draft_map, request_index, entries: tl.int64,
     tokens, tokens_request: tl.int64, tokens_row: tl.int64,
     temperature, temperature_request: tl.int64, temperature_row: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_row: tl.int64, top_k_value: tl.int64,
@@ -272,7 +274,7 @@ def cuts_kernel(
                 )  # fmt: skip
                 side = Side(target, target_request, target_row, vocab, None, inverse, greedy, rules, cuts, known)
                 cut_one(
-                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts,
+                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
                     total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
                     edits, STAGE, False, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
@@ -294,7 +296,7 @@ def cuts_kernel(
                     draft_known,
                 )  # fmt: skip
                 cut_one(
-                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts,
+                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
                     total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
                     no_edits, STAGE, True, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
@@ -370,7 +372,7 @@ def side_of(name, rows, law, known, cuts):
 
 def launch_cuts(
     target, draft, counts, index, places, scratch, requests, width, edits=_edits.OFF, draft_map=None, cu_drafts=None,
-    stored=0, tokens=None,
+    by_rows=0, stored=0, tokens=None,
 ):  # fmt: skip
     """Launches the kernel. ``target`` and ``draft`` are (rows, law, known, cuts), or None; cuts have CUT words a row.
 
@@ -386,7 +388,8 @@ def launch_cuts(
     nothing = None, None, None, None
     arguments = dict(
         **side_of("target", *target or nothing), **side_of("draft", *draft or nothing), requests=requests,
-        rows=counts[0], draft_rows=counts[1], step=width, cu_drafts=cu_drafts, total_drafts=stored - requests,
+        rows=counts[0], draft_rows=counts[1], step=width, cu_drafts=cu_drafts, by_rows=by_rows,
+        total_drafts=stored - requests,
         draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
         tokens_row=0 if tokens is None else tokens.stride(1), **places._asdict(), **edits,
         no_edits=_edits.OFF["edits"], scratch=scratch, scratch_row=search_words_of(vocab),
@@ -414,7 +417,7 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
 
     None for a law without filters. ``figures`` has four words for each of the ``width`` rows of a request.
     """
-    cu_drafts = getattr(call, "cu_drafts", None)
+    cu_drafts, by_rows = getattr(call, "cu_drafts", None), int(getattr(call, "by_rows", False))
     stored = requests * width if cu_drafts is None else len(call.target)
     sides = {"target_cuts": (call.target, call.target_law, figures)}
     if draft is not None:
@@ -429,6 +432,6 @@ def launch_pair(call, draft, index, edits, figures, records, records_row, flags,
         launch_cuts(
             *(filtered.get(name) for name in NO_CUTS), counts, index,
             Places(4, records, records_row, flags, *flags_steps), scratch, requests, width,
-            edits if "target_cuts" in filtered else _edits.OFF, call.draft_map, cu_drafts, stored,
+            edits if "target_cuts" in filtered else _edits.OFF, call.draft_map, cu_drafts, by_rows, stored,
         )  # fmt: skip
     return NO_CUTS | {name: side[-1] for name, side in filtered.items()}

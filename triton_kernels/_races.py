@@ -1,5 +1,7 @@
 """Races over tiles of rows: which token arrives first, and the draw that ends a verification."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels._laws import (
@@ -91,6 +93,30 @@ def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
     return log_weights(x, law) - log(arrival)
 
 
+class Listed(NamedTuple):
+    """The children of a node by their links: from the first on, no more than the tree has nodes."""
+
+    tokens: tl.tensor
+    tokens_node: tl.tensor
+    next_sibling: tl.tensor
+    next_sibling_node: tl.tensor
+    first: tl.tensor
+    nodes: tl.tensor
+
+
+@triton.jit
+def without_listed(x, start, nothing, children, TILE: tl.constexpr):
+    """A tile with ``nothing`` at the tokens of children by links."""
+    tokens = tile_tokens(start, TILE)
+    child, left = children.first, children.nodes + 0
+    while (child > 0) & (child < children.nodes) & (left > 0):
+        token = tl.load(children.tokens + child * children.tokens_node).to(tl.int64)
+        x = tl.where(tokens == token, nothing, x)
+        child = tl.load(children.next_sibling + child * children.next_sibling_node).to(tl.int64)
+        left -= 1
+    return x
+
+
 @triton.jit
 def without_children(x, start, nothing, children, TILE: tl.constexpr):
     """A tile with ``nothing`` at the tokens of ``children``: those of a node of a tree, before index ``end``."""
@@ -172,7 +198,10 @@ def race_tiles(
                 if listed is not None:
                     y = without_listed(y, part, nothing(law), listed, PART)
                 if children is not None:
-                    y = without_children(y, part, nothing(law), children, PART)
+                    if len(children) == 3:
+                        y = without_children(y, part, nothing(law), children, PART)
+                    else:
+                        y = without_listed(y, part, nothing(law), children, PART)
                 best = race_part(clean(y, law), part, best, noise, law, STREAM)
         bad = bad | (found > 1)
     return best, bad

@@ -20,7 +20,7 @@ from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import Filter, filter_of
 from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
-from specdec_kernels.triton_kernels._laws import CUT, Law, epsilon_at, known_at, probabilities, unlike
+from specdec_kernels.triton_kernels._laws import CUT, Known, Law, epsilon_at, known_at, probabilities, unlike
 from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     NOBODY,
@@ -44,6 +44,7 @@ from specdec_kernels.triton_kernels._rows import (
     Rows,
     bounds_of,
     clear,
+    entered,
     entry_of,
     is_last,
     key_at,
@@ -58,7 +59,7 @@ from specdec_kernels.triton_kernels._rows import (
     value_at,
 )
 from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
-from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token, verdict_at
+from specdec_kernels.triton_kernels._verdict import ADDED, clear_places, put_count, put_node, put_token, verdict_at
 
 CHUNK = tl.constexpr(32)  # slots handled at once
 # Of a request's record: where the walk ends, and what block has to say of that place.
@@ -246,6 +247,29 @@ def walk(
 
 
 @triton.jit
+def count_passing(
+    chain, readable, n, target, target_law, draft, draft_law, draft_map, noise, passed, form, ALIGNED: tl.constexpr
+):
+    """Writes how many drafts pass their own test: n, and those behind the refused one, before the first -1."""
+    end = chain.slots
+    for base in range(0, chain.slots, CHUNK):
+        slot = base + tl.arange(0, CHUNK)
+        ends = (slot >= n) & (slot < end) & (token_at(chain, slot) == -1)
+        end = tl.minimum(end, tl.min(tl.where(ends, slot, NO_TOKEN), axis=0))
+    count = tl.maximum(n, 0)
+    for base in range(0, end, CHUNK):
+        slot = base + tl.arange(0, CHUNK)
+        token = token_at(chain, slot)
+        there = readable & (slot > n) & (slot < end) & (token >= 0) & (token < draft.columns)
+        p, _ = probability_at(row_of(target, slot, ALIGNED), token, there, target_law, Known(0.0, 0.0), None)
+        q, _ = probability_at(row_of(draft, slot, ALIGNED), token, there, draft_law, Known(0.0, 0.0), draft_map)
+        passes = there & accepts(accept_coin(later(noise, slot), slot), p, q, 0.0)
+        count += tl.sum(passes.to(tl.int32), axis=0)
+    before = tl.load(passed, mask=form & ADDED != 0, other=0)
+    tl.store(passed, before + count)
+
+
+@triton.jit
 def finish_draw(chain, readable, n, last_token, flags, records, request, verdict, width):
     """The verdict of a request whose last token was drawn, and its counters back to zero."""
     for base in range(0, width, CHUNK):
@@ -265,7 +289,8 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, verdict
 def verify_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    cu_drafts, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
+    cu_drafts, by_rows: tl.int32, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64,
+    max_drafts: tl.int32,
     rows: tl.int64, vocab: tl.int32, draft_vocab: tl.int32,
     target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
@@ -273,15 +298,16 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
+    input_positions, input_request: tl.int64, input_row: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
-    form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, num_passed,
+    status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     entry, live, idle = entry_of(b, request_index, entries)
-    readable, slots, draft_at, row, flags = bounds_of(b, cu_drafts, total_drafts, max_drafts)
+    readable, slots, draft_at, row, flags, first_token = bounds_of(b, cu_drafts, total_drafts, max_drafts, by_rows)
     RAGGED: tl.constexpr = cu_drafts is not None
     if request_index is not None:
         readable = readable & live
@@ -290,6 +316,9 @@ def verify_chain_kernel(
     noise = noise_at(
         seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
         entry * nonce_request, live,
+    )  # fmt: skip
+    noise = entered(
+        noise, input_positions, row * input_row if RAGGED else b * input_request, readable & live
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
         number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
@@ -305,9 +334,10 @@ def verify_chain_kernel(
     if request_index is not None:
         flags = tl.where(idle, 0, flags)
     chain = Chain(
-        slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
+        slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
+        draft_tokens_slot,
         entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, b,
-        entry, live, row if RAGGED else 0, draft_at if RAGGED else 0,
+        entry, live, row if RAGGED else 0, first_token if RAGGED else 0,
     )  # fmt: skip
     target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(
@@ -415,7 +445,7 @@ def verify_chain_kernel(
         if FILTERED:
             met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
         target_n = row_of(target_rows, n, ALIGNED)
-        noise = later(noise, n)
+        first_noise, noise = noise, later(noise, n)
         if draw_part(
             target_n, p_law, draft_n, q_law, draft_map, h, from_residual, readable, excluded, None,
             figures + 4 * n, request, noise, split, splits, TILE,
@@ -423,6 +453,11 @@ def verify_chain_kernel(
             token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE)
             met |= bad_bias | request_status(edits, entry, 0, live, vocab)
             flags |= met | drawn_flags
+            if num_passed is not None:
+                count_passing(
+                    chain, readable, n, target_rows, target_law, draft_rows, draft_law, draft_map, first_noise,
+                    num_passed + b, form, ALIGNED,
+                )  # fmt: skip
             finish_draw(chain, readable, n, token, flags, records, request, verdict, max_drafts + 1)
 
 
@@ -433,7 +468,7 @@ verify_chain_kernel.most_registers = _edits.most_registers
 def filtered_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64,
-    cu_drafts, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
+    cu_drafts, by_rows: tl.int32, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
     rows: tl.int64, vocab: tl.int32,
     temperature, temperature_request: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
@@ -441,6 +476,7 @@ def filtered_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
+    input_positions, input_request: tl.int64, input_row: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
     form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
@@ -450,7 +486,7 @@ def filtered_chain_kernel(
     the group has memory for one row."""
     b = tl.program_id(0).to(tl.int64)
     entry, live, idle = entry_of(b, request_index, entries)
-    readable, slots, draft_at, first_row, flags = bounds_of(b, cu_drafts, total_drafts, max_drafts)
+    readable, slots, _, first_row, flags, first_token = bounds_of(b, cu_drafts, total_drafts, max_drafts, by_rows)
     RAGGED: tl.constexpr = cu_drafts is not None
     if request_index is not None:
         readable = readable & live
@@ -459,6 +495,9 @@ def filtered_chain_kernel(
     noise = noise_at(
         seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
         entry * nonce_request, live,
+    )  # fmt: skip
+    noise = entered(
+        noise, input_positions, first_row * input_row if RAGGED else b * input_request, readable & live
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
         number(temperature, temperature_value, entry * temperature_request, live)
@@ -474,8 +513,9 @@ def filtered_chain_kernel(
     if request_index is not None:
         flags = tl.where(idle, 0, flags)
     chain = Chain(
-        slots, draft_tokens + (draft_at * draft_tokens_slot if RAGGED else b * draft_tokens_request), draft_tokens_slot,
-        0, 0, b, entry, live, first_row if RAGGED else 0, draft_at if RAGGED else 0,
+        slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
+        draft_tokens_slot,
+        0, 0, b, entry, live, first_row if RAGGED else 0, first_token if RAGGED else 0,
     )  # fmt: skip
     target_rows = Rows(
         row_at(target, first_row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
@@ -519,6 +559,20 @@ def filtered_chain_kernel(
 filtered_chain_kernel.most_registers = _cuts.most_registers
 
 
+def packed_drafts(call, requests):
+    """Drafts of all requests, where they are packed."""
+    return call.draft_tokens.shape[0] - requests * call.by_rows
+
+
+def inputs_of(call):
+    """Arguments for positions of the tokens that enter rows."""
+    given = call.input_positions
+    return {
+        "input_positions": given, "input_request": 0 if given is None or given.ndim == 1 else given.stride(0),
+        "input_row": 0 if given is None else given.stride(-1),
+    }  # fmt: skip
+
+
 def filtered_race(call, requests, width, rows):
     """All rows are raced under filters: one launch."""
     target, law, ragged = call.target, call.target_law, call.cu_drafts is not None
@@ -534,8 +588,9 @@ def filtered_race(call, requests, width, rows):
         )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
-            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts, by_rows=int(call.by_rows),
+            total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
+            **inputs_of(call),
             counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
             scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target), CELL=_cuts.cell_of(tile, tiles),
             TILE=tile, TILES=_launch.power_of_2(tiles),
@@ -586,9 +641,10 @@ def verify_chain(call):
         )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts, by_rows=int(call.by_rows),
             draft_map=None if race else call.draft_map,
-            total_drafts=call.draft_tokens.shape[0], max_drafts=width - 1, rows=rows, vocab=vocab,
+            total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
+            **inputs_of(call),
             draft_vocab=vocab if draft is None else draft.shape[-1],
             counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
             kept=scratch[kept:] if block else None, METHOD="race" if race else call.method,
@@ -596,7 +652,7 @@ def verify_chain(call):
             LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
-            **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected),
+            **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected), "num_passed": call.num_passed,
             **_launch.number("target_temperature", call.target_law.temperature, "request"),
             **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),

@@ -279,10 +279,9 @@ void check_draft(const Params& p, int64_t requests, int64_t rows) {
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.draft.vocab);
 }
 
-// What chains and trees have in common.
+// Where a verdict goes.
 template <class Params>
-void check_verdict(Params& p) {
-  check_fields(p);
+void check_written(const Params& p) {
   at_least(FIELD(tokens.columns), 1);
   at_least({"form"}, p.form, 0);
   at_most({"form"}, p.form, kUnpadded | kEmitted | kAdded);
@@ -296,14 +295,23 @@ void check_verdict(Params& p) {
   if (p.path.data) rows_apart(FIELD(path), p.batch(), p.places());
   contiguous(FIELD(num_accepted), p.batch());
   contiguous(FIELD(status), p.batch());
+}
+
+// What chains and trees have in common.
+template <class Params>
+void check_verdict(Params& p) {
+  check_fields(p);
+  check_written(p);
   if (p.method == Method::kRace && p.draft.data) refuse("draft", "none with the race", "one");
 }
 
 void check_ragged(const ChainParams& p) {
-  const int64_t drafts = p.draft_tokens.slots;
+  if (p.by_rows) at_least(FIELD(draft_tokens.slots), p.batch());
+  const int64_t drafts = p.packed_drafts();
   equal(FIELD(cu_drafts.size), p.batch() + 1);
-  holds(FIELD(draft_tokens), 1, drafts);
+  holds(FIELD(draft_tokens), 1, p.draft_tokens.slots);
   holds(FIELD(target), 1, drafts + p.batch());
+  if (p.input_positions.data) holds(FIELD(input_positions), 1, drafts + p.batch());
   if (p.request_index.data) check_draft(p, entries(p, p.batch()), p.max_drafts());
   else check_draft(p, 1, drafts);
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, drafts + p.batch());
@@ -341,6 +349,13 @@ void check_pairs(Params& p) {
 void check_verify_chain(ChainParams p) {
   check_verdict(p);
   if (p.num_rejected.data) contiguous(FIELD(num_rejected), p.batch());
+  if (p.num_passed.data) {
+    contiguous(FIELD(num_passed), p.batch());
+    if (p.batch() > 0 && p.max_drafts() > 0) memory("draft", p.draft.data);
+    const bool probs = p.target_law.space == Space::kProbs && p.draft_law.space == Space::kProbs;
+    if (p.method != Method::kRejection || !probs || p.draft_map.data)
+      refuse("num_passed", "NULL but with rejection of probabilities, without draft_map", "memory");
+  }
   if (p.index.data) holds(FIELD(index), p.batch(), p.places());
   if (p.method == Method::kTraversal) {  // blocks have no use for them
     if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
@@ -348,6 +363,8 @@ void check_verify_chain(ChainParams p) {
   }
   if (p.batch() == 0) return;
   if (p.cu_drafts.data) return check_ragged(p);
+  if (p.by_rows) refuse("by_rows", "false without cu_drafts", "true");
+  if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
   holds(FIELD(draft_tokens), p.batch(), p.max_drafts());
   check_draft(p, entries(p, p.batch()), p.max_drafts());
@@ -405,6 +422,24 @@ void check_tree_parents(LinksParams p) {
   holds(FIELD(next_sibling), p.parents.rows, p.parents.columns);
   if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.parents.rows);
   contiguous(FIELD(status), p.parents.rows);
+}
+
+void check_verify_links(LinkedParams p) {
+  check_fields(p);
+  check_written(p);
+  rows_apart(FIELD(path), p.batch(), p.places());
+  if (p.batch() == 0) return;
+  const int32_t nodes = p.draft_tokens.slots;
+  at_least(FIELD(draft_tokens.slots), 1);
+  holds(FIELD(draft_tokens), p.batch(), nodes);
+  holds(FIELD(first_child), p.batch(), nodes);
+  holds(FIELD(next_sibling), p.batch(), nodes);
+  if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.batch());
+  if (p.index.data) holds(FIELD(index), p.batch(), nodes);
+  equal(FIELD(target.first_token), 0);
+  if (p.target_tokens.data) holds(FIELD(target_tokens), p.batch(), nodes);
+  else holds(FIELD(target), p.batch(), nodes);
+  if (p.target_tokens.data && p.target.data) refuse("target", "none beside target_tokens", "some");
 }
 
 void check_compact_kv(CompactParams p) {

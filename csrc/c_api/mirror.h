@@ -60,7 +60,7 @@ SPECDEC_SAME(specdec_flags, Vector<const bool>, data, size)
 SPECDEC_SAME(specdec_lists, Lists, data, request_stride, row_stride, requests, rows, size, wide)
 SPECDEC_SAME(specdec_edits, EditParams, allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence,
              prompt_mask, output_mask, output_counts, pending, by_row)
-SPECDEC_SAME(specdec_request_index, RequestIndex, data, size, entries)
+SPECDEC_SAME(specdec_request_index, RequestIndex, data, size, entries, wide)
 SPECDEC_SAME(specdec_output_i64, Output<int64_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_i32, Output<int32_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_f32, Output<float>, data, row_stride, rows, columns)
@@ -71,9 +71,9 @@ SPECDEC_SAME(specdec_cache_layer, CacheLayer, data, batch_stride, head_stride, s
              batch)
 SPECDEC_SAME(specdec_cache_layers, Vector<const CacheLayer>, data, size)
 
-SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, draft, cu_drafts, draft_map,
-             request_index, method, target_law, draft_law, edits, draft_prob, epsilon, noise, tokens, num_accepted,
-             status, path, num_rejected, index, form)
+SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, draft, cu_drafts, by_rows, draft_map,
+             request_index, method, target_law, draft_law, edits, draft_prob, epsilon, noise, input_positions, tokens,
+             num_accepted, status, path, num_rejected, num_passed, index, form)
 SPECDEC_SAME(specdec_verify_tree_params, TreeParams, draft_tokens, parents, target, draft, draft_map, request_index,
              method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status, index, form)
 SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status,
@@ -85,6 +85,9 @@ SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, re
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
 SPECDEC_SAME(specdec_tree_parents_params, LinksParams, first_child, next_sibling, tree_valid, parents, ranks, status)
+SPECDEC_SAME(specdec_verify_links_params, LinkedParams, draft_tokens, first_child, next_sibling, tree_valid, target,
+             target_tokens, coins, threshold_single, threshold_total, noise, tokens, path, num_accepted, status, index,
+             form)
 SPECDEC_SAME(specdec_compact_kv_params, CompactParams, layers, path, prefix_len, block_table, status)
 SPECDEC_SAME(specdec_count_tokens_params, CountParams, tokens, num, mask, counts, status)
 SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)

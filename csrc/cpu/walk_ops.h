@@ -469,6 +469,11 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
     status |= ops.status();
   }
   verdict.count(accepted_by(t, at), t.drafts(), status);
+  if constexpr (!Topology::kSiblings) {
+    count_passing(t, b, at.depth, [](const Rows& rows, int64_t offset, int32_t token) {
+      return Probs{}.probability(element(row_at(rows, offset), token), {});
+    });
+  }
 }
 
 SPECDEC_END

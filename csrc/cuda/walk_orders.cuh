@@ -400,7 +400,13 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   using Tester = std::conditional_t<kByBounds<Topology, Filters>, ByBounds, ByLaws>;
   const bool through = walk(t, p.method, ops, &memory.walk, &status, Tester{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && memory.writes) finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);
+  if (through && memory.writes) {
+    finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);
+    if constexpr (!Topology::kSiblings)
+      if (lane_id() == 0) count_passing(t, request, memory.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
+        return Probs{}.probability(element(row_at(rows, offset), token), {});
+      });
+  }
   __syncwarp();  // every lane has read its memory
   if (lane_id() != 0) return;
   shared_memory[0] = memory;

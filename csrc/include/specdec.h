@@ -189,12 +189,13 @@ typedef struct specdec_noise {
   specdec_counter seed, position, nonce;
 } specdec_noise;
 
-/* int32 [size], contiguous: the index of the numbers and draft rows that each request of a batch uses. -1: the request
+/* int32 [size] (int64 if wide), contiguous: the index of the numbers and draft rows that each request of a batch uses. -1: the request
  * is idle, and nothing is read. Not given: each request uses its own. */
 typedef struct specdec_request_index {
-  const int32_t* data;
+  const void* data;
   int64_t size;
   int64_t entries; /* how many numbers and draft rows there are */
+  bool wide;       /* int64 */
 } specdec_request_index;
 
 /* Outputs [rows, columns]; vectors have one column. They are contiguous, except where an op says "any row stride". */
@@ -251,6 +252,8 @@ typedef struct specdec_verify_chain_params {
   specdec_tokens draft_tokens;
   specdec_rows target, draft;          /* without draft: its laws are one-hot, or the method is the race */
   specdec_indices cu_drafts;           /* [B+1], optional */
+  bool by_rows;                        /* cu_drafts counts target rows, and draft_tokens are [1, D+B]: row r has the token
+                                        * that enters it, a request's first row one that is not looked at */
   specdec_indices draft_map;           /* [V'], optional: the target's token for each of the draft's, rising */
   specdec_request_index request_index; /* [B], optional: draft rows are [entries, K or more], also with cu_drafts */
   int32_t method;                      /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_BLOCK */
@@ -259,11 +262,15 @@ typedef struct specdec_verify_chain_params {
   specdec_number draft_prob; /* 1.0f unless drafting is randomised. Ragged: `inner` is the draft's index in [0, D). */
   specdec_number epsilon;    /* both only with SPECDEC_REJECTION */
   specdec_noise noise;
+  specdec_tokens input_positions;  /* [B, K+1], ragged [1, D+B], optional: where the token that enters a row stands. Then
+                                    * noise.position is one more than that of a request's first row */
   specdec_output_tokens tokens;    /* [B, K+1]: what is emitted, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
   specdec_output_i32 path;         /* [B, K+1], any row stride, optional: as for trees; node j is draft j - 1 */
   specdec_output_i32 num_rejected; /* [B], optional */
+  specdec_output_i32 num_passed;   /* [B], optional: drafts that pass their own test, behind the first rejection, too. With
+                                    * SPECDEC_REJECTION of probabilities; SPECDEC_ADDED holds for it */
   /* [B, K+1], optional: `tokens` is then one row [1, any], where index[b, i] is the place of the token after node i;
    * the path is of places, and B and K are its. A place outside of `tokens` is not written: -1 in the path, and a bit
    * of the status. */
@@ -378,6 +385,27 @@ typedef struct specdec_tree_parents_params {
   specdec_output_i32 status;                /* [B] */
 } specdec_tree_parents_params;
 SPECDEC_DECLARE(tree_parents)
+
+/* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
+ * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
+ * drawn from the row without theirs. With target_tokens a child is accepted iff it has its parent's, and that of the last
+ * node follows. */
+typedef struct specdec_verify_links_params {
+  specdec_tokens draft_tokens, first_child, next_sibling; /* [B, N] */
+  specdec_flags tree_valid;                               /* [B], optional */
+  specdec_rows target;                                    /* [B, N, V]: probabilities; none beside target_tokens */
+  specdec_tokens target_tokens;                           /* [B, N], optional */
+  specdec_number coins;                                   /* [B, N], in [0, 1) */
+  specdec_number threshold_single, threshold_total;       /* 1.0f: the law is the target's */
+  specdec_noise noise;                                    /* of the token after the root */
+  specdec_output_tokens tokens;                           /* this and the rest as of verify_tree */
+  specdec_output_i32 path;
+  specdec_output_i32 num_accepted;
+  specdec_output_i32 status;
+  specdec_tokens index;
+  int64_t form;
+} specdec_verify_links_params;
+SPECDEC_DECLARE(verify_links)
 
 /* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Its elements are only
  * moved, so here strides count bytes. */

@@ -32,6 +32,7 @@ from .ops import (
     tree_parents,
     tree_positions,
     verify_chain,
+    verify_links,
     verify_tree,
 )
 from .sampling import Edits, Sampling
@@ -69,5 +70,6 @@ __all__ = [
     "tree_parents",
     "tree_positions",
     "verify_chain",
+    "verify_links",
     "verify_tree",
 ]

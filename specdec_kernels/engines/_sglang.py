@@ -91,12 +91,11 @@ def eagle_sample(
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
-        coins = specdec.coin(*(x[:, None] if torch.is_tensor(x) else x for x in noise.values()),
-                             index=torch.arange(nodes + 1, device=device))  # fmt: skip
-        ours.tree_speculative_sampling_target_only(
-            *outputs, candidates, index, *links, coins[:, :nodes], coins[:, nodes], probs, None, single, total
-        )
-        emitted += 1
+        coins = specdec.coin(*(_of_rows(x) for x in noise.values()), index=torch.arange(nodes, device=device))
+        specdec.verify_links(
+            candidates, probs, first_child=links[0], next_sibling=links[1], coins=coins, threshold_single=single,
+            threshold_total=max(total, 1e-9), **noise, out=(*outputs, None), form=form,
+        )  # fmt: skip
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
     if group.world_size > 1:  # ranks without a request's seed draw others of their own
         for each in outputs:

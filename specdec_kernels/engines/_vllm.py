@@ -101,7 +101,7 @@ class RejectionSampler(theirs.RejectionSampler):
         law = shaped(sampler, logits, context, fused=not wants_processed)
         tokens, num_sampled = ours.verify(
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
-            batch.cu_num_logits, pos, batch.idx_mapping, batch.expanded_local_pos, self.num_speculative_steps,
+            batch.cu_num_logits, pos, batch.idx_mapping, self.num_speculative_steps,
             per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
             draft_sampling=Sampling(law.sampling.temperature), method=self.method,
         )  # fmt: skip
@@ -231,7 +231,7 @@ def _sample(
     law, seeds = shaped(self, logits, context, fused=not wants_processed), self.sampling_states.seeds.gpu
     sampled = specdec.race_sample(
         law.rows, seed=seeds, position=ours.positions(pos, idx_mapping, seeds), sampling=law.sampling, edits=law.edits,
-        request_index=idx_mapping.int(),
+        request_index=idx_mapping,
     )  # fmt: skip
     if wants_processed:
         logits = self.apply_sampling_params(

@@ -42,7 +42,6 @@ __all__ = [
 
 Counter = int | torch.Tensor
 Samples = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-ADDED = Form(add=True)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -118,30 +117,17 @@ def chain_speculative_sampling(
     _check_counter("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, batch)
     noise = _noise(target, batch, generator, seed, offset, stride=slots + 1)
     tokens = torch.empty(batch, slots + 1, dtype=torch.int32, device=target.device)
-    given = maybe_output_emitted_draft_token_num
-    verdict = specdec.verify_chain(
-        drafts, target, draft, space="probs", **noise._asdict(), out=(tokens, given, None),
-        form=None if given is None else ADDED,
+    counters = maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num
+    adds = any(x is not None for x in counters)
+    made = torch.zeros if adds else torch.empty
+    accepted, emitted = (
+        made(batch, dtype=torch.int32, device=target.device) if x is None else x for x in counters
     )  # fmt: skip
-    accepted = _passed(drafts, target, draft, verdict, noise)
-    if maybe_output_accepted_token_num is not None:
-        accepted = maybe_output_accepted_token_num.add_(accepted)
-    return tokens, accepted, verdict.num_accepted
-
-
-def _passed(
-    drafts: torch.Tensor, target: torch.Tensor, draft: torch.Tensor, verdict: specdec.Verdict, noise: Noise
-) -> torch.Tensor:
-    """Drafts that pass their own test, int32 [B]: the emitted ones, and of those behind the rejection by new coins."""
-    slots = drafts.shape[1]
-    known = drafts.clamp(0, draft.shape[-1] - 1).long()
-    index = known.unsqueeze(-1)
-    q, p = draft.gather(-1, index).squeeze(-1), target[:, :slots].gather(-1, index).squeeze(-1)
-    seed, nonce = (x.unsqueeze(-1) if isinstance(x, torch.Tensor) else x for x in (noise.seed, noise.nonce))
-    coins = specdec.coin(seed, _kept(_slots, drafts, *drafts.shape), nonce=nonce)
-    emitted = verdict.tokens >= 0
-    passes = (coins * q < p) & (known == drafts)
-    return (emitted[:, 1:] | (passes > emitted[:, :slots])).sum(1, dtype=torch.int32)
+    specdec.verify_chain(
+        drafts, target, draft, space="probs", **noise._asdict(), out=(tokens, emitted, None),
+        form=Form(num_passed=accepted, add=adds),
+    )  # fmt: skip
+    return tokens, accepted, emitted
 
 
 def top_p_renorm_probs(
@@ -452,12 +438,6 @@ def _noise(
 def _positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
     """int64 [rows]: where the positions of each row begin."""
     return torch.arange(0, rows * stride, stride, device=device)
-
-
-@functools.lru_cache(maxsize=64)
-def _slots(rows: int, slots: int, device: torch.device) -> torch.Tensor:
-    """int64 [rows, slots]: the positions of the slots of each row, which has one more."""
-    return torch.arange(0, rows * (slots + 1), slots + 1, device=device)[:, None] + torch.arange(slots, device=device)
 
 
 def _kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:

@@ -9,8 +9,8 @@ What the functions share:
 
 - **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
-- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `tree_parents`
-  reads them: what it says of links that make no tree holds here.
+- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `verify_links`
+  walks by them: what it says of links that make no tree holds here.
 - **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
 - **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
   the law is kept, the same coins give the same token, and it is another one than SGLang draws.
@@ -24,7 +24,7 @@ import os
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Form, TreeParents
+from specdec_kernels import Form
 
 __all__ = [
     "build_tree_kernel_efficient",
@@ -36,7 +36,6 @@ __all__ = [
 
 METHODS = ("rejection", "race", "block")
 FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
-NEXT_TO_NOTHING = 2.0**-100  # a weight that wins where all others are 0, and else never
 
 
 def tree_speculative_sampling_target_only(
@@ -79,10 +78,10 @@ def tree_speculative_sampling_target_only(
     retrive_index, retrive_next_token, retrive_next_sibling : Tensor
         int64 [B, N]: where a node stands in the flat batch; its first child; its next sibling; -1 for none.
     uniform_samples, uniform_samples_for_final_sampling : Tensor
-        float32 [B, N] in [0, 1), one coin for each node's children; [B]. The first two and the last are the bits of
-        our noise.
+        float32 [B, N] in [0, 1), one coin for each node's children; [B]. The bits of a request's last two coins and of
+        its one for the last token are our noise.
     target_probs : Tensor
-        float32 [B, N, V].
+        float32, bfloat16 or float16 [B, N, V].
     draft_probs : Tensor, optional
         SGLang's scratch memory: not looked at, and left as it is.
     threshold_single, threshold_acc : float
@@ -116,25 +115,12 @@ def tree_speculative_sampling_target_only(
     for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
-    tree, tokens = specdec.tree_parents(first, sibling, tree_valid=tree_valid), candidates.long()
-    known, above = tokens.clamp(0, target_probs.shape[-1] - 1), tree.parents.clamp(min=0).long()
-    inside, request = tokens == known, torch.arange(len(tokens), device=tokens.device)
-    elder, same = _elders(tree), tokens[:, :, None] == tokens[:, None]
-    fresh = inside & (tree.parents >= 0) & ~(elder & same).any(2)
-    p = target_probs[request[:, None], above, known] * fresh
-    before = p + (elder * p[:, None]).sum(2)
-    coins = uniform_samples.gather(1, above)
-    accepted = (p > 0) & ((coins * max(threshold_acc, 1e-9) < before) | (p >= threshold_single))
-    path, moves = _walk(above, elder, accepted, accept_index.shape[1])
-
-    # A path of full width tries no children of its last node.
-    tried = inside & (tree.parents == path[:, -1:]) & ~moves.all(1, keepdim=True)
-    weights = torch.where(tried, NEXT_TO_NOTHING, 1.0)
-    rows = target_probs[request, path[:, -1]].scatter_reduce_(1, known, weights, "prod")
-    drawn = specdec.race_sample(rows, space="probs", **_bits(uniform_samples, uniform_samples_for_final_sampling))
-    drawn = drawn[:, None]
-    following = torch.cat((torch.where(moves, known.gather(1, path[:, 1:]), drawn), drawn), dim=1)
-    _write(predicts, accept_index, accept_token_num, index, path, moves, following)
+    specdec.verify_links(
+        candidates, target_probs, coins=uniform_samples[:, : candidates.shape[1]], first_child=first,
+        next_sibling=sibling, tree_valid=tree_valid, threshold_single=threshold_single,
+        threshold_total=max(threshold_acc, 1e-9), **_spare_bits(uniform_samples, uniform_samples_for_final_sampling),
+        out=(predicts, accept_index, accept_token_num, None), form=Form(index=index),
+    )  # fmt: skip
 
 
 def verify_tree_greedy(
@@ -182,11 +168,10 @@ def verify_tree_greedy(
         (retrive_next_sibling, retrieve_next_sibling),
     )  # fmt: skip
     _check_outputs(predicts, accept_index, accept_token_num, candidates)
-    tree, tokens = specdec.tree_parents(first, sibling, tree_valid=tree_valid), candidates.long()
-    above, wanted = tree.parents.clamp(min=0).long(), target_predict.long()
-    accepted = (tree.parents >= 0) & (tokens == wanted.gather(1, above))
-    path, moves = _walk(above, _elders(tree), accepted, accept_index.shape[1])
-    _write(predicts, accept_index, accept_token_num, index, path, moves, wanted.gather(1, path))
+    specdec.verify_links(
+        candidates, target_tokens=target_predict, first_child=first, next_sibling=sibling, tree_valid=tree_valid,
+        out=(predicts, accept_index, accept_token_num, None), form=Form(index=index),
+    )  # fmt: skip
 
 
 def chain_speculative_sampling_triton(
@@ -370,45 +355,16 @@ def _checked(mask: torch.Tensor, least: int) -> torch.Tensor:
     return mask[:least]
 
 
-def _write(
-    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, index: torch.Tensor,
-    path: torch.Tensor, moves: torch.Tensor, following: torch.Tensor,
-) -> None:  # fmt: skip
-    """Write a path of `_walk`, and the token that follows each of its nodes."""
-    flat = index.gather(1, path)
-    predicts[flat] = following.to(predicts.dtype)
-    accept_index.copy_(flat)[:, 1:].masked_fill_(~moves, -1)
-    torch.sum(moves, 1, dtype=torch.int32, out=accept_token_num)
-
-
-def _elders(tree: TreeParents) -> torch.Tensor:
-    """bool [B, N, N]: whether the second is an elder sibling of the first."""
-    siblings = tree.parents[:, :, None] == tree.parents[:, None]
-    return siblings & (tree.ranks[:, :, None] > tree.ranks[:, None])
-
-
-def _walk(
-    above: torch.Tensor, elder: torch.Tensor, accepted: torch.Tensor, width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The path, int64 [B, width]: each node the first of its siblings that is accepted, the last again and again.
-
-    The other result is bool [B, width - 1]: whether it moves on.
-    """
-    batch, nodes = accepted.shape
-    chosen = accepted & ~(elder & accepted[:, None]).any(2)
-    # From each node to the child that is chosen, or to itself. The last column takes the others, and none leads there.
-    index = torch.arange(nodes + 1, device=accepted.device).expand(batch, -1)
-    below = index.scatter(1, above.masked_fill(~chosen, nodes), index)
-    path = torch.zeros(batch, width, dtype=torch.int64, device=accepted.device)
-    for step in range(1, width):
-        torch.gather(below, 1, path[:, step - 1 : step], out=path[:, step : step + 1])
-    return path, path[:, 1:] != path[:, :-1]
-
-
 def _bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
     """The bits of a request's first two coins and of its last one as noise, int32 [B] each, read where they lie."""
     words = coins.view(torch.int32)
     return {"seed": words[:, 0], "position": words[:, min(1, words.shape[1] - 1)], "nonce": final.view(torch.int32)}
+
+
+def _spare_bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The same of a tree's last two coins: mostly those of leaves, which decide nothing."""
+    words = coins.view(torch.int32)
+    return {"seed": words[:, -1], "position": words[:, max(-2, -words.shape[1])], "nonce": final.view(torch.int32)}
 
 
 def _spelt(*pairs: tuple[torch.Tensor | None, torch.Tensor | None]) -> list[torch.Tensor]:

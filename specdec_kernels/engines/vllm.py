@@ -69,7 +69,7 @@ def rejection_sample(
     ----------
     target_logits : Tensor
         [num_logits, V], float32, bfloat16 or float16, processed: temperature and filters are in. A request has a row
-        for each draft and one more. With ``B (K + 1)`` rows or ``B`` rows all requests have the same number.
+        for each draft and one more.
     draft_logits : Tensor, optional
         [slots, K, V'], before the temperature. None: drafts count as certain (argmax, n-grams). Tokens that only one of
         the models knows are left out, as in vLLM.
@@ -122,51 +122,42 @@ def rejection_sample(
     if draft_logits is not None:
         known = min(target_logits.shape[-1], draft_logits.shape[-1])
         target_logits, draft_logits = target_logits[:, :known], draft_logits[..., :known]
-    per_request = target_logits.shape[0] // max(len(idx_mapping), 1)
-    even = target_logits.shape[0] == len(idx_mapping) * per_request and per_request in (1, num_speculative_steps + 1)
     return verify(
-        target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, expanded_local_pos,
-        num_speculative_steps, per_request if even else None, seed=seed,
-        sampling=Sampling(temperature.sign()), draft_sampling=Sampling(temperature),
+        target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, num_speculative_steps, None,
+        seed=seed, sampling=Sampling(temperature.sign()), draft_sampling=Sampling(temperature),
         method="block" if use_block_verification else "rejection",
     )  # fmt: skip
 
 
 def verify(
     logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
-    pos: torch.Tensor, idx_mapping: torch.Tensor, local_pos: torch.Tensor, steps: int, per_request: int | None, *,
+    pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,
     seed: torch.Tensor, sampling: Sampling, draft_sampling: Sampling, method: str, edits: Edits | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
 
-    Rows are read where they lie: ``per_request`` of each request, or, if that is None, as many as ``cu_num_logits``
-    says. Then drafts are gathered.
+    Rows, drafts and positions are read where they lie: ``per_request`` of each request, or, if that is None, as many as
+    ``cu_num_logits`` says.
     """
     batch = len(idx_mapping)
     laws: dict[str, Any] = {"sampling": sampling, "edits": edits, "method": method}
     if draft_logits is not None and method != "race":
         laws |= {"draft": draft_logits, "draft_sampling": draft_sampling}
+    width = steps if per_request is None else per_request - 1
     if per_request is None:
-        # Rows behind the last one of the last request may hold anything; their drafts come last, and belong to nobody.
-        count = max(logits.shape[0] - batch, 0)
-        at = torch.nonzero_static(local_pos > 0, size=count, fill_value=0).squeeze(1)
-        drafts, first = draft_sampled[at], pos[cu_num_logits[:-1]]
-        before = torch.arange(batch + 1, dtype=torch.int32, device=logits.device)
-        laws |= {"cu_drafts": cu_num_logits - before, "max_drafts": steps}
-        logits = logits[: count + batch]
+        drafts = draft_sampled
+        laws |= {"cu_rows": cu_num_logits, "max_drafts": steps}
     else:
         logits = logits.view(batch, per_request, logits.shape[-1])
-        drafts, first = draft_sampled.view(batch, per_request)[:, 1:], pos[::per_request]
+        drafts, pos = draft_sampled.view(batch, per_request)[:, 1:], pos.view(batch, per_request)
         if "draft" in laws:
-            laws["draft"] = draft_logits[:, : per_request - 1]
-    width = steps if per_request is None else per_request - 1
+            laws["draft"] = draft_logits[:, :width]
     if width < steps:
         tokens = torch.full((batch, steps + 1), -1, device=logits.device)
         laws["out"] = tokens[:, : width + 1], None, None
     verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, position=positions(first, idx_mapping, seed), request_index=idx_mapping.int(),
-        form=EMITTED, **laws,
-    )  # fmt: skip
+        drafts, logits, seed=seed, input_positions=pos, request_index=idx_mapping, form=EMITTED, **laws
+    )
     return verdict.tokens if width == steps else tokens, verdict.num_accepted
 
 

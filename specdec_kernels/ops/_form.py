@@ -26,17 +26,22 @@ class Form(NamedTuple):
         int32 [B, K+1]: of chains, the path is written here. Needed with ``index``. Trees have it in ``out``.
     num_rejected : Tensor, optional
         int32 [B]: of chains, how many drafts were not accepted is written here, those behind the first -1 counted.
+    num_passed : Tensor, optional
+        int32 [B]: of chains, how many drafts pass their own test is written here: those that were accepted, and those
+        behind the rejected one, up to the first -1, that their own coins would accept. With rejection alone, of
+        probabilities of one vocabulary.
     padding : bool
         Whether tokens and path have -1 after the last. False: what is there stays.
     count : str
         What ``out.num_accepted`` counts: "accepted" drafts, or "emitted" tokens, one more.
     add : bool
-        Whether that is added to what is there. Idle requests add nothing.
+        Whether that, and ``num_passed``, is added to what is there. Idle requests add nothing.
     """
 
     index: torch.Tensor | None = None
     path: torch.Tensor | None = None
     num_rejected: torch.Tensor | None = None
+    num_passed: torch.Tensor | None = None
     padding: bool = True
     count: Count = "accepted"
     add: bool = False
@@ -72,3 +77,10 @@ def check_index(form, shape, device):
         inputs.check_tensor("form.index", form.index, inputs.TOKEN_DTYPES, 2)
         inputs.check_shape("form.index", form.index, shape)
         inputs.check_device("form.index", form.index, device)
+
+
+def check_tree(form):
+    """Trees have these outputs elsewhere, or not at all."""
+    for name in ("path", "num_rejected", "num_passed"):
+        if getattr(form, name) is not None:
+            raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")

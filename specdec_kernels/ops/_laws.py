@@ -116,11 +116,11 @@ def check_draft_map(draft_map, draft_vocab, vocab, device):
 
 
 def check_index(request_index, requests, device):
-    """int32, one for each batch row."""
-    inputs.check_tensor("request_index", request_index, (torch.int32,), 1)
+    """int32 or int64, one for each batch row."""
+    inputs.check_tensor("request_index", request_index, (torch.int32, torch.int64), 1)
     inputs.check_device("request_index", request_index, device)
     if request_index.shape[0] != requests or not request_index.is_contiguous():
-        raise ValueError(f"request_index: expected contiguous int32 [{requests}]; got {inputs.shown(request_index)}")
+        raise ValueError(f"request_index: expected contiguous [{requests}]; got {inputs.shown(request_index)}")
 
 
 def entries(draft, leading, *numbers):

@@ -86,9 +86,9 @@ def cutoff(
     edits : Edits, optional
         What becomes of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional
-        int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the place of B.
-        -1 is an idle request: its row counts as one without weight. So does that of any other index outside [0, S),
-        with status 8.
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
+        place of B. -1 is an idle request: its row counts as one without weight. So does that of any other index outside
+        [0, S), with status 8.
     out : Cut, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional

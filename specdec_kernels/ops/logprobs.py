@@ -84,9 +84,9 @@ def logprobs(
     top : int
         How many of the likeliest tokens to name, in [0, V].
     request_index : Tensor, optional
-        int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the place of B.
-        -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any other index
-        outside [0, S), with status 8.
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
+        place of B. -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any
+        other index outside [0, S), with status 8.
     out : Logprobs, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional

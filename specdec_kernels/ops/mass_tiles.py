@@ -44,7 +44,7 @@ def mass_tiles(
     edits : Edits, optional
         As for ``race_sample``, of the part's columns: masks begin with the part's words, tokens with 0.
     request_index : Tensor, optional
-        int32 [B], as for ``race_sample``. Nothing of an idle request is weighed.
+        int32 or int64 [B], as for ``race_sample``. Nothing of an idle request is weighed.
     out : Tensor, optional
         int32 [..., 3, tiles], preallocated.
     status : Tensor, optional

@@ -65,9 +65,9 @@ def race_sample(
         int32 [V], rising: the target's token for each column of a row, for a draft with a vocabulary of its own. The
         tokens drawn, and the noise, are then the target's.
     request_index : Tensor, optional
-        int32 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses. ``temperature``, ``seed``, ``position`` and
-        ``nonce`` then have S entries in the place of B. -1 is an idle request: token -1. Any other index outside [0, S)
-        gives token 0 and status 8.
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses. ``temperature``, ``seed``,
+        ``position`` and ``nonce`` then have S entries in the place of B. -1 is an idle request: token -1. Any other
+        index outside [0, S) gives token 0 and status 8.
     out : Tensor, optional
         int64 [...], preallocated.
     status : Tensor, optional

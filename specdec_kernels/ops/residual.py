@@ -89,9 +89,9 @@ def residual(
         float32, broadcast to the rows. For tokens that the target's filters drop, epsilon counts
         as 0; with ``edits`` also for those of logit -inf.
     request_index : Tensor, optional
-        int32 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then have S
-        entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives 0,
-        too, and status 8.
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then
+        have S entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives
+        0, too, and status 8.
     out : Residual, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional

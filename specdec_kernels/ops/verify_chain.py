@@ -9,7 +9,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import CHOICE, EDITS, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
@@ -42,6 +42,7 @@ VERIFY_CHAIN = Op(
     target=TENSOR,
     draft=OPTIONAL,
     cu_drafts=OPTIONAL,
+    by_rows=FLAG,
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     method=CHOICE,
@@ -51,11 +52,13 @@ VERIFY_CHAIN = Op(
     draft_prob=NUMBER,
     epsilon=NUMBER,
     noise=NOISE,
+    input_positions=OPTIONAL,
     tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
     num_accepted=Output(torch.int32, "out.num_accepted"),
     status=Output(torch.int32, "out.status"),
     path=Output(torch.int32, "form.path", optional=True, by_rows=True),
     num_rejected=Output(torch.int32, "form.num_rejected", optional=True),
+    num_passed=Output(torch.int32, "form.num_passed", optional=True),
     index=OPTIONAL,
     form=SIZE,
 )
@@ -77,10 +80,12 @@ def verify_chain(
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
     seed: Counter,
-    position: Counter,
+    position: Counter | None = None,
     nonce: Counter = 0,
+    input_positions: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     cu_drafts: torch.Tensor | None = None,
+    cu_rows: torch.Tensor | None = None,
     max_drafts: int | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
     form: Form | None = None,
@@ -142,17 +147,25 @@ def verify_chain(
     seed, position, nonce : int or Tensor
         int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
         that row 0 decides, and a counter for calls that may repeat a position.
+    input_positions : Tensor, optional
+        int64 or int32 [B, K+1], or like packed target rows, in the place of ``position``: where the token stands that
+        enters a row, so that row decides the token after it. Only that of a request's first row is looked at. It is of
+        the batch, not of an entry of ``request_index``.
     request_index : Tensor, optional
-        int32 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise then have
-        S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
+        int32 or int64 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise
+        then have S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
         ``target`` still have B. -1 is an idle request: nothing of it is read, its tokens and ``num_accepted`` are -1.
         Any other index outside [0, S) gives token 0 and status 8. With ``cu_drafts`` the draft's rows are those of an
         entry, too: [S, K or more, V'].
     cu_drafts : Tensor, optional
         int32 [B+1] from 0: request b owns drafts ``cu[b] .. cu[b+1]`` and target rows from ``cu[b] + b`` on.
+    cu_rows : Tensor, optional
+        int32 [B+1] from 0, in the place of ``cu_drafts``: request b owns target rows ``cu[b] .. cu[b+1]``, one more
+        than drafts. ``draft_tokens`` is [D+B] then: each row has the token that enters it, which a request's first row
+        has from before. Rows behind the last request's may be there.
     max_drafts : int, optional
-        With ``cu_drafts``: the width K of the output. Default: the largest request on a CPU, D elsewhere, where
-        looking would wait for the device. A request with more is cut off there and gets status bit 8.
+        With ``cu_drafts`` or ``cu_rows``: the width K of the output. Default: the largest request on a CPU, D
+        elsewhere, where looking would wait for the device. A request with more is cut off there and gets status bit 8.
     out : Verdict, optional
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
@@ -190,23 +203,28 @@ def verify_chain(
     """
     raw = (
         seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_space,
-        draft_sampling, draft_map, draft_prob, epsilon, request_index, cu_drafts, max_drafts, out,
-        form,
+        draft_sampling, draft_map, draft_prob, epsilon, input_positions, request_index, cu_drafts, cu_rows, max_drafts,
+        out, form,
     )  # fmt: skip
     if found := VERIFY_CHAIN.recall(raw):
         verdict = Verdict(*found[:3])
         if check:
             inputs.raise_for_status("verify_chain", verdict.status)
         return verdict
-    ragged = cu_drafts is not None
+    by_rows = cu_rows is not None
+    if by_rows and cu_drafts is not None:
+        raise ValueError(f"cu_drafts: expected None beside cu_rows; got {inputs.shown(cu_drafts)}")
+    packing = cu_rows if by_rows else cu_drafts
+    ragged = packing is not None
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
     inputs.check_rows("target", target, 2 if ragged else 3)
     inputs.check_choice("method", method, ("rejection", "race", "block"))
     device = target.device
     inputs.check_device("draft_tokens", draft_tokens, device)
     if ragged:
-        batch, drafts = _check_ragged(cu_drafts, draft_tokens, target)
-        width = _ragged_width(cu_drafts, drafts, max_drafts, out if form is None or form.path is None else form[1:2])
+        batch, drafts = _check_ragged(packing, by_rows, draft_tokens, target)
+        given = out if form is None or form.path is None else form[1:2]
+        width = _ragged_width(packing, by_rows, drafts, max_drafts, given)
     else:
         if max_drafts is not None:
             raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
@@ -235,7 +253,15 @@ def verify_chain(
         raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
     if draft is None and not plain:
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-    noise = laws.noise_of(batch, seed, position, nonce, shape, device)
+    if input_positions is None:
+        noise = laws.noise_of(batch, seed, position, nonce, shape, device)
+    else:
+        if position is not None:
+            raise ValueError(f"position: expected None beside input_positions; got {inputs.shown(position)}")
+        inputs.check_tensor("input_positions", input_positions, inputs.COUNTER_DTYPES, 1 if ragged else 2)
+        inputs.check_shape("input_positions", input_positions, target.shape[:-1])
+        inputs.check_device("input_positions", input_positions, device)
+        noise = laws.noise_of(1, seed, 0, nonce, shape, device)
 
     sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
     places = (batch, width + 1)
@@ -246,11 +272,19 @@ def verify_chain(
     verdict = VERIFY_CHAIN.outputs(Verdict, out, device, room, (batch,), (batch,))
     written = [
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
-        for name, given, size in (("path", form.path, places), ("num_rejected", form.num_rejected, (batch,)))
+        for name, given, size in (
+            ("path", form.path, places),
+            ("num_rejected", form.num_rejected, (batch,)),
+            ("num_passed", form.num_passed, (batch,)),
+        )
     ]
+    if form.num_passed is not None:
+        _check_passed(
+            draft, draft_map, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0
+        )
     VERIFY_CHAIN(
-        draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law, changes,
-        draft_prob, epsilon, noise, *verdict, *written, form.index, choices,
+        draft_tokens, target, draft, packing, by_rows, draft_map, request_index, method, target_law, draft_law,
+        changes, draft_prob, epsilon, noise, input_positions, *verdict, *written, form.index, choices,
         given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip
@@ -259,27 +293,43 @@ def verify_chain(
     return verdict
 
 
-def _check_ragged(cu_drafts, draft_tokens, target):
-    inputs.check_tensor("cu_drafts", cu_drafts, (torch.int32,), 1)
-    inputs.check_device("cu_drafts", cu_drafts, target.device)
-    if not cu_drafts.is_contiguous() or cu_drafts.shape[0] == 0:
-        raise ValueError(f"cu_drafts: expected contiguous int32 [B+1]; got {inputs.shown(cu_drafts)}")
-    batch, drafts = cu_drafts.shape[0] - 1, draft_tokens.shape[0]
-    if target.shape[0] != drafts + batch:
-        raise ValueError(f"target: expected {drafts + batch} rows (D + B); got {inputs.shown(target)}")
-    return batch, drafts
+def _check_ragged(packing, by_rows, draft_tokens, target):
+    """(requests, drafts of all of them)."""
+    name = "cu_rows" if by_rows else "cu_drafts"
+    inputs.check_tensor(name, packing, (torch.int32,), 1)
+    inputs.check_device(name, packing, target.device)
+    if not packing.is_contiguous() or packing.shape[0] == 0:
+        raise ValueError(f"{name}: expected contiguous int32 [B+1]; got {inputs.shown(packing)}")
+    batch, tokens = packing.shape[0] - 1, draft_tokens.shape[0]
+    rows = tokens if by_rows else tokens + batch
+    if target.shape[0] != rows:
+        raise ValueError(f"target: expected {rows} rows (D + B); got {inputs.shown(target)}")
+    if rows < batch:
+        raise ValueError(f"target: expected a row of each of {batch} requests at least; got {inputs.shown(target)}")
+    return batch, rows - batch
 
 
-def _ragged_width(cu_drafts, drafts, max_drafts, out):
+def _ragged_width(packing, by_rows, drafts, max_drafts, out):
     if max_drafts is not None:
         if not inputs.is_int(max_drafts) or max_drafts < 0:
             raise ValueError(f"max_drafts: expected an int of 0 or more; got {max_drafts!r}")
         return max_drafts
     if out is not None and isinstance(out[0], torch.Tensor) and out[0].ndim == 2:
         return out[0].shape[1] - 1
-    if cu_drafts.device.type != "cpu" or torch.compiler.is_compiling() or cu_drafts.shape[0] == 1:
+    if packing.device.type != "cpu" or torch.compiler.is_compiling() or packing.shape[0] == 1:
         return drafts
-    return min(max(int(cu_drafts.diff().max()), 0), drafts)
+    return min(max(int(packing.diff().max()) - by_rows, 0), drafts)
+
+
+def _check_passed(draft, draft_map, method, target_law, draft_law, plain):
+    """Whether the test of a draft needs nothing but two probabilities that lie in memory."""
+    laws_are_rows = all(law.space == "probs" and type(law.temperature) is float for law in (target_law, draft_law))
+    greedy = target_law.temperature == 0.0 if laws_are_rows else False
+    if draft is None or draft_map is not None or method != "rejection" or not laws_are_rows or greedy or not plain:
+        raise ValueError(
+            "form.num_passed: expected None but with method='rejection' of probabilities and a draft of them, without "
+            "temperatures, draft_map, draft_prob and epsilon; got a tensor"
+        )
 
 
 def _check_draft(draft, draft_map, target, rows, method, more):

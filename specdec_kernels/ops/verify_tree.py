@@ -140,8 +140,8 @@ def verify_tree(
         depth d decides ``position + d``; the coin of node i has index i - 1 (traversal: 2^30 + i - 1). So a chain gives
         what ``verify_chain`` gives.
     request_index : Tensor, optional
-        int32 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft`` then have S
-        entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
+        int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
+        then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
     max_depth : int, optional
         D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU, N - 1 elsewhere, where
         looking would wait for the device. Deeper nodes count as absent; one that would have been tried sets status 8.
@@ -224,9 +224,7 @@ def verify_tree(
     width = _width(max_depth, depth, nodes, out)
     form, choices, room = forms.checked(form, out, (batch, width))
     forms.check_index(form, (batch, nodes), device)
-    for name in ("path", "num_rejected"):
-        if getattr(form, name) is not None:
-            raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")
+    forms.check_tree(form)
     verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,

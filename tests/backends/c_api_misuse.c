@@ -180,6 +180,20 @@ static specdec_tree_parents_params tree_parents(void) {
   return p;
 }
 
+static specdec_verify_links_params links(void) {
+  static int32_t path[B * (D + 1)];
+  const specdec_output_i32 paths = {path, D + 1, B, D + 1};
+  specdec_verify_links_params p;
+  memset(&p, 0, sizeof p);
+  p.draft_tokens = p.first_child = p.next_sibling = some_tokens(parents, 1, N);
+  p.target = some_rows(N);
+  p.threshold_single.value = p.threshold_total.value = 1.0f;
+  p.tokens = written(B, D + 1);
+  p.path = paths;
+  p.num_accepted = p.status = i32(B);
+  return p;
+}
+
 static specdec_cache_layer layers[2];
 
 static specdec_compact_kv_params compact(void) {
@@ -306,6 +320,19 @@ static void trees(void) {
   INVALID(tree_parents, tree_parents, p.tree_valid.size = 1, "tree_valid.size: expected 2; got 1");
   INVALID(tree_parents, tree_parents, p.ranks.columns = 3, "ranks.columns: expected 4; got 3");
   INVALID(tree_parents, tree_parents, p.status.data = NULL, "status.data: expected memory; got NULL");
+  INVALID(verify_chain, chain, p.by_rows = true, "by_rows: expected false without cu_drafts; got true");
+  INVALID(verify_chain, ragged, p.draft_tokens.slots = p.by_rows = true,
+          "draft_tokens.slots: expected 2 or more; got 1");
+  INVALID(verify_chain, chain, p.input_positions = some_tokens(draft_tokens, B, 0),
+          "input_positions.slots: expected 1 or more; got 0");
+  INVALID(verify_chain, chain, p.num_passed = i32(B),
+          "num_passed: expected NULL but with rejection of probabilities, without draft_map; got memory");
+  INVALID(verify_links, links, p.draft_tokens.data = NULL, "draft_tokens.data: expected memory; got NULL");
+  INVALID(verify_links, links, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
+  INVALID(verify_links, links, p.target.rows = 3, "target.rows: expected 4 or more; got 3");
+  INVALID(verify_links, links, p.target_tokens = p.draft_tokens, "target: expected none beside target_tokens; got some");
+  INVALID(verify_links, links, p.path.data = NULL, "path.data: expected memory; got NULL");
+  INVALID(verify_links, links, p.form = 8, "form: expected at most 7; got 8");
   INVALID(compact_kv, compact, p.layers.data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].entry_bytes = -4, "layers.entry_bytes: expected 0 or more; got -4");
@@ -320,6 +347,7 @@ static void trees(void) {
   FINE(tree_mask, mask, (void)p);
   FINE(tree_positions, tree_positions, (void)p);
   FINE(tree_parents, tree_parents, (void)p);
+  FINE(verify_links, links, (void)p);
   FINE(compact_kv, compact, (void)p);
 }
 
@@ -428,6 +456,7 @@ int main(void) {
   NOTHING(tree_mask);
   NOTHING(tree_positions);
   NOTHING(tree_parents);
+  NOTHING(verify_links);
   NOTHING(compact_kv);
   NOTHING(count_tokens);
   NOTHING(coin);

@@ -168,6 +168,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("tree_parents", "settle", "tree_parents"),
     ("race_sample", "finish_race", "race_sample"),
     ("_kept", "finish_kept", "race_sample, more than are listed"),
+    ("verify_links", "verify_links_kernel", "verify_links by coins"),
     ("race_topk", "race_topk_kernel", "race_topk"),
     ("_rows", "clear", "chain, race"),
     ("verify_tree", "verify_tree_kernel", "tree"),

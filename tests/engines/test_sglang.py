@@ -170,12 +170,10 @@ class TestTree:
             sglang.tree_speculative_sampling_target_only(**given | {"retrive_index": None})
 
     def test_launches(self):
-        """One that reads the links, torch operations that decide and write, a race: nothing waits for the device."""
+        """One that walks, draws and writes."""
         given = trees(4)
         found = launches(lambda: sglang.tree_speculative_sampling_target_only(**given))
-        assert [name for name in found if "specdec" in name] == ["specdec::tree_parents", "specdec::race_sample"]
-        assert not {"aten::_local_scalar_dense", "aten::nonzero"} & set(found)
-        assert len(found) <= 62, len(found)
+        assert found == ["specdec::verify_links"]
 
 
 class TestGreedy:
@@ -196,9 +194,7 @@ class TestGreedy:
         assert given["accept_token_num"].tolist() == [3, 1, 0]
         assert given["accept_index"].tolist() == [[0, 4, 2, 5], [6, 7, -1, -1], [12, -1, -1, -1]]
         assert given["predicts"].view(3, 6).tolist() == [[4, 0, 5, 0, 2, 7], [1, 6, 0, 0, 0, 0], [7, 0, 0, 0, 0, 0]]
-        found = launches(lambda: sglang.verify_tree_greedy(**given))
-        assert [name for name in found if "specdec" in name] == ["specdec::tree_parents"]
-        assert len(found) <= 31, len(found)
+        assert launches(lambda: sglang.verify_tree_greedy(**given)) == ["specdec::verify_links"]
 
 
 class TestChain:

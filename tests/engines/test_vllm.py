@@ -180,18 +180,13 @@ class TestRejection:
             vllm.rejection_sample(**arguments([3], [0], drafted(1), [5]), **option)
 
     def test_launches(self):
-        """Even rows: ours, a sign, an index as int32, positions in two. Nothing of the vocabulary's size."""
+        """Ours, and a sign: rows, drafts and positions are read where they lie."""
         given = arguments([K + 1] * 4, range(4), drafted(4), [5] * 4)
-        found = launches(lambda: vllm.rejection_sample(**given))
-        assert found.count("specdec::verify_chain") == 1
-        assert len(found) <= 5, found
+        assert launches(lambda: vllm.rejection_sample(**given)) == ["aten::sign", "specdec::verify_chain"]
 
     def test_launches_of_rows_of_different_numbers(self):
-        """Ours, drafts that are gathered, positions, a sign. Rows are read where they lie."""
         given = arguments([3, 1, 2, 1], range(4), drafted(4), [5] * 4)
-        found = launches(lambda: vllm.rejection_sample(**given))
-        assert found.count("specdec::verify_chain") == 1
-        assert len(found) <= 11, found
+        assert launches(lambda: vllm.rejection_sample(**given)) == ["aten::sign", "specdec::verify_chain"]
 
 
 class TestGumbel:

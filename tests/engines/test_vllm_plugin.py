@@ -274,14 +274,12 @@ def test_an_invalid_draft_ends_verification():
     assert num.tolist() == [2, 4]
 
 
-def test_one_launch_and_small_ones():
+def test_one_launch():
     _, rejection = samplers("rejection", temperature=0.8, top_k=5)
     batch = stand_in.batch_of([K + 1] * SLOTS, range(SLOTS), [9] * SLOTS)
     tokens = torch.zeros(SLOTS * (K + 1), dtype=torch.int64)
     rows, draft = TARGET[tokens], DRAFT[:K].expand(SLOTS, K, -1)
-    found = launches(lambda: verified(rejection, batch, rows, tokens, draft))
-    assert found.count("specdec::verify_chain") == 1
-    assert len(found) <= 4, found
+    assert launches(lambda: verified(rejection, batch, rows, tokens, draft)) == ["specdec::verify_chain"]
 
 
 def test_bits_of_counts():

@@ -5,6 +5,8 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Form, Sampling, verify_chain, verify_tree
+from specdec_kernels.backends.reference import noise
+from specdec_kernels.ops import Noise
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, ragged
 from tests.support.trees import tree_call
@@ -157,6 +159,48 @@ def test_rejected_drafts_of_ragged_chains(method):
     assert torch.equal(places, torch.where(found.tokens >= 0, torch.arange(K + 1), -1).int())
 
 
+def passing_drafts(call, counts, accepted):
+    """How many drafts pass, coin by coin: the accepted ones, and those behind the refused one and before a -1."""
+    found = accepted.tolist()
+    whose = Noise(call["seed"], call["position"], torch.zeros_like(call["position"]))
+    for slot in range(K):
+        coins = noise.coins(noise.at(whose, slice(None), slot), noise.COIN, slot)
+        for b in range(B):
+            x = call["draft_tokens"][b, slot].item()
+            ended = (call["draft_tokens"][b, accepted[b] : slot + 1] == -1).any()
+            if accepted[b] < slot < counts[b] and not ended and 0 <= x < call["draft"].shape[-1]:
+                p, q = call["target"][b, slot, x].double(), call["draft"][b, slot, x].double()
+                found[b] += bool(q > 0 and coins[b] * q < p)
+    return found
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+def test_drafts_that_pass():
+    """Behind the first rejection by their own coins; added, of packed chains, and of an idle request."""
+    seen = set()
+    for seed in range(4):
+        call = chain_call(seed, requests=B, slots=K, vocabulary=9, draft_vocabulary=8, space="probs")
+        call["temperature"] = None
+        passed = room(B)
+        found = verify_chain(**call, form=Form(num_passed=passed))
+        wanted = passing_drafts(call, [K] * B, found.num_accepted)
+        assert passed.tolist() == wanted
+        seen |= {(more - own) for more, own in zip(wanted, found.num_accepted.tolist(), strict=True)}
+        counts = torch.tensor([2, 0, 1, 3, 3, 1])
+        counters = torch.arange(B, dtype=torch.int32), room(B)
+        counters[1][:] = 5
+        packed = ragged(call, counts) | {"max_drafts": K}
+        again = verify_chain(**packed, form=Form(num_passed=counters[1], add=True), out=(None, counters[0], None))
+        assert torch.equal(again.num_accepted, counters[0])
+        own = again.num_accepted - torch.arange(B)
+        assert (counters[1] - 5).tolist() == passing_drafts(call, counts, own)
+        idle = torch.tensor([0, -1, 2, 3, 4, 5], dtype=torch.int32)
+        verify_chain(**call, form=Form(num_passed=passed), request_index=idle)
+        assert passed.tolist() == [0 if b == 1 else each for b, each in enumerate(wanted)]
+    assert len(seen) > 1
+
+
 def test_bad_forms():
     call, tokens, places = chain_of("rejection"), room(B * (K + 1)), room(B, K + 1)
     index = torch.arange(B * (K + 1)).view(B, K + 1)
@@ -173,6 +217,7 @@ def test_bad_forms():
         (flat | {"form": Form(index=index, path=places.long())}, "form.path: expected a tensor of int32"),
         ({"out": (tokens[:1].expand(B, K + 1), None, None)}, "out.tokens: expected rows that share no memory"),
         ({"out": (index.float(), None, None)}, "out.tokens: expected a tensor of int32 or int64"),
+        ({"form": Form(num_passed=room(B))}, "form.num_passed: expected None but with method='rejection' of prob"),
         ({"form": Form(num_rejected=tokens)}, r"form.num_rejected: expected shape \[6\]"),
         (
             {"out": (None, tokens[:B], None), "form": Form(num_rejected=tokens[:B])},

@@ -23,6 +23,7 @@ from specdec_kernels import (
     tree_parents,
     tree_positions,
     verify_chain,
+    verify_links,
     verify_tree,
 )
 from specdec_kernels.ops import OPS
@@ -55,6 +56,18 @@ CALLS = {
         {"parents": PARENTS, "prefix_len": LENS, "layout": "additive", "dtype": torch.bfloat16},
     ),
     "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": LENS}),
+    "verify_links": (
+        verify_links,
+        {
+            "draft_tokens": torch.arange(12).view(3, 4),
+            "target": rows(3, 4).softmax(-1),
+            "first_child": CHILDREN,
+            "next_sibling": CHILDREN - 2,
+            "coins": torch.full((3, 4), 0.1),
+            "seed": seeds(3),
+            "position": LENS,
+        },
+    ),
     "tree_parents": (tree_parents, {"first_child": CHILDREN, "next_sibling": CHILDREN - 2}),
 }
 EVERY_CALL = pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)

@@ -37,6 +37,18 @@ CALLS = {
     "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
     "verify_chain block": (verify_chain, chain(method="block", nonce=4)),
     "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
+    "verify_chain rows": (
+        verify_chain,
+        {name: value for name, value in chain(method="race", draft=None).items() if name != "position"}
+        | {
+            "draft_tokens": torch.arange(6),
+            "target": torch.randn(6, 33, generator=torch.Generator().manual_seed(2)),
+            "cu_rows": torch.tensor([0, 3, 4, 6], dtype=torch.int32),
+            "input_positions": torch.arange(6),
+            "request_index": torch.tensor([2, 0, 1]),
+            "max_drafts": 2,
+        },
+    ),
     "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
     "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
     "verify_chain in one row": (verify_chain, chain(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),

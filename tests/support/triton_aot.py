@@ -171,10 +171,10 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         )  # fmt: skip
 
     def chain(method, draft, temperature, edit=Edit()):  # noqa: B008
-        rows = draft_tokens, target, draft, None, None, None
+        rows = draft_tokens, target, draft, None, False, None, None
         run(
-            "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), tokens,
-            *counts, None, None, None, 0,
+            "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), None, tokens,
+            *counts, None, None, None, None, 0,
         )  # fmt: skip
 
     def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
@@ -206,9 +206,9 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         sampled = head, 0, None, None, law, Edit(), row_noise, row_tokens[..., 0].flatten(), None, None
         yield "race_sample, filtered", lambda: run("race_sample", *sampled)
         whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
-        raced = draft_tokens, target, None, None, None, None, "race", whole, whole, Edit(), 1.0, 0.0
+        raced = draft_tokens, target, None, None, False, None, None, "race", whole, whole, Edit(), 1.0, 0.0
         yield "verify_chain, race, filtered", lambda: run(
-            "verify_chain", *raced, Noise(seed, seed, seed), tokens, *counts, None, None, None, 0
+            "verify_chain", *raced, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, 0
         )  # fmt: skip
         best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
         yield "race_topk, filtered", lambda: run("race_topk", *best)
@@ -264,8 +264,9 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
         return op, lambda: getattr(triton_kernels, op)(OPS[op].Call(*arguments))
 
     yield run(
-        "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, draft_map, index, "rejection", *laws, Edit(),
-        numbers, numbers, noise, tokens.int().flatten(), counts, counts, path, counts.clone(), tokens, 7,
+        "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, False, draft_map, index.long(), "rejection", *laws,
+        Edit(), numbers, numbers, noise, tokens, tokens.int().flatten(), counts, counts, path, counts.clone(),
+        counts.clone(), tokens, 7,
     )  # fmt: skip
     yield run(
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,

@@ -41,6 +41,7 @@ struct ChainRequest : WalkRequest {
     draft_row_stride = p.draft.row_stride;
     if (p.cu_drafts.data) read_ragged(b, p.cu_drafts.data[b], p.cu_drafts.data[b + 1]);
     noise = noise_at(p.noise, entry, 0, kStreamRace);
+    if (p.input_positions.data && readable) noise.position = static_cast<uint32_t>(input_position(b)) + 1;
     target_law = law_at(p.target_law, entry, 0, &status);
     draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
     over_acceptance = epsilon_of(p.epsilon.at(entry), &status);
@@ -76,17 +77,50 @@ struct ChainRequest : WalkRequest {
   }
 
  private:
+  // Of the token before the first draft.
+  SPECDEC_HD int64_t input_position(int64_t b) const {
+    const Tokens& x = p.input_positions;
+    return x.at(b * x.request_stride + (p.cu_drafts.data ? (first_prob + b) * x.slot_stride : 0));
+  }
+
   // Requests are packed one after another: this one has the drafts [from, to), and one target row more than drafts.
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
-    readable = from >= 0 && to >= from && to <= p.draft_tokens.slots;
+    if (p.by_rows) from -= b, to -= b + 1;
+    readable = from >= 0 && to >= from && to <= p.packed_drafts();
     if (!readable || to - from > p.max_drafts()) status |= kStatusParameter;
     if (to - from < slots) slots = static_cast<int32_t>(to - from);
     first_prob = from;
-    first_token = from * p.draft_tokens.slot_stride;
+    first_token = (p.by_rows ? from + b + 1 : from) * p.draft_tokens.slot_stride;
     first_target = (from + b) * p.target.row_stride;
     if (!p.request_index.data) first_draft = from * p.draft.row_stride;  // else draft rows are an entry's
   }
 };
+
+// How many drafts pass their own test: those that were accepted, and those behind the first rejection that their own
+// coins would accept. Of probabilities; probability(rows, offset, token) is that of a token of a row.
+SPECDEC_CALLS_BACK
+template <class Probability>
+SPECDEC_HD int32_t drafts_passing(const ChainRequest& t, int32_t accepted, Probability&& probability) {
+  int32_t count = accepted;
+  for (int32_t slot = accepted + 1; slot < t.slots && t.draft_token(slot) != -1; ++slot) {
+    const int64_t token = t.draft_token(slot + 1);
+    if (token < 0 || token >= t.p.draft.vocab) continue;
+    const AcceptTest test = {t.noise_at_depth(slot, 0), static_cast<uint32_t>(slot), 0.0f, 1.0f, 0.0f};
+    count += test(probability(t.p.target, t.target_row(slot), static_cast<int32_t>(token)),
+                  probability(t.p.draft, t.draft_row(slot), static_cast<int32_t>(token)));
+  }
+  return count;
+}
+
+// Writes that count where it is wanted. -1 of an idle request is 0 here.
+SPECDEC_CALLS_BACK
+template <class Probability>
+SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted, Probability&& probability) {
+  if (!t.p.num_passed.data) return;
+  const int32_t count = t.readable ? drafts_passing(t, accepted, probability) : 0;
+  if (t.p.form & kAdded) t.p.num_passed.data[b] += count;
+  else t.p.num_passed.data[b] = count;
+}
 
 SPECDEC_HD Verdict verdict_at(const ChainParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data ? p.path.data + b * p.path.row_stride : nullptr, p.num_accepted.data + b,

@@ -6,6 +6,7 @@
 #define SPECDEC_CUDA_OPS(op)             \
   op(verify_chain, ChainParams)          \
   op(verify_tree, TreeParams)            \
+  op(verify_links, LinkedParams)         \
   op(race_sample, RaceParams)            \
   op(race_topk, RaceParams)              \
   op(residual, ResidualParams)           \

@@ -126,9 +126,13 @@ constexpr int64_t kAllowedByRow = 1, kBiasByRow = 2;
 // For each batch row, the index of the numbers and draft rows that it uses; -1: idle, nothing is read. Null: each batch
 // row uses those of its own index.
 struct RequestIndex {
-  const int32_t* data;
+  const void* data;
   int64_t size;
   int64_t entries;  // how many numbers and draft rows there are
+  bool wide;        // int64
+  SPECDEC_HD int64_t at(int64_t b) const {
+    return wide ? static_cast<const int64_t*>(data)[b] : static_cast<const int32_t*>(data)[b];
+  }
 };
 
 // An output [rows, columns] (a vector has one column): unit stride along the columns. Null where nobody wants it.
@@ -161,6 +165,7 @@ struct ChainParams {
   Tokens draft_tokens;
   Rows target, draft;
   Vector<const int32_t> cu_drafts;  // [batch + 1], null when padded
+  bool by_rows;                     // cu_drafts counts target rows, and draft tokens stand in the rows that they enter
   Vector<const int32_t> draft_map;  // [draft.vocab]: the target's token of each of the draft's, rising
   RequestIndex request_index;       // [batch]
   Method method;
@@ -168,19 +173,25 @@ struct ChainParams {
   EditParams edits;  // of the target's rows
   Per<float> draft_prob, epsilon;
   NoiseParams noise;
-  TokenOutput tokens;  // [batch, max_drafts + 1]; flat with an index
+  Tokens input_positions;  // like the target's rows, may be null: where the token that enters a row stands. Then the
+                           // noise's position is one more than that of a request's first row
+  TokenOutput tokens;      // [batch, max_drafts + 1]; flat with an index
   Output<int32_t> num_accepted, status;
   Output<int32_t> path;          // [batch, max_drafts + 1], wanted with an index: the places of the path
   Output<int32_t> num_rejected;  // [batch], may be null
+  Output<int32_t> num_passed;    // [batch], may be null: drafts that pass their own test (specdec/chain.h)
   Tokens index;                  // [batch, max_drafts + 1], may be null: the place of the token after each node
   int64_t form;                  // a sum of the bits above
   auto fields() {
-    return std::tie(draft_tokens, target, draft, cu_drafts, draft_map, request_index, method, target_law, draft_law,
-                    edits, draft_prob, epsilon, noise, tokens, num_accepted, status, path, num_rejected, index, form);
+    return std::tie(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
+                    draft_law, edits, draft_prob, epsilon, noise, input_positions, tokens, num_accepted, status, path,
+                    num_rejected, num_passed, index, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
   SPECDEC_HD int32_t max_drafts() const { return places() - 1; }
+  // Of all requests together, where they are packed.
+  SPECDEC_HD int64_t packed_drafts() const { return draft_tokens.slots - (by_rows ? batch() : 0); }
 };
 
 struct TreeParams {
@@ -411,6 +422,28 @@ struct LinksParams {
   Output<int32_t> parents, ranks;    // [batch, nodes]
   Output<int32_t> status;            // [batch]
   auto fields() { return std::tie(first_child, next_sibling, tree_valid, parents, ranks, status); }
+};
+
+// verify_links: a walk through trees by their links, decided by what is given (specdec/link_walk.h).
+struct LinkedParams {
+  Tokens draft_tokens, first_child, next_sibling;  // [batch, nodes]
+  Vector<const bool> tree_valid;                   // [batch]; null: all are
+  Rows target;                                     // probabilities, or none beside target_tokens
+  Tokens target_tokens;                            // [batch, nodes], may be null: the target's own
+  Per<float> coins;                                // (request, node)
+  Per<float> threshold_single, threshold_total;
+  NoiseParams noise;     // of the token after the root
+  TokenOutput tokens;    // [batch, max_depth + 1]; deeper nodes count as absent. Flat with an index
+  Output<int32_t> path;  // [batch, max_depth + 1]; with an index of places
+  Output<int32_t> num_accepted, status;
+  Tokens index;  // [batch, nodes], may be null: the place of the token after each node
+  int64_t form;
+  auto fields() {
+    return std::tie(draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins,
+                    threshold_single, threshold_total, noise, tokens, path, num_accepted, status, index, form);
+  }
+  SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
+  SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
 };
 
 // One tensor [batch, heads, slots, size] of a cache, or [pages, heads, slots of a page, size]. Its elements are only

@@ -18,7 +18,7 @@ struct Entry {
 
 SPECDEC_HD Entry entry_of(const RequestIndex& index, int64_t b) {
   if (!index.data) return {b, Entry::kLive};
-  const int32_t i = index.data[b];
+  const int64_t i = index.at(b);
   if (i == -1) return {0, Entry::kIdle};
   if (i < 0 || i >= index.entries) return {0, Entry::kOutside};
   return {i, Entry::kLive};

@@ -7,6 +7,7 @@ import torch
 from specdec_kernels.backends.reference import form, laws, noise, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.ops._declaration import Law
+from specdec_kernels.ops._form import ADDED
 from specdec_kernels.status import Status
 
 
@@ -23,8 +24,12 @@ def verify_chain(call):
     whose = who.noise(call.noise)
 
     start, count = bounds[:-1][who.live], bounds.diff()[who.live]
+    if call.input_positions is not None:
+        first = start + who.live if call.cu_drafts is not None else who.live * call.input_positions.shape[-1]
+        whose = whose._replace(position=call.input_positions.reshape(-1)[first].long() + 1)
     node, drafted = torch.arange(width, device=device), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
+    tokens_from = start + who.live + 1 if call.by_rows else start
     target = call.target.reshape(-1, vocabulary)
     # Padded draft_prob is ordered by entry, ragged one by slot; so are draft rows, but by entry with an index, too.
     draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
@@ -38,7 +43,7 @@ def verify_chain(call):
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
     if call.method == "block":
-        drafts = as_trees(call, who, start, count, target, draft, drafts_from)
+        drafts = as_trees(call, who, start, tokens_from, count, target, draft, drafts_from)
         tokens, _, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
         return form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | found, drafted)
     tokens = torch.full((len(start), width), -1, device=device)
@@ -48,7 +53,7 @@ def verify_chain(call):
         here = walking
         within = slot < drafted[here]
         x = torch.full_like(here, -1)
-        x[within] = draft_tokens[start[here][within] + slot]
+        x[within] = draft_tokens[tokens_from[here][within] + slot]
         out_of_range = (x < -1) | (x >= vocabulary)
 
         place = start[here] + slot + who.live[here]
@@ -80,12 +85,36 @@ def verify_chain(call):
         walking = here[accepted]
         edits.count(walking, x[accepted])
     form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status, drafted)
+    if call.num_passed is not None:
+        rows_from = start + who.live
+        found = passing(
+            draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted
+        )  # fmt: skip
+        passed = torch.zeros_like(call.num_passed)
+        who.write(passed, found)
+        call.num_passed.copy_(call.num_passed + passed if call.form & ADDED else passed)
 
 
-def as_trees(call, who, start, count, target, draft, drafts_from):
+def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted):
+    """How many drafts were accepted, or pass their own test behind the first rejection and before the first -1."""
+    count, ended = num_accepted.clone(), torch.zeros_like(num_accepted, dtype=torch.bool)
+    for slot in range(int(drafted.max()) if len(drafted) else 0):
+        within = (slot < drafted).nonzero().squeeze(-1)
+        x = draft_tokens[tokens_from[within] + slot]
+        ended[within] |= (x == -1) & (slot >= num_accepted[within])
+        valid = (x >= 0) & (x < draft.shape[-1]) & ~ended[within] & (slot > num_accepted[within])
+        within, x = within[valid], x[valid]
+        p = laws.weights(target[rows_from[within] + slot, x])
+        q = laws.weights(draft[drafts_from[within] + slot, x])
+        coin = noise.coins(noise.at(whose, within, slot), noise.COIN, slot)
+        count[within] += (q > 0) & (coin * q < p)
+    return count
+
+
+def as_trees(call, who, start, tokens_from, count, target, draft, drafts_from):
     """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
     node, count = torch.arange(form.shape_of(call)[1], device=start.device), count.unsqueeze(-1)
-    first = start.unsqueeze(-1) + node
+    first = tokens_from.unsqueeze(-1) + node
     drafted, drawn_from = (node > 0) & (node <= count), node < count
     tokens = torch.full_like(first, -1)
     tokens[drafted] = call.draft_tokens.reshape(-1)[first[drafted] - 1].long()
@@ -147,9 +176,11 @@ def slot_bounds(call, batch):
     """
     if call.cu_drafts is None:
         return torch.arange(batch + 1, device=call.target.device) * call.draft_tokens.shape[-1], None
-    bounds = call.cu_drafts.long()
+    bounds, drafts = call.cu_drafts.long(), len(call.draft_tokens)
+    if call.by_rows:
+        bounds, drafts = bounds - torch.arange(batch + 1, device=bounds.device), drafts - batch
     begin, end = bounds[:-1], bounds[1:]
-    return bounds, (begin < 0) | (end < begin) | (end > len(call.draft_tokens))
+    return bounds, (begin < 0) | (end < begin) | (end > drafts)
 
 
 def rows_where(drafted, values, index, space):

@@ -1,0 +1,59 @@
+// verify_links on the CPU. Of rows on the path the tokens of children are read; the last one is looked through.
+#include "specdec/link_walk.h"
+#include "threads.h"
+#include "walk_ops.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// The tokens of a node's children.
+struct Listed {
+  const LinkedRequest& t;
+  int32_t node;
+  SPECDEC_HD bool has(int32_t token) const { return t.lists(node, token, t.nodes()); }
+};
+
+// The token after the node at which a walk ended: from p, without the tokens that were tried.
+Draw last_token(const LinkedRequest& t, const LinkWalk& at, const Crew& crew) {
+  const Row row = row_at(t.p.target, t.row(at.node));
+  LawRow target = law_row(row, {Space::kProbs, 1.0f, false}, {}, {nullptr, row.vocab});
+  look_for_race(target, Look::kForWinner, crew, 0);
+  const Noise noise = t.noise_at_depth(at.depth);
+  int32_t status = target.status;
+  if (at.tried) {
+    const Listed tried = {t, at.node};
+    const Candidate found = row_winner(without(row_weights(Probs{}), tried), target, noise, crew, 0);
+    if (found.token != kNoToken) return draw_of(found, status);
+    status |= kStatusEmptyResidual;
+  }
+  return draw_of(row_winner(row_weights(Probs{}), target, noise, crew, 0), status);
+}
+
+}  // namespace
+
+void verify_links(const LinkedParams& p, int threads) {
+  over_requests(p.batch(), tiles_of(p.target.vocab), threads, [&](int64_t b, const Crew& crew) {
+    const LinkedRequest t(p, b);
+    const Verdict verdict = verdict_at(p, b);
+    for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
+    const auto probability = [&](int32_t node, int32_t token, int32_t* status) {
+      return probability_of(element(row_at(p.target, t.row(node)), token), status);
+    };
+    LinkWalk at = walk_links(t, probability, [&](int32_t depth, int32_t node, int64_t token) {
+      verdict.put(depth, node, token);
+    });
+    int64_t last;
+    if (t.has_tokens()) {
+      last = t.target_token(at.node);
+    } else {
+      const Draw draw = last_token(t, at, crew);
+      last = draw.token;
+      at.status |= draw.status;
+    }
+    verdict.put(at.depth, at.node, last);
+    verdict.count(at.depth, t.nodes() - 1, at.status);
+  });
+}
+
+SPECDEC_END

@@ -1,0 +1,126 @@
+// A walk through a tree by its links (links.h). Siblings are tried in the order in which they are linked. What decides
+// is given: a coin for the children of each node, or the target's own tokens. Only the last token is drawn.
+//
+// Below a node one coin u decides. Child m, with token x_m, is accepted iff p(x_m) > 0 and
+//   u total < p(x_1) + ... + p(x_m),   or p(x_m) >= single.
+// With u uniform and both thresholds at 1 token x_m is accepted with probability p(x_m); if none is, the token after
+// the node comes from p without x_1 ... x_m. So the law is p. A token that is listed twice counts once.
+#pragma once
+
+#include "walk.h"
+
+SPECDEC_BEGIN
+
+// Where a walk stands.
+struct LinkWalk {
+  int32_t node, depth;
+  bool tried;  // whether children of the node were, all in vain
+  int32_t status;
+};
+
+struct LinkedRequest {
+  const LinkedParams& p;
+  int64_t request;
+  bool valid;
+
+  SPECDEC_HD LinkedRequest(const LinkedParams& params, int64_t b)
+      : p(params), request(b), valid(!params.tree_valid.data || params.tree_valid.data[b]) {}
+
+  SPECDEC_HD int32_t nodes() const { return p.draft_tokens.slots; }
+  SPECDEC_HD int32_t vocab() const { return p.target.vocab; }
+  SPECDEC_HD int32_t max_depth() const { return p.places() - 1; }
+  SPECDEC_HD bool has_tokens() const { return p.target_tokens.data != nullptr; }
+  SPECDEC_HD int64_t draft_token(int32_t node) const { return of(p.draft_tokens, node); }
+  SPECDEC_HD int64_t target_token(int32_t node) const { return of(p.target_tokens, node); }
+  SPECDEC_HD int64_t row(int32_t node) const { return p.target.offset(request, node); }
+  SPECDEC_HD Noise noise_at_depth(int32_t depth) const {
+    return later(noise_at(p.noise, request, 0, kStreamRace), depth, kStreamResidual);
+  }
+
+  // Calls f(child, token) for the children of a node that are not absent, until it returns true. Any links end: a list
+  // is no longer than the tree, and nothing leads to the root.
+  SPECDEC_CALLS_BACK
+  template <class F>
+  SPECDEC_HD void over_children(int32_t node, int32_t* bits, F&& f) const {
+    if (!valid) return;
+    int64_t link = of(p.first_child, node);
+    for (int32_t left = nodes(); left > 0 && link > 0 && link < nodes(); --left) {
+      const int32_t child = static_cast<int32_t>(link);
+      const int64_t token = draft_token(child);
+      if (token != -1 && f(child, token)) return;
+      link = of(p.next_sibling, child);
+    }
+    if (link != -1) *bits |= kStatusParameter;
+  }
+
+  // Whether one of the first `count` children of a node has this token.
+  SPECDEC_HD bool lists(int32_t node, int64_t token, int32_t count) const {
+    bool found = false;
+    int32_t known = kStatusOk;
+    over_children(node, &known, [&](int32_t, int64_t other) {
+      found = count > 0 && other == token;
+      return found || --count <= 0;
+    });
+    return found;
+  }
+
+  // Of the child after `count` others, whose tokens weigh `total`.
+  SPECDEC_CALLS_BACK
+  template <class Probability>
+  SPECDEC_HD bool accepts(int32_t node, int64_t token, int32_t count, float* total, Probability&& probability,
+                          int32_t* bits) const {
+    if (has_tokens()) return token == target_token(node);
+    if (!in_vocab(*this, token)) {
+      *bits |= kStatusTokenRange;
+      return false;
+    }
+    if (lists(node, token, count)) return false;
+    const float weight = probability(node, static_cast<int32_t>(token), bits);
+    *total = add(*total, weight);
+    return weight > 0.0f && (mul(p.coins.at(request, node), p.threshold_total.at(request)) < *total ||
+                             weight >= p.threshold_single.at(request));
+  }
+
+ private:
+  SPECDEC_HD int64_t of(const Tokens& x, int32_t node) const {
+    return x.at(request * x.request_stride + node * x.slot_stride);
+  }
+};
+
+// Walks from the root for as long as a child is accepted. probability(node, token, &status) is that of a token of the
+// vocabulary; put(depth, node, token) takes what is decided on the way.
+SPECDEC_CALLS_BACK
+template <class Probability, class Put>
+SPECDEC_HD LinkWalk walk_links(const LinkedRequest& t, Probability&& probability, Put&& put) {
+  LinkWalk at = {0, 0, false, kStatusOk};
+  for (;;) {
+    int32_t next = kNoNode, count = 0;
+    float total = 0.0f;
+    t.over_children(at.node, &at.status, [&](int32_t child, int64_t token) {
+      if (at.depth == t.max_depth()) {
+        at.status |= kStatusParameter;
+        return true;
+      }
+      at.tried = true;
+      if (!t.accepts(at.node, token, count++, &total, probability, &at.status)) return false;
+      put(at.depth, at.node, token);
+      next = child;
+      return true;
+    });
+    if (next == kNoNode) return at;
+    at = {next, at.depth + 1, false, at.status};
+  }
+}
+
+// A raw value as a probability.
+SPECDEC_HD float probability_of(float raw, int32_t* bits) {
+  if (!Probs{}.is_element(raw)) *bits |= kStatusNonFinite;
+  return Probs{}.probability(raw, {});
+}
+
+SPECDEC_HD Verdict verdict_at(const LinkedParams& p, int64_t b) {
+  return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b, nullptr,
+          b, p.form, p.places()};
+}
+
+SPECDEC_END

@@ -1,0 +1,108 @@
+"""Walks through trees by their links, by coins or tokens that are given: request by request, node by node."""
+
+import torch
+
+from specdec_kernels.backends.reference import form, laws, noise, requests
+from specdec_kernels.status import Status
+
+
+def verify_links(call):
+    """From the root to the first child accepted, as long as there is one; then one token more."""
+    (batch, width), device = form.shape_of(call), call.draft_tokens.device
+    who = requests.Requests(None, batch, batch, device)
+    single, total = (who.numbers(x, torch.float32) for x in (call.threshold_single, call.threshold_total))
+    tokens, path = torch.full((2, batch, width), -1, device=device)
+    depth, status = torch.zeros(2, batch, dtype=torch.int64, device=device)
+    tried = [()] * batch
+    for b in range(batch):
+        tree = Tree(call, b)
+        accepts = tree.by_tokens() if call.target is None else tree.by_coins(single[b], total[b])
+        nodes, tried[b] = walk(tree, accepts, width)
+        drafts = [tree.tokens[node] for node in nodes[1:]]
+        path[b, : len(nodes)] = torch.tensor(nodes)
+        tokens[b, : len(drafts)] = torch.tensor(drafts, dtype=torch.int64)
+        depth[b], status[b] = len(drafts), tree.status
+    everyone = torch.arange(batch, device=device)
+    last = path[everyone, depth]
+    if call.target is None:
+        tokens[everyone, depth] = call.target_tokens[everyone, last].long()
+    else:
+        tokens[everyone, depth], found = drawn(call.target[everyone, last], tried, who.noise(call.noise), depth)
+        status |= found
+    form.write(call, who, tokens, path, depth, status)
+
+
+class Tree:
+    """The links of one request, and the status of what was met on the way."""
+
+    def __init__(self, call, b):
+        self.tokens, self.first, self.sibling = (x[b].tolist() for x in (call.draft_tokens, *call[1:3]))
+        if call.tree_valid is not None and not call.tree_valid[b]:
+            self.first = [-1] * len(self.first)
+        self.call, self.b, self.status = call, b, 0
+
+    def children(self, node):
+        """Those that are not absent, in link order. A list is no longer than the tree."""
+        child, left = self.first[node], len(self.first)
+        while 0 < child < len(self.first) and left > 0:
+            if self.tokens[child] != -1:
+                yield child
+            child, left = self.sibling[child], left - 1
+        if child != -1:
+            self.status |= Status.PARAMETER
+
+    def by_tokens(self):
+        wanted = self.call.target_tokens[self.b].tolist()
+        return lambda node, token, elders: token == wanted[node]
+
+    def by_coins(self, single, total):
+        rows, coins = self.call.target[self.b], self.call.coins[self.b]
+        weights = laws.weights(rows).float()
+
+        def accepts(node, token, elders):
+            if not 0 <= token < rows.shape[-1]:
+                self.status |= Status.TOKEN_RANGE
+                return False
+            if token in elders:
+                return False
+            if laws.non_finite(rows[node, token], "probs"):
+                self.status |= Status.NON_FINITE
+            # In float32, one after the other, by contract: an engine's coin may be equal to such a sum.
+            before = [x for x in dict.fromkeys(elders) if 0 <= x < rows.shape[-1]]
+            p, mass = weights[node, token], weights.new_zeros(())
+            for each in (*before, token):
+                mass = mass + weights[node, each]
+            return p > 0 and (coins[node] * total < mass or p >= single)
+
+        return accepts
+
+
+def walk(tree, accepts, width):
+    """(the path's nodes, the tokens that were tried at the last one)."""
+    nodes = [0]
+    while True:
+        tried = []
+        for child in tree.children(nodes[-1]):
+            if len(nodes) == width:
+                tree.status |= Status.PARAMETER
+                return nodes, tried
+            if accepts(nodes[-1], tree.tokens[child], tried):
+                nodes.append(child)
+                break
+            tried.append(tree.tokens[child])
+        else:
+            return nodes, tried
+
+
+def drawn(rows, tried, whose, depth):
+    """(a token of each row's law without the tokens that were tried, or of the whole where nothing is left; status)."""
+    whole, status = laws.weights(rows), laws.unfit(rows, "probs").int() * Status.NON_FINITE
+    rest = whole.clone()
+    for row, tokens in zip(rest, tried, strict=True):
+        row[[token for token in tokens if 0 <= token < len(row)]] = 0.0
+    empty = (rest == 0).all(dim=-1)
+    some = torch.tensor([len(tokens) > 0 for tokens in tried], dtype=torch.bool, device=rows.device)
+    status |= (empty & some).int() * Status.EMPTY_RESIDUAL
+    now = noise.at(whose, torch.arange(len(rows), device=rows.device), depth)
+    arrivals = noise.arrivals(now, noise.RESIDUAL, rows.shape[-1])
+    return laws.draw(torch.where(empty.unsqueeze(-1), whole, rest), arrivals), status

@@ -1,0 +1,183 @@
+"""verify_links: walk trees by the links by which engines keep them, by coins or tokens that are given."""
+
+from collections.abc import Sequence
+
+import torch
+
+from specdec_kernels.ops import _form as forms
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._form import Form
+from specdec_kernels.ops._types import Counter, Number
+from specdec_kernels.ops.verify_tree import TreeVerdict
+
+VERIFY_LINKS = Op(
+    "verify_links",
+    draft_tokens=TENSOR,
+    first_child=TENSOR,
+    next_sibling=TENSOR,
+    tree_valid=OPTIONAL,
+    target=OPTIONAL,
+    target_tokens=OPTIONAL,
+    coins=NUMBER,
+    threshold_single=NUMBER,
+    threshold_total=NUMBER,
+    noise=NOISE,
+    tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
+    path=Output(torch.int32, "out.path", by_rows=True),
+    num_accepted=Output(torch.int32, "out.num_accepted"),
+    status=Output(torch.int32, "out.status"),
+    index=OPTIONAL,
+    form=SIZE,
+)
+
+
+def verify_links(
+    draft_tokens: torch.Tensor,
+    target: torch.Tensor | None = None,
+    *,
+    first_child: torch.Tensor,
+    next_sibling: torch.Tensor,
+    tree_valid: torch.Tensor | None = None,
+    coins: torch.Tensor | None = None,
+    target_tokens: torch.Tensor | None = None,
+    threshold_single: Number = 1.0,
+    threshold_total: Number = 1.0,
+    seed: Counter = 0,
+    position: Counter = 0,
+    nonce: Counter = 0,
+    out: Sequence[torch.Tensor | None] | None = None,
+    form: Form | None = None,
+    check: bool = False,
+) -> TreeVerdict:
+    """Verify trees that an engine keeps as links, where it gives the coins too, or the target's own tokens.
+
+    ``verify_tree`` without draft laws, but siblings are tried in the order in which they are linked, nodes may have any
+    order of indices, and one coin u of a node decides among its children: the m-th, with token x_m, is accepted iff
+    ``p(x_m) > 0`` and ``u threshold_total < p(x_1) + ... + p(x_m)``, or ``p(x_m) >= threshold_single``. If none is, one
+    token of p without theirs is emitted. With coins of a uniform law and both thresholds at 1 the output law is exactly
+    the target's; below 1 more is accepted than may be. A sibling with the token of an elder one is skipped.
+
+    With ``target_tokens`` in the place of ``target`` and ``coins``, a child is accepted iff it has its parent's token,
+    and the token of the last node is emitted. That is greedy verification, or one by tokens that were drawn before.
+
+    Parameters
+    ----------
+    draft_tokens : Tensor
+        int32 or int64 [B, N]: the nodes' tokens. The root's is ignored. A node of token -1 is absent, with all nodes
+        below it.
+    target : Tensor, optional
+        float32, bfloat16 or float16 [B, N, V]: row i has the probabilities of the token after node i. Only the last
+        dimension must be contiguous.
+    first_child, next_sibling : Tensor
+        int32 or int64 [B, N], -1 for none. Any links end, and no other request is ever read; nothing leads to the root.
+        What several nodes link is a child of each.
+    tree_valid : Tensor, optional
+        bool [B]: without it a tree is its root alone, and its links are not looked at.
+    coins : Tensor, optional
+        float32 [B, N] in [0, 1]: one for the children of each node. Needed with ``target``.
+    target_tokens : Tensor, optional
+        int32 or int64 [B, N]: the token after each node.
+    threshold_single, threshold_total : float or Tensor
+        In [0, 1], or float32 [B].
+    seed, position, nonce : int or Tensor
+        int64 or int32 [B], as for ``verify_tree``: of the last token, at depth d of position + d. Tokens that are given
+        need none.
+    out : TreeVerdict, optional
+        Preallocated outputs, as for ``verify_tree``. The columns of its path say how deep a tree may be, the root
+        counted; deeper nodes count as absent. Default: N.
+    form : Form, optional
+        How outputs are written, if otherwise, as for ``verify_tree``.
+    check : bool
+        Wait for the result and raise RuntimeError if a status bit is set.
+
+    Returns
+    -------
+    TreeVerdict
+        ``(tokens, path, num_accepted, status)``. Bit 8 of the status also tells of a link that the walk met and that is
+        neither -1 nor a node's, or of siblings in a circle.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+    RuntimeError
+        With ``check=True``; or if the backend cannot run here.
+
+    References
+    ----------
+    Miao et al. 2024, SpecInfer; the walk of SGLang's ``tree_speculative_sampling_target_only`` and of its
+    ``verify_tree_greedy``.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> p = torch.tensor([0.5, 0.3, 0.2]).expand(1, 3, 3)
+    >>> links = {"first_child": torch.tensor([[2, -1, -1]]), "next_sibling": torch.tensor([[-1, -1, 1]])}
+    >>> drafts, coins = torch.tensor([[-1, 0, 1]]), torch.tensor([[0.6, 0.5, 0.5]])
+    >>> verdict = specdec_kernels.verify_links(drafts, p, coins=coins, **links, seed=7, position=0)
+    >>> verdict.path.tolist(), verdict.tokens[:, 0].tolist()  # 0.6 is above p(1), and below p(1) + p(0)
+    ([[0, 1, -1]], [0])
+    >>> wanted = torch.tensor([[1, 5, 6]])
+    >>> specdec_kernels.verify_links(drafts, target_tokens=wanted, **links).tokens.tolist()
+    [[1, 6, -1]]
+    """
+    raw = (
+        seed, position, nonce, draft_tokens, target, first_child, next_sibling, tree_valid, coins, target_tokens,
+        threshold_single, threshold_total, out, form,
+    )  # fmt: skip
+    if found := VERIFY_LINKS.recall(raw):
+        verdict = TreeVerdict(*found)
+        if check:
+            inputs.raise_for_status("verify_links", verdict.status)
+        return verdict
+    inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
+    (batch, nodes), device = draft_tokens.shape, draft_tokens.device
+    if nodes == 0:
+        raise ValueError(f"draft_tokens: expected shape [B, N], N at least 1; got {inputs.shown(draft_tokens)}")
+    for name, links in (("first_child", first_child), ("next_sibling", next_sibling)):
+        _check_nodes(name, links, inputs.TOKEN_DTYPES, draft_tokens)
+    if tree_valid is not None:
+        inputs.output("tree_valid", tree_valid, torch.bool, (batch,), device)
+    if target_tokens is None:
+        _check_rows(target, coins, draft_tokens)
+    else:
+        _check_nodes("target_tokens", target_tokens, inputs.TOKEN_DTYPES, draft_tokens)
+        for name, value in (("target", target), ("coins", coins)):
+            if value is not None:
+                raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
+    single = inputs.number("threshold_single", threshold_single, (batch,), device, most=1.0)
+    total = inputs.number("threshold_total", threshold_total, (batch,), device, most=1.0)
+    noise = laws.noise_of(1 if target is None else batch, seed, position, nonce, (batch,), device)
+
+    width = nodes
+    if out is not None and len(out) > 1 and isinstance(out[1], torch.Tensor) and out[1].ndim == 2:
+        width = max(out[1].shape[1], 1)
+    form, choices, room = forms.checked(form, out, (batch, width))
+    forms.check_index(form, (batch, nodes), device)
+    forms.check_tree(form)
+    verdict = VERIFY_LINKS.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
+    VERIFY_LINKS(
+        draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, 0.0 if coins is None else coins,
+        single, total, noise, *verdict, form.index, choices, given=out is not None, raw=raw, results=verdict,
+    )  # fmt: skip
+    if check:
+        inputs.raise_for_status("verify_links", verdict.status)
+    return verdict
+
+
+def _check_nodes(name, x, dtypes, draft_tokens):
+    """Something of each node."""
+    inputs.check_tensor(name, x, dtypes, 2)
+    inputs.check_shape(name, x, draft_tokens.shape)
+    inputs.check_device(name, x, draft_tokens.device)
+
+
+def _check_rows(target, coins, draft_tokens):
+    inputs.check_rows("target", target, 3)
+    batch, nodes = draft_tokens.shape
+    if target.shape[:2] != (batch, nodes):
+        raise ValueError(f"target: expected shape [{batch}, {nodes}, V]; got {inputs.shown(target)}")
+    inputs.check_device("target", target, draft_tokens.device)
+    _check_nodes("coins", coins, (torch.float32,), draft_tokens)

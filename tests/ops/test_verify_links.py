@@ -1,0 +1,373 @@
+"""verify_links: link order, given coins and given tokens decide as the docstring says, whatever the links are."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Form, TreeVerdict, verify_links, verify_tree
+from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
+from tests.support.cases import DTYPES, UNTOUCHED, poisoned, seeds
+from tests.support.laws import assert_law, follows_law, random_laws
+from tests.support.trees import random_parents
+
+N = len(FIRST)
+
+
+def call_of(seed, requests=3, nodes=N, vocabulary=33, links=None, dtype=torch.float32, **changed):
+    """Trees of likely tokens, some that repeat an elder's, some absent, some out of range."""
+    generator = torch.Generator().manual_seed(seed)
+    target = (2 * torch.randn(requests, nodes, vocabulary, generator=generator)).softmax(-1).to(dtype)
+    drafts = torch.multinomial(target.float().flatten(0, 1), 1, generator=generator).view(requests, nodes)
+    odd = torch.rand(requests, nodes, generator=generator)
+    drafts = torch.where(odd < 0.08, -1, torch.where(odd > 0.96, vocabulary + 3, drafts))
+    drafts = torch.where((odd > 0.94) & (odd < 0.96), -5, drafts)
+    if links is None:
+        trees = random_parents(requests, nodes, generator).tolist()
+        links = torch.tensor([links_of(tree, generator)[:2] for tree in trees]).transpose(0, 1)
+    first, sibling = (x.repeat(requests, 1) if x.ndim == 1 else x for x in links)
+    return {
+        "draft_tokens": drafts, "target": target, "first_child": first, "next_sibling": sibling,
+        "coins": torch.rand(requests, nodes, generator=generator), "seed": seeds(requests, first=seed),
+        "position": torch.randint(0, 2**31, (requests,), generator=generator),
+    } | changed  # fmt: skip
+
+
+def by_tokens(call):
+    """The same trees by tokens that were drawn before."""
+    wanted = call["draft_tokens"].roll(1, dims=1) % call["target"].shape[-1]
+    links = {name: call[name] for name in ("draft_tokens", "first_child", "next_sibling")}
+    children = call["first_child"].clamp(0, wanted.shape[1] - 1)
+    follow = torch.rand(wanted.shape, generator=torch.Generator().manual_seed(1)) < 0.7
+    return links | {"target_tokens": torch.where(follow, call["draft_tokens"].gather(1, children), wanted)}
+
+
+VALID = torch.tensor([True, False, True])
+ONE_TREE = call_of(1, links=(FIRST, SIBLING))
+CALLS = {
+    "verify_links by coins": (
+        verify_links,
+        ONE_TREE | {
+            "tree_valid": VALID, "nonce": seeds(3), "threshold_single": torch.tensor([1.0, 0.2, 0.0]),
+            "threshold_total": torch.tensor([1.0, 0.5, 0.0]),
+        },
+    ),
+    "verify_links by tokens": (verify_links, by_tokens(ONE_TREE) | {"tree_valid": VALID}),
+}  # fmt: skip
+
+
+def by_the_oracle(**call):
+    with specdec_kernels.backend("reference"):
+        return verify_links(**call)
+
+
+def assert_same(verdict, expected):
+    for got, wanted in zip(verdict, expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+def untouched(requests, width):
+    return TreeVerdict(
+        torch.full((requests, width), UNTOUCHED), torch.full((requests, width), UNTOUCHED, dtype=torch.int32),
+        *torch.full((2, requests), UNTOUCHED, dtype=torch.int32),
+    )  # fmt: skip
+
+
+def listed(call, b, node):
+    """The children of a node, in link order."""
+    child = call["first_child"][b, node].item()
+    while child > 0:
+        yield child
+        child = call["next_sibling"][b, child].item()
+
+
+def path_by_the_rule(call, b):
+    node, path, vocabulary = 0, [0], call["target"].shape[-1]
+    while True:
+        mass, seen, coin = 0.0, set(), call["coins"][b, node].item()
+        for child in listed(call, b, node):
+            token = call["draft_tokens"][b, child].item()
+            if not 0 <= token < vocabulary or token in seen:
+                continue
+            seen.add(token)
+            mass += call["target"][b, node, token].item()
+            if coin < mass:
+                path.append(child)
+                break
+        else:
+            return path, seen
+        node = path[-1]
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestWalks:
+    def test_by_the_rule(self):
+        """In link order, which is not that of indices, with one coin a node; then a token that was not tried."""
+        call = call_of(2, requests=24, nodes=12, vocabulary=9)
+        found = verify_links(**call)
+        depths = set()
+        for b in range(24):
+            path, tried = path_by_the_rule(call, b)
+            depths.add(len(path))
+            assert found.num_accepted[b] == len(path) - 1
+            assert found.path[b].tolist() == path + [-1] * (12 - len(path))
+            drafts = call["draft_tokens"][b, path[1:]].tolist()
+            assert found.tokens[b, : len(drafts)].tolist() == drafts
+            assert (found.tokens[b, len(path) :] == -1).all()
+            last = found.tokens[b, len(path) - 1].item()
+            assert 0 <= last < 9
+            assert last not in tried
+        assert len(depths) >= 3
+
+    def test_one_tree(self):
+        """The root's children are 4, then 1; thresholds let more through."""
+        rows = torch.tensor([0.375, 0.375, 0.25]).expand(1, N, 3)
+        tree = {"first_child": FIRST[None], "next_sibling": SIBLING[None], "seed": 3, "position": 0}
+        tokens = torch.tensor([[9, 1, 0, 1, 2, 2, 0]])
+
+        def path(coin, **thresholds):
+            coins = torch.full((1, N), coin)
+            return verify_links(tokens, rows, coins=coins, **tree, **thresholds).path[0].tolist()
+
+        nothing = [0, -1, -1, -1, -1, -1, -1]
+        assert path(0.0) == [0, 4, 2, 3, -1, -1, -1]
+        assert path(0.25) == path(0.62) == [0, 1, -1, -1, -1, -1, -1]  # below p(2) + p(1); node 1 is a leaf
+        assert path(0.625) == path(0.9) == nothing
+        assert path(0.9, threshold_total=0.5) == [0, 1, -1, -1, -1, -1, -1]
+        assert path(1.0, threshold_single=0.375) == [0, 1, -1, -1, -1, -1, -1]
+        assert path(1.0, threshold_single=0.376) == nothing
+        assert path(1.0, threshold_single=0.25) == [0, 4, 2, 3, -1, -1, -1]
+
+    def test_by_given_tokens(self):
+        wanted = torch.tensor([[4, 0, 5, 8, 2, 7, 1], [1, 6, 0, 0, 0, 0, 1], [7, 0, 0, 0, 0, 0, 1]])
+        found = verify_links(
+            torch.arange(N).repeat(3, 1), target_tokens=wanted.int(), first_child=FIRST.repeat(3, 1).int(),
+            next_sibling=SIBLING.repeat(3, 1),
+        )  # fmt: skip
+        assert found.num_accepted.tolist() == [3, 1, 0]
+        assert found.path[:, :5].tolist() == [[0, 4, 2, 5, -1], [0, 1, -1, -1, -1], [0, -1, -1, -1, -1]]
+        assert found.tokens[:, :5].tolist() == [[4, 2, 5, 7, -1], [1, 6, -1, -1, -1], [7, -1, -1, -1, -1]]
+        assert found.status.tolist() == [0, 0, 0]
+
+    def test_the_last_token_is_that_of_verify_tree(self):
+        """Where both end at the same node, with the same tokens tried: its noise is that of the node's depth."""
+        generator = torch.Generator().manual_seed(4)
+        parents = torch.tensor([-1, 0, 0, 1, 1, 3])
+        first, sibling = torch.tensor([1, 3, -1, 5, -1, -1]), torch.tensor([-1, 2, -1, 4, -1, -1])
+        rows = random_laws(generator, 48, 6, 7)
+        tokens = torch.stack([torch.randperm(7, generator=generator)[:6] for _ in range(48)])
+        noise = {"seed": seeds(48), "position": 5, "nonce": 2}
+        wanted = verify_tree(tokens, rows, parents=parents, space="probs", max_depth=5, **noise)
+        found = verify_links(
+            tokens, rows, first_child=first.repeat(48, 1), next_sibling=sibling.repeat(48, 1),
+            coins=torch.rand(48, 6, generator=generator), **noise,
+        )  # fmt: skip
+        same = (found.path == wanted.path).all(1)
+        assert (found.num_accepted[same] == 0).any()
+        assert (found.num_accepted[same] > 0).any()
+        assert torch.equal(found.tokens[same], wanted.tokens[same])
+
+    def test_outputs_that_are_given(self):
+        """Only they are written; the path's width is the depth that is allowed; a flat row is written by places."""
+        call = call_of(
+            5, requests=6, nodes=9, links=(torch.tensor([1, 2, 3, 4, -1, -1, -1, -1, -1]), torch.full((9,), -1))
+        )
+        call["coins"][:3] = 0.0
+        call["draft_tokens"] = call["target"].argmax(-1).roll(1, dims=1)
+        whole = verify_links(**call)
+        assert (whole.num_accepted[:3] == 4).all()
+        for width in (1, 3, 9):
+            out = untouched(6, width)
+            verify_links(**call, out=out)
+            cut = (whole.num_accepted >= width - 1) & (width < 5)  # node 4 is a leaf
+            assert torch.equal(out.num_accepted, whole.num_accepted.clamp(max=width - 1))
+            assert torch.equal(out.path, whole.path[:, :width])
+            assert torch.equal(out.tokens[:, : width - 1], whole.tokens[:, : width - 1])
+            assert out.status.tolist() == [8 * each for each in cut.tolist()]
+        row, path, num = torch.full((60,), UNTOUCHED, dtype=torch.int32), untouched(6, 9).path, torch.zeros(6).int()
+        index = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:54].view(6, 9)
+        verify_links(**call, out=(row, path, num, None), form=Form(index=index, count="emitted"))
+        assert torch.equal(num, whole.num_accepted + 1)
+        there = whole.path >= 0
+        places = index.gather(1, whole.path.clamp(min=0).long())
+        assert torch.equal(path, torch.where(there, places, -1).int())
+        assert torch.equal(row[places[there]], whole.tokens[there].int())
+        assert (row == UNTOUCHED).sum() == 60 - there.sum()
+
+    def test_poison_around_and_off_the_path(self):
+        """Strides of any kind; what the walk does not come by is not looked at."""
+        call = call_of(6, requests=8, nodes=7, vocabulary=130, links=(FIRST, SIBLING))
+        expected = verify_links(**call)
+        off = torch.ones(8, 7, dtype=torch.bool).scatter(1, expected.path.clamp(min=0).long(), False)
+        spoiled = poisoned(call["target"])
+        spoiled[off] = torch.nan
+        apart = {
+            name: torch.full((7, 8, 3), 7, dtype=call[name].dtype).transpose(0, 1)[..., 1].copy_(call[name])
+            for name in ("draft_tokens", "first_child", "next_sibling", "coins")
+        }
+        assert_same(verify_links(**call | apart | {"target": spoiled}), expected)
+
+    def test_no_requests(self):
+        found = verify_links(**{name: x[:0] for name, x in ONE_TREE.items()})
+        assert [x.shape for x in found] == [(0, N), (0, N), (0,), (0,)]
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestStatus:
+    def test_bad_links_end(self):
+        """Of every kind, beside good neighbours, which do not notice. Paths stay among the request's nodes."""
+        first, sibling = (torch.tensor(x) for x in list(zip(*BAD.values(), strict=True))[:2])
+        count = len(first)
+        links = [torch.stack((x, torch.tensor(good).expand_as(x)), 1).flatten(0, 1)
+                 for x, good in ((first, [1, 2, -1, -1]), (sibling, [-1, 3, -1, -1]))]  # fmt: skip
+        tokens = torch.tensor([9, 1, 2, 3]).repeat(2 * count, 1)
+        call = {"draft_tokens": tokens, "first_child": links[0], "next_sibling": links[1]}
+        rows = torch.tensor([0.0, 0.1, 0.1, 0.1, 0.7]).expand(2 * count, 4, 5)
+        for coin in (0.05, 0.15, 0.95):
+            coins = torch.full((2 * count, 4), coin)
+            found = verify_links(**call, target=rows, coins=coins, seed=seeds(2 * count), position=0)
+            assert (found.path[1::2] == found.path[1]).all()
+            assert (found.status[1::2] == 0).all()
+            assert ((found.path >= -1) & (found.path < 4)).all()
+        status = dict(zip(BAD, found.status[::2].tolist(), strict=True))
+        assert status["a cycle of siblings"] == status["its own sibling"] == 8
+        assert status["a cycle beside the tree"] == status["links of a node in no tree"] == 0
+        for wanted in (torch.arange(4), torch.full((4,), 3)):
+            verify_links(**call, target_tokens=wanted.expand(2 * count, 4))
+
+    def test_a_circle_of_parents_ends_at_the_width(self):
+        first, none = torch.tensor([[1, 2, 1]]), torch.full((1, 3), -1)
+        found = verify_links(
+            torch.tensor([[9, 4, 4]]), target_tokens=torch.full((1, 3), 4), first_child=first, next_sibling=none
+        )
+        assert found.path.tolist() == [[0, 1, 2]]
+        assert found.status.tolist() == [8]
+
+    def test_invalid_trees_are_their_root(self):
+        """Their links are not looked at."""
+        call = call_of(7, links=(FIRST, SIBLING), tree_valid=torch.tensor([False, True, False]))
+        call["coins"][:] = 0.0
+        call["draft_tokens"] = torch.arange(N).repeat(3, 1)
+        call["first_child"] = call["first_child"].clone()
+        call["first_child"][2] = 10**9
+        found = verify_links(**call)
+        assert found.num_accepted.tolist() == [0, 3, 0]
+        assert found.status.tolist() == [0, 0, 0]
+
+    def test_of_rows_and_tokens(self):
+        links = {"first_child": torch.tensor([[1, -1, -1]]).repeat(6, 1), "next_sibling": torch.tensor([[-1, 2, -1]])}
+        links["next_sibling"] = links["next_sibling"].repeat(6, 1)
+        tokens = torch.tensor([[9, 0, 1]]).repeat(6, 1)
+        tokens[1, 1], tokens[2, 1] = 3, -2
+        rows = torch.tensor([0.25, 0.25, 0.5]).repeat(6, 3, 1)
+        rows[3, 0, 2] = torch.nan  # looked at by the last token alone; nothing else is left
+        rows[4, 0] = torch.tensor([0.5, 0.4, 0.0])  # and nothing is left
+        rows[5, 0] = 0.0
+        coins = torch.full((6, 3), 0.95)
+        found = verify_links(tokens, rows, coins=coins, **links, seed=seeds(6), position=1)
+        assert found.num_accepted.tolist() == [0] * 6
+        assert found.status.tolist() == [0, 4, 4, 3, 2, 3]
+        assert found.tokens[0, 0] == 2
+        assert found.tokens[4, 0] in (0, 1)
+        assert found.tokens[5, 0] == 0
+        absent = tokens.clone()
+        absent[:, 1] = -1
+        assert verify_links(absent, rows[:1].expand(6, -1, -1), coins=coins, **links, seed=1,
+                            position=seeds(6)).status.tolist() == [0] * 6  # fmt: skip
+
+
+@pytest.mark.usefixtures("other_backend")
+class TestEqualsTheOracle:
+    @pytest.mark.parametrize("vocabulary", [1, 5, 65, 300, 2049])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_rows(self, vocabulary, dtype):
+        call = call_of(8, requests=16, nodes=9, vocabulary=vocabulary, dtype=dtype)
+        assert_same(verify_links(**call), by_the_oracle(**call))
+
+    @pytest.mark.parametrize("nodes", [1, 2, 33, 130])
+    def test_trees(self, nodes):
+        call = call_of(9, requests=16, nodes=nodes, vocabulary=40)
+        assert_same(verify_links(**call), by_the_oracle(**call))
+        assert_same(verify_links(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
+
+    def test_numbers_of_each_request(self):
+        generator = torch.Generator().manual_seed(0)
+        single, total = torch.rand(2, 64, generator=generator)
+        call = call_of(10, requests=64, nodes=9, vocabulary=12, nonce=seeds(64, first=5), threshold_single=single)
+        call |= {"threshold_total": total, "tree_valid": torch.arange(64) % 5 > 0}
+        assert_same(verify_links(**call), by_the_oracle(**call))
+
+    def test_rows_that_are_no_laws(self):
+        generator = torch.Generator().manual_seed(11)
+        call = call_of(11, requests=64, nodes=9, vocabulary=20)
+        strange = torch.tensor([torch.nan, torch.inf, -torch.inf, -1.0, 0.0, 1e-42])
+        where = torch.rand(call["target"].shape, generator=generator) < 0.02
+        kinds = strange[torch.randint(0, 6, where.shape, generator=generator)]
+        call["target"] = torch.where(where, kinds, call["target"])
+        call["target"][torch.rand(64, 9, generator=generator) < 0.1] = 0.0
+        found, expected = verify_links(**call), by_the_oracle(**call)
+        assert set(expected.status.tolist()) >= {0, 1, 3, 4}
+        assert_same(found, expected)
+
+    def test_random_links(self):
+        links = torch.randint(-2, 14, (2, 64, 12), generator=torch.Generator().manual_seed(3))
+        call = call_of(12, requests=64, nodes=12, vocabulary=10, links=links)
+        assert_same(verify_links(**call), by_the_oracle(**call))
+        assert_same(verify_links(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
+
+
+@pytest.mark.usefixtures("quick_backend")
+def test_law():
+    """The first token has the target's law with thresholds of 1, and another below. False alarms: 1e-6 each."""
+    many, law = 20_000, torch.tensor([0.4, 0.3, 0.1, 0.0, 0.2])
+    call = {
+        "draft_tokens": torch.tensor([9, 1, 2, 0, 0, 4, 0]).expand(many, N), "target": law.expand(many, N, 5),
+        "first_child": FIRST.expand(many, N), "next_sibling": SIBLING.expand(many, N), "position": 0,
+        "coins": torch.rand(many, N, generator=torch.Generator().manual_seed(0)), "seed": seeds(many),
+    }  # fmt: skip
+    found = verify_links(**call)
+    assert_law(found.tokens[:, 0], law)
+    assert_law(found.tokens[found.num_accepted > 0, 1], law)
+    assert not follows_law(verify_links(**call, threshold_total=0.5).tokens[:, 0], law)
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"draft_tokens": ONE_TREE["coins"]}, TypeError, "draft_tokens: expected a tensor of int32 or int64; got"),
+        ({"first_child": FIRST[None]}, ValueError, r"first_child: expected shape \[3, 7\]; got int64 \[1, 7\]"),
+        ({"next_sibling": None}, TypeError, "next_sibling: expected a tensor of int32 or int64; got None"),
+        ({"tree_valid": torch.ones(3)}, TypeError, "tree_valid: expected a tensor of bool; got float32"),
+        ({"target": None}, TypeError, "target: expected a tensor of float32, bfloat16 or float16|target: expected a"),
+        ({"target": ONE_TREE["target"][:, 1:]}, ValueError, r"target: expected shape \[3, 7, V\]; got float32 \[3, 6"),
+        ({"coins": None}, TypeError, "coins: expected a tensor of float32; got None"),
+        ({"coins": ONE_TREE["coins"].double()}, TypeError, "coins: expected a tensor of float32; got float64"),
+        ({"coins": ONE_TREE["coins"][:2]}, ValueError, r"coins: expected shape \[3, 7\]; got float32 \[2, 7\]"),
+        ({"target_tokens": FIRST.repeat(3, 1)}, ValueError, "target: expected None beside target_tokens; got float32"),
+        (
+            {"target_tokens": FIRST.repeat(3, 1), "target": None},
+            ValueError,
+            "coins: expected None beside target_tokens; got float32",
+        ),
+        (
+            {"target_tokens": FIRST[None], "target": None, "coins": None},
+            ValueError,
+            r"target_tokens: expected shape \[3, 7\]; got int64 \[1, 7\]",
+        ),
+        ({"threshold_total": 1.5}, ValueError, r"threshold_total: expected a number \[0, 1\]; got 1.5"),
+        ({"threshold_single": torch.ones(2)}, ValueError, r"threshold_single: expected shape \[3\]; got float32 \[2\]"),
+        ({"seed": 1, "position": 1}, ValueError, "seed: expected one seed per request"),
+        ({"form": Form(path=torch.zeros(3, 7).int())}, ValueError, r"form.path: expected None for trees; got"),
+        ({"out": (FIRST, None)}, TypeError, r"out: expected \(tokens, path, num_accepted, status\); got"),
+    ],
+)
+def test_bad_input(changes, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        verify_links(**ONE_TREE | changes)
+
+
+def test_check():
+    call = ONE_TREE | {"target": ONE_TREE["target"] * torch.nan}
+    with pytest.raises(RuntimeError, match="verify_links: request 0: a NaN or"):
+        verify_links(**call, check=True)
