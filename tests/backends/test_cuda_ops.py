@@ -187,6 +187,33 @@ def test_a_draft_row_whose_only_weight_one_block_sees(machine):
         assert verdict.status.item() == status
 
 
+@pytest.mark.parametrize("space", ["logits", "probs"])
+def test_more_slots_than_a_warp_has_lanes(machine, space):
+    """Lanes judge slots side by side. All drafts are accepted, or all but one of the second warp load."""
+    call = chain_call(5, requests=2, slots=40, vocabulary=70, space=space)
+    target = call["target"][:, :1].expand(2, 41, 70)
+    call |= {"target": target, "draft": target[:, 1:], "temperature": 1.0}
+    call["draft_tokens"] = target[:, 1:].argmax(-1)
+    call["draft_tokens"][1, 35] = 70
+    found = verify_chain(**call)
+    assert found.num_accepted.tolist() == [40, 35]
+    assert_same(found, on_cpu(verify_chain, **call))
+
+
+def test_a_slot_behind_the_last_one_decided_gives_no_status(machine):
+    """Lanes judge slots that the walk does not come to."""
+    call = chain_call(6, requests=3, slots=4, vocabulary=300, space="probs") | {"temperature": 1.0}
+    drafts = torch.zeros(3, 4).long()
+    call["target"][:, :, 0] = call["draft"][:, :, 0] = 0.5
+    call["target"][:, 1, 0] = 0.0  # the second draft is refused
+    call["target"][0, 3, 0] = call["draft"][1, 2, 0] = torch.nan
+    call["target"][2, 0, 0] = torch.nan
+    found = verify_chain(**call | {"draft_tokens": drafts})
+    assert found.num_accepted.tolist() == [1, 1, 0]
+    assert found.status.tolist() == [0, 0, 1]
+    assert_same(found, on_cpu(verify_chain, **call | {"draft_tokens": drafts}))
+
+
 def indexed_calls():
     """(op, arguments) of calls by request_index, idle and outside ones among them, with a draft's own vocabulary."""
     vocabulary, index = 2500, torch.tensor([1, -1, 0, 1, 7, 2], dtype=torch.int32)
