@@ -102,8 +102,12 @@ __device__ __forceinline__ unsigned blocks_in_cluster() {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
   return r;
 }
+// What this thread did before, and all that a barrier of its block put before that, is there for the cluster behind its
+// next barrier.
+__device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
+// All threads of the cluster meet. That alone orders nothing: whoever touched what others use has a fence before it.
 __device__ __forceinline__ void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // The same variable in the shared memory of another block of the cluster.
 template <class T>
@@ -116,6 +120,7 @@ __device__ __forceinline__ T* peer(T* mine, unsigned rank) {
 // Older architectures: compiled, but never launched (launch.cuh).
 __device__ __forceinline__ unsigned block_rank() { return 0; }
 __device__ __forceinline__ unsigned blocks_in_cluster() { return 1; }
+__device__ __forceinline__ void fence_cluster() { __trap(); }
 __device__ __forceinline__ void sync_cluster() { __trap(); }
 template <class T>
 __device__ __forceinline__ T* peer(T* mine, unsigned) { return mine; }

@@ -29,9 +29,11 @@ FAULTS = {
     "write after read": (13, 1, "without a barrier between"),
     "relaxed ticket": (15, 1, "without a release and an acquire between|that nobody wrote"),
     "one set of items": (16, 2, r"writes over what block \d may still read|without a release"),
+    "write without a fence": (18, 2, "read of what was written by thread .* without a barrier between"),
+    "read without a fence": (19, 2, "write over what was read by thread .* without a barrier between"),
     "plain read beside an atomic": (14, 1, r"most\[0\]: (read|write) .* without a barrier between"),
 }
-LOST_TICKET = 8
+LOST_TICKET, FENCED_CLUSTER = 8, 17
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,11 @@ class TestTheMachine:
         assert report == ""
         assert counter == 0
         np.testing.assert_array_equal(out, [*(np.arange(64) + 32) % 64, 1])
+
+    def test_what_a_cluster_shares_behind_fences(self, machine, schedule):
+        report, out, _ = machine(FENCED_CLUSTER, schedule, cluster=2)
+        assert report == ""
+        np.testing.assert_array_equal(out[:64], (np.arange(64) + 32) % 64)
 
     @pytest.mark.parametrize("name", FAULTS)
     def test_catches(self, machine, schedule, name):

@@ -25,6 +25,9 @@ enum Fault : int {
   kReadBesideAtomic,     // a plain read of a word that another warp updates by an atomic
   kRelaxedTicket,        // a ticket that neither releases nor acquires
   kOneSet,               // a word written again while another block may still read it
+  kFencedCluster,        // none: what a cluster shares is fenced
+  kUnfencedWrite,        // a block reads what its peer wrote without a fence before their barrier
+  kUnfencedRead,         // a block writes over what its peer read without a fence before their barrier
 };
 
 __global__ void planted(int which, unsigned* counter, float* out, const float* in) {
@@ -65,6 +68,18 @@ __global__ void planted(int which, unsigned* counter, float* out, const float* i
   if (which == kClusterBarrier && block_rank() != 1) sync_cluster();
   if (which == kPeerLeft) {
     if (block_rank() == 0) sum += peer(values, 1)[t];
+  }
+  if (which == kFencedCluster || which == kUnfencedWrite || which == kUnfencedRead) {
+    SPECDEC_SHARED(float, theirs, 64);
+    theirs[t] = in[t];
+    if (which != kUnfencedWrite) fence_cluster();
+    sync_cluster();
+    sum += peer(theirs, block_rank() ^ 1u)[t];
+    if (which != kUnfencedRead) fence_cluster();
+    sync_cluster();
+    theirs[t] = sum;
+    sync_cluster();
+    sum -= static_cast<float>(theirs[t]) - sum + in[t];
   }
   if (which == kSpinsForEver)
     while (load_acquire(counter + 1) == 0) {

@@ -80,7 +80,9 @@ unsigned cluster_rank(), cluster_size();
 const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site site);
 void sync_warp(uint32_t mask, Site site);
 uint32_t sync_threads(const char* kind, uint32_t value, Site site);  // the sum of the values brought
+// The threads of a cluster meet. Only what a fence of the cluster covers comes before what others do then.
 void sync_cluster(Site site);
+void fence_cluster();
 void yield();  // other threads may run here
 void spin();   // the same, and counts as no progress
 void progress();

@@ -93,6 +93,7 @@ inline float log2_approx(float x) {
 
 inline unsigned block_rank() { return ::host_cuda::cluster_rank(); }
 inline unsigned blocks_in_cluster() { return ::host_cuda::cluster_size(); }
+inline void fence_cluster() { ::host_cuda::fence_cluster(); }
 inline void sync_cluster(Site site = Site::here()) { ::host_cuda::sync_cluster(site); }
 template <class T>
 Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
