@@ -3,6 +3,9 @@
 
 #include <cuda.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #define SPECDEC_SHARED(type, name, count) __shared__ type name[count]
 
 namespace specdec {
@@ -89,6 +92,18 @@ __device__ __forceinline__ float log2_approx(float x) {
   return r;
 }
 
+// ---- kernels one after the other -----------------------------------------------------------------------------------
+
+// The first thing that a kernel does which may be launched while the kernel before it runs (may_overlap in launch.cuh).
+// Its blocks take their places; then they wait until that kernel is through and what it wrote is there. Before that
+// they may touch no input, no output and no workspace. The kernel after this one may take places from here on, too. In
+// a launch that was not allowed to overlap, and before sm_90, this does nothing.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- clusters: sm_90 and newer --------------------------------------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -127,6 +142,15 @@ __device__ __forceinline__ T* peer(T* mine, unsigned) { return mine; }
 #endif
 
 // ---- the host -------------------------------------------------------------------------------------------------------
+
+// Whether launches may overlap: SPECDEC_CUDA_OVERLAP=1 says so, once for the process.
+inline bool overlap_wanted() {
+  static const bool wanted = [] {
+    const char* value = std::getenv("SPECDEC_CUDA_OVERLAP");
+    return value && !std::strcmp(value, "1");
+  }();
+  return wanted;
+}
 
 // The multiprocessors that the work of a stream may use, of the `all` that the device has. Green contexts and MPS give
 // less. Toolkits and drivers before CUDA 12.5 cannot tell; there a launch that asks for too much is refused instead.

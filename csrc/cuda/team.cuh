@@ -203,6 +203,7 @@ cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), v
                          cudaStream_t stream) {
   Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
   shape.dynamic_shared = shared;
+  shape.overlaps = true;
   if (shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   if (plan.shape.grid) {
     shape.cooperative = true;

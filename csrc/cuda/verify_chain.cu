@@ -83,6 +83,7 @@ __device__ __forceinline__ void walk_winners(const ChainRequest& r, int64_t requ
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_kernel(const RaceRowsArguments a) {
+  wait_for_kernel_before();
   const ChainParams& p = a.p;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int64_t row = blockIdx.x / a.splits;
@@ -144,11 +145,13 @@ __device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_rows_kernel(const FilteredRowsArguments a) {
+  wait_for_kernel_before();
   race_filtered_rows<Team>(a, NoEdits{});
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_rows_kernel(const EditedRowsArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   race_filtered_rows<Team>(a, BlockEdits{edits, a.drafted_at});
 }
@@ -159,6 +162,7 @@ using ChainArguments = WalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
+  wait_for_kernel_before();
   walk_request<ChainRequest, Team>(a);
 }
 
@@ -167,6 +171,7 @@ using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_chain_kernel(const FilteredChainArguments a) {
+  wait_for_kernel_before();
   walk_request<ChainRequest, Team, RowFilters>(a);
 }
 
@@ -174,6 +179,7 @@ using EditedChainArguments = EditedWalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_chain_kernel(const EditedChainArguments a) {
+  wait_for_kernel_before();
   walk_request<ChainRequest, Team, EditedFilters>(a);
 }
 
@@ -188,6 +194,7 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
     return *needed = room_needed(p.batch(), words), cudaSuccess;
   Shape shape = {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)};
   shape.dynamic_shared = bytes_of_winners(p);
+  shape.overlaps = true;
   return launch(race_rows_kernel, shape, {p, room, splits}, stream);
 }
 

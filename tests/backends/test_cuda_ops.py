@@ -26,6 +26,7 @@ from specdec_kernels import (
     verify_tree,
 )
 from tests.backends.host_cuda.build import HERE, ROOT, build
+from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
@@ -383,6 +384,45 @@ def test_odd_machines(change):
             if "refuses" in change:
                 for module in (test_cuda_trees, test_cuda_filters, test_cuda_edits):
                     module.every_op()
+        finally:
+            backend.play(MACHINES[0])
+
+
+# These wait for the kernel before by themselves; the others are launched when it has ended.
+OVERLAPPING = ("cutoff", "logprobs", "overlap", "race_sample", "race_topk", "residual", "verify_chain", "verify_tree")
+
+
+def written_late(backend, arguments):
+    """The same arguments; what the tensors hold, the kernel before writes while the next one is in flight."""
+
+    def late(x):
+        if not isinstance(x, torch.Tensor) or not x.numel():
+            return x
+        buffer = torch.full_like(x, torch.nan if x.is_floating_point() else 0, memory_format=torch.contiguous_format)
+        backend.write_before(buffer, x.contiguous())
+        return buffer
+
+    # The host looks into parents, where it can.
+    return {name: x if name == "parents" else late(x) for name, x in arguments.items()}
+
+
+@pytest.mark.parametrize("played", ["large", "lone"])
+def test_inputs_that_the_kernel_before_writes(played):
+    """A kernel that overlaps with it reads nothing until it has ended."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        calls = {name: call for name, call in every_call().items() if call[0].__name__ in OVERLAPPING}
+        try:
+            for name, (op, arguments) in calls.items():
+                backend.play(played)
+                expected = op(**arguments)
+                backend.play(played, overlaps=True)
+                late = written_late(backend, arguments)
+                found = []
+                count = backend.counted(lambda: found.append(op(**late)))  # noqa: B023
+                assert count["overlapped"] == count["launches"] == 1, name
+                assert_same(found[0], expected)
         finally:
             backend.play(MACHINES[0])
 

@@ -125,6 +125,7 @@ struct Fiber {
   int linear, lane;
   const char* waits = "";
   Site site{"", 0};
+  bool waited = false;  // for the kernel before
   uint32_t fences = 0, published = 0;  // fences of the cluster; those before its last barrier
   void* fake_stack = nullptr;
 };
@@ -156,6 +157,12 @@ struct Word {  // what is known of 4 bytes of shared memory
 struct Array {
   const void* tag;
   uint32_t offset, bytes;
+};
+
+struct Store {  // what the kernel before writes
+  void* to;
+  const void* from;
+  size_t bytes;
 };
 
 struct Copy {
@@ -229,6 +236,8 @@ struct Machine {
   std::string fault;
   std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
   std::set<const void*> loaded;  // kernels
+  std::vector<Store> before;
+  bool before_ended = true;
   std::mutex mutex;
   StackPool stacks;
   const Launch* launch = nullptr;
@@ -294,9 +303,16 @@ void block_on(const char* what, Site site) {
   to_scheduler();
 }
 
+std::string describe(const Fiber& f) {
+  return "block (" + std::to_string(f.block->index.x) + "," + std::to_string(f.block->index.y) + "," +
+         std::to_string(f.block->index.z) + ") thread " + std::to_string(f.linear);
+}
+
 void finish_fiber() {
   Machine& m = machine();
   Fiber& self = *m.current;
+  if (m.launch->overlaps && !self.waited && m.fault.empty())
+    m.fault = describe(self) + ": left the kernel and never waited for the kernel before";
   self.state = State::kDone;
   --self.block->live;
   --self.block->cluster->live;
@@ -335,11 +351,6 @@ void run(Fiber& fiber) {
     fiber.stack = nullptr;
     if (!intact && m.fault.empty()) m.fault = "a thread overran its stack";
   }
-}
-
-std::string describe(const Fiber& f) {
-  return "block (" + std::to_string(f.block->index.x) + "," + std::to_string(f.block->index.y) + "," +
-         std::to_string(f.block->index.z) + ") thread " + std::to_string(f.linear);
 }
 
 std::string ranges(const std::vector<int>& numbers) {
@@ -482,6 +493,15 @@ void check_launch(const Launch& launch, unsigned& clusters) {
   if (m.fault.empty()) clusters = static_cast<unsigned>(blocks / (c.x * c.y * c.z));
 }
 
+constexpr const char* kWaitsForKernel = "griddepcontrol.wait";
+
+void end_kernel_before() {
+  Machine& m = machine();
+  for (const Store& store : m.before) std::memcpy(store.to, store.from, store.bytes);
+  m.before.clear();
+  m.before_ended = true;
+}
+
 void schedule(const Launch& launch) {
   Machine& m = machine();
   unsigned clusters = 0;
@@ -499,6 +519,14 @@ void schedule(const Launch& launch) {
         start_cluster(launch, static_cast<unsigned>(number));
     }
     if (m.clusters.empty()) return;
+    if (m.ready.empty() && !m.before_ended) {
+      end_kernel_before();
+      for (auto& cluster : m.clusters)
+        for (Block* block : cluster->blocks)
+          for (Fiber& f : block->fibers)
+            if (f.waits == kWaitsForKernel) wake(f);
+      continue;
+    }
     if (m.ready.empty()) {
       m.fault = standstill("deadlock");
       return;
@@ -549,6 +577,9 @@ bool launch(const Launch& launch) {
   m.launch = &launch;
   m.random_state = m.device.schedule * 0x9E3779B97F4A7C15ull + 0x1234567;
   m.idle_spins = 0;
+  m.before_ended = false;
+  if (launch.overlaps) ++m.counters.overlapped;
+  else end_kernel_before();
   m.words.clear();
   m.released.clear();
   m.laggard = m.device.lags ? m.random(launch.grid.x) : -1;
@@ -569,6 +600,18 @@ void fault(const std::string& what, Site site) {
   m.current->state = State::kDone;
   to_scheduler(true);
   std::abort();
+}
+
+void kernel_before(void* to, const void* from, size_t bytes) { machine().before.push_back({to, from, bytes}); }
+
+void wait_for_kernel_before(Site site) {
+  if (!machine().before_ended) block_on(kWaitsForKernel, site);
+  machine().current->waited = true;
+}
+
+void memory_touched(Site site) {
+  if (machine().launch->overlaps && !machine().current->waited)
+    fault("touches memory before it waited for the kernel before", site);
 }
 
 int lane() { return machine().current->lane; }
@@ -844,6 +887,7 @@ std::string whose(const GlobalTouch& then) { return "block " + std::to_string(th
 }  // namespace
 
 void word_written(const void* at, Site site) {
+  memory_touched(site);
   Machine& m = machine();
   const Block& block = *m.current->block;
   const Touch now = touch_of(*m.current);
@@ -856,6 +900,7 @@ void word_written(const void* at, Site site) {
 }
 
 void word_read(const void* at, Site site) {
+  memory_touched(site);
   Machine& m = machine();
   const Block& block = *m.current->block;
   const Touch now = touch_of(*m.current);

@@ -51,7 +51,7 @@ int team_size(int multiprocessors, int64_t requests, int vocab, int work) {
 
 // The sum that the last block found; 0 after a fault.
 uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, int rounds) {
-  host_cuda::device() = {8, 2, 90, 1, schedule, 0, false, lags != 0, 0};
+  host_cuda::device() = {8, 2, 90, 1, schedule, 0, false, lags != 0, 0, false};
   std::vector<unsigned> counters(static_cast<size_t>(teams) + 1);
   std::vector<WideKey> words(static_cast<size_t>(2 * teams * (items + size)));
   WideKey found = 0;
