@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   const ChainRequest r(p, request);
   const int32_t in_reach = rows_in_reach(r);
   if (node < in_reach) {
-    const RowPartial found = find_winner(row_at(p.target, r.target_row(node)), r.target_law,
-                                         r.noise_at_depth(node, kStreamRace), {rank, a.splits});
+    const RowPartial found = find_winner<true>(row_at(p.target, r.target_row(node)), r.target_law,
+                                               r.noise_at_depth(node, kStreamRace), {rank, a.splits});
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits))) return;

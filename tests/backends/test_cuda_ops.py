@@ -444,6 +444,14 @@ def test_blocks_hand_words_to_each_other(parts, lags):
         assert found == teams * size * each, parts.fault()
 
 
+def test_chunks_are_loaded_ahead(parts):
+    """A chunk is 4 KiB. The first one is on its way before the guess, each other one before that in front is judged."""
+    row, chunk = torch.zeros(4 * 2048, dtype=torch.bfloat16), 4096
+    found = (ctypes.c_uint64 * 5)()
+    parts.loads_ahead(ctypes.c_void_p(row.data_ptr()), row.numel(), found)
+    assert list(found) == [chunk, 2 * chunk, 3 * chunk, 4 * chunk, 4 * chunk], parts.fault()
+
+
 @pytest.mark.parametrize("work", [1, 2])
 def test_teams_fill_the_device(parts, work):
     """On 132 multiprocessors 264 blocks run at once. Those of a software cluster wait for each other, so all must."""
