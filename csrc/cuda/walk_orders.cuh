@@ -346,8 +346,8 @@ struct AskingOps {
   }
 };
 
-// How the drafts of a chain are tested: a lane judges a slot. So all slots whose rows are known take the loads in series
-// of one.
+// How the drafts of a chain are tested: a lane judges a slot. So all slots whose rows are known take the loads in
+// series of one.
 struct ByLanes {
   mutable int32_t from = 0, to = 0;  // these slots are judged
   mutable unsigned accepted = 0;     // a bit each
