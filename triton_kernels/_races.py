@@ -105,7 +105,7 @@ class Listed(NamedTuple):
 
 
 @triton.jit
-def without_listed(x, start, nothing, children, TILE: tl.constexpr):
+def without_linked(x, start, nothing, children, TILE: tl.constexpr):
     """A tile with ``nothing`` at the tokens of children by links."""
     tokens = tile_tokens(start, TILE)
     child, left = children.first, children.nodes + 0
@@ -201,7 +201,7 @@ def race_tiles(
                     if len(children) == 3:
                         y = without_children(y, part, nothing(law), children, PART)
                     else:
-                        y = without_listed(y, part, nothing(law), children, PART)
+                        y = without_linked(y, part, nothing(law), children, PART)
                 best = race_part(clean(y, law), part, best, noise, law, STREAM)
         bad = bad | (found > 1)
     return best, bad

@@ -337,9 +337,9 @@ def book_of(entries, roof):
 
 # Microseconds of a cold call at V = 128,256 on an H100, by op and B: estimates of docs/cuda.md, section 8.
 PREDICTED = {
-    "race_sample": {1: 5, 8: 5.5, 64: 10.5},
-    "race": {1: 6.5, 8: 9, 64: 24, 256: 75},
-    "rejection": {1: 11, 8: 17, 64: 50, 256: 140},
+    "race_sample": {1: 4.5, 8: 5, 64: 9.5},
+    "race": {1: 5, 8: 7.5, 64: 24, 256: 75},
+    "rejection": {1: 10, 8: 16, 64: 50, 256: 140},
 }
 
 

@@ -3,6 +3,9 @@
 
 #include <cuda.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #define SPECDEC_SHARED(type, name, count) __shared__ type name[count]
 
 namespace specdec {
@@ -96,6 +99,18 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return r;
 }
 
+// ---- kernels one after the other -----------------------------------------------------------------------------------
+
+// The first thing that a kernel does which may be launched while the kernel before it runs (may_overlap in launch.cuh).
+// Its blocks take their places; then they wait until that kernel is through and what it wrote is there. Before that
+// they may touch no input, no output and no workspace. The kernel after this one may take places from here on, too. In
+// a launch that was not allowed to overlap, and before sm_90, this does nothing.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- clusters: sm_90 and newer --------------------------------------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -109,8 +124,12 @@ __device__ __forceinline__ unsigned blocks_in_cluster() {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
   return r;
 }
+// What this thread did before, and all that a barrier of its block put before that, is there for the cluster behind its
+// next barrier.
+__device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
+// All threads of the cluster meet. That alone orders nothing: whoever touched what others use has a fence before it.
 __device__ __forceinline__ void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // The same variable in the shared memory of another block of the cluster.
 template <class T>
@@ -123,12 +142,22 @@ __device__ __forceinline__ T* peer(T* mine, unsigned rank) {
 // Older architectures: compiled, but never launched (launch.cuh).
 __device__ __forceinline__ unsigned block_rank() { return 0; }
 __device__ __forceinline__ unsigned blocks_in_cluster() { return 1; }
+__device__ __forceinline__ void fence_cluster() { __trap(); }
 __device__ __forceinline__ void sync_cluster() { __trap(); }
 template <class T>
 __device__ __forceinline__ T* peer(T* mine, unsigned) { return mine; }
 #endif
 
 // ---- the host -------------------------------------------------------------------------------------------------------
+
+// Whether launches may overlap: SPECDEC_CUDA_OVERLAP=1 says so, once for the process.
+inline bool overlap_wanted() {
+  static const bool wanted = [] {
+    const char* value = std::getenv("SPECDEC_CUDA_OVERLAP");
+    return value && !std::strcmp(value, "1");
+  }();
+  return wanted;
+}
 
 // The multiprocessors that the work of a stream may use, of the `all` that the device has. Green contexts and MPS give
 // less. Toolkits and drivers before CUDA 12.5 cannot tell; there a launch that asks for too much is refused instead.

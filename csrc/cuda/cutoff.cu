@@ -80,11 +80,13 @@ __device__ __forceinline__ void find_cutoff(const CutoffArguments& a, const Edit
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
+  wait_for_kernel_before();
   find_cutoff<Team>(a, NoEdits{});
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_cutoff_kernel(const CutoffArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   find_cutoff<Team>(a, BlockEdits{edits});
 }

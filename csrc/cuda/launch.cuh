@@ -71,6 +71,7 @@ struct Shape {
   int threads;
   int cluster = 1;
   bool cooperative = false;
+  bool overlaps = false;  // its kernel begins with wait_for_kernel_before
   size_t dynamic_shared = 0;
   int multiprocessors = 0;  // that a cooperative launch may use
 };
@@ -92,6 +93,14 @@ cudaError_t check_room(void (*kernel)(Params), const Shape& shape, const cudaLau
   return e != cudaSuccess || fit > 0 ? e : cudaErrorCooperativeLaunchTooLarge;
 }
 
+// Whether a kernel that waits by itself may be launched while the kernel before it in the stream runs. Then what a
+// launch costs is hidden behind that kernel.
+inline bool may_overlap() {
+  int id = 0, major = 0;
+  return overlap_wanted() && cudaGetDevice(&id) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess && major >= 9;
+}
+
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& params, cudaStream_t stream) {
   if (shape.blocks == 0) return cudaSuccess;
@@ -102,7 +111,7 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
                                                static_cast<int>(shape.dynamic_shared));
     if (e != cudaSuccess) return e;
   }
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
@@ -120,6 +129,11 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
     ++config.numAttrs;
   }
   const cudaError_t e = check_room(kernel, shape, config);
+  if (shape.overlaps && may_overlap()) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    ++config.numAttrs;
+  }
   return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, params) : e;
 }
 

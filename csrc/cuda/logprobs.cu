@@ -147,11 +147,13 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_kernel(const LogprobsArguments a) {
+  wait_for_kernel_before();
   find_logprobs<Team>(a, NoEdits{});
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_logprobs_kernel(const LogprobsArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   find_logprobs<Team>(a, BlockEdits{edits});
 }

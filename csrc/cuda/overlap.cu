@@ -75,16 +75,19 @@ __device__ __forceinline__ void find_overlap(const Arguments& a, const Edits& ed
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
+  wait_for_kernel_before();
   find_overlap<Unfiltered, Team>(a, NoEdits{});
 }
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_overlap_kernel(const FilteredOverlapArguments a) {
+  wait_for_kernel_before();
   find_overlap<Filtered, Team>(a, NoEdits{});
 }
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     edited_overlap_kernel(const FilteredOverlapArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   find_overlap<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
 }

@@ -36,6 +36,7 @@ __device__ __forceinline__ void store(const RaceParams& p, int64_t index, const 
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
+  wait_for_kernel_before();
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRequest row = race_request(a.p, index);
@@ -63,12 +64,14 @@ __device__ __forceinline__ void race_filtered(const FilteredRaceArguments& a, Te
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_race_kernel(const FilteredRaceArguments a) {
+  wait_for_kernel_before();
   Team team(a.team);
   race_filtered(a, team, race_request(a.p, team.index()));
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_race_kernel(const FilteredRaceArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   Team team(a.team);
   race_filtered(a, team, edited_request(a.p, team.index(), {edits}));
@@ -97,7 +100,8 @@ cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const De
   const Room room = room_in(workspace);
   if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
     return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
-  const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  shape.overlaps = true;
   return launch(race_sample_kernel, shape, {p, room, splits}, stream);
 }
 

@@ -175,6 +175,7 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
+  wait_for_kernel_before();
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRequest r = race_request(a.p, index);
@@ -205,12 +206,14 @@ __device__ __forceinline__ void take_filtered(const FilteredTopkArguments& a, Te
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_topk_kernel(const FilteredTopkArguments a) {
+  wait_for_kernel_before();
   Team team(a.team);
   take_filtered(a, team, race_request(a.race.p, team.index()));
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_topk_kernel(const FilteredTopkArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   Team team(a.team);
   take_filtered(a, team, edited_request(a.race.p, team.index(), {edits}));
@@ -254,7 +257,8 @@ cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const De
   const int64_t words = rows * splits * (k + 1);
   if (splits > 1 && (rows > room.ticket_count || words > room.word_count))
     return *needed = room_needed(rows, words), cudaSuccess;
-  const Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  shape.overlaps = true;
   const RaceTopkArguments a = {p, room.words, room.words + rows * splits * k, room.tickets, static_cast<int>(splits)};
   return launch(race_topk_kernel, shape, a, stream);
 }

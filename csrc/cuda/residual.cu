@@ -118,16 +118,19 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
+  wait_for_kernel_before();
   find_residual<Unfiltered, Team>(a, NoEdits{});
 }
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_residual_kernel(const FilteredResidualArguments a) {
+  wait_for_kernel_before();
   find_residual<Filtered, Team>(a, NoEdits{});
 }
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     edited_residual_kernel(const FilteredResidualArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   find_residual<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
 }

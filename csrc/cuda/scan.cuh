@@ -39,17 +39,45 @@ __device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& sta
   }
 }
 
+// The same where a warp's time is that of its loads: f gets reduce(batch), what it needs of a chunk, in few registers.
+// So the next chunk is on its way before f looks at this one, and the first chunk before start().
+template <class T, class R, class Start, class Reduce, class F>
+__device__ __forceinline__ void stream_chunks(const R& row, Part part, Start&& start, Reduce&& reduce, F&& f) {
+  const int warps = part.size * warps_in_block();
+  const int steps = steps_a_chunk<T>(row.vocab, warps);
+  const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep, stride = warps * chunk;
+  const int64_t own = (part.rank * warps_in_block() + warp_id()) * chunk - row.skipped();
+  Batch<T> batch;
+#pragma unroll 1
+  for (int64_t first = own - stride;; first += stride) {
+    const bool starts = first < own, more = first + stride < row.vocab;
+    decltype(reduce(batch)) found;
+    if (!starts) found = reduce(batch);
+    if (more) batch.load(row, static_cast<int32_t>(first + stride), steps);
+    if (starts) start(static_cast<int32_t>(own), steps, more);
+    else f(found, static_cast<int32_t>(first), steps);
+    if (!more) return;
+  }
+}
+
+// Which of the lane's vectors have an element with a sign, as bits, where a law has no negative values.
+template <class T>
+__device__ __forceinline__ unsigned signs_of(const Law& law, const Batch<T>& batch) {
+  unsigned signs = 0;
+  if (law.is_signed()) return signs;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
+  return signs;
+}
+
 // Is one of the lane's values impossible in a law (NaN, +inf, a negative probability)? `largest` is their maximum, or
-// NaN.
+// NaN; `signs` is signs_of the chunk.
 template <class T, class R>
-__device__ __forceinline__ bool bad_elements(const R& row, const Law& law, const Batch<T>& batch, float largest,
+__device__ __forceinline__ bool bad_elements(const R& row, const Law& law, unsigned signs, float largest,
                                              int32_t first, int steps) {
   if (!(largest < kInfinity)) return true;
   if (law.is_signed()) return false;
   bool negative = false;
-  unsigned signs = 0;
-#pragma unroll
-  for (int u = 0; u < kVectors; ++u) signs |= static_cast<unsigned>(T::any_sign(batch.vector[u])) << u;
   signs &= (1u << steps) - 1u;         // the other steps are -inf
   for (; signs; signs &= signs - 1) {  // rare: -0, a negative value, or the -inf outside of the row
     const int step = __ffs(static_cast<int>(signs)) - 1;
@@ -59,6 +87,27 @@ __device__ __forceinline__ bool bad_elements(const R& row, const Law& law, const
       negative |= column + i >= 0 && column + i < row.vocab && T::at(values, i) < 0.0f;
   }
   return negative;
+}
+
+template <class T, class R>
+__device__ __forceinline__ bool bad_elements(const R& row, const Law& law, const Batch<T>& batch, float largest,
+                                             int32_t first, int steps) {
+  return bad_elements<T>(row, law, signs_of(law, batch), largest, first, steps);
+}
+
+// What a race needs of a lane's chunk: the largest element of each vector (NaN if one is), and the vectors with signs.
+struct Largest {
+  float of[kVectors];
+  unsigned signs;
+};
+
+template <class T>
+__device__ __forceinline__ Largest largest_of(const Law& law, const Batch<T>& batch) {
+  Largest found;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) found.of[u] = T::largest(batch.vector[u]);
+  found.signs = signs_of(law, batch);
+  return found;
 }
 
 // The same noise; opaque, so that the compiler does not move work on it out of a loop.
@@ -119,16 +168,13 @@ __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) 
 
 // Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
 template <class T, class Kept>
-__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const WeightsOf<Kept>& weights,
+__device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, const WeightsOf<Kept>& weights,
                                                     int32_t first, int steps, const LaneNoise& words, float to_beat,
                                                     bool* bad) {
-  float largest[kVectors], top = -kInfinity;
+  float top = -kInfinity;
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
-    largest[u] = T::largest(batch.vector[u]);
-    top = max_nan(top, largest[u]);
-  }
-  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
+  for (int u = 0; u < kVectors; ++u) top = max_nan(top, largest.of[u]);
+  *bad |= bad_elements<T>(weights.target.row, weights.target.known.law, largest.signs, top, first, steps);
   const float bound = top == top ? weights.log_bound(top) : kLargest;  // with a NaN every token is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
@@ -137,22 +183,29 @@ __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
     const uint32_t a = __shfl_sync(kWarp, words.a, u * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup);
-    const float here = largest[u] == largest[u] ? weights.log_bound(largest[u]) : kLargest;
+    const float here = largest.of[u] == largest.of[u] ? weights.log_bound(largest.of[u]) : kLargest;
     if (may_win(here, a, to_beat)) open |= 1u << u;
   }
   return open;
+}
+
+template <class T, class Kept>
+__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const WeightsOf<Kept>& weights,
+                                                    int32_t first, int steps, const LaneNoise& words, float to_beat,
+                                                    bool* bad) {
+  return vectors_to_open<T>(largest_of(weights.target.known.law, batch), weights, first, steps, words, to_beat, bad);
 }
 
 // The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` returns a vector
 // of the batch for the second time. race_part reads it from the cache, because eight vectors would take too many
 // registers until then. An epilogue has its logits in registers alone and returns batch.at(step).
 template <class T, class Kept, class Again>
-__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
+__device__ __forceinline__ void race_chunk(const Largest& largest, const WeightsOf<Kept>& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
                                            bool* bad, Again&& again) {
   const float to_beat = from_ordered(read_atomic(best));
-  unsigned open = vectors_to_open(batch, weights, first, steps, lane_noise(noise, weights.target.row, first),
-                                  to_beat, bad);
+  unsigned open = vectors_to_open<T>(largest, weights, first, steps, lane_noise(noise, weights.target.row, first),
+                                     to_beat, bad);
   if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
 #pragma unroll 1
@@ -166,8 +219,16 @@ __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsO
   }
 }
 
-// The winner of this block's part of a row under `weights`, as a column. Every thread gets it.
-template <class Kept>
+template <class T, class Kept, class Again>
+__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
+                                           int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
+                                           bool* bad, Again&& again) {
+  race_chunk<T>(largest_of(weights.target.known.law, batch), weights, noise, first, steps, best, mine, bad, again);
+}
+
+// The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead`: chunks are
+// loaded ahead (stream_chunks), for which kernels that walk have no registers left.
+template <bool kAhead = false, class Kept>
 __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
@@ -176,24 +237,28 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
   bool bad = false;
   with_type(weights.target.row, [&](auto type) {
     using T = decltype(type);
-    over_chunks<T>(
-        weights.target.row, part,
-        [&](int32_t first, int steps, bool any) {
-          if (any) {
-            prefetch<T>(weights.target.row, first, steps);  // it arrives while the first guess is made
-            offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep,
-                                lane_noise(noise, weights.target.row, first), &mine);
-            const unsigned guess = __reduce_max_sync(kWarp, ordered(mine.score));
-            if (lane_id() == 0) atomicMax(&best[0], guess);
-          }
-          __syncthreads();
-        },
-        [&](const Batch<T>& batch, int32_t first, int steps) {
-          const auto& row = weights.target.row;
-          race_chunk(batch, weights, noise, first, steps, best, &mine, &bad, [&](int step) {
-            return Batch<T>::load_again(row, Batch<T>::token(first, step));
-          });
-        });
+    const auto& row = weights.target.row;
+    const auto guess = [&](int32_t first, int steps, bool any) {
+      if (any) {
+        if constexpr (!kAhead) prefetch<T>(row, first, steps);  // it arrives while the first guess is made
+        offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, row, first), &mine);
+        const unsigned score = __reduce_max_sync(kWarp, ordered(mine.score));
+        if (lane_id() == 0) atomicMax(&best[0], score);
+      }
+      __syncthreads();
+    };
+    const auto reduce = [&](const Batch<T>& batch) { return largest_of(weights.target.known.law, batch); };
+    const auto look = [&](const Largest& largest, int32_t first, int steps) {
+      race_chunk<T>(largest, weights, noise, first, steps, best, &mine, &bad,
+                    [&](int step) { return Batch<T>::load_again(row, Batch<T>::token(first, step)); });
+    };
+    if constexpr (kAhead) {
+      stream_chunks<T>(row, part, guess, reduce, look);
+    } else {
+      over_chunks<T>(row, part, guess, [&](const Batch<T>& batch, int32_t first, int steps) {
+        look(reduce(batch), first, steps);
+      });
+    }
   });
   return best_of_block(mine, bad);
 }

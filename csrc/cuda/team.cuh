@@ -54,21 +54,32 @@ struct LocalTeam {
 struct ClusterTeam {
   int capacity;
   unsigned phase = 0;
+  mutable bool wrote = false;  // whether this thread put an item since the last sync
   __device__ explicit ClusterTeam(const TeamRoom& room)
       : capacity(own_slots(room.items, room.size, warps_in_block())) {}
   __device__ int index() const { return static_cast<int>(blockIdx.x) / size(); }
   __device__ int rank() const { return static_cast<int>(block_rank()); }
   __device__ int size() const { return static_cast<int>(blocks_in_cluster()); }
-  __device__ void put(int item, WideKey word) const { set(phase)[own_slot(item, size())] = word; }
+  __device__ void put(int item, WideKey word) const {
+    wrote = true;
+    set(phase)[own_slot(item, size())] = word;
+  }
   __device__ WideKey get(int item) const {
     const unsigned owner = static_cast<unsigned>(item % (size() * warps_in_block()) / warps_in_block());
     return peer(set(phase - 1), owner)[own_slot(item, size())];
   }
+  // A fence costs time, so only those have one who put something, and one thread for what the block read: a barrier of
+  // the block stands between these reads and the next sync.
   __device__ void sync() {
+    if (wrote || threadIdx.x == 0) fence_cluster();
+    wrote = false;
     sync_cluster();
     ++phase;
   }
-  __device__ void leave() const { sync_cluster(); }  // other members may still read this block's shared memory
+  __device__ void leave() const {  // other members may still read this block's shared memory
+    fence_cluster();
+    sync_cluster();
+  }
 
  private:
   __device__ Shared<WideKey> set(unsigned which) const {
@@ -192,6 +203,7 @@ cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), v
                          cudaStream_t stream) {
   Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
   shape.dynamic_shared = shared;
+  shape.overlaps = true;
   if (shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
   if (plan.shape.grid) {
     shape.cooperative = true;

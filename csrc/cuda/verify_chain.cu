@@ -32,12 +32,10 @@ struct RaceRowsArguments {
 // The row operations of walk_race when all winners are known.
 struct WinnerOps {
   const Verdict& verdict;
-  const WideKey* partials;
-  int64_t first;  // of row 0
-  int splits;
+  const Shared<Draw>& winners;
 
   __device__ bool race(int32_t node, const Noise&, Draw* draw) const {
-    *draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(node) * splits, splits));
+    *draw = winners[node];
     return true;
   }
   __device__ bool argmax(int32_t node, Draw* draw) const { return race(node, {}, draw); }
@@ -47,39 +45,59 @@ struct WinnerOps {
   __device__ void enter(int32_t, int32_t, int32_t) const {}
 };
 
-// Can the walk come to the row of `node`? Only if every draft before it can be accepted.
-__device__ __forceinline__ bool reachable(const ChainRequest& r, int32_t node) {
-  if (!r.readable || node > r.slots) return false;
-  for (int32_t before = 1; before <= node; ++before)
-    if (!in_vocab(r, r.draft_token(before))) return false;
-  return true;
+// How many rows the walk can come to: the first one, and each behind a draft that can be accepted. By the lanes of a
+// warp together, so that drafts are loaded side by side.
+__device__ __forceinline__ int32_t rows_in_reach(const ChainRequest& r) {
+  if (!r.readable) return 0;
+#pragma unroll 1
+  for (int32_t first = 0; first < r.slots; first += 32) {
+    const int32_t slot = first + lane_id();
+    const unsigned ends = __ballot_sync(kWarp, slot >= r.slots || !in_vocab(r, r.draft_token(slot + 1)));
+    if (ends) return first + __ffs(static_cast<int>(ends));
+  }
+  return r.slots + 1;
 }
 
-// By the last block to come: a warp walks over the winners, which are in `splits` parts each.
-__device__ __forceinline__ void walk_winners(const ChainRequest& r, int64_t request, const WideKey* partials, int splits,
-                                             int32_t status) {
+// What the last block of a request keeps of its rows, in bytes of shared memory.
+inline size_t bytes_of_winners(const ChainParams& p) { return (p.max_drafts() + 1) * sizeof(Draw); }
+
+// By the last block to come. A warp gathers the winner of a row, which is in `splits` parts: all rows in the time of
+// one. Then a warp walks over the winners, which are in shared memory from byte `at` on.
+__device__ __forceinline__ void walk_winners(const ChainRequest& r, int64_t request, int32_t rows,
+                                             const WideKey* partials, int splits, size_t at, int32_t status) {
+  const auto winners = dynamic_shared<Draw>(at, r.p.max_drafts() + 1);
+  const int64_t first = request * (r.p.max_drafts() + 1) * splits;
+#pragma unroll 1
+  for (int32_t row = warp_id(); row < rows; row += warps_in_block()) {
+    const Draw draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(row) * splits, splits));
+    if (lane_id() == 0) winners[row] = draw;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
   const Verdict verdict = verdict_at(r.p, request);
-  WinnerOps ops{verdict, partials, request * (r.p.max_drafts() + 1) * splits, splits};
-  Walk at = walk_from(0, 0);
-  if (r.readable) walk_race(r, ops, &at, &status);
+  WinnerOps ops{verdict, winners};
+  Walk walk = walk_from(0, 0);
+  if (r.readable) walk_race(r, ops, &walk, &status);
   else if (!r.idle) ops.emit(0, 0, 0);
-  finish(verdict, accepted_by(r, at), r.drafts(), status);
+  finish(verdict, accepted_by(r, walk), r.drafts(), status);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_kernel(const RaceRowsArguments a) {
+  wait_for_kernel_before();
   const ChainParams& p = a.p;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const int64_t row = blockIdx.x / a.splits;
   const int32_t rows = p.max_drafts() + 1, node = static_cast<int32_t>(row % rows);
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
-  if (reachable(r, node)) {
-    const RowPartial found = find_winner(row_at(p.target, r.target_row(node)), r.target_law,
-                                         r.noise_at_depth(node, kStreamRace), {rank, a.splits});
+  const int32_t in_reach = rows_in_reach(r);
+  if (node < in_reach) {
+    const RowPartial found = find_winner<true>(row_at(p.target, r.target_row(node)), r.target_law,
+                                               r.noise_at_depth(node, kStreamRace), {rank, a.splits});
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
-  if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits)) || threadIdx.x >= 32) return;
-  walk_winners(r, request, a.room.words, a.splits, r.status);
+  if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits))) return;
+  walk_winners(r, request, in_reach, a.room.words, a.splits, 0, r.status);
 }
 
 struct FilteredRowsArguments {
@@ -88,6 +106,7 @@ struct FilteredRowsArguments {
   unsigned* tickets;  // one a request
   WideKey* partials;  // one a row
   CutRoom cut;
+  size_t winners_at;  // in bytes of shared memory
 };
 
 struct EditedRowsArguments : FilteredRowsArguments {
@@ -103,7 +122,8 @@ __device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& 
   const int64_t request = row / rows;
   const ChainRequest r(p, request);
   const RowFilters filters(r, {});
-  if (reachable(r, node)) {
+  const int32_t in_reach = rows_in_reach(r);
+  if (node < in_reach) {
     int32_t status = kStatusOk;
     if constexpr (Edits::kEdited) {
       const Shared<int32_t> drafted = dynamic_shared<int32_t>(edits.drafted_at, drafts_kept(p));
@@ -118,18 +138,20 @@ __device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& 
     if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);
   }
   team.leave();
-  if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows)) || threadIdx.x >= 32) return;
-  walk_winners(r, request, a.partials, 1, r.status | filters.status());
+  if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows))) return;
+  walk_winners(r, request, in_reach, a.partials, 1, a.winners_at, r.status | filters.status());
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_rows_kernel(const FilteredRowsArguments a) {
+  wait_for_kernel_before();
   race_filtered_rows<Team>(a, NoEdits{});
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_rows_kernel(const EditedRowsArguments a) {
+  wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
   race_filtered_rows<Team>(a, BlockEdits{edits, a.drafted_at});
 }
@@ -140,6 +162,7 @@ using ChainArguments = WalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
+  wait_for_kernel_before();
   walk_request<ChainRequest, Team>(a);
 }
 
@@ -148,6 +171,7 @@ using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_chain_kernel(const FilteredChainArguments a) {
+  wait_for_kernel_before();
   walk_request<ChainRequest, Team, RowFilters>(a);
 }
 
@@ -155,6 +179,7 @@ using EditedChainArguments = EditedWalkArguments<ChainParams>;
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_chain_kernel(const EditedChainArguments a) {
+  wait_for_kernel_before();
   walk_request<ChainRequest, Team, EditedFilters>(a);
 }
 
@@ -167,7 +192,9 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
   const int64_t words = rows * splits * kWordsAPartial;
   if (p.batch() > room.ticket_count || words > room.word_count)
     return *needed = room_needed(p.batch(), words), cudaSuccess;
-  const Shape shape = {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)};
+  Shape shape = {rows * splits, threads_of_block(p.target.vocab, p.target.dtype)};
+  shape.dynamic_shared = bytes_of_winners(p);
+  shape.overlaps = true;
   return launch(race_rows_kernel, shape, {p, room, splits}, stream);
 }
 
@@ -180,7 +207,7 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1, Ends::kOneByOne);
   // Bounds cost another pass over the pair of the first rejection. Where many blocks share a request, a pass is mostly
   // latency; and an exact mass of a float32 row takes no longer than its bytes.
-  a.by_bounds = p.method == Method::kRejection && !shape.grid && p.target.dtype != DType::kFloat32;
+  a.by_bounds = p.method == Method::kRejection && sums > 0 && !shape.grid && p.target.dtype != DType::kFloat32;
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
   const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
@@ -199,13 +226,14 @@ cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, con
   const TeamShape shape = cut_shape(device, rows, target, 1, edited);
   const FilteredPlan plan = filtered_plan(shape, rows, target, target, p.batch(), rows * kWordsAPartial);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-  const EditedRowsArguments a = {{p, plan.team.team(room), room.tickets, room.words, plan.cut}, plan.shared_bytes};
+  const size_t drafted_at = plan.shared_bytes, winners_at = drafted_at + (edited ? bytes_of_drafts(p) : 0);
+  const size_t shared = winners_at + bytes_of_winners(p);
+  const EditedRowsArguments a = {{p, plan.team.team(room), room.tickets, room.words, plan.cut, winners_at}, drafted_at};
   if (edited)
-    return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan.team, device, a,
-                        a.drafted_at + bytes_of_drafts(p), stream);
+    return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan.team, device, a, shared,
+                        stream);
   return launch_teams<FilteredRowsArguments>(filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
-                                             filtered_rows_kernel<GridTeam>, plan.team, device, a, plan.shared_bytes,
-                                             stream);
+                                             filtered_rows_kernel<GridTeam>, plan.team, device, a, shared, stream);
 }
 
 cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,

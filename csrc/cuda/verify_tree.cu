@@ -33,18 +33,21 @@ struct WarpTree : TreeRequest {
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(const WalkArguments<TreeParams> a) {
+  wait_for_kernel_before();
   walk_request<WarpTree, Team>(a);
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     filtered_tree_kernel(const FilteredWalkArguments<TreeParams> a) {
+  wait_for_kernel_before();
   walk_request<WarpTree, Team, RowFilters>(a);
 }
 
 template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     edited_tree_kernel(const EditedWalkArguments<TreeParams> a) {
+  wait_for_kernel_before();
   walk_request<WarpTree, Team, EditedFilters>(a);
 }
 

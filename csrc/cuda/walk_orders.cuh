@@ -4,6 +4,8 @@
 // out, and the walk continues from the same place.
 #pragma once
 
+#include <type_traits>
+
 #include "edited_row.cuh"
 #include "mass_row.cuh"
 #include "specdec/walk.h"
@@ -134,7 +136,8 @@ __device__ __forceinline__ Filters filters_of(const typename Topology::Params& p
   else return {};
 }
 
-// Whether a kernel can test drafts by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
+// Whether a kernel can judge slots by lanes, or by bounds of the normalisers: not where siblings ask for sums, or a cut
+// for masses.
 template <class Topology, class Filters>
 constexpr bool kByBounds = !Topology::kSiblings && !Filters::kFiltered;
 
@@ -174,30 +177,14 @@ struct AskingOps {
         return false;
       }
     }
-    *status |= row_status(rows_needed());
-    const LawRowOf<Kept> target = {filters.row(true, t.p.target, t.target_row(node)),
-                                   known_law(t.target_law, known(kTarget)), nullptr,
-                                   filters.kept(kTarget, place_of(kTarget))};
-    if constexpr (Filters::kEdited) {  // of logits, so the row has the status
-      const float logit = element(target.row, token);
-      *p = target.kept.keeps(logit, token) && logit > -kInfinity ? target.known.probability(token, logit) : kNever;
-    } else {
-      *p = law_of(target, token, status);
-      if constexpr (Filters::kFiltered)
-        if (filters.filter(kTarget).on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
-    }
-    *q = 1.0f;
-    if (!t.has_draft()) return true;
-    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)),
-                                  known_law(t.draft_law, known(kDraft)), t.p.draft_map.data,
-                                  filters.kept(kDraft, place_of(kDraft))};
-    *q = law_of(draft, token, status);
+    laws_of(node, depth(), token, p, q, status);
     return true;
   }
 
   // The same as bounds of both. A row without bounds makes *bounded false.
   __device__ bool laws(int32_t node, int32_t token, Range* p, Range* q, bool* bounded, int32_t* status) {
     if (!know(node, rows_needed())) return false;
+    *status |= row_status(rows_needed());
     *bounded = true;
     *p = range({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(kTarget)), nullptr}, token,
                bounded, status);
@@ -209,6 +196,29 @@ struct AskingOps {
   }
   __device__ bool only_roughly(int32_t node) const {
     return kByBounds<Topology, Filters> && by_bounds && memory.exact_node != node;
+  }
+
+  // Of a chain, where a node's depth is its number: how many slots can be judged, from this one on. 0: its rows are
+  // ordered.
+  __device__ int32_t slots_known(int32_t node) {
+    const unsigned sides = rows_needed();
+    if (!know(node, sides)) return 0;
+    int32_t to = t.drafts();
+    if (sides & kTarget && memory.target_to < to) to = memory.target_to;
+    if (sides & kDraft && memory.draft_to < to) to = memory.draft_to;
+    return to - node < 32 ? to - node : 32;
+  }
+
+  // Is the draft of this slot accepted? Each lane may ask about another one.
+  __device__ bool judge(int32_t node, int32_t* status) const {
+    const int64_t token = t.draft_token(node + 1);
+    if (!in_vocab(t, token)) return false;  // the walk says so itself
+    float p, q;
+    laws_of(node, node, static_cast<int32_t>(token), &p, &q, status);
+    int32_t known_to_walk = kStatusOk;
+    const AcceptTest test = {t.noise_at_depth(node, 0), static_cast<uint32_t>(node), 0.0f,
+                             t.draft_share(node, &known_to_walk), t.epsilon()};
+    return test(p, q);
   }
 
   __device__ bool masses(int32_t node, int32_t child, float taken, Masses* masses) {
@@ -274,19 +284,46 @@ struct AskingOps {
     return (t.target_law.needs_sum() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_sum() ? kDraft : 0u);
   }
 
-  // All of these are about the rows of the node where the walk stands.
+  // p and q of a token, of rows at this depth that were looked through.
+  __device__ void laws_of(int32_t node, int32_t depth, int32_t token, float* p, float* q, int32_t* status) const {
+    const KnownRow target_known = known(kTarget, depth), draft_known = known(kDraft, depth);
+    if (t.target_law.needs_row()) *status |= target_known.status;
+    const LawRowOf<Kept> target = {filters.row(true, t.p.target, t.target_row(node)),
+                                   known_law(t.target_law, target_known), nullptr,
+                                   filters.kept(kTarget, place_of(kTarget, depth))};
+    if constexpr (Filters::kEdited) {  // of logits, so the row has the status
+      const float logit = element(target.row, token);
+      *p = target.kept.keeps(logit, token) && logit > -kInfinity ? target.known.probability(token, logit) : kNever;
+    } else {
+      *p = law_of(target, token, status);
+      if constexpr (Filters::kFiltered)
+        if (filters.filter(kTarget).on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
+    }
+    *q = 1.0f;
+    if (!t.has_draft()) return;
+    if (t.draft_law.needs_row()) *status |= draft_known.status;
+    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)),
+                                  known_law(t.draft_law, draft_known), t.p.draft_map.data,
+                                  filters.kept(kDraft, place_of(kDraft, depth))};
+    *q = law_of(draft, token, status);
+  }
+
+  // All of these are about the rows of the node where the walk stands, but for those at another depth.
   __device__ int32_t depth() const { return memory.walk.depth; }
-  __device__ bool knows(unsigned side) const {
-    return side == kTarget ? depth() >= memory.target_from && depth() < memory.target_to
-                           : depth() >= memory.draft_from && depth() < memory.draft_to;
+  __device__ bool knows(unsigned side, int32_t depth) const {
+    return side == kTarget ? depth >= memory.target_from && depth < memory.target_to
+                           : depth >= memory.draft_from && depth < memory.draft_to;
   }
-  __device__ int32_t place_of(unsigned side) const {
-    return side == kTarget ? 2 * (depth() - memory.target_from) : 2 * (depth() - memory.draft_from) + 1;
+  __device__ bool knows(unsigned side) const { return knows(side, depth()); }
+  __device__ int32_t place_of(unsigned side, int32_t depth) const {
+    return side == kTarget ? 2 * (depth - memory.target_from) : 2 * (depth - memory.draft_from) + 1;
   }
-  __device__ KnownRow known(unsigned side) const {
-    if (!knows(side)) return kNothingKnown;
-    return looked_through[place_of(side)];
+  __device__ int32_t place_of(unsigned side) const { return place_of(side, depth()); }
+  __device__ KnownRow known(unsigned side, int32_t depth) const {
+    if (!knows(side, depth)) return kNothingKnown;
+    return looked_through[place_of(side, depth)];
   }
+  __device__ KnownRow known(unsigned side) const { return known(side, depth()); }
   __device__ int32_t row_status(unsigned sides) const {
     return (sides & kTarget ? known(kTarget).status : kStatusOk) | (sides & kDraft ? known(kDraft).status : kStatusOk);
   }
@@ -378,6 +415,47 @@ struct ByBounds {
   }
 };
 
+// How the drafts of a chain are tested: a lane judges a slot. So all slots whose rows are known take the loads in
+// series of one.
+struct ByLanes {
+  mutable int32_t from = 0, to = 0;  // these slots are judged
+  mutable unsigned accepted = 0;     // a bit each
+  mutable int32_t bits = kStatusOk;  // the status of the slot that this lane judged
+
+  template <class Ops>
+  __device__ bool operator()(Ops& ops, int32_t node, int32_t, const AcceptTest&, float*, bool* passed,
+                             int32_t* status) const {
+    if (node >= to) {
+      const int32_t slots = ops.slots_known(node);
+      if (slots == 0) return false;
+      from = node, to = node + slots;
+      bits = kStatusOk;
+      bool mine = false;
+      if (lane_id() < slots) mine = ops.judge(node + lane_id(), &bits);
+      accepted = __ballot_sync(kWarp, mine);
+    }
+    *passed = accepted >> (node - from) & 1u;
+    *status |= __shfl_sync(kWarp, bits, node - from);  // what is wrong with a slot counts where the walk comes to it
+    return true;
+  }
+};
+
+// Where bounds come first, rows are known one by one.
+struct ByBoundsOrLanes {
+  ByLanes lanes;
+
+  template <class Ops>
+  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
+                             int32_t* status) const {
+    return ops.by_bounds ? ByBounds{}(ops, node, token, test, p, accepted, status)
+                         : lanes(ops, node, token, test, p, accepted, status);
+  }
+};
+
+// Siblings are tested one after the other, and a row with filters is looked through for one node at a time.
+template <class Topology, class Filters>
+using TesterOf = std::conditional_t<kByBounds<Topology, Filters>, ByBoundsOrLanes, ByLaws>;
+
 // By a warp: the end of a verdict. Clears the places after the last token.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
@@ -397,8 +475,7 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   Order order = {};
   int32_t status = memory.status | t.status | filters.status();  // each lane's own until the end
   AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, by_bounds, looked_through, nodes, memory, order, filters};
-  using Tester = std::conditional_t<kByBounds<Topology, Filters>, ByBounds, ByLaws>;
-  const bool through = walk(t, p.method, ops, &memory.walk, &status, Tester{});
+  const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Filters>{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) {
     finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);

@@ -10,6 +10,13 @@ from tests.support.calls import streams
 pytestmark = pytest.mark.skipif(cuda_aot.unavailable() is not None, reason=f"{cuda_aot.unavailable()}")
 
 
+def test_memory_that_is_touched_early_is_seen():
+    """A compiler that moved a load above the wait would be caught: every compiled kernel is looked at."""
+    assert cuda_aot.touches_early(["S2R", "LDG.E", "PREEXIT", "ACQBULK"])
+    assert not cuda_aot.touches_early(["LDC", "ULDC", "PREEXIT", "ACQBULK", "LDG.E"])
+    assert not cuda_aot.touches_early(["LDG.E", "EXIT"])
+
+
 def key(row):
     return row["op"], row["kernel"], row["arch"]
 

@@ -26,6 +26,7 @@ from specdec_kernels import (
     verify_tree,
 )
 from tests.backends.host_cuda.build import HERE, ROOT, build
+from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
@@ -208,6 +209,33 @@ def test_a_draft_row_whose_only_weight_one_block_sees(machine):
         assert verdict.status.item() == status
 
 
+@pytest.mark.parametrize("space", ["logits", "probs"])
+def test_more_slots_than_a_warp_has_lanes(machine, space):
+    """Lanes judge slots side by side. All drafts are accepted, or all but one of the second warp load."""
+    call = chain_call(5, requests=2, slots=40, vocabulary=70, space=space)
+    target = call["target"][:, :1].expand(2, 41, 70)
+    call |= {"target": target, "draft": target[:, 1:], "temperature": 1.0}
+    call["draft_tokens"] = target[:, 1:].argmax(-1)
+    call["draft_tokens"][1, 35] = 70
+    found = verify_chain(**call)
+    assert found.num_accepted.tolist() == [40, 35]
+    assert_same(found, on_cpu(verify_chain, **call))
+
+
+def test_a_slot_behind_the_last_one_decided_gives_no_status(machine):
+    """Lanes judge slots that the walk does not come to."""
+    call = chain_call(6, requests=3, slots=4, vocabulary=300, space="probs") | {"temperature": 1.0}
+    drafts = torch.zeros(3, 4).long()
+    call["target"][:, :, 0] = call["draft"][:, :, 0] = 0.5
+    call["target"][:, 1, 0] = 0.0  # the second draft is refused
+    call["target"][0, 3, 0] = call["draft"][1, 2, 0] = torch.nan
+    call["target"][2, 0, 0] = torch.nan
+    found = verify_chain(**call | {"draft_tokens": drafts})
+    assert found.num_accepted.tolist() == [1, 1, 0]
+    assert found.status.tolist() == [0, 0, 1]
+    assert_same(found, on_cpu(verify_chain, **call | {"draft_tokens": drafts}))
+
+
 def indexed_calls():
     """(op, arguments) of calls by request_index, idle and outside ones among them, with a draft's own vocabulary."""
     vocabulary, index = 2500, torch.tensor([1, -1, 0, 1, 7, 2], dtype=torch.int32)
@@ -381,6 +409,45 @@ def test_odd_machines(change):
             backend.play(MACHINES[0])
 
 
+# These wait for the kernel before by themselves; the others are launched when it has ended.
+OVERLAPPING = ("cutoff", "logprobs", "overlap", "race_sample", "race_topk", "residual", "verify_chain", "verify_tree")
+
+
+def written_late(backend, arguments):
+    """The same arguments; what the tensors hold, the kernel before writes while the next one is in flight."""
+
+    def late(x):
+        if not isinstance(x, torch.Tensor) or not x.numel():
+            return x
+        buffer = torch.full_like(x, torch.nan if x.is_floating_point() else 0, memory_format=torch.contiguous_format)
+        backend.write_before(buffer, x.contiguous())
+        return buffer
+
+    # The host looks into parents, where it can.
+    return {name: x if name == "parents" else late(x) for name, x in arguments.items()}
+
+
+@pytest.mark.parametrize("played", ["large", "lone"])
+def test_inputs_that_the_kernel_before_writes(played):
+    """A kernel that overlaps with it reads nothing until it has ended."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        calls = {name: call for name, call in every_call().items() if call[0].__name__ in OVERLAPPING}
+        try:
+            for name, (op, arguments) in calls.items():
+                backend.play(played)
+                expected = op(**arguments)
+                backend.play(played, overlaps=True)
+                late = written_late(backend, arguments)
+                found = []
+                count = backend.counted(lambda: found.append(op(**late)))  # noqa: B023
+                assert count["overlapped"] == count["launches"] == 1, name
+                assert_same(found[0], expected)
+        finally:
+            backend.play(MACHINES[0])
+
+
 @pytest.fixture(scope="module")
 def parts():
     """Functions of csrc/cuda, one by one."""
@@ -396,6 +463,14 @@ def test_blocks_hand_words_to_each_other(parts, lags):
         each = sum(round + item for round in range(rounds) for item in range(items))
         found = parts.exchange(ctypes.c_uint64(schedule), lags, teams, size, items, rounds)
         assert found == teams * size * each, parts.fault()
+
+
+def test_chunks_are_loaded_ahead(parts):
+    """A chunk is 4 KiB. The first one is on its way before the guess, each other one before that in front is judged."""
+    row, chunk = torch.zeros(4 * 2048, dtype=torch.bfloat16), 4096
+    found = (ctypes.c_uint64 * 5)()
+    parts.loads_ahead(ctypes.c_void_p(row.data_ptr()), row.numel(), found)
+    assert list(found) == [chunk, 2 * chunk, 3 * chunk, 4 * chunk, 4 * chunk], parts.fault()
 
 
 @pytest.mark.parametrize("work", [1, 2])

@@ -29,9 +29,13 @@ FAULTS = {
     "write after read": (13, 1, "without a barrier between"),
     "relaxed ticket": (15, 1, "without a release and an acquire between|that nobody wrote"),
     "one set of items": (16, 2, r"writes over what block \d may still read|without a release"),
+    "write without a fence": (18, 2, "read of what was written by thread .* without a barrier between"),
+    "read without a fence": (19, 2, "write over what was read by thread .* without a barrier between"),
+    "never waits": (21, 1, "never waited for the kernel before"),
+    "touches memory early": (22, 1, "touches memory before it waited for the kernel before"),
     "plain read beside an atomic": (14, 1, r"most\[0\]: (read|write) .* without a barrier between"),
 }
-LOST_TICKET = 8
+LOST_TICKET, FENCED_CLUSTER, WAITS, READS_EARLY = 8, 17, 20, 23
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +65,29 @@ class TestTheMachine:
         assert counter == 0
         np.testing.assert_array_equal(out, [*(np.arange(64) + 32) % 64, 1])
 
+    def test_what_a_cluster_shares_behind_fences(self, machine, schedule):
+        report, out, _ = machine(FENCED_CLUSTER, schedule, cluster=2)
+        assert report == ""
+        np.testing.assert_array_equal(out[:64], (np.arange(64) + 32) % 64)
+
     @pytest.mark.parametrize("name", FAULTS)
     def test_catches(self, machine, schedule, name):
         fault, cluster, expected = FAULTS[name]
         report, *_ = machine(fault, schedule, cluster)
         assert report.startswith("kernel faults::planted: ")
         assert re.search(expected, report), report
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_an_input_read_before_the_kernel_before_has_ended_shows(machine, schedule):
+    """Plain loads are out of the machine's sight, but what they bring is old."""
+    report, out, counter = machine(WAITS, schedule)
+    assert report == ""
+    assert counter == 0
+    np.testing.assert_array_equal(out, [*(np.arange(64) + 32) % 64, 1])
+    outs = [machine(READS_EARLY, schedule, blocks=blocks)[1] for blocks in (1, 2)]
+    assert (outs[0][:64] == 0).all()
+    assert (outs[1][:64] == 0).all()
 
 
 def test_a_lost_ticket_shows(machine):

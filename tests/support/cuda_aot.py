@@ -24,6 +24,7 @@ from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, cuda_toolkit
 TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
 # Where a run of 16-byte loads ends: whatever comes next may wait for them.
+MEMORY = {"LD", "LDG", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS"}
 BRANCHES = {"BRA", "BRX", "CALL", "EXIT", "RET", "BSSY", "BSYNC", "WARPSYNC"}
 
 
@@ -109,6 +110,12 @@ def order(instructions):
     }
 
 
+def touches_early(instructions):
+    """Whether a kernel that waits for the one before it (ACQBULK) touches memory before that."""
+    before = instructions[: instructions.index("ACQBULK")] if "ACQBULK" in instructions else []
+    return any(instruction.split(".")[0] in MEMORY for instruction in before)
+
+
 def rows_of(source, arch, log, binary):
     """A row for each kernel of a file, from what ptxas said and from the instructions."""
     taken = dict(resources(log))
@@ -117,6 +124,8 @@ def rows_of(source, arch, log, binary):
         name = text.split()[0]
         row = {"op": source.stem, "kernel": name_of(name), "arch": arch, **taken[name]}
         instructions = instructions_of(text)
+        if touches_early(instructions):
+            raise RuntimeError(f"{row['kernel']} touches memory before it waits for the kernel before it")
         rows.append({**row, **loads(instructions), **order(instructions), "compiler": compiler()})
     return sorted(rows, key=lambda row: row["kernel"])
 

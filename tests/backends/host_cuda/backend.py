@@ -14,7 +14,7 @@ from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
 
 __all__ = [
     *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable",
-    "workspaces",
+    "workspaces", "write_before",
 ]  # fmt: skip
 
 
@@ -72,6 +72,13 @@ class HostCuda(Kernels):
     def begin_capture(self, number):
         """From here on calls are in this capture; 0 ends it."""
         self._native.begin_capture(number)
+
+    def write_before(self, to, values):
+        """The kernel before the next launch writes these values; until it has ended `to` holds what it holds now."""
+        assert to.is_contiguous()
+        assert values.is_contiguous()
+        assert (to.dtype, to.shape) == (values.dtype, values.shape)
+        self._native.kernel_before(to.data_ptr(), values.data_ptr(), to.numel() * to.element_size())
 
     def workspaces(self):
         return list(self._workspaces.held.values())
@@ -138,5 +145,6 @@ class HostCuda(Kernels):
 _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
 begin_capture = _kernels.begin_capture
+write_before = _kernels.write_before
 recalls, remember = _kernels.recalls, _kernels.remember
 globals().update({name: getattr(_kernels, name) for name in HAS})

@@ -25,14 +25,24 @@ enum Fault : int {
   kReadBesideAtomic,     // a plain read of a word that another warp updates by an atomic
   kRelaxedTicket,        // a ticket that neither releases nor acquires
   kOneSet,               // a word written again while another block may still read it
+  kFencedCluster,        // none: what a cluster shares is fenced
+  kUnfencedWrite,        // a block reads what its peer wrote without a fence before their barrier
+  kUnfencedRead,         // a block writes over what its peer read without a fence before their barrier
+  kWaits,                // none: waits for the kernel before
+  kNeverWaits,           // a kernel that may overlap with the one before it, and never waits
+  kTouchesEarly,         // reads a row before it waits
+  kReadsEarly,           // the same by a load that the machine cannot see: it gets what was there before
 };
 
 __global__ void planted(int which, unsigned* counter, float* out, const float* in) {
   SPECDEC_SHARED(float, values, 64);
   SPECDEC_SHARED(Mbarrier, barrier, 1);
   const int t = static_cast<int>(threadIdx.x);
+  const float early = in[which == kReadsEarly ? t : 0];
+  if (which == kTouchesEarly) load_stream(in);
+  if (which != kNeverWaits) wait_for_kernel_before();
   if (which == kEarlyExit && t == 33) return;
-  values[t] = in[t];
+  values[t] = which == kReadsEarly ? early : in[t];
   if (which == kBarrierInBranch) {
     if (t < 32) __syncthreads();
   } else if (which != kMissingBarrier) {
@@ -66,6 +76,18 @@ __global__ void planted(int which, unsigned* counter, float* out, const float* i
   if (which == kPeerLeft) {
     if (block_rank() == 0) sum += peer(values, 1)[t];
   }
+  if (which == kFencedCluster || which == kUnfencedWrite || which == kUnfencedRead) {
+    SPECDEC_SHARED(float, theirs, 64);
+    theirs[t] = in[t];
+    if (which != kUnfencedWrite) fence_cluster();
+    sync_cluster();
+    sum += peer(theirs, block_rank() ^ 1u)[t];
+    if (which != kUnfencedRead) fence_cluster();
+    sync_cluster();
+    theirs[t] = sum;
+    sync_cluster();
+    sum -= static_cast<float>(theirs[t]) - sum + in[t];
+  }
   if (which == kSpinsForEver)
     while (load_acquire(counter + 1) == 0) {
     }
@@ -98,8 +120,9 @@ __global__ void planted(int which, unsigned* counter, float* out, const float* i
 
 }  // namespace faults
 
-extern "C" int run_planted(int which, int blocks, int cluster, unsigned* counter, float* out, const float* in) {
-  cudaLaunchAttribute attribute[1];
+extern "C" int run_planted(int which, int blocks, int cluster, unsigned* counter, float* out, float* in) {
+  static float before[64];  // what the kernel before writes into `in`, in place of zeros
+  cudaLaunchAttribute attribute[2];
   attribute[0].id = cudaLaunchAttributeClusterDimension;
   attribute[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config = {};
@@ -107,5 +130,13 @@ extern "C" int run_planted(int which, int blocks, int cluster, unsigned* counter
   config.blockDim = dim3(64);
   config.attrs = attribute;
   config.numAttrs = 1;
+  if (which >= faults::kWaits) {
+    attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[1].val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = 2;
+    std::memcpy(before, in, sizeof before);
+    std::memset(in, 0, sizeof before);
+    host_cuda::kernel_before(in, before, sizeof before);
+  }
   return cudaLaunchKernelEx(&config, faults::planted, which, counter, out, in);
 }

@@ -125,6 +125,8 @@ struct Fiber {
   int linear, lane;
   const char* waits = "";
   Site site{"", 0};
+  bool waited = false;  // for the kernel before
+  uint32_t fences = 0, published = 0;  // fences of the cluster; those before its last barrier
   void* fake_stack = nullptr;
 };
 
@@ -138,12 +140,13 @@ struct Warp {
   std::vector<Fiber*> lanes;
   std::vector<std::unique_ptr<Collective>> open;
   uint32_t epoch = 1;  // of __syncwarp over the whole warp
+  uint32_t fenced = 0, published = 0;  // what comes before this epoch is covered by a fence, or published
   bool queued = false;
 };
 
 struct Touch {  // who touched a word of shared memory last, and when
   int32_t thread = -1;
-  uint32_t block_epoch = 0, warp_epoch = 0, cluster_epoch = 0;
+  uint32_t block_epoch = 0, warp_epoch = 0, cluster_epoch = 0, fences = 0;
 };
 
 struct Word {  // what is known of 4 bytes of shared memory
@@ -154,6 +157,12 @@ struct Word {  // what is known of 4 bytes of shared memory
 struct Array {
   const void* tag;
   uint32_t offset, bytes;
+};
+
+struct Store {  // what the kernel before writes
+  void* to;
+  const void* from;
+  size_t bytes;
 };
 
 struct Copy {
@@ -194,6 +203,7 @@ struct Block {
   std::vector<Warp> warps;
   int live = 0, arrived = 0;
   uint32_t epoch = 1;
+  uint32_t fenced = 0, published = 0;  // as of a warp
   uint32_t barrier_sum = 0, barrier_result = 0;
   const char* barrier_kind = nullptr;
   Site barrier_site{"", 0};
@@ -226,6 +236,8 @@ struct Machine {
   std::string fault;
   std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
   std::set<const void*> loaded;  // kernels
+  std::vector<Store> before;
+  bool before_ended = true;
   std::mutex mutex;
   StackPool stacks;
   const Launch* launch = nullptr;
@@ -291,9 +303,16 @@ void block_on(const char* what, Site site) {
   to_scheduler();
 }
 
+std::string describe(const Fiber& f) {
+  return "block (" + std::to_string(f.block->index.x) + "," + std::to_string(f.block->index.y) + "," +
+         std::to_string(f.block->index.z) + ") thread " + std::to_string(f.linear);
+}
+
 void finish_fiber() {
   Machine& m = machine();
   Fiber& self = *m.current;
+  if (m.launch->overlaps && !self.waited && m.fault.empty())
+    m.fault = describe(self) + ": left the kernel and never waited for the kernel before";
   self.state = State::kDone;
   --self.block->live;
   --self.block->cluster->live;
@@ -332,11 +351,6 @@ void run(Fiber& fiber) {
     fiber.stack = nullptr;
     if (!intact && m.fault.empty()) m.fault = "a thread overran its stack";
   }
-}
-
-std::string describe(const Fiber& f) {
-  return "block (" + std::to_string(f.block->index.x) + "," + std::to_string(f.block->index.y) + "," +
-         std::to_string(f.block->index.z) + ") thread " + std::to_string(f.linear);
 }
 
 std::string ranges(const std::vector<int>& numbers) {
@@ -399,6 +413,7 @@ std::unique_ptr<Block> make_block(const Launch& launch, uint3 index, Cluster& cl
   block->live = threads;
   block->arrived = 0;
   block->epoch = 1;
+  block->fenced = block->published = 0;
   block->barrier_sum = 0;
   block->arrays.clear();
   block->barriers.clear();
@@ -478,6 +493,15 @@ void check_launch(const Launch& launch, unsigned& clusters) {
   if (m.fault.empty()) clusters = static_cast<unsigned>(blocks / (c.x * c.y * c.z));
 }
 
+constexpr const char* kWaitsForKernel = "griddepcontrol.wait";
+
+void end_kernel_before() {
+  Machine& m = machine();
+  for (const Store& store : m.before) std::memcpy(store.to, store.from, store.bytes);
+  m.before.clear();
+  m.before_ended = true;
+}
+
 void schedule(const Launch& launch) {
   Machine& m = machine();
   unsigned clusters = 0;
@@ -495,6 +519,14 @@ void schedule(const Launch& launch) {
         start_cluster(launch, static_cast<unsigned>(number));
     }
     if (m.clusters.empty()) return;
+    if (m.ready.empty() && !m.before_ended) {
+      end_kernel_before();
+      for (auto& cluster : m.clusters)
+        for (Block* block : cluster->blocks)
+          for (Fiber& f : block->fibers)
+            if (f.waits == kWaitsForKernel) wake(f);
+      continue;
+    }
     if (m.ready.empty()) {
       m.fault = standstill("deadlock");
       return;
@@ -545,6 +577,9 @@ bool launch(const Launch& launch) {
   m.launch = &launch;
   m.random_state = m.device.schedule * 0x9E3779B97F4A7C15ull + 0x1234567;
   m.idle_spins = 0;
+  m.before_ended = false;
+  if (launch.overlaps) ++m.counters.overlapped;
+  else end_kernel_before();
   m.words.clear();
   m.released.clear();
   m.laggard = m.device.lags ? m.random(launch.grid.x) : -1;
@@ -565,6 +600,18 @@ void fault(const std::string& what, Site site) {
   m.current->state = State::kDone;
   to_scheduler(true);
   std::abort();
+}
+
+void kernel_before(void* to, const void* from, size_t bytes) { machine().before.push_back({to, from, bytes}); }
+
+void wait_for_kernel_before(Site site) {
+  if (!machine().before_ended) block_on(kWaitsForKernel, site);
+  machine().current->waited = true;
+}
+
+void memory_touched(Site site) {
+  if (machine().launch->overlaps && !machine().current->waited)
+    fault("touches memory before it waited for the kernel before", site);
 }
 
 int lane() { return machine().current->lane; }
@@ -654,12 +701,20 @@ void sync_cluster(Site site) {
     ++cluster.epoch;
     m.idle_spins = 0;
     for (Block* block : cluster.blocks) {
-      ++block->epoch;
-      for (Fiber& f : block->fibers) wake(f);
+      block->published = block->fenced;
+      for (Warp& warp : block->warps) warp.published = warp.fenced;
+      for (Fiber& f : block->fibers) f.published = f.fences, wake(f);
     }
   } else {
     block_on("the cluster barrier", site);
   }
+}
+
+void fence_cluster() {
+  Fiber& self = *machine().current;
+  ++self.fences;
+  self.warp->fenced = self.warp->epoch;
+  self.block->fenced = self.block->epoch;
 }
 
 void yield() {
@@ -734,20 +789,31 @@ Range peer_shared(const Range& mine, unsigned rank, Site site) {
 namespace {
 
 Touch touch_of(const Fiber& f) {
-  return {static_cast<int32_t>(f.block->rank * 1024 + f.linear), f.block->epoch, f.warp->epoch, f.block->cluster->epoch};
+  return {static_cast<int32_t>(f.block->rank * 1024 + f.linear), f.block->epoch, f.warp->epoch, f.block->cluster->epoch,
+          f.fences};
+}
+
+// Do a fence and a barrier of the cluster, in this order, stand between what `then` did and what `now` does? The fence
+// is of the same thread, or of one that a barrier of the block or warp put behind it.
+bool published(const Touch& then, const Touch& now, const Cluster& cluster) {
+  if (then.cluster_epoch >= now.cluster_epoch) return false;
+  const Block& block = *cluster.blocks[then.thread / 1024];
+  const Fiber& fiber = block.fibers[then.thread % 1024];
+  return then.fences < fiber.published || then.block_epoch < block.published ||
+         then.warp_epoch < fiber.warp->published;
 }
 
 // Does a barrier stand between what `then` did and what `now` does?
-bool ordered(const Touch& then, const Touch& now) {
-  if (then.thread < 0 || then.thread == now.thread || then.cluster_epoch < now.cluster_epoch) return true;
+bool ordered(const Touch& then, const Touch& now, const Cluster& cluster) {
+  if (then.thread < 0 || then.thread == now.thread || published(then, now, cluster)) return true;
   if (then.thread / 1024 != now.thread / 1024) return false;
   return then.block_epoch < now.block_epoch || (then.thread / 32 == now.thread / 32 && then.warp_epoch < now.warp_epoch);
 }
 
-// Does a barrier stand between every reader of the word and `now`?
-bool read_before(const Word& word, const Touch& now) {
+// Does a barrier stand between every reader of the word and `now`? (Of many readers the last one stands for all.)
+bool read_before(const Word& word, const Touch& now, const Cluster& cluster) {
   const Touch& then = word.read;
-  if (then.cluster_epoch < now.cluster_epoch) return true;
+  if (published(then, now, cluster)) return true;
   if (then.thread / 1024 != now.thread / 1024) return false;
   if (then.block_epoch < now.block_epoch) return true;
   return !word.many_warps && then.thread / 32 == now.thread / 32 && then.warp_epoch < now.warp_epoch;
@@ -772,9 +838,9 @@ char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access acce
     const bool whole = element >= 4;  // words shared by smaller elements are not told apart
     if (access != Access::kWrite && !word.written)
       fault(std::string(range.name) + "[" + std::to_string(index) + "]: read of unwritten shared memory", site);
-    if (whole && !(access == Access::kAtomic && word.atomic) && !ordered(word.write, now))
+    if (whole && !(access == Access::kAtomic && word.atomic) && !ordered(word.write, now, *block.cluster))
       race(access == Access::kRead ? "read of what was written by" : "write over what was written by", word.write, range.name, index, site);
-    const bool settled = !word.has_readers || read_before(word, now);
+    const bool settled = !word.has_readers || read_before(word, now, *block.cluster);
     if (access == Access::kRead) {
       if (settled) word.many_readers = word.many_warps = false;
       else word.many_readers |= word.read.thread != now.thread, word.many_warps |= word.read.thread / 32 != now.thread / 32;
@@ -800,7 +866,7 @@ namespace {
 bool seen(const GlobalTouch& then, const Block& block, const Touch& now) {
   if (then.touch.thread == -1) return true;
   if (then.block == block.index.x)
-    return then.many ? then.touch.block_epoch < now.block_epoch : ordered(then.touch, now);
+    return then.many ? then.touch.block_epoch < now.block_epoch : ordered(then.touch, now, *block.cluster);
   const auto found = block.seen.find(then.block);
   if (found == block.seen.end()) return false;
   const Seen& known = found->second;
@@ -821,6 +887,7 @@ std::string whose(const GlobalTouch& then) { return "block " + std::to_string(th
 }  // namespace
 
 void word_written(const void* at, Site site) {
+  memory_touched(site);
   Machine& m = machine();
   const Block& block = *m.current->block;
   const Touch now = touch_of(*m.current);
@@ -833,6 +900,7 @@ void word_written(const void* at, Site site) {
 }
 
 void word_read(const void* at, Site site) {
+  memory_touched(site);
   Machine& m = machine();
   const Block& block = *m.current->block;
   const Touch now = touch_of(*m.current);

@@ -43,6 +43,7 @@ struct Device {
   bool refuses = false;   // launches in which blocks wait for each other: no cluster fits, and cooperative ones fail
   bool lags = false;      // one block of each launch falls far behind
   int64_t first_block = 0;  // blocks before this one do not run
+  bool overlaps = false;    // kernels may be launched while the one before them runs
 
   int usable() const { return of_streams ? of_streams : multiprocessors; }
 };
@@ -50,7 +51,7 @@ struct Device {
 struct Launch {
   dim3 grid, block, cluster;
   size_t dynamic_shared = 0;
-  bool cooperative = false;
+  bool cooperative = false, overlaps = false;
   const void* kernel = nullptr;
   const char* name = "";
   std::function<void()> body;
@@ -59,7 +60,7 @@ struct Launch {
 struct Block;
 
 struct Counters {
-  uint64_t launches, blocks, switches, bytes_read;
+  uint64_t launches, blocks, switches, bytes_read, overlapped;
 };
 
 Device& device();
@@ -71,6 +72,13 @@ void allow_dynamic_shared(const void* kernel, size_t bytes);
 const std::string& last_fault();
 [[noreturn]] void fault(const std::string& what, Site site);
 
+// The kernel before the next launch copies these bytes: before that starts or, if it overlaps, once all of its threads
+// in flight wait. A thread that touches memory before it waited, where the machine can see it, is a fault. So is one
+// that leaves and never waited.
+void kernel_before(void* to, const void* from, size_t bytes);
+void wait_for_kernel_before(Site site);
+void memory_touched(Site site);
+
 // The current thread.
 int lane();
 int warp();
@@ -80,7 +88,9 @@ unsigned cluster_rank(), cluster_size();
 const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site site);
 void sync_warp(uint32_t mask, Site site);
 uint32_t sync_threads(const char* kind, uint32_t value, Site site);  // the sum of the values brought
+// The threads of a cluster meet. Only what a fence of the cluster covers comes before what others do then.
 void sync_cluster(Site site);
+void fence_cluster();
 void yield();  // other threads may run here
 void spin();   // the same, and counts as no progress
 void progress();

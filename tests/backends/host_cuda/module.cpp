@@ -18,16 +18,21 @@ PYBIND11_MODULE(specdec_host_cuda, m) {
   m.def(
       "configure",
       [](int multiprocessors, int blocks_per_multiprocessor, int capability, int blocks_in_flight, uint64_t schedule,
-         int of_streams, bool refuses, bool lags, int64_t first_block) {
+         int of_streams, bool refuses, bool lags, int64_t first_block, bool overlaps) {
         host_cuda::device() = {multiprocessors, blocks_per_multiprocessor, capability, blocks_in_flight, schedule,
-                               of_streams,      refuses,                   lags,       first_block};
+                               of_streams,      refuses,                   lags,       first_block,      overlaps};
       },
       py::arg("multiprocessors"), py::arg("blocks_per_multiprocessor"), py::arg("capability"), py::arg("blocks_in_flight"),
       py::arg("schedule"), py::arg("of_streams") = 0, py::arg("refuses") = false,
-      py::arg("lags") = false, py::arg("first_block") = 0);
+      py::arg("lags") = false, py::arg("first_block") = 0,
+      py::arg("overlaps") = false);
+  m.def("kernel_before", [](uintptr_t to, uintptr_t from, size_t bytes) {
+    host_cuda::kernel_before(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  });
   m.def("begin_capture", [](uint64_t number) { host_cuda::capture() = number; }, "0 ends it.");
   m.def("counters", [] {
     const host_cuda::Counters& c = host_cuda::counters();
-    return py::dict(py::arg("launches") = c.launches, py::arg("blocks") = c.blocks, py::arg("bytes_read") = c.bytes_read);
+    return py::dict(py::arg("launches") = c.launches, py::arg("blocks") = c.blocks, py::arg("bytes_read") = c.bytes_read,
+                    py::arg("overlapped") = c.overlapped);
   });
 }

@@ -1,4 +1,5 @@
 // Functions of csrc/cuda for tests that call them one by one.
+#include "../../../csrc/cuda/scan.cuh"
 #include "../../../csrc/cuda/team.cuh"
 #include "../../../csrc/cuda/weights.cuh"
 
@@ -33,9 +34,36 @@ __global__ void exchange_kernel(const ExchangeArguments a) {
   if (threadIdx.x == 0) *a.out = all;
 }
 
+struct AheadArguments {
+  Row row;
+  uint64_t* bytes;  // that a warp has loaded at the start, and when it looks at each of its chunks
+};
+
+__global__ void ahead_kernel(const AheadArguments a) {
+  const uint64_t before = a.bytes[0];
+  int seen = 0;
+  const auto note = [&] {
+    __syncwarp();
+    a.bytes[seen++] = host_cuda::counters().bytes_read - before;
+    __syncwarp();
+  };
+  stream_chunks<BFloat16>(
+      a.row, {0, 1}, [&](int32_t, int, bool) { note(); },
+      [](const Batch<BFloat16>& batch) { return largest_of(specdec::Law{}, batch); },
+      [&](const Largest&, int32_t, int) { note(); });
+}
+
 }  // namespace
 
 extern "C" {
+
+// Races a row by one warp. `bytes` has a place for the start, and one for each chunk.
+void loads_ahead(const void* row, int vocab, uint64_t* bytes) {
+  host_cuda::device() = {8, 2, 90, 1, 1, 0, false, false, 0, false};
+  bytes[0] = host_cuda::counters().bytes_read;
+  const AheadArguments a = {{row, vocab, specdec::DType::kBFloat16}, bytes};
+  launch(ahead_kernel, Shape{1, 32}, a, nullptr);
+}
 
 float log_above(float x) { return LogAbove{}(x); }
 
@@ -51,7 +79,7 @@ int team_size(int multiprocessors, int64_t requests, int vocab, int work) {
 
 // The sum that the last block found; 0 after a fault.
 uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, int rounds) {
-  host_cuda::device() = {8, 2, 90, 1, schedule, 0, false, lags != 0, 0};
+  host_cuda::device() = {8, 2, 90, 1, schedule, 0, false, lags != 0, 0, false};
   std::vector<unsigned> counters(static_cast<size_t>(teams) + 1);
   std::vector<WideKey> words(static_cast<size_t>(2 * teams * (items + size)));
   WideKey found = 0;

@@ -111,12 +111,16 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T*, int, 
   return *blocks = ::host_cuda::device().blocks_per_multiprocessor, cudaSuccess;
 }
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension, cudaLaunchAttributeCooperative };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributeCooperative,
+  cudaLaunchAttributeProgrammaticStreamSerialization,
+};
 struct cudaLaunchAttributeValue {
   struct {
     unsigned x, y, z;
   } clusterDim;
-  int cooperative;
+  int cooperative, programmaticStreamSerializationAllowed;
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
@@ -150,6 +154,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = {a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z};
     if (a.id == cudaLaunchAttributeCooperative) launch.cooperative = a.val.cooperative;
+    if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      launch.overlaps = a.val.programmaticStreamSerializationAllowed;
   }
   if (launch.cooperative && ::host_cuda::device().refuses) return cudaErrorCooperativeLaunchTooLarge;
   launch.kernel = reinterpret_cast<const void*>(kernel);
@@ -315,6 +321,7 @@ class Shared {
 
 template <class T, class Op>
 T atomic(T* at, Op op) {
+  memory_touched(Site::here());
   yield();
   const T old = *at;
   *at = op(old);

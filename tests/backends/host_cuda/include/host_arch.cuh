@@ -22,12 +22,14 @@ Shared<T> dynamic_shared(size_t byte_offset, size_t count, Site site = Site::her
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 inline uint4 load_stream(const void* p, Site site = Site::here()) {
+  ::host_cuda::memory_touched(site);
   if (reinterpret_cast<uintptr_t>(p) % 16) ::host_cuda::fault("a misaligned 16-byte load", site);
   uint4 v;
   ::host_cuda::counters().bytes_read += sizeof v;
   return std::memcpy(&v, p, sizeof v), v;
 }
 inline uint2 load_stream_half(const void* p, Site site = Site::here()) {
+  ::host_cuda::memory_touched(site);
   if (reinterpret_cast<uintptr_t>(p) % 8) ::host_cuda::fault("a misaligned 8-byte load", site);
   uint2 v;
   ::host_cuda::counters().bytes_read += sizeof v;
@@ -36,6 +38,7 @@ inline uint2 load_stream_half(const void* p, Site site = Site::here()) {
 inline void prefetch_line(const void* p) { static_cast<void>(*static_cast<const volatile char*>(p)); }
 template <class T>
 T load_acquire(const T* p) {
+  ::host_cuda::memory_touched(Site::here());
   ::host_cuda::spin();
   const T value = *p;
   ::host_cuda::acquire(p);
@@ -97,10 +100,15 @@ inline float exp2_approx(float x) {
   return static_cast<float>(exact * (below ? 1.0 - 0x1p-22 : 1.0 + 0x1p-22));
 }
 
+// ---- kernels one after the other -----------------------------------------------------------------------------------
+
+inline void wait_for_kernel_before(Site site = Site::here()) { ::host_cuda::wait_for_kernel_before(site); }
+
 // ---- clusters -------------------------------------------------------------------------------------------------------
 
 inline unsigned block_rank() { return ::host_cuda::cluster_rank(); }
 inline unsigned blocks_in_cluster() { return ::host_cuda::cluster_size(); }
+inline void fence_cluster() { ::host_cuda::fence_cluster(); }
 inline void sync_cluster(Site site = Site::here()) { ::host_cuda::sync_cluster(site); }
 template <class T>
 Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
@@ -109,6 +117,7 @@ Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
 
 // ---- the host -------------------------------------------------------------------------------------------------------
 
+inline bool overlap_wanted() { return ::host_cuda::device().overlaps; }
 inline int multiprocessors_of(cudaStream_t, int) { return ::host_cuda::device().usable(); }
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
