@@ -136,13 +136,8 @@ __device__ __forceinline__ Filters filters_of(const typename Topology::Params& p
   else return {};
 }
 
-// Whether a kernel can judge slots by lanes, or by bounds of the normalisers: not where siblings ask for sums, or a cut
-// for masses.
-template <class Topology, class Filters>
-constexpr bool kByBounds = !Topology::kSiblings && !Filters::kFiltered;
-
-// The row operations, by the lanes of the walking warp together.
-template <class Topology, class Filters>
+// The row operations, by the lanes of the walking warp together. `kBounds`: drafts may be tested by bounds.
+template <class Topology, class Filters, bool kBounds>
 struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
@@ -195,7 +190,7 @@ struct AskingOps {
     return true;
   }
   __device__ bool only_roughly(int32_t node) const {
-    return kByBounds<Topology, Filters> && by_bounds && memory.exact_node != node;
+    return kBounds && by_bounds && memory.exact_node != node;
   }
 
   // Of a chain, where a node's depth is its number: how many slots can be judged, from this one on. 0: its rows are
@@ -440,21 +435,11 @@ struct ByLanes {
   }
 };
 
-// Where bounds come first, rows are known one by one.
-struct ByBoundsOrLanes {
-  ByLanes lanes;
-
-  template <class Ops>
-  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
-                             int32_t* status) const {
-    return ops.by_bounds ? ByBounds{}(ops, node, token, test, p, accepted, status)
-                         : lanes(ops, node, token, test, p, accepted, status);
-  }
-};
-
-// Siblings are tested one after the other, and a row with filters is looked through for one node at a time.
-template <class Topology, class Filters>
-using TesterOf = std::conditional_t<kByBounds<Topology, Filters>, ByBoundsOrLanes, ByLaws>;
+// Siblings are tested one after the other, and a row with filters is looked through for one node at a time. So are rows
+// whose bounds come first.
+template <class Topology, class Filters, bool kBounds>
+using TesterOf = std::conditional_t<
+    kBounds, ByBounds, std::conditional_t<Topology::kSiblings || Filters::kFiltered, ByLaws, ByLanes>>;
 
 // By a warp: the end of a verdict. Clears the places after the last token.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
@@ -463,7 +448,7 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 }
 
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
-template <class Topology, class Filters>
+template <class Topology, class Filters, bool kBounds>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
                         const Shared<KnownRow>& looked_through, const Shared<PathNode<float>>& nodes,
                         const typename Filters::Room& room, const Shared<Memory>& shared_memory,
@@ -474,8 +459,9 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   Memory memory = shared_memory[0];
   Order order = {};
   int32_t status = memory.status | t.status | filters.status();  // each lane's own until the end
-  AskingOps<Topology, Filters> ops{t, verdict, rows_at_once, by_bounds, looked_through, nodes, memory, order, filters};
-  const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Filters>{});
+  AskingOps<Topology, Filters, kBounds> ops{t,     verdict, rows_at_once, by_bounds, looked_through,
+                                            nodes, memory,  order,        filters};
+  const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Filters, kBounds>{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) {
     finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);

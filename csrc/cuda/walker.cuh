@@ -59,11 +59,15 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
       });
 }
 
-// Software clusters take exact sums of several rows at once (verify_chain.cu).
-template <bool kByBounds, class Team, class Params>
+// Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
+// Software clusters take exact sums of several rows at once instead.
+template <class Topology, class Team, class Filters>
+constexpr bool kByBounds = !Topology::kSiblings && !Filters::kFiltered && !std::is_same_v<Team, GridTeam>;
+
+template <bool kBounds, class Team, class Params>
 __device__ __forceinline__ void take_sums_as_ordered(const WalkArguments<Params>& a, Team& team, const Order& order,
                                                      const Shared<KnownRow>& looked_through) {
-  if constexpr (kByBounds && !std::is_same_v<Team, GridTeam>) {
+  if constexpr (kBounds) {
     if (order.roughly) return take_sums<AboutMass>(a, team, order, looked_through);
   }
   take_sums<ExactMass>(a, team, order, looked_through);
@@ -336,8 +340,8 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters>(a.p, team.index(), a.rows_at_once, a.by_bounds, looked_through, nodes, room, memory,
-                                 ordered);
+      walk_on<Topology, Filters, kByBounds<Topology, Team, Filters>>(
+          a.p, team.index(), a.rows_at_once, a.by_bounds, looked_through, nodes, room, memory, ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
@@ -345,7 +349,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
     const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), room);
     if (order.kind == Order::kSums) {
       if constexpr (Filters::kFiltered) take_filtered_sums(a, team, ordered, filters, looked_through);
-      else take_sums_as_ordered<kByBounds<Topology, Filters>>(a, team, order, looked_through);
+      else take_sums_as_ordered<kByBounds<Topology, Team, Filters>>(a, team, order, looked_through);
       continue;
     }
     if (order.kind == Order::kEdit) continue;

@@ -52,20 +52,14 @@ def of_chains(edits, shard, chains, requests, target, space):
     def own(lists):
         return None if lists is None else of_requests(lists.expand(requests.entries, lists.shape[-1]))
 
-    allowed, spans, pending = edits.allowed, _spans(edits, (requests.entries,)), None
+    allowed, spans = edits.allowed, _spans(edits, (requests.entries,))
     if allowed is not None and allowed.ndim != target.ndim:  # a mask of each request
         lead = (requests.entries,) if chains.cu_drafts is None else (requests.entries, 1)
         allowed = of_requests(allowed.expand(*lead, allowed.shape[-1]).flatten(0, -2))
     if spans is not None and edits.bias[2].ndim == 1:
         spans = of_requests(spans).expand(*target.shape[:-1], 2)
-    if _penalises(found):
-        pending = _said(chains, shard.vocab)
-        if edits.pending is not None:
-            earlier = own(edits.pending)
-            pending = torch.cat([earlier.expand(*pending.shape[:-1], earlier.shape[-1]), pending], dim=-1)
-    masks = (own(x) for x in (edits.prompt_mask, edits.output_mask, edits.output_counts))
-    numbers = (requests.of_rows(x) for x in edits[2:5])
-    return _of_slice(Edits(allowed, edits.bias, *numbers, *masks, pending), shard, target.shape[-1], spans)
+    pending = _said(chains, shard.vocab) if _penalises(found) else None
+    return _of_paths(edits, shard, requests, target, allowed, spans, pending, own)
 
 
 def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
@@ -79,16 +73,20 @@ def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space
         lists = lists.expand(requests.entries, lists.shape[-1])
         return (lists if entry is None else lists[entry]).unsqueeze(1)
 
-    allowed, spans, pending = edits.allowed, _spans(edits, (requests.entries,)), None
+    allowed, spans = edits.allowed, _spans(edits, (requests.entries,))
     if allowed is not None and allowed.ndim != target.ndim:
         allowed = own(allowed)
     if spans is not None and edits.bias[2].ndim == 1:
         spans = (spans if entry is None else spans[entry]).unsqueeze(1).expand(*target.shape[:-1], 2)
-    if _penalises(found):
-        pending = _on_paths(draft_tokens, parents, depth, shard.vocab)
-        if edits.pending is not None:
-            earlier = own(edits.pending)
-            pending = torch.cat([earlier.expand(*pending.shape[:-1], earlier.shape[-1]), pending], dim=-1)
+    pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(found) else None
+    return _of_paths(edits, shard, requests, target, allowed, spans, pending, own)
+
+
+def _of_paths(edits, shard, requests, target, allowed, spans, pending, own):
+    """Edits of the slice: those of requests, whose lists ``own`` gives for each row, and drafts ``pending`` there."""
+    if pending is not None and edits.pending is not None:
+        earlier = own(edits.pending)
+        pending = torch.cat([earlier.expand(*pending.shape[:-1], earlier.shape[-1]), pending], dim=-1)
     masks = (own(x) for x in (edits.prompt_mask, edits.output_mask, edits.output_counts))
     numbers = (requests.of_rows(x) for x in edits[2:5])
     return _of_slice(Edits(allowed, edits.bias, *numbers, *masks, pending), shard, target.shape[-1], spans)
