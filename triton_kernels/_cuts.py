@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _edits, _launch
-from specdec_kernels.triton_kernels._edits import place_at
+from specdec_kernels.triton_kernels._edits import Edits, place_at
 from specdec_kernels.triton_kernels._filters import (
     AFTER_MIN_P,
     AFTER_TOP_K,
@@ -247,7 +247,7 @@ def cuts_kernel(
     draft_min_p, draft_min_p_request: tl.int64, draft_min_p_row: tl.int64, draft_min_p_value: tl.float32,
     draft_rules: tl.int32, draft_cuts, draft_known,
     known_row: tl.int64, records, records_row: tl.int64, flags, flags_request: tl.int64, flags_row: tl.int64,
-    scratch, scratch_row: tl.int64, edits, no_edits,
+    scratch, scratch_row: tl.int64, edits,
     STAGE: tl.constexpr, ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """``rows`` rows of a request of the target, then ``draft_rows`` of the draft; either may be None.
@@ -298,7 +298,7 @@ def cuts_kernel(
                 cut_one(
                     side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
                     total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
-                    no_edits, STAGE, True, ALIGNED, CELL, TILE, TILES,
+                    Edits(), STAGE, True, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
 
 
@@ -392,7 +392,7 @@ def launch_cuts(
         total_drafts=stored - requests,
         draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
         tokens_row=0 if tokens is None else tokens.stride(1), **places._asdict(), **edits,
-        no_edits=_edits.OFF["edits"], scratch=scratch, scratch_row=search_words_of(vocab),
+        scratch=scratch, scratch_row=search_words_of(vocab),
         ALIGNED=_launch.aligned(*rows), CELL=cell_of(tile, tiles), TILE=tile, TILES=_launch.power_of_2(tiles),
     )  # fmt: skip
     launch_search(cuts_kernel, requests * sum(counts), tiles, warps, rows[0].device, arguments)
