@@ -67,6 +67,14 @@ def store_tile(row, law, draft_map, tile, noise, record, keys, k, TILE: tl.const
 
 
 @triton.jit
+def store_list(order_law, law, room, listed, value, last, draft_map, first_token, noise, keys, k):
+    """Stores the k best keys of those that a cut keeps, all of them listed."""
+    scored, ids = score_list(order_law, law, room, listed, value, last, draft_map, first_token, noise)
+    barrier()  # all warps have read the list, whose place many keys take
+    store_best(keys, scored, ids, k)
+
+
+@triton.jit
 def finish_topk(
     keys, count, row, k, live, idle, flags, first_token, edits, entry, j, vocab, record, tokens, scores, status
 ):  # fmt: skip
@@ -137,10 +145,10 @@ def filtered_topk_kernel(
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_inner: tl.int64, nonce_value: tl.int64,
-    tokens, status, scores, counters, cuts, scratch, scratch_row: tl.int64, keys_at: tl.int64, edits,
+    tokens, status, scores, counters, cuts, scratch, scratch_row: tl.int64, edits,
     STAGE: tl.constexpr, ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program has memory for one row at a time; keys are ``keys_at`` there, in the place of the cells if they fit.
+    """A program has memory for one row at a time: for its cut, then for its keys.
 
     ``cuts`` has CUT words a row, for rows that no list holds.
     """
@@ -169,7 +177,7 @@ def filtered_topk_kernel(
         law = Law(inverse, greedy, None, row, *place, *edits)
         order_law = Law(order_of(inverse, rules), None, None, row, *place, *edits)
         own = Row(row_at(draft, i * draft_outer + j * draft_inner, ALIGNED), tl.where(live, vocab, 0))
-        record, keys = counters + 4 * row, key_at(scratch + keys_at)
+        record, keys = counters + 4 * row, key_at(scratch)
         last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
             if cuts_off:
@@ -186,8 +194,7 @@ def filtered_topk_kernel(
                 value, token, listed = cut_kept(own, order_law, filter, rules, row, scratch, cuts, CELL, TILE, TILES)
                 if listed > 0:
                     room = room_of(own, scratch, CELL, TILE)
-                    scored, ids = score_list(order_law, law, room, listed, value, token, draft_map, first_token, noise)
-                    store_best(keys, scored, ids, k)
+                    store_list(order_law, law, room, listed, value, token, draft_map, first_token, noise, keys, k)
                 elif listed == 0:
                     kept_law = Law(inverse, greedy, cuts, row, *place, *edits)
                     for tile in range(0, tiles):
@@ -213,13 +220,11 @@ def race_topk(call):
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     filtered, keys = _launch.is_filtered(law), 2 * tiles * k  # words of a row
-    cell, search = _cuts.cell_of(tile, tiles), -(-_cuts.search_words_of(vocab) // 2) * 2
-    fit = keys <= tiles * (tile // cell)
-    own = search + keys * (not fit)
+    search = -(-max(_cuts.search_words_of(vocab), keys) // 2) * 2
     groups = _cuts.groups_of(count, rows.device)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(
-            rows, 4 * count, own * groups + CUT.value * count if filtered else keys * count
+            rows, 4 * count, search * groups + CUT.value * count if filtered else keys * count
         )
         arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
@@ -237,7 +242,7 @@ def race_topk(call):
             **_launch.number("top_k", law.top_k, "outer", "inner"),
             **_launch.number("top_p", law.top_p, "outer", "inner"),
             **_launch.number("min_p", law.min_p, "outer", "inner"), rules=law.rules, rows=count,
-            cuts=scratch[own * groups :], scratch=scratch, scratch_row=own, keys_at=0 if fit else search,
-            CELL=cell, TILES=_launch.power_of_2(tiles),
+            cuts=scratch[search * groups :], scratch=scratch, scratch_row=search,
+            CELL=_cuts.cell_of(tile, tiles), TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         _cuts.launch_search(filtered_topk_kernel, count, tiles, warps, rows.device, arguments)

@@ -105,6 +105,10 @@ CALLS = {
         race_topk,
         {"draft": rows(2), "k": 3, "sampling": FILTERS, "seed": seeds(2, 9), "position": 1},
     ),
+    "race_topk, filtered, whose keys reach the list": (
+        race_topk,
+        {"draft": rows(2), "k": 150, "sampling": Sampling(top_k=2), "seed": seeds(2, 9), "position": 1},
+    ),
     "tree, race, filtered": (verify_tree, TREE | RACE | {"temperature": None, "sampling": FILTERS}),
     "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
     "chain, race, filtered": (verify_chain, CHAIN | RACE | {"temperature": None, "sampling": FILTERS}),
@@ -175,6 +179,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("_kept", "cut_kept", "race_sample, more than are listed"),
     ("verify_links", "verify_links_kernel", "verify_links by coins"),
     ("race_topk", "finish_topk", "race_topk"),
+    ("race_topk", "store_list", "race_topk, filtered, whose keys reach the list"),
     ("race_topk", "filtered_topk_kernel", "race_topk, filtered"),
     ("_rows", "clear", "chain, race"),
     ("verify_tree", "verify_tree_kernel", "tree"),
