@@ -87,7 +87,7 @@ def of_amdgcn(text):
     found = []
     lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]", line) and "s_nop" not in line]
     for i, line in enumerate(lines):
-        if re.match(r"global_atomic_add ", line):
+        if re.match(r"global_atomic_add .*\bsc0\b", line):  # its result is wanted, as of no other addition
             ahead, after = lines[i - 2 : i], lines[i + 1 : i + 3]
             stored = any(re.match(r"(global|flat|buffer|scratch)_store", before) for before in lines[:i])
             written = ahead == ["buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"] or (
