@@ -119,6 +119,17 @@ def try_links(tree, node, deep, target, target_tokens, coin, single):
     return accepted, count > 0, flags
 
 
+@triton.jit
+def finish_verdict(verdict, depth, node, token, flags, max_depth):
+    """By one program: the token at the end of the path, nothing behind it, and what is said of the request."""
+    for base in range(0, max_depth + 1, NODES):
+        at = base + tl.arange(0, NODES)
+        clear_places(verdict, at, (at <= max_depth) & (at > depth))
+    put_token(verdict, depth, node, token, depth >= 0)
+    put_count(verdict, depth, 0)
+    tl.store(verdict.status, flags)
+
+
 @_launch.kernel
 def verify_links_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
@@ -174,15 +185,10 @@ def verify_links_kernel(
             put_token(verdict, depth, node, token_of(tree, child), writes)
             node = child
             depth += 1
-    if writes:
-        for base in range(0, max_depth + 1, NODES):
-            at = base + tl.arange(0, NODES)
-            clear_places(verdict, at, (at <= max_depth) & (at > depth))
 
     if target is None:
-        put_token(verdict, depth, node, tl.load(target_tokens + node * target_tokens_node).to(tl.int64), there)
-        put_count(verdict, depth, 0)
-        tl.store(verdict.status, flags)
+        token = tl.load(target_tokens + node * target_tokens_node).to(tl.int64)
+        finish_verdict(verdict, depth, node, token, flags, max_depth)
     else:
         record = counters + 4 * b
         if writes:
@@ -202,9 +208,7 @@ def verify_links_kernel(
             token, met = drawn(own, law, None, None, tried, there, record, noise, TILE)
             met |= tl.load(record + FLAGS, cache_modifier=".cg")
             barrier()  # all warps have read
-            put_token(verdict, depth, node, token, there)
-            put_count(verdict, depth, 0)
-            tl.store(verdict.status, met)
+            finish_verdict(verdict, depth, node, token, met, max_depth)
             tl.store(record + DONE, 0)
             tl.store(record + FLAGS, 0)
 
