@@ -6,6 +6,7 @@ import re
 WORKSPACE = ("counters", "figures", "items", "partials", "scratch")
 TICKET, BARRIER = "tt.atomic_rmw add, acq_rel", re.compile(r"\b(ttg|gpu)\.barrier\b")
 MOVES = re.compile(r"%([\w#]+) = (?:tt\.(?:addptr|bitcast|splat|broadcast|expand_dims)|ttg\.convert_layout) %([\w#]+)")
+LOADS, MAKES = re.compile(r"= tt\.load %([\w#]+)"), re.compile(r"\s*%([\w#]+) = ")
 SPEAKS = re.compile(r"\b(tt\.(load|store|atomic_\w+)|scf\.\w+|cf\.\w+)\b")  # touches memory, or goes elsewhere
 
 
@@ -27,10 +28,8 @@ def of_ttgir(text, backend):
         if not BARRIER.search(before):
             found.append(f"no barrier before a ticket, but {before.strip()}")
     if tickets:
-        roots = roots_of(lines)
-        for line in lines[tickets[0] :]:
-            load = re.search(r"= tt\.load %([\w#]+)", line)
-            if load and roots.get(load[1]) in WORKSPACE and "cacheModifier = cg" not in line:
+        for line, root in list(loads_of(lines))[tickets[0] :]:
+            if root in WORKSPACE and "cacheModifier = cg" not in line:
                 found.append(f"a load that a cache may answer: {line.strip()}")
         # On gfx942 a barrier waits for no stores. One thread's are safe: it takes the ticket.
         for line in lines[: tickets[-1]] if backend == "hip" else ():
@@ -39,15 +38,18 @@ def of_ttgir(text, backend):
     return found, len(tickets)
 
 
-def roots_of(lines):
-    """value -> the argument of the kernel that it points into."""
-    start = next(line for line in lines if "tt.func public" in line)
-    roots = {name: name for name in re.findall(r"%(\w+): !tt\.ptr", start)}
+def loads_of(lines):
+    """Each line, and the argument of the kernel that it loads from, if any. Other regions may use a name again."""
+    roots = {}
     for line in lines:
-        move = MOVES.search(line)
+        if "tt.func public" in line:
+            roots = {name: name for name in re.findall(r"%(\w+): !tt\.ptr", line)}
+        load, made, move = LOADS.search(line), MAKES.match(line), MOVES.search(line)
+        yield line, roots.get(load[1]) if load else None
+        if made:
+            roots.pop(made[1], None)
         if move and move[2] in roots:
             roots[move[1]] = roots[move[2]]
-    return roots
 
 
 def of_ptx(text, count):
