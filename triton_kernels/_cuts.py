@@ -19,6 +19,7 @@ from specdec_kernels.triton_kernels._filters import (
     AFTER_TOP_K,
     BEFORE_TEMPERATURE,
     LISTED,
+    TOGETHER,
     Filter,
     Room,
     cell_tiles,
@@ -191,26 +192,30 @@ def cut_one(
         filtered = is_on(filter)
         order = tl.where(filtered & (side.rules & BEFORE_TEMPERATURE != 0), 1.0, side.inverse)
         row = Row(row_at(side.rows, offset, ALIGNED), tl.where(live, side.vocab, 0))
-        place, _bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, token_at, live, side.vocab)
+        place, bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, token_at, live, side.vocab)
         law = Law(order, None, None, n, *place, *edits)
         record, cut = records + records_row * n, side.cuts + CUT * n
         ticket = record + (0 if DRAFT else DONE)
         MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
         last = tl.full([], STAGE != "scan", tl.int1)
+        rules = tl.where(side.greedy, side.rules & ~TOGETHER, side.rules)  # one token is the argmax
         if STAGE != "cut":
             look_through(
-                row, law, filter, side.rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, CELL, TILE
+                row, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, CELL, TILE
             )
         if STAGE == "all":
             last = is_last(ticket, tl.num_programs(1))
         if last:
             tl.store(ticket, 0)
             value, token, _count, mass, top, _listed = cut_row(
-                row, law, filter, side.rules, scratch, False, CELL, TILE, TILES
+                row, law, filter, rules, scratch, False, CELL, TILE, TILES
             )
             weighs = top > -INFINITY
             if live & (weighs == 0):
                 tl.atomic_or(record + FLAGS, MET, sem="relaxed")
+            if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+                if side.greedy & (bad_bias != 0):  # of others the walk says so
+                    tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
             cuts_off = filtered & (side.greedy == 0)
             tl.store(cut, tl.where(cuts_off, value, -INFINITY))
             tl.store(cut + 1, tl.where(cuts_off, token, NO_TOKEN).to(tl.float32, bitcast=True))
@@ -350,10 +355,10 @@ def search_of(rows, vocab, device):
     return search_words_of(vocab) * groups_of(rows, device)
 
 
-def words_of(vocab, rows, device, *laws):
-    """float32 words of scratch memory for the cuts of so many rows of each law that may have filters."""
-    filtered = rows * sum(law is not None and _launch.is_filtered(law) for law in laws)
-    return CUT.value * filtered + search_of(filtered, vocab, device) * (filtered > 0)
+def words_of(vocab, rows, device, looked):
+    """float32 words of scratch memory for the cuts of so many rows of each side that is ``looked_through``."""
+    count = rows * sum(looked)
+    return CUT.value * count + search_of(count, vocab, device) * (count > 0)
 
 
 def side_of(name, rows, law, known, cuts):
@@ -412,26 +417,28 @@ def launch_search(kernel, rows, tiles, warps, device, arguments):
 NO_CUTS = {"target_cuts": None, "draft_cuts": None}
 
 
-def launch_pair(call, draft, index, edits, figures, records, records_row, flags, flags_steps, scratch, requests, width):
+def launch_pair(
+    call, draft, looked, index, edits, figures, records, records_row, flags, flags_steps, scratch, requests, width
+):  # fmt: skip
     """The arguments ``target_cuts`` and ``draft_cuts`` of an op on rows of a target and of a draft, or of no draft.
 
-    None for a law without filters. ``figures`` has four words for each of the ``width`` rows of a request.
+    None for a law without filters. ``looked`` says which sides are ``looked_through``. ``figures`` has four words for
+    each of the ``width`` rows of a request: what probabilities need of these.
     """
     cu_drafts, by_rows = getattr(call, "cu_drafts", None), int(getattr(call, "by_rows", False))
     stored = requests * width if cu_drafts is None else len(call.target)
-    sides = {"target_cuts": (call.target, call.target_law, figures)}
-    if draft is not None:
-        sides["draft_cuts"] = draft, call.draft_law, figures[2:]
-    filtered = {}
-    for name, (rows, law, known) in sides.items():
-        if _launch.is_filtered(law):
-            filtered[name] = rows, law, known, scratch
-            scratch = scratch[CUT.value * stored :]
-    if filtered:
+    sides, found = [], []
+    for here, rows, law, known in (
+        (looked[0], call.target, call.target_law, figures),
+        (looked[1], draft, call.draft_law, figures[2:]),
+    ):
+        sides.append((rows, law, known, scratch) if here else None)
+        found.append(scratch if here and _launch.is_filtered(law) else None)
+        scratch = scratch[CUT.value * stored * here :]
+    if any(looked):
         counts = width, 0 if draft is None else draft.shape[1] if cu_drafts is None else width - 1
         launch_cuts(
-            *(filtered.get(name) for name in NO_CUTS), counts, index,
-            Places(4, records, records_row, flags, *flags_steps), scratch, requests, width,
-            edits if "target_cuts" in filtered else _edits.OFF, call.draft_map, cu_drafts, by_rows, stored,
+            *sides, counts, index, Places(4, records, records_row, flags, *flags_steps), scratch, requests, width,
+            edits if looked[0] else _edits.OFF, call.draft_map, cu_drafts, by_rows, stored,
         )  # fmt: skip
-    return NO_CUTS | {name: side[-1] for name, side in filtered.items()}
+    return dict(zip(NO_CUTS, found, strict=True))

@@ -261,14 +261,25 @@ def is_learned(law):
     return law.space == "logits" or isinstance(law.temperature, torch.Tensor) or is_greedy(law)
 
 
-def learns(call, draft, own_law):
+def looked_through(call, draft, both=True):
+    """Whether the launch that finds cuts also learns what probabilities need: of target rows, and of draft rows.
+
+    It does so for rows with filters. If ``both``, then for all from logits as soon as one side has filters.
+    """
+    laws = call.target_law, None if draft is None else call.draft_law
+    filtered = [law is not None and is_filtered(law) for law in laws]
+    if not both or not any(filtered):
+        return filtered
+    return [law is not None and law.space == "logits" for law in laws]
+
+
+def learns(call, draft, own_law, looked):
     """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax.
 
-    Where filters may be on, the launch that finds cuts has done so.
+    Rows that were ``looked_through`` need none.
     """
-    p_law, q_law = call.target_law, call.draft_law
-    return (p_law.space == "logits" and not is_filtered(p_law)) or (
-        draft is not None and (q_law.space == "logits" or own_law) and not is_filtered(q_law)
+    return (call.target_law.space == "logits" and not looked[0]) or (
+        draft is not None and (call.draft_law.space == "logits" or own_law) and not looked[1]
     )
 
 

@@ -126,7 +126,7 @@ def words_of(call):
     """float32 words of scratch memory that ``launch_laws`` needs."""
     outer, inner, vocab = call.target.shape
     rows = outer * inner
-    cuts = _cuts.words_of(vocab, rows, call.target.device, call.target_law, call.draft_law)
+    cuts = _cuts.words_of(vocab, rows, call.target.device, _launch.looked_through(call, call.draft))
     return (4 + _launch.mass_items_of(vocab)) * rows + cuts
 
 
@@ -136,8 +136,9 @@ def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
     outer, inner, vocab = target.shape
     index = _launch.index(call.request_index, draft, edit=call.edits)
     items = scratch[4 * rows :]
+    looked = _launch.looked_through(call, draft)
     cuts = _cuts.launch_pair(
-        call, draft, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
+        call, draft, looked, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
         items[_launch.mass_items_of(vocab) * rows :], outer, inner,
     )  # fmt: skip
     arguments = dict(
@@ -150,7 +151,7 @@ def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
         TARGET=call.target_law.space, DRAFT=call.draft_law.space, TILE=tile, TILES=_launch.power_of_2(tiles),
         ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip
-    laws = (call.target_law, cuts["target_cuts"]), (call.draft_law, cuts["draft_cuts"])
-    if any(cut is None and _launch.is_learned(law) for law, cut in laws):
+    laws = call.target_law, call.draft_law
+    if any(_launch.is_learned(law) and not found for law, found in zip(laws, looked, strict=True)):
         _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, arguments)
     return arguments

@@ -152,7 +152,7 @@ def race_sample(call):
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     filtered = _launch.is_filtered(law)
     with _launch.on_device(rows), _launch.whole_calls:
-        counters, scratch = _launch.workspace(rows, 4 * count, _cuts.words_of(vocab, count, rows.device, law))
+        counters, scratch = _launch.workspace(rows, 4 * count, _cuts.words_of(vocab, count, rows.device, [filtered]))
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
             inner=inner, vocab=vocab, first_token=call.first_token, draft_map=call.draft_map,

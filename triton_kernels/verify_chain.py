@@ -22,6 +22,7 @@ from specdec_kernels.triton_kernels._filters import Filter, filter_of
 from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
 from specdec_kernels.triton_kernels._laws import CUT, Known, Law, epsilon_at, known_at, probabilities, unlike
 from specdec_kernels.triton_kernels._math import (
+    INFINITY,
     NO_TOKEN,
     NOBODY,
     NON_FINITE,
@@ -34,6 +35,7 @@ from specdec_kernels.triton_kernels._math import (
     draft_prob_of,
     epsilon_of,
     inverse_temperature,
+    key_of,
     key_token,
     later,
 )
@@ -169,14 +171,21 @@ def learn_slot(
 
 
 @triton.jit
-def finish_race(chain, readable, flags, vocab, records, request, verdict, width):
-    """The verdict of a request whose rows were all raced, and its counters back to zero."""
+def finish_race(chain, readable, flags, vocab, records, figures, request, verdict, width):
+    """The verdict of a request whose rows were all raced, and its counters back to zero.
+
+    Or whose rows' argmax was found together with their cuts: then it is in ``figures``, else None.
+    """
     n = chain.slots
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         held = slot <= tl.where(readable, chain.slots, -1)
         record = records + 4 * slot
-        keys = tl.load(key_at(record), mask=held, other=NOBODY, cache_modifier=".cg")
+        if figures is None:
+            keys = tl.load(key_at(record), mask=held, other=NOBODY, cache_modifier=".cg")
+        else:
+            top = tl.load(figures + 4 * slot, mask=held, other=0.0, cache_modifier=".cg").to(tl.int32, bitcast=True)
+            keys = key_of(tl.where(top >= 0, 0.0, -INFINITY), top)
         met = tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg")
         bad = (met & NON_FINITE != 0) | (keys == NOBODY)
         token = token_at(chain, slot)
@@ -303,7 +312,7 @@ def verify_chain_kernel(
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, num_passed,
     status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
-    LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    LEARNS: tl.constexpr, SCANS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     entry, live, idle = entry_of(b, request_index, entries)
@@ -354,7 +363,10 @@ def verify_chain_kernel(
     figures += 4 * row
     FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
     if FILTERED:
-        flags |= tl.load(request + FLAGS) & PARAMETER
+        asks = tl.full([], 1, tl.int1)
+        if STAGE == "emit":  # one program answers for a request at temperature 0, and sets this back
+            asks = (greedy == 0) | (tl.program_id(1) == 0)
+        flags |= tl.load(request + FLAGS, mask=asks, other=0) & PARAMETER
     verdict = verdict_at(
         b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
         num_accepted, num_rejected, status, form,
@@ -405,9 +417,9 @@ def verify_chain_kernel(
         if racing:  # noqa: SIM102  `and` would take a ticket
             if is_last(request + DONE, splits * chunks):
                 flags |= request_status(edits, entry, 0, live, vocab)
-                finish_race(chain, readable, flags, vocab, records, request, verdict, max_drafts + 1)
+                finish_race(chain, readable, flags, vocab, records, None, request, verdict, max_drafts + 1)
     elif STAGE == "walk":
-        if greedy:  # the other launch did it all
+        if greedy:
             return
         tree = (None, 0, chain.tokens - chain.tokens_slot, chain.tokens_slot)
         n, _, taken, tried, met = traverse(
@@ -420,45 +432,50 @@ def verify_chain_kernel(
         tl.store(request + TRIED, tried.to(tl.int32))
         tl.store(verdict.status, met)
     else:
-        if greedy:  # the other launch did it all
-            return
         split, splits = tl.program_id(1), tl.num_programs(1)
-        if METHOD == "block":
-            n, met = tl.minimum(tl.load(request + END), slots), tl.load(verdict.status)
-            h = tl.load(request + TAKEN).to(tl.float32, bitcast=True)
-            from_residual = tl.load(request + TRIED) != 0
-            refused = tl.where(from_residual, token_at(chain, n), -1)
-        else:
-            n, refused, h, met = walk(
-                chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob, draft_prob_value,
-                share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
-            )  # fmt: skip
-            from_residual = (refused != -1) | (h < 1.0)
-        draft_n, q_law, excluded = None, None, None
-        if draft is None:
-            excluded = tl.where(refused < vocab, refused, -1)
-        else:
-            draft_n = row_of(draft_rows, n, ALIGNED)
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + n)
-        place, bad_bias = place_of(chain, edits, n, vocab)
-        p_law = Law(target_law.inverse, None, target_cuts, row + n, *place, *edits)
-        if FILTERED:
-            met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
-        target_n = row_of(target_rows, n, ALIGNED)
-        first_noise, noise = noise, later(noise, n)
-        if draw_part(
-            target_n, p_law, draft_n, q_law, draft_map, h, from_residual, readable, excluded, None,
-            figures + 4 * n, request, noise, split, splits, TILE,
-        ):  # fmt: skip
-            token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE)
-            met |= bad_bias | request_status(edits, entry, 0, live, vocab)
-            flags |= met | drawn_flags
-            if num_passed is not None:
-                count_passing(
-                    chain, readable, n, target_rows, target_law, draft_rows, draft_law, draft_map, first_noise,
-                    num_passed + b, form, ALIGNED,
+        if greedy == 0:
+            if METHOD == "block":
+                n, met = tl.minimum(tl.load(request + END), slots), tl.load(verdict.status)
+                h = tl.load(request + TAKEN).to(tl.float32, bitcast=True)
+                from_residual = tl.load(request + TRIED) != 0
+                refused = tl.where(from_residual, token_at(chain, n), -1)
+            else:
+                n, refused, h, met = walk(
+                    chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob,
+                    draft_prob_value, share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
                 )  # fmt: skip
-            finish_draw(chain, readable, n, token, flags, records, request, verdict, max_drafts + 1)
+                from_residual = (refused != -1) | (h < 1.0)
+            draft_n, q_law, excluded = None, None, None
+            if draft is None:
+                excluded = tl.where(refused < vocab, refused, -1)
+            else:
+                draft_n = row_of(draft_rows, n, ALIGNED)
+                q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + n)
+            place, bad_bias = place_of(chain, edits, n, vocab)
+            p_law = Law(target_law.inverse, None, target_cuts, row + n, *place, *edits)
+            if FILTERED:
+                met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
+            target_n = row_of(target_rows, n, ALIGNED)
+            first_noise, noise = noise, later(noise, n)
+            if draw_part(
+                target_n, p_law, draft_n, q_law, draft_map, h, from_residual, readable, excluded, None,
+                figures + 4 * n, request, noise, split, splits, TILE,
+            ):  # fmt: skip
+                token, drawn_flags = drawn(
+                    target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE
+                )
+                met |= bad_bias | request_status(edits, entry, 0, live, vocab)
+                flags |= met | drawn_flags
+                if num_passed is not None:
+                    count_passing(
+                        chain, readable, n, target_rows, target_law, draft_rows, draft_law, draft_map, first_noise,
+                        num_passed + b, form, ALIGNED,
+                    )  # fmt: skip
+                finish_draw(chain, readable, n, token, flags, records, request, verdict, max_drafts + 1)
+        elif not SCANS:  # noqa: SIM102  the launch for cuts has found each argmax
+            if split == 0:
+                flags |= request_status(edits, entry, 0, live, vocab)
+                finish_race(chain, readable, flags, vocab, records, figures, request, verdict, max_drafts + 1)
 
 
 verify_chain_kernel.most_registers = _edits.most_registers
@@ -553,7 +570,7 @@ def filtered_chain_kernel(
             b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
             num_accepted, num_rejected, status, form,
         )  # fmt: skip
-        finish_race(chain, readable, flags, vocab, records, request, verdict, max_drafts + 1)
+        finish_race(chain, readable, flags, vocab, records, None, request, verdict, max_drafts + 1)
 
 
 filtered_chain_kernel.most_registers = _cuts.most_registers
@@ -624,9 +641,11 @@ def verify_chain(call):
     block = call.method == "block" and not race
     draft, packed = None if race else call.draft, ragged and call.request_index is None
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
-    learns = not race and _launch.learns(call, draft, own_law)
-    laws = call.target_law, None if draft is None else call.draft_law
-    words = _cuts.words_of(vocab, rows, target.device, *laws)
+    looked = _launch.looked_through(call, draft)
+    learns = not race and _launch.learns(call, draft, own_law, looked)
+    words = _cuts.words_of(vocab, rows, target.device, looked)
+    # Requests at temperature 0 race, unless the launch that finds cuts does all that one would do before the last.
+    scans = race or learns or (isinstance(call.target_law.temperature, torch.Tensor) and not looked[0])
     index = _launch.index(
         call.request_index, None if packed else call.draft, *_launch.numbers_of(call.target_law),
         *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
@@ -636,7 +655,7 @@ def verify_chain(call):
         kept = figures + words
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, kept + KEPT.value * rows * block)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
+            call, draft, looked, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, width,
         )  # fmt: skip
         arguments = dict(
@@ -649,7 +668,8 @@ def verify_chain(call):
             counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
             kept=scratch[kept:] if block else None, METHOD="race" if race else call.method,
             TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
-            LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+            LEARNS=learns, SCANS=scans, ALIGNED=_launch.aligned(target, draft), TILE=tile,
+            TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
             **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected), "num_passed": call.num_passed,
@@ -659,7 +679,7 @@ def verify_chain(call):
             **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
         }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
-        if race or learns or isinstance(call.target_law.temperature, torch.Tensor):
+        if scans:
             chunks = _launch.chunks_of(requests, splits, width, target.device)
             _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, arguments | {"STAGE": "scan"})
         if block:

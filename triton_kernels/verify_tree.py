@@ -490,9 +490,9 @@ def verify_tree(call):
     traversal = call.method == "traversal" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
-    learns = not race and _launch.learns(call, draft, own_law)
-    laws = call.target_law, None if draft is None else call.draft_law
-    words = _cuts.words_of(vocab, rows, target.device, *laws)
+    looked = _launch.looked_through(call, draft, both=False)  # drafts of leaves need not be read
+    learns = not race and _launch.learns(call, draft, own_law, looked)
+    words = _cuts.words_of(vocab, rows, target.device, looked)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
         *call.noise, edit=call.edits,
@@ -504,7 +504,7 @@ def verify_tree(call):
             target, 6 * rows + 8 * requests, kept + KEPT.value * rows * traversal
         )  # fmt: skip
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
+            call, draft, looked, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, nodes,
         )  # fmt: skip
         arguments = dict(

