@@ -4,44 +4,26 @@ The first, stage ``scan``, goes over the rows of all nodes, split over programs.
 the walk goes to, if it ever comes there: the last program of a row compares its winner with the children, or tries them
 one by one. Decisions that join up from the root move the front of the walk; programs take rows in order, ask for the
 front before each, and pass over what does not hang on it. Nobody waits: where programs are many all rows are read at
-once, where rows are many few off the path are read. The last program of a request follows the decisions. The second,
-``emit``, draws a token from the row at the path's end, where rejection needs one; rows of leaves are left to it. In
-traversal no row decides for itself: the first launch learns the rows that have children, and one between them,
-``walk``, follows the rule.
-
-int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
-child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Of request b, from 6 rows +
-8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front; for the
-second launch that is the path's depth.
+once, where rows are many few off the path are read. The last program of a request follows the decisions
+(``_tree_walk``). The second, ``emit``, draws a token from the row at the path's end, where rejection needs one; rows of
+leaves are left to it. In traversal no row decides for itself: the first launch learns the rows that have children, and
+one between them, ``walk``, follows the rule. Rows with filters have a first launch of their own (``_filtered_trees``).
 """
 
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
+from specdec_kernels.triton_kernels import _cuts, _edits, _filtered_trees, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
-from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._filters import Filter, filter_of
-from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
-from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at
-from specdec_kernels.triton_kernels._math import (
-    NOBODY,
-    NON_FINITE,
-    PARAMETER,
-    STREAM_RACE,
-    TOKEN_RANGE,
-    inverse_temperature,
-    key_token,
-    later,
-)
+from specdec_kernels.triton_kernels._laws import Known, Law, known_at
+from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, STREAM_RACE, inverse_temperature, later
 from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
     barrier,
-    clear,
     entry_of,
     is_last,
     key_at,
@@ -54,44 +36,21 @@ from specdec_kernels.triton_kernels._rows import (
     share_of,
 )
 from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
-from specdec_kernels.triton_kernels._trees import (
-    NODES,
-    child_with,
-    next_child,
-    next_node,
-    parents_of,
-    status_of,
-    strays,
+from specdec_kernels.triton_kernels._tree_walk import (
+    FRONT,
+    NODE,
+    NODE_TAKEN,
+    ROW,
+    TAKEN,
+    TRIED,
+    decide,
+    decide_winner,
+    finish,
+    finish_path,
+    finish_walk,
 )
-from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token, verdict_at
-
-ROW = tl.constexpr(6)  # words of a row's record
-NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
-NODE, NODE_TAKEN, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)  # of a request's
-NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
-
-
-@triton.jit
-def decide(records, request, node, child, nodes):
-    """Says that a walk at ``node`` goes on to ``child`` (-1: ends), and moves the front if it is there."""
-    tl.atomic_max(records + node * ROW + NEXT, child + 2, sem="relaxed")
-    if tl.atomic_max(request + FRONT, 0, sem="relaxed") == node:
-        said = child + 2
-        while said > NOWHERE:  # the front first: who decides ``node`` meanwhile sees it there, or is seen here
-            node = said - 2
-            tl.atomic_max(request + FRONT, node, sem="relaxed")
-            said = tl.atomic_max(records + node * ROW + NEXT, 0, sem="relaxed")
-        if said == NOWHERE:
-            tl.atomic_max(request + FRONT, nodes, sem="relaxed")
-
-
-@triton.jit
-def decide_winner(tree, node, below, nodes, vocab, best, records, request):
-    """Says which child of ``node``, whose race the key ``best`` won, the walk goes on to."""
-    child = child_with(tree, node, key_token(best), below)
-    if strays(tree, node, child, vocab):
-        tl.atomic_or(records + node * ROW + FLAGS, TOKEN_RANGE, sem="relaxed")
-    decide(records, request, node, tl.where(child < below, child, -1), nodes)
+from specdec_kernels.triton_kernels._trees import next_child, next_node, status_of
+from specdec_kernels.triton_kernels._verdict import put_token, verdict_at
 
 
 @triton.jit
@@ -143,74 +102,6 @@ def try_node(
         if met != 0:
             tl.atomic_or(record + FLAGS, met, sem="relaxed")
         decide(records, request, node, child, nodes)
-
-
-@triton.jit
-def finish_walk(
-    tree, nodes, flags, live, idle, records, request, vocab, racing, verdict, max_depth
-):  # fmt: skip
-    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``.
-
-    A request that is not ``live`` has no root: token 0 if it is none, -1 if it is idle.
-    """
-    node, depth = nodes * 0, tl.where(live | idle, 0, 1)
-    child = tl.where(live, 0, -1)
-    while child >= 0:
-        node = child
-        record = records + node * ROW
-        child = tl.load(record + NEXT, cache_modifier=".cg") - 2
-        met = tl.load(record + FLAGS, cache_modifier=".cg")
-        flags |= met & (DRAFT_MET - 1)
-        drafted = (depth < max_depth) & (next_child(tree, node, node, nodes) < nodes)
-        flags |= tl.where(drafted & (met & DRAFT_MET != 0) & (racing == 0), NON_FINITE, 0)
-        flags |= put_node(verdict, depth, node, live)
-        if racing:
-            key = tl.load(key_at(record), cache_modifier=".cg")
-            flags |= tl.where(key == NOBODY, NON_FINITE, 0)
-            put_token(verdict, depth, node, key_token(key), live)
-        elif child >= 0:
-            put_token(verdict, depth, node, tl.load(tree[2] + child * tree[3]), live)
-        depth += 1
-    depth -= 1
-    tried = live & (next_child(tree, node, node, nodes) < nodes)
-    flags |= tl.where(tried & (depth == max_depth), PARAMETER, 0) | status_of(tree[0], tree[1], nodes)
-    taken = tl.load(records + node * ROW + TAKEN, cache_modifier=".cg")
-    if racing == 0:
-        tl.store(request + NODE, node)
-        tl.store(request + NODE_TAKEN, taken)
-        tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
-    finish(nodes, depth, flags, live, idle, records, request, tl.where(racing, 0, depth), verdict, max_depth)
-
-
-@triton.jit
-def finish_path(tree, node, depth, verdict):
-    """Writes the nodes from the root to ``node``, and the tokens of those behind the root. Returns status bits."""
-    met = 0
-    while depth >= 0:
-        met |= put_node(verdict, depth, node, depth >= 0)
-        parent, _ = parents_of(tree[0], tree[1], node, depth > 0)
-        if depth > 0:
-            put_token(verdict, depth - 1, parent, tl.load(tree[2] + node * tree[3]), depth > 0)
-        node = parent
-        depth -= 1
-    return met
-
-
-@triton.jit
-def finish(nodes, depth, flags, live, idle, records, request, left, verdict, max_depth):
-    """Writes what does not depend on the rule, and sets counters back to zero; the front's is ``left`` for ``emit``."""
-    put_count(verdict, depth, 0)
-    tl.store(verdict.status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
-    lost = (live == 0) & (idle == 0)
-    put_node(verdict, 0, nodes * 0, lost)
-    put_token(verdict, 0, nodes * 0, nodes * 0, lost)
-    for base in range(0, max_depth + 1, NODES):
-        at = base + tl.arange(0, NODES)
-        clear_places(verdict, at, (at <= max_depth) & (at > depth))
-    clear(records, nodes * ROW)
-    tl.store(request + DONE, 0)
-    tl.store(request + FLAGS, 0)
-    tl.store(request + FRONT, left)
 
 
 @_launch.kernel
@@ -370,110 +261,6 @@ def most_registers(arguments):
 verify_tree_kernel.most_registers = most_registers
 
 
-@_launch.kernel
-def filtered_tree_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64,
-    request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32, vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
-    top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
-    min_p, min_p_request: tl.int64, min_p_value: tl.float32, rules: tl.int32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
-    form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
-    ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
-    """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
-    the group has memory for one row."""
-    b = tl.program_id(0).to(tl.int64)
-    entry, live, idle = entry_of(b, request_index, entries)
-    noise = noise_at(
-        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
-        entry * nonce_request, live,
-    )  # fmt: skip
-    inverse, greedy, flags = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_request, live)
-    )
-    k, share, log_min_p, bad_filter = filter_of(
-        number(top_k, top_k_value, entry * top_k_request, live),
-        number(top_p, top_p_value, entry * top_p_request, live),
-        number(min_p, min_p_value, entry * min_p_request, live), vocab, greedy,
-    )  # fmt: skip
-    filter = Filter(k, share, log_min_p)
-    flags |= tl.where(live, bad_filter, 0)
-    tree = (
-        parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
-    )  # fmt: skip
-    rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
-    records = counters + nodes * ROW * b
-    request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
-    chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    split, splits = tl.program_id(2), tl.num_programs(2)
-    scratch += scratch_row * (b * chunks + chunk)
-    end = tl.where(live, nodes, 0)
-    node, depth = next_node(tree, chunk, chunks, 0, end)
-    while node < end:
-        below = tl.where(depth < max_depth, nodes, 0)  # where children end
-        record, row, n = records + node * ROW, row_of(rows, node, ALIGNED), nodes * b + node
-        place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
-        if bad_bias != 0:
-            tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
-        begin_kept(
-            row, inverse, greedy, filter, rules, n, place, edits, None, record, scratch, later(noise, depth), split,
-            splits, CELL, TILE,
-        )  # fmt: skip
-        if is_last(record + DONE, splits):
-            finish_kept(
-                row, inverse, greedy, filter, rules, n, place, edits, None, 0, record, scratch, cuts,
-                later(noise, depth), CELL, TILE, TILES,
-            )  # fmt: skip
-            best = tl.atomic_max(key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
-            decide_winner(tree, node, below, nodes, vocab, best, records, request)
-        front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-        node, depth = next_node(tree, node + chunks, chunks, front, end)
-    if is_last(request + DONE, splits * chunks):
-        flags |= request_status(edits, entry, 0, live, vocab)
-        verdict = verdict_at(
-            b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-            num_accepted, num_rejected, status, form,
-        )  # fmt: skip
-        finish_walk(tree, nodes, flags, live, idle, records, request, vocab, b >= 0, verdict, max_depth)
-
-
-filtered_tree_kernel.most_registers = _cuts.most_registers
-
-
-def filtered_race(call, requests, width):
-    """All rows are raced under filters: one launch."""
-    target, law, nodes = call.target, call.target_law, call.target.shape[1]
-    vocab, device, rows = target.shape[-1], target.device, requests * nodes
-    edits = _edits.arguments(call, call.draft_tokens, call.parents)
-    tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
-    chunks = max(1, min(nodes, _cuts.groups_of(rows, device) // requests))
-    splits = _launch.splits_of(rows, tiles, device) if chunks == nodes else 1
-    words = _cuts.search_words_of(vocab)
-    with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(
-            target, 6 * rows + 8 * requests, CUT.value * rows + words * requests * chunks
-        )  # fmt: skip
-        arguments = dict(
-            nodes=nodes, max_depth=width - 1, vocab=vocab, counters=counters, cuts=scratch,
-            scratch=scratch[CUT.value * rows :], scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target),
-            CELL=_cuts.cell_of(tile, tiles), TILE=tile, TILES=_launch.power_of_2(tiles),
-        ) | {
-            **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
-            **_launch.rows("target", target), **edits, **_verdict.arguments(call),
-            **_launch.index(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits),
-            **_launch.number("temperature", law.temperature, "request"),
-            **_launch.number("top_k", law.top_k, "request"), **_launch.number("top_p", law.top_p, "request"),
-            **_launch.number("min_p", law.min_p, "request"), **_launch.noise(call.noise, "request"),
-        }  # fmt: skip
-        _launch.launch(filtered_tree_kernel, (requests, chunks, splits), warps, arguments)
-
-
 def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
     target = call.target
@@ -486,7 +273,7 @@ def verify_tree(call):
     # Where all requests are greedy the race is the whole of rejection.
     race = call.method == "race" or _launch.is_greedy(call.target_law)
     if race and _launch.is_filtered(call.target_law) and _launch.TICKETS_ORDER_STORES:
-        return filtered_race(call, requests, width)
+        return _filtered_trees.race(call, requests, width)
     traversal = call.method == "traversal" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
