@@ -166,13 +166,13 @@ class Side(NamedTuple):
 @triton.jit
 def cut_one(
     side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, by_rows, total_drafts, known_row,
-    records, records_row, flags, scratch, edits, STAGE: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr,
-    CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    records, records_row, flags, scratch, edits, split, splits, STAGE: tl.constexpr, DRAFT: tl.constexpr,
+    ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program's part of row j of request i; the last one stores its cut. ``flags`` are the row's, or the request's.
+    """A program's part of row j of request i. The last one stores its cut: whether this is the last is returned.
 
-    Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain. They take tickets where
-    keys will stand, since their record is the target's, too.
+    ``flags`` are the row's, or the request's. Rows of a draft (DRAFT) lie by entry, and are one fewer than the
+    target's in a packed chain. They take tickets where keys will stand, since their record is the target's, too.
     """
     if cu_drafts is None:
         there, token_at, n = i >= 0, i * 0, i * step + j
@@ -188,6 +188,7 @@ def cut_one(
             offset = (begin + j if DRAFT else n) * side.row
     if live & (bad_number != 0):
         tl.atomic_or(flags, bad_number, sem="relaxed")
+    stored = i < 0
     if there:
         filtered = is_on(filter)
         order = tl.where(filtered & (side.rules & BEFORE_TEMPERATURE != 0), 1.0, side.inverse)
@@ -200,11 +201,9 @@ def cut_one(
         last = tl.full([], STAGE != "scan", tl.int1)
         rules = tl.where(side.greedy, side.rules & ~TOGETHER, side.rules)  # one token is the argmax
         if STAGE != "cut":
-            look_through(
-                row, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), MET, CELL, TILE
-            )
+            look_through(row, law, filter, rules, record, scratch, split, splits, MET, CELL, TILE)
         if STAGE == "all":
-            last = is_last(ticket, tl.num_programs(1))
+            last = is_last(ticket, splits)
         if last:
             tl.store(ticket, 0)
             value, token, _count, mass, top, _listed = cut_row(
@@ -233,6 +232,8 @@ def cut_one(
                 top, log_sum = tl.where(weighs, top, 0.0), tl.where(weighs, log_sum_of(mass), INFINITY)
             tl.store(side.known + known_row * n, top)
             tl.store(side.known + known_row * n + 1, log_sum)
+        stored = last
+    return stored
 
 
 @_launch.kernel
@@ -281,7 +282,7 @@ def cuts_kernel(
                 cut_one(
                     side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
                     total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
-                    edits, STAGE, False, ALIGNED, CELL, TILE, TILES,
+                    edits, tl.program_id(1), tl.num_programs(1), STAGE, False, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
         if draft is not None:  # noqa: SIM102
             if each >= of_target:
@@ -303,7 +304,7 @@ def cuts_kernel(
                 cut_one(
                     side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
                     total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
-                    Edits(), STAGE, True, ALIGNED, CELL, TILE, TILES,
+                    Edits(), tl.program_id(1), tl.num_programs(1), STAGE, True, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
 
 

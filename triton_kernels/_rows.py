@@ -239,10 +239,10 @@ def barrier():
 
 
 @triton.jit
-def is_last(ticket, programs):
-    """Whether this program is the last of ``programs`` to call this. Then it sees what the others wrote before."""
+def is_last(ticket, parts, done=1):
+    """Whether these are the last of ``parts`` to be done. Then this program sees what others wrote before theirs."""
     barrier()  # all threads of this program have written
-    return tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1
+    return tl.atomic_add(ticket, done, sem="acq_rel") == parts - done
 
 
 @triton.jit

@@ -1,9 +1,10 @@
 """A walk through a tree whose rows decide for themselves: where a decision is kept, and how the walk is told.
 
 int32 counters, zero before and after a call. Of row r, from 6 r: the best key (two words), programs done, status, the
-child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Of request b, from 6 rows +
-8 b: the best key, programs done, status, the last node, its T_m, whether a child of it was tried, the front; for the
-launch that draws the last token that is the path's depth.
+child walked to plus 2 (1: none, 0: not yet known), T_m of walk.h as the bits of a float. Before there is a key its
+place counts the sides of a row that are cut (``_filtered_trees``). Of request b, from 6 rows + 8 b: the best key,
+programs done, status, the last node, its T_m, whether a child of it was tried, the front; for the launch that draws
+the last token that is the path's depth.
 """
 
 import triton
@@ -15,7 +16,7 @@ from specdec_kernels.triton_kernels._trees import NODES, child_with, next_child,
 from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token
 
 ROW = tl.constexpr(6)  # words of a row's record
-NEXT, TAKEN = tl.constexpr(4), tl.constexpr(5)  # of a row's record
+PAIR, NEXT, TAKEN = tl.constexpr(1), tl.constexpr(4), tl.constexpr(5)  # of a row's record
 NODE, NODE_TAKEN, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)  # of a request's
 NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _edits, _filtered_trees, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Known, Law, known_at
+from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at
 from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, STREAM_RACE, inverse_temperature, later
 from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
 from specdec_kernels.triton_kernels._rows import (
@@ -277,23 +277,33 @@ def verify_tree(call):
     traversal = call.method == "traversal" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
-    looked = _launch.looked_through(call, draft, both=False)  # drafts of leaves need not be read
+    looked = [False, False] if race else _filtered_trees.looked_through(call, draft, own_law)
+    together = any(looked)  # one launch finds cuts and decides
+    if not together:
+        looked = _launch.looked_through(call, draft, both=False)
     learns = not race and _launch.learns(call, draft, own_law, looked)
-    words = _cuts.words_of(vocab, rows, target.device, looked)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
         *call.noise, edit=call.edits,
     )  # fmt: skip
+    if together:
+        search = _filtered_trees.search_of(call, requests, width, edits, index, sum(looked))
+        words = CUT.value * rows * sum(looked) + search.words
+    else:
+        words = _cuts.words_of(vocab, rows, target.device, looked)
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 * (learns or words > 0) + _launch.mass_items_of(vocab) * learns) * rows
         kept = figures + words
         counters, scratch = _launch.workspace(
             target, 6 * rows + 8 * requests, kept + KEPT.value * rows * traversal
         )  # fmt: skip
-        cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, looked, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
-            scratch[figures:], requests, nodes,
-        )  # fmt: skip
+        if together:
+            cuts = _filtered_trees.cut(call, draft, looked, search, counters, scratch[: 4 * rows], scratch[figures:])
+        else:
+            cuts = _cuts.launch_pair(
+                call, draft, looked, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
+                scratch[figures:], requests, nodes,
+            )  # fmt: skip
         arguments = dict(
             draft_map=None if race else call.draft_map, nodes=nodes, max_depth=width - 1,
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
@@ -313,7 +323,7 @@ def verify_tree(call):
         split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
         scan_splits = splits if split else 1
         chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
-        if split or not traversal:
+        if not together and (split or not traversal):
             _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, arguments | {"STAGE": "scan"})
         if traversal:
             _launch.launch(verify_tree_kernel, (requests,), MORE_WARPS * warps, arguments | {"STAGE": "walk"})

@@ -21,6 +21,7 @@ FIGURES = ("registers", "spill_bytes", "shared_bytes")
 MOST_SPILLED = 160
 # Kernels that find cuts are held to 168 registers, for three programs. They spill where one program searches.
 MOST_SPILLED_IN_CUTS = 1300
+MOST_SPILLED_IN_CUT_TREES = 2200  # where children are tried as well; docs/triton.md says how much is in loops over rows
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
 # Three fit where rows are edited, or were cut.
 MOST_REGISTERS, MOST_EDITED = 80, 168
@@ -33,6 +34,7 @@ WITHOUT_TICKETS = {
 CUTS = {
     "cutoff", "cutoff, edited", "race_sample, filtered", "race_topk, filtered", "logprobs",
     "verify_chain, race, filtered", "verify_chain, rejection, filtered", "verify_tree, race, filtered",
+    "verify_tree, rejection, filtered",
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)} | {"compact_kv, pages"}
 # Compiled as the tests call them, on rows of some tokens.
@@ -70,7 +72,8 @@ def test_kernels_compile(arch, tmp_path):
             assert [row[f] for f in FIGURES] == [known[f] for f in FIGURES], row["kernel"]
         cuts = row["kernel"].endswith((": all", "filtered_chain", "filtered_tree"))
         if arch in ("sm_90", "gfx942"):  # of others the table alone says what they spill
-            assert row["spill_bytes"] <= (MOST_SPILLED_IN_CUTS if cuts else MOST_SPILLED)
+            most = MOST_SPILLED_IN_CUTS if cuts else MOST_SPILLED
+            assert row["spill_bytes"] <= (MOST_SPILLED_IN_CUT_TREES if row["kernel"] == "cut_tree" else most)
         edited = ", edited" in row["kernel"]
         races = row["kernel"].endswith((", race: scan", ": emit")) or row["kernel"] == "race_sample"
         most = MOST_EDITED if edited or ", filtered" in row["kernel"] else MOST_REGISTERS

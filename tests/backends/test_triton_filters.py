@@ -117,8 +117,11 @@ def test_planted_faults_are_caught(name, text, other):
 
 @pytest.mark.parametrize(
     "kind, launches",
-    [("race_sample", 1), ("race_topk", 1), ("race", 1), ("tree race", 1), ("one-hot", 2), ("both", 2), ("cutoff", 1)],
-)
+    [
+        ("race_sample", 1), ("race_topk", 1), ("race", 1), ("one-hot", 2), ("both", 2), ("cutoff", 1),
+        ("tree, race", 1), ("tree, rejection", 2), ("tree, traversal", 3),
+    ],
+)  # fmt: skip
 def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
     """As filters.md has it: below 2 MiB for 256 requests of a chain of four drafts, on 132 multiprocessors."""
     requests, drafts, vocabulary = 256, 4, 128_256
@@ -137,9 +140,12 @@ def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
             race_sample(target[:, 0], **options)
         elif kind == "race_topk":
             race_topk(target[:, 0], 4, **options)
-        elif kind == "tree race":
+        elif kind.startswith("tree"):
             nodes, parents = tokens[:, :1].expand(-1, drafts + 1), torch.arange(-1, drafts, device=DEVICE)
-            verify_tree(nodes, target, parents=parents, method="race", **options)
+            method = kind.removeprefix("tree, ")
+            if method != "race":
+                options |= {"draft": target, "draft_sampling": options["sampling"]}
+            verify_tree(nodes, target, parents=parents, method=method, **options)
         elif kind == "both":
             verify_chain(tokens, target, draft, draft_sampling=options["sampling"], **options)
         else:
@@ -272,20 +278,29 @@ def test_chains(kind, rules):
     assert_same_verdict(verify_chain, call, **options)
 
 
-@pytest.mark.parametrize(
-    "kind, rules", zip(("race", "rejection", "replacement", "one-hot", "traversal"), RULES + RULES, strict=False)
-)
-def test_trees(kind, rules):
+TREES = ("race", "rejection", "replacement", "one-hot", "traversal", "mapped", "of the target", "of the draft", "probs")
+
+
+@pytest.mark.parametrize("kind, rules", zip(TREES, 3 * RULES, strict=True))
+@pytest.mark.parametrize("tickets", [True, False], ids=["", "tickets order no stores"])
+def test_trees(kind, rules, tickets, monkeypatch):
+    monkeypatch.setattr(_launch, "TICKETS_ORDER_STORES", tickets)
     call = on_grid(tree_call(3, requests=10, nodes=5, vocabulary=70, replacement=kind == "replacement"))
-    options = {"sampling": mixed(10, **rules), "max_depth": 3}
-    if kind == "race":
-        call |= {"draft": None, "method": "race"}
-    elif kind == "one-hot":
+    options = {"sampling": mixed(10, **rules), "draft_sampling": mixed(10, 1, **rules), "max_depth": 3}
+    if kind in ("race", "one-hot", "of the target"):
+        del options["draft_sampling"]
+    if kind in ("race", "one-hot"):
         call["draft"] = None
-    else:
-        options["draft_sampling"] = mixed(10, 1, **rules)
-    if kind == "traversal":
+    if kind in ("race", "traversal"):
         call["method"] = kind
+    if kind == "of the draft":
+        options["sampling"] = Sampling(options["sampling"].temperature)
+    if kind == "mapped":
+        call["draft"], options["draft_map"] = call["draft"][..., :50], torch.arange(50, dtype=torch.int32) + 5
+    if kind == "probs":
+        call["draft"] = call["draft"].softmax(-1)
+        options["draft_space"] = "probs"
+        del options["draft_sampling"]
     assert_same_verdict(verify_tree, call, **options)
 
 

@@ -62,6 +62,7 @@ SUMS = {name: RESIDUAL[name] for name in ("target", "draft", "known", "taken")} 
 CUT = {"cuts": torch.tensor([[0.2, 0.0, 0.9], [-0.1, 0.0, 1.0]]).view(torch.int32).repeat(2, 1, 1).view(2, 6)}
 OF_ROWS = edits_of(2, vocabulary=VOCABULARY, seed=4)
 FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
+SOME_COLD = FILTERS._replace(temperature=torch.tensor([0.9, 0.0]))
 EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
 CALLS = {
     "chain": (verify_chain, CHAIN),
@@ -113,10 +114,18 @@ CALLS = {
     "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
     "chain, filtered, one request at temperature 0": (
         verify_chain,
-        CHAIN | {"temperature": None, "sampling": FILTERS._replace(temperature=torch.tensor([0.9, 0.0]))},
+        CHAIN | {"temperature": None, "sampling": SOME_COLD},
     ),
     "chain, race, filtered": (verify_chain, CHAIN | RACE | {"temperature": None, "sampling": FILTERS}),
     "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
+    "tree, filtered, one request at temperature 0": (
+        verify_tree,
+        TREE | {"temperature": None, "sampling": SOME_COLD, "draft_sampling": FILTERS},
+    ),
+    "tree, traversal, filtered": (
+        verify_tree,
+        TREE | {"temperature": None, "sampling": SOME_COLD, "method": "traversal"},
+    ),
     "race_sample, edited": (race_sample, {"target": rows(2), "edits": OWN} | NOISE),
     "chain, edited": (verify_chain, CHAIN | {"edits": EDITS}),
     "chain, race, edited": (verify_chain, CHAIN | RACE | {"edits": EDITS}),
@@ -163,7 +172,7 @@ def test_results_do_not_depend_on_the_order_of_programs(name, monkeypatch):
                     assert torch.equal(one, other), seed
 
 
-TICKET = 'tl.atomic_add(ticket, 1, sem="acq_rel")'
+TICKET = 'tl.atomic_add(ticket, done, sem="acq_rel")'
 FRONT = 'tl.atomic_max(request + FRONT, 0, sem="relaxed")'
 WITHOUT_BARRIER = [  # (module, function, call)
     ("_rows", "is_last", "overlap"),
@@ -193,12 +202,20 @@ WITHOUT_BARRIER = [  # (module, function, call)
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
 UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2 + [("tree_parents", "tree_parents_kernel")] * 6
 FAULTS = [(module, name, " barrier()", " pass", call) for module, name, call in WITHOUT_BARRIER] + [
-    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="relaxed")', "race_sample"),
-    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acq_rel", scope="cta")', "race_sample"),
-    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="release")', "overlap"),
-    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, 1, sem="acquire")', "overlap"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, done, sem="relaxed")', "race_sample"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, done, sem="acq_rel", scope="cta")', "race_sample"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, done, sem="release")', "overlap"),
+    ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, done, sem="acquire")', "overlap"),
     ("_races", "exchange", 'tl.atomic_max(key, best, sem="relaxed")', "tl.load(key)", "chain, race"),
     ("verify_tree", "verify_tree_kernel", FRONT, "tl.load(request + FRONT)", "tree, race"),
+    ("_filtered_trees", "cut_tree_kernel", FRONT, "tl.load(request + FRONT)", "tree, filtered"),
+    (
+        "_filtered_trees",
+        "cut_tree_kernel",
+        "is_last(record + PAIR, parts, done)",
+        "done > 0",
+        "tree, filtered, one request at temperature 0",
+    ),
 ]
 
 
