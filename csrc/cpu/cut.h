@@ -15,6 +15,37 @@ SPECDEC_BEGIN
 constexpr int32_t kFewCells = 32;
 constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
 
+// Values without gaps. They are handed on sixteen at a time, with a mask of lanes: mostly few of those looked at are
+// wanted, and the work on them is long.
+template <class G>
+class Packed {
+ public:
+  explicit Packed(G g) : work(g) {}
+  SPECDEC_HD void add(F16 v, Mask wanted) {
+    compress(values + count, wanted, v);
+    count += __builtin_popcount(wanted);
+    if (count >= kFull) flush();
+  }
+  void flush() {
+    for (int32_t i = 0; i < count; i += kLanes)
+      work(load(values + i), count - i < kLanes ? (Mask{1} << (count - i)) - 1 : Mask{0xffff});
+    count = 0;
+  }
+
+ private:
+  static constexpr int32_t kFull = 1024;
+
+  G work;
+  int32_t count = 0;
+  float values[kFull + 2 * kLanes] = {};
+};
+
+// first, first + 1 ... first + 15.
+SPECDEC_HD U16 rising_from(int32_t first) {
+  static constexpr uint32_t kLane[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return U16(static_cast<uint32_t>(first)) + load(kLane);
+}
+
 // One row, looked at through its cells.
 class CutRow {
  public:
@@ -132,10 +163,15 @@ class CutRow {
   uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
     Sum16 mass;
     const F16 zero(0.0f), high(top_x);
-    each_kept(cut, [&](F16 raw, Mask found) {
+    Packed packed([&](F16 raw, Mask found) {
       const auto e = integer_exp(min(zero, space.below(raw, high)));
       mass.add(e.q, e.n, found);
     });
+    each_sixteen(cut.value, [&](F16 raw, int32_t at) {
+      packed.add(raw, lanes_kept(cut, value(raw), at));
+      return true;
+    });
+    packed.flush();
     return mass.total();
   }
 
@@ -144,9 +180,13 @@ class CutRow {
   template <class G>
   SPECDEC_HD void each_cell_from(float low, G&& g) const {
     const F16 least(low);
-    for (int32_t block = 0; block < count; block += kLanes)
-      for (Mask open = at_least(load(cells + block), least); open; open &= open - 1)
+    for (int32_t block = 0; block < count; block += kLanes) {
+      const Mask all = at_least(load(cells + block), least);
+      for (Mask open = all; open; open &= open - 1)
+        with_elements(row, (block + __builtin_ctz(open)) * kCell, [](auto p) { prefetch_cell(p); });
+      for (Mask open = all; open; open &= open - 1)
         if (!g(block + __builtin_ctz(open))) return;
+    }
   }
 
   // Calls g(raw, column of the first) for sixteen elements at a time of the cells that reach `low`, until it returns
@@ -171,12 +211,10 @@ class CutRow {
   Kept before(int32_t k, uint64_t limit, float floor, bool summed) {
     float low = max(floor, -kLargest);
     if (k != kNoToken) low = max(low, level_of_cells(k));
-    // Mostly a few cells hold all that top_p keeps: a first try with 32 of them, then with 512.
-    for (int32_t cell_count = kFewCells; limit != kNoLimit && cell_count <= 512; cell_count *= 16) {
-      const float level = max(low, level_of_cells(cell_count));
+    if (limit != kNoLimit) {  // mostly a few cells hold all that top_p keeps
+      const float level = max(low, level_of_cells(kFewCells));
       const int32_t listed = list_from(level);
-      if (listed > kListed) break;
-      if (level == low || mass_listed(listed) >= limit) return cut_list(listed, k, limit, floor);
+      if (listed <= kListed && (level == low || mass_listed(listed) >= limit)) return cut_list(listed, k, limit, floor);
     }
     const int32_t listed = list_from(low);
     if (listed <= kListed) return cut_list(listed, k, limit, floor);
@@ -186,13 +224,23 @@ class CutRow {
     return kept;
   }
 
-  // Lists the tokens of at least `low`. Returns how many there are, or kListed + 1 if they do not fit.
-  int32_t list_from(float low) {
+  // Lists the tokens of at least `low`, or of the keys [first, end). Returns how many there are, or more than kListed if
+  // they do not fit.
+  int32_t list_from(float low) { return list_keys(ordered(low), ordered(top) + 1); }
+  int32_t list_keys(uint32_t first, uint32_t end) {
+    const F16 least(unordered_value(first)), stop(unordered_value(end));
+    float values[kListed + 2 * kLanes], columns[kListed + 2 * kLanes];  // the columns as bits
     int32_t listed = 0;
-    each_from(low, [&](float v, int32_t column) {
-      if (listed < kListed) list[listed] = place_of(v, column);
-      return ++listed <= kListed;
+    each_sixteen(unordered_value(first), [&](F16 raw, int32_t at) {
+      const F16 v = value(raw);
+      const Mask found = at_least(v, least) & ~at_least(v, stop);
+      compress(values + listed, found, v);
+      compress(columns + listed, found, from_bits(rising_from(at)));
+      listed += __builtin_popcount(found);
+      return listed <= kListed;
     });
+    if (listed > kListed) return listed;
+    for (int32_t i = 0; i < listed; ++i) list[i] = place_of(values[i], static_cast<int32_t>(bits(columns[i])));
     return listed;
   }
   uint64_t mass_listed(int32_t listed) const {
@@ -262,21 +310,41 @@ class CutRow {
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
+  // Where values come from: functions that call `add` with sixteen at a time, and NaNs where there are fewer.
+  auto of_list(int32_t listed) const {
+    return [this, listed](auto&& add) {
+      for (int32_t i = 0; i < listed; i += kLanes) {
+        float lane[kLanes];
+        for (int32_t j = 0; j < kLanes; ++j) lane[j] = i + j < listed ? value_at(list[i + j]) : NAN;
+        add(load(lane));
+      }
+    };
+  }
+  auto of_row(float low) const {
+    return [this, low](auto&& add) {
+      each_sixteen(low, [&](F16 raw, int32_t) {
+        add(value(raw));
+        return true;
+      });
+    };
+  }
+
   // The same if the list would be too long. A pass over the row puts the tokens into bins by their value, and adds up
   // their counts and masses. The next pass takes the bin in which the cut lies, until the tokens there fit the list or
-  // all have the same value.
+  // all have the same value. Tokens that were listed by a good guess are not looked for again.
   Kept narrowed(int32_t k, uint64_t limit, float low, bool weighed) {
     const uint64_t most = k == kNoToken ? kNoLimit : static_cast<uint64_t>(k);
     const Between all = {ordered(low), ordered(top) + 1, 0, 0};
-    Between range = without_tail(all, most, limit);
+    double expected;
+    Between range = without_tail(all, most, limit, &expected);
     bool guessed = true, by_value = true;
     for (;;) {
       const Bins bins(range, by_value);
       Sums sums;
-      each_cell_from(unordered_value(range.first), [&](int32_t cell) {
-        fill(bins, range, weighed, cell, &sums);
-        return true;
-      });
+      const int32_t listed = guessed && expected < 0.9 * kListed ? list_keys(range.first, range.end) : kListed + 1;
+      if (listed <= kListed) fill(bins, range, weighed, of_list(listed), &sums);
+      else fill(bins, range, weighed, of_row(unordered_value(range.first)), &sums);
+      const bool from_top = range.rank == 0;
       int bin = 0;
       for (; bin < kBins; ++bin) {
         const uint64_t rank = range.rank + sums.ranks[bin], mass = range.mass + sums.masses[bin];
@@ -289,7 +357,11 @@ class CutRow {
         continue;
       }
       bins.narrow(&range, bin);
-      if (sums.ranks[bin] <= kListed) return cut_in(range, most, limit);
+      if (listed <= kListed) return cut_in(range, most, limit, listed, from_top);
+      if (sums.ranks[bin] <= kListed) {
+        const int32_t left = list_keys(range.first, range.end);
+        return cut_in(range, most, limit, left, range.rank == 0);
+      }
       if (range.end - range.first == 1) return cut_among_equals(range, most, limit);
       guessed = by_value = false;
     }
@@ -311,9 +383,16 @@ class CutRow {
           scale((kBins - 1) / std::min(high - unordered_value(range.first), kDeepest)),
           step(by_value && scale < kLargest ? 0 : (last - range.first) / kBins + 1) {}
 
-    int of(uint32_t key, float v) const {
-      if (step != 0) return static_cast<int>((last - key) / step);
-      return static_cast<int>(std::min((high - v) * scale, kBins - 1.0f));
+    // Of sixteen values.
+    void of(F16 v, uint32_t* bin) const {
+      if (step == 0) {
+        const F16 steps = min(mul(sub(F16(high), v), F16(scale)), F16(kBins - 1.0f));
+        store(bin, bits(add(steps, F16(kInteger))) - U16(bits(kInteger)));
+      } else {
+        float lane[kLanes];
+        store(lane, v);
+        for (int i = 0; i < kLanes; ++i) bin[i] = (last - ordered(lane[i])) / step;
+      }
     }
 
     // Leaves one bin of the range.
@@ -324,7 +403,14 @@ class CutRow {
     }
 
    private:
-    static constexpr float kDeepest = 40.0f;  // what is further below the largest value has next to no mass
+    static constexpr float kDeepest = 40.0f;   // what is further below the largest value has next to no mass
+    static constexpr float kInteger = 0x1p23f;  // a number added to it is rounded to an integer, in its lowest bits
+
+    // Of a key and its value. There is a key for each of the two zeros, but no token has that of -0.
+    int of(uint32_t key, float v) const {
+      if (step != 0) return static_cast<int>((last - key) / step);
+      return static_cast<int>(bits(add(min(mul(sub(high, v), scale), kBins - 1.0f), kInteger)) - bits(kInteger));
+    }
 
     // The lowest key of the bins up to this one. They rise with falling keys.
     uint32_t lowest_key(const Between& range, int bin) const {
@@ -347,36 +433,39 @@ class CutRow {
     uint64_t masses[kBins] = {};
   };
 
-  // Adds up the tokens of a cell that are in a range, by their bins.
-  void fill(const Bins& bins, const Between& range, bool weighed, int32_t cell, Sums* sums) const {
+  // Adds up the values that are in a range, by their bins.
+  template <class Each>
+  void fill(const Bins& bins, const Between& range, bool weighed, Each&& each, Sums* sums) const {
     const F16 least(unordered_value(range.first)), stop(unordered_value(range.end)), high(top);
-    for (const F16& raw : cell_of(row, cell * kCell).vector) {
-      const F16 v = value(raw);
-      Mask found = at_least(v, least) & ~at_least(v, stop);
-      float lane[kLanes];
-      uint32_t q[kLanes] = {}, n[kLanes] = {};
-      store(lane, v);
+    Packed packed([&](F16 v, Mask lanes) {
+      uint32_t bin[kLanes], q[kLanes] = {}, n[kLanes] = {};
+      bins.of(v, bin);
       if (weighed) {
         const auto e = integer_exp(sub(v, high));
         store(q, e.q), store(n, e.n);
       }
-      for (; found; found &= found - 1) {
-        const int i = __builtin_ctz(found);
-        const int bin = bins.of(ordered(lane[i]), lane[i]);
-        ++sums->ranks[bin];
-        sums->masses[bin] += row_weight({q[i], n[i]});
+      for (int lane = 0; lanes >> lane; ++lane) {
+        ++sums->ranks[bin[lane]];
+        sums->masses[bin[lane]] += row_weight({q[lane], n[lane]});
       }
-    }
+    });
+    each([&](F16 v) { packed.add(v, at_least(v, least) & ~at_least(v, stop)); });
+    packed.flush();
   }
 
-  // A range without the smallest tokens, which are probably dropped: by a sample of sixteen cells. top_k has room for
-  // three standard deviations, and top_p drops a third more than what is left out here.
-  Between without_tail(const Between& range, uint64_t most, uint64_t limit) const {
-    constexpr int32_t kSampled = 16;
+  // A range without the smallest tokens, which are probably dropped: by a sample of some cells. top_k has room for
+  // three standard deviations, and top_p drops a seventh more than what is left out here. `left` is how many tokens are
+  // expected in the range.
+  Between without_tail(const Between& range, uint64_t most, uint64_t limit, double* left) const {
+    constexpr int32_t kSampled = 32;
     const Bins bins(range, true);
     Sums sums;
-    for (int32_t i = 0; i < kSampled; ++i)
-      fill(bins, range, limit != kNoLimit, static_cast<int32_t>(int64_t{count} * (2 * i + 1) / (2 * kSampled)), &sums);
+    const auto sample = [&](auto&& add) {
+      for (int64_t i = 1; i < 2 * kSampled; i += 2)
+        for (const F16& raw : cell_of(row, static_cast<int32_t>(count * i / (2 * kSampled)) * kCell).vector)
+          add(value(raw));
+    };
+    fill(bins, range, limit != kNoLimit, sample, &sums);
     const double share = static_cast<double>(kSampled) / count;
     int bin = kBins - 1;
     if (limit != kNoLimit) {
@@ -384,43 +473,34 @@ class CutRow {
       double tail = 0.0;
       for (; bin > 0; --bin) {
         tail += static_cast<double>(sums.masses[bin]);
-        if (tail > 0.75 * share * dropped) break;
+        if (tail > 0.875 * share * dropped) break;
       }
     }
     const double expected = static_cast<double>(most) * share, enough = expected + 3.0 * std::sqrt(expected) + 3.0;
     double found = 0.0;
-    for (int i = 0; i < bin; ++i) {
-      found += sums.ranks[i];
-      if (found >= enough) bin = i;
+    int last = 0;
+    for (; last < bin; ++last) {
+      found += sums.ranks[last];
+      if (found >= enough) break;
     }
+    *left = (found + sums.ranks[last]) / share;
+    bin = last;
     Between rest = range;
     bins.narrow(&rest, bin);
     return {rest.first, range.end, 0, 0};
   }
 
-  // The cut among the tokens of a range, which fit the list.
-  Kept cut_in(const Between& range, uint64_t most, uint64_t limit) {
-    const F16 least(unordered_value(range.first)), stop(unordered_value(range.end));
-    int32_t listed = 0;
-    each_sixteen(unordered_value(range.first), [&](F16 raw, int32_t at) {
-      const F16 v = value(raw);
-      float lane[kLanes];
-      store(lane, v);
-      for (Mask found = at_least(v, least) & ~at_least(v, stop); found; found &= found - 1) {
-        const int i = __builtin_ctz(found);
-        list[listed++] = place_of(lane[i], at + i);
-      }
-      return true;
-    });
-    uint64_t last_kept = reaching(list, list + listed, range, most, limit);
+  // The cut among the tokens of a range. They are listed; if `from_top`, then all tokens before them as well.
+  Kept cut_in(const Between& range, uint64_t most, uint64_t limit, int32_t listed, bool from_top) {
+    uint64_t* const begin =
+        std::partition(list, list + listed, [&](uint64_t place) { return key_at(place) >= range.end; });
+    uint64_t* end = std::partition(begin, list + listed, [&](uint64_t place) { return key_at(place) >= range.first; });
+    uint64_t last_kept = reaching(begin, end, range, most, limit);
     const Cut cut = {value_at(last_kept), f.ties_all() ? kNoToken : column_at(last_kept)};
     if (f.ties_all()) last_kept &= ~uint64_t{0xffffffffu};
-    Kept kept = {cut, range.mass, static_cast<int32_t>(range.rank), nullptr};
-    for (int32_t i = 0; i < listed; ++i) {
-      if (list[i] < last_kept) continue;
-      ++kept.count;
-      kept.mass += weight(value_at(list[i]));
-    }
+    end = std::partition(begin, end, [&](uint64_t place) { return place >= last_kept; });
+    Kept kept = {cut, range.mass, static_cast<int32_t>(range.rank + (end - begin)), from_top ? list : nullptr};
+    for (const uint64_t* at = begin; at < end; ++at) kept.mass += weight(value_at(*at));
     return kept;
   }
 

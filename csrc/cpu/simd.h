@@ -103,6 +103,10 @@ SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { return _mm512_mask_blend_ps(static_
 SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
   return _mm512_mask_expand_ps(x.v, static_cast<__mmask16>(m), _mm512_loadu_ps(p));
 }
+// Writes the lanes of `m` to p, without gaps. May write sixteen elements.
+SPECDEC_HD void compress(float* p, Mask m, F16 a) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<__mmask16>(m), a.v));
+}
 
 // Lane i: the largest lane of v[i].
 SPECDEC_HD F16 largest_of_each(const F16* v) {
@@ -398,6 +402,12 @@ SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
   store(lane, x);
   for (; m; m &= m - 1) lane[__builtin_ctz(m)] = *p++;
   return load(lane);
+}
+// Writes the lanes of `m` to p, without gaps.
+SPECDEC_HD void compress(float* p, Mask m, F16 a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (; m; m &= m - 1) *p++ = lane[__builtin_ctz(m)];
 }
 #endif
 
