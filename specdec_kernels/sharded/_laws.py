@@ -46,12 +46,12 @@ def draft_law_of(space, sampling, target):
     return law._replace(temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1))
 
 
-def check_draft(draft, target, rows):
-    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says."""
-    inputs.check_rows("draft", draft, target.ndim)
+def check_draft(draft, target, rows, more=False):
+    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says; ``more``: or more."""
+    inputs.check_rows("draft", draft, 3 if more else target.ndim)
     if draft.shape[-1] != target.shape[-1]:
         raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
-    if draft.shape[-2:-1] != rows:
+    if draft.shape[-2:-1] != rows and not (more and draft.shape[-2] > rows[0]):
         raise ValueError(f"draft: expected rows for {rows[0]} drafts; got {inputs.shown(draft)}")
 
 

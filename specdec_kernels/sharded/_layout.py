@@ -5,6 +5,7 @@ import functools
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops.verify_chain import ragged_width
 from specdec_kernels.sharded import _constants as constants
 
 
@@ -67,6 +68,13 @@ class Chains:
         return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
 
     @functools.cached_property
+    def most(self):
+        """Drafts a request, at most: columns of the verdict but one."""
+        if self.cu_drafts is None:
+            return self.width
+        return ragged_width(self.cu_drafts, False, len(self.draft_tokens), self.max_drafts, None)
+
+    @functools.cached_property
     def slots(self):
         """int64 [B]: how many drafts a request may have. Ragged ones know theirs."""
         return self.first.new_full((self.batch,), self.width)
@@ -95,6 +103,13 @@ class Chains:
         rows = of_drafts.new_full(self.request.shape, last)
         rows[self.draft_rows] = of_drafts
         return rows
+
+    def for_walk(self, requests, of_drafts):
+        """What drafts have, as a walk takes draft rows: by entry, [B, most, ...], where there is an index."""
+        if self.cu_drafts is None or requests.index is None or not len(of_drafts):
+            return of_drafts
+        at = self.first_draft.unsqueeze(-1) + constants.steps(self.most, 1, of_drafts.device)
+        return of_drafts[at.clamp(0, len(of_drafts) - 1)]
 
     def by_request(self, of_rows, width):
         """[B, width] of what rows have."""

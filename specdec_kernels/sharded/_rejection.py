@@ -60,8 +60,8 @@ def rejection(
     q = _spared(found, chains, draft_tokens, epsilon)
     rows = two if greedy.any_may_be else alone
     walked = ops.verify_chain(
-        short(draft_tokens, shard.vocab), rows(found.p), None if q is None else rows(q), method="rejection",
-        space="probs", temperature=greedy.temperature(),
+        short(draft_tokens, shard.vocab), rows(found.p), None if q is None else chains.for_walk(requests, rows(q)),
+        method="rejection", space="probs", temperature=greedy.temperature(),
         draft_prob=chains.slot_numbers(requests, draft_prob), epsilon=requests.of_requests(epsilon),
         request_index=requests.index, cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts,
         **requests.noise_of_requests(),
@@ -142,7 +142,7 @@ def _first_round(chains, requests, shard, draft_tokens, target, edits, draft, la
     sides = [Side(target, requests.of_rows(law), index, None, chains.tokens.flatten(), edits)]
     if draft is not None:
         q_law = requests.of_draft_rows(chains, draft, draft_law)
-        sides.append(Side(draft, q_law, None, requests.draft_places(draft), draft_tokens.flatten()))
+        sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), draft_tokens.flatten()))
     also = [argmax_of(target, shard, greedy.row_index(), edits).packed()] if greedy.any_may_be else []
     laws, also = laws_of(shard, sides, *also)
     p = laws[0].probs.view(chains.request.shape)
@@ -221,8 +221,8 @@ class Block:
     def walked(self, requests, shard, draft_tokens, greedy):
         chains = self.chains
         return ops.verify_chain(
-            short(draft_tokens, shard.vocab), self.p, self.q, method="block", space="probs",
-            temperature=greedy.temperature(), request_index=requests.index,
+            short(draft_tokens, shard.vocab), self.p, None if self.certain else chains.for_walk(requests, self.q),
+            method="block", space="probs", temperature=greedy.temperature(), request_index=requests.index,
             cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts, **requests.noise_of_requests(),
         )  # fmt: skip
 

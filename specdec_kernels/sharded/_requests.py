@@ -102,11 +102,14 @@ class Requests:
 
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
-    def draft_places(self, draft):
+    def draft_places(self, chains, draft):
         """The row of each draft among all draft rows; None if these are the drafts in order."""
         if self.entry is None:
             return None
         slots = draft.shape[1]
+        if self.request.ndim == 1:
+            entry, slot = self.entry[self.request], self.step.clamp(0, slots - 1)
+            return chains.at_drafts(entry * slots + slot)
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 
     def of_draft_rows(self, chains, draft, x):
@@ -116,7 +119,8 @@ class Requests:
             return x._replace(**rows)
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
-        return chains.at_drafts(self.of_rows(x)) if self.request.ndim == 1 else x.unsqueeze(-1)
+        packed = self.request.ndim == 1 and self.entry is None
+        return chains.at_drafts(self.of_rows(x)) if packed else x.unsqueeze(-1)
 
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))
