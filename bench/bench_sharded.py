@@ -32,9 +32,9 @@ class CountedShard(sharded.VocabShard):
 
     sent = 0
 
-    def gather(self, mine):
+    def _sent(self, mine):
         self.sent += mine.numel() * mine.element_size()
-        return super().gather(mine)
+        return super()._sent(mine)
 
 
 def inputs(batch, shard, size, rejection):

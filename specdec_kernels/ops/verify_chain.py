@@ -224,7 +224,7 @@ def verify_chain(
     if ragged:
         batch, drafts = _check_ragged(packing, by_rows, draft_tokens, target)
         given = out if form is None or form.path is None else form[1:2]
-        width = _ragged_width(packing, by_rows, drafts, max_drafts, given)
+        width = ragged_width(packing, by_rows, drafts, max_drafts, given)
     else:
         if max_drafts is not None:
             raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
@@ -309,7 +309,8 @@ def _check_ragged(packing, by_rows, draft_tokens, target):
     return batch, rows - batch
 
 
-def _ragged_width(packing, by_rows, drafts, max_drafts, out):
+def ragged_width(packing, by_rows, drafts, max_drafts, out):
+    """Drafts a request, at most, where they are packed."""
     if max_drafts is not None:
         if not inputs.is_int(max_drafts) or max_drafts < 0:
             raise ValueError(f"max_drafts: expected an int of 0 or more; got {max_drafts!r}")

@@ -75,9 +75,8 @@ def verify_chain(
     else:
         shard.check_tiles(f"method={method!r}")
         if draft is not None:
-            if cu_drafts is not None:
-                refuse("verify_chain with cu_drafts and a draft", request_index=request_index)
-            check_draft(draft, target, draft_tokens.shape[-1:])
+            by_entries = cu_drafts is not None and request_index is not None
+            check_draft(draft, target, (chains.most if by_entries else draft_tokens.shape[-1],), more=by_entries)
         plain = isinstance(draft_prob, (int, float)) and draft_prob == 1
         if method == "block" and not (plain and isinstance(epsilon, (int, float)) and epsilon == 0):
             raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='block', which has no use for them")

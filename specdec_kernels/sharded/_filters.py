@@ -103,7 +103,7 @@ def kept_of(shard, rows, sampling, request_index=None, edits=None):
         letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index, edits)]
         if row_wide is not None and tiles is None:
             letter.append(tiles_of(rows, _divisor(sampling), shard, request_index, edits)[0])
-        every, *told = sent(letter, shard)
+        every, *told = sent([[part] for part in letter], shard)
         tiles = told[0].permute(1, 2, 0, 3).flatten(-2) if told else tiles
         tokens, logits = lists_of(every)
         tokens = torch.nn.functional.pad(tokens, (0, 1), value=-1)  # so that no top_k is all of the list

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels import ops
+from specdec_kernels.sharded._constants import only
 from specdec_kernels.sharded._laws import at_any, cuts_of
-from specdec_kernels.sharded._races import RowPartial, first_arrivals
-from specdec_kernels.sharded._requests import only
+from specdec_kernels.sharded._races import first_arrivals
 from specdec_kernels.status import Status
 
 
@@ -42,14 +42,17 @@ class Last(NamedTuple):
 
 
 def last_tokens(shard, target, draft, last):
-    """(token, status), int64 and int32 [B], from the laws of both rows: one gather of 12 bytes a request."""
+    """A function that waits for (token, status), int64 and int32 [B], from the laws of both rows.
+
+    One gather of 12 bytes a request, which is under way when this returns.
+    """
     own, beside, how = only(last.races, last.place, -1), None, {}
     known = [at_any(target.known, own)] * 2
     if draft is None:
         tried = last.left.unsqueeze(-1) & (last.tried >= 0) & (last.tried < shard.vocab)
-        how["excluded"] = torch.where(tried, last.tried, -1).int()
+        how["excluded"] = only(tried, last.tried, -1).int()
     else:
-        beside = torch.where(last.left, last.draft_place, -1)
+        beside = only(last.left, last.draft_place, -1)
         known[1] = at_any(draft.known, beside)
         how = {"draft": draft.side.rows, "draft_row": beside.int()}
         how |= {"taken": last.taken, "draft_temperature": last.draft_temperature}
@@ -60,12 +63,17 @@ def last_tokens(shard, target, draft, last):
             target.side.rows, draft, row.int(), first_token=shard.first_token, temperature=last.temperature,
             known=torch.cat(known, dim=-1), cuts=cuts, edits=target.side.edits, **how, **last.numbers,
         )  # fmt: skip
-        return first_arrivals(shard.gather(RowPartial(token.unsqueeze(-1), scores.unsqueeze(-1), status).packed()))
+        return shard.gather_later(torch.stack([token.int(), scores.view(torch.int32), status], dim=-1))
 
-    token, status, empty = draw(own, **how)
-    empty = empty & last.left
-    if bool(empty.any()):  # p and q equal to rounding, or all of p tried; rare, and the same on all ranks
-        again, more, _ = draw(torch.where(empty, own, -1))
-        token = torch.where(empty, again, token)
-        status = torch.where(empty, status & ~Status.NON_FINITE | more | Status.EMPTY_RESIDUAL, status)
-    return token, status
+    every = draw(own, **how)
+
+    def drawn():
+        token, status, empty = first_arrivals(every())
+        empty = empty & last.left
+        if bool(empty.any()):  # p and q equal to rounding, or all of p tried; rare, and the same on all ranks
+            again, more, _ = first_arrivals(draw(torch.where(empty, own, -1))())
+            token = torch.where(empty, again, token)
+            status = torch.where(empty, status & ~Status.NON_FINITE | more | Status.EMPTY_RESIDUAL, status)
+        return token, status
+
+    return drawn

@@ -13,6 +13,7 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._constants import filled, only, steps
 from specdec_kernels.sharded._edits import edited_at
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
@@ -45,12 +46,12 @@ def draft_law_of(space, sampling, target):
     return law._replace(temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1))
 
 
-def check_draft(draft, target, rows):
-    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says."""
-    inputs.check_rows("draft", draft, target.ndim)
+def check_draft(draft, target, rows, more=False):
+    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says; ``more``: or more."""
+    inputs.check_rows("draft", draft, 3 if more else target.ndim)
     if draft.shape[-1] != target.shape[-1]:
         raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
-    if draft.shape[-2:-1] != rows:
+    if draft.shape[-2:-1] != rows and not (more and draft.shape[-2] > rows[0]):
         raise ValueError(f"draft: expected rows for {rows[0]} drafts; got {inputs.shown(draft)}")
 
 
@@ -152,7 +153,9 @@ def cuts_of(shard, *sides):
 
 def at_any(values, place):
     """``values`` at some places; at those outside any will do."""
-    return values[place.clamp(0, len(values) - 1)] if len(values) else values.new_zeros(len(place), *values.shape[1:])
+    if not (count := values.shape[0]):
+        return values.new_zeros(len(place), *values.shape[1:])
+    return values.index_select(0, place.clamp(0, count - 1))
 
 
 def probabilities(raw, inverse, known):
@@ -175,17 +178,16 @@ def laws_of(shard, sides, *also):
         for side in sides
     ]
     weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index, side.edits) for side in sides]
-    tiles, met, *also = sent([
-        torch.cat([tiles for tiles, _ in weighed]),
-        torch.cat([*(status for _, status in weighed), logits_of(sides, shard)]),
-        *also,
-    ], shard)  # fmt: skip
-    tiles, met, rows = tiles.permute(1, 2, 0, 3).flatten(-2), any_of(met), [len(status) for _, status in weighed]
-    met, logits = met.split_with_sizes([sum(rows), len(met) - sum(rows)])
+    tiles, met = zip(*weighed, strict=True)
+    rows, asked = [x.shape[0] for x in tiles], [side.tokens.shape[0] for side in sides]
+    met = [x.flatten() for x in met]
+    tiles, met, *also = sent([tiles, [*met, logits_of(sides, asked, shard)], *([part] for part in also)], shard)
+    tiles = tiles.permute(1, 2, 0, 3).flatten(-2)
+    met, logits = any_of(met).split_with_sizes([sum(rows), sum(asked)])
     logits = logits.view(torch.float32)
     known, probs = _known(sides, rows, tiles, logits)
-    met = torch.where(known[:, 1] == torch.inf, met | Status.NON_FINITE, met)
-    asked = [len(side.tokens) for side in sides]
+    weightless = known.select(-1, 1) == filled(torch.inf, known)
+    met = torch.where(weightless, met | filled(Status.NON_FINITE, met), met)
     each = zip(sides, kept, known.split_with_sizes(rows), met.split_with_sizes(rows), logits.split_with_sizes(asked),
                probs.split_with_sizes(asked), strict=True)  # fmt: skip
     return [_laws(side, kept, *found) for side, kept, *found in each], also
@@ -226,24 +228,24 @@ def _laws(side, kept, known, met, logits, probs):
     return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
 
 
-def logits_of(sides, shard):
-    """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
-    column = torch.cat([side.tokens for side in sides]).long() - shard.first_token
+def logits_of(sides, asked, shard):
+    """int32 [P]: the bits of the logit of each token that is ``asked`` for, 0 where the slice has it not."""
+    column = torch.cat([side.tokens for side in sides]).long()
+    if shard.first_token:
+        column = column - filled(shard.first_token, column)
     here = column.clamp(0, sides[0].rows.shape[-1] - 1)
-    each = zip(sides, here.split_with_sizes([len(side.tokens) for side in sides]), strict=True)
-    logits = torch.cat([_elements(side, columns) for side, columns in each])
-    return torch.where(here == column, logits.float().view(torch.int32), 0)
+    each = zip(sides, here.split_with_sizes(asked), strict=True)
+    logits = torch.cat([_elements(side, columns) for side, columns in each]).float().view(torch.int32)
+    return only(here == column, logits, 0)
 
 
 def _elements(side, columns):
     """One logit of each place of a side."""
     if side.edits is not None:
         return edited_at(side.rows, side.edits, columns, side.places)
-    if not side.rows.is_contiguous():
-        rows, places = inputs.rows3("rows", side.rows), side.every_place()
-        return rows[places // rows.shape[1], places % rows.shape[1], columns]
-    rows = side.rows.view(-1, side.rows.shape[-1])
-    return rows.gather(1, columns.unsqueeze(-1)).squeeze(-1) if side.places is None else rows[side.places, columns]
+    size = side.rows.shape[-1]
+    begins = steps(len(columns), size, columns.device) if side.places is None else side.places * size
+    return side.rows.take(begins + columns)
 
 
 def argmax_of(rows, shard, index, edits=None):

@@ -5,6 +5,8 @@ import functools
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops.verify_chain import ragged_width
+from specdec_kernels.sharded import _constants as constants
 
 
 class Chains:
@@ -22,7 +24,8 @@ class Chains:
             if target.shape[0] != drafts + self.batch:
                 raise ValueError(f"target: expected {drafts + self.batch} rows (D + B); got {inputs.shown(target)}")
             own = torch.arange(self.batch, device=device)
-            self.first = (cu_drafts[:-1] + own).long()  # of each request's rows, among all
+            self.first_draft = cu_drafts[:-1].long()
+            self.first = self.first_draft + own  # of each request's rows, among all
             rows = torch.arange(drafts + self.batch, device=device)
             self.request = self._owner(cu_drafts[1:] + own + 1, rows)
             self.step = rows - self.first[self.request] if self.batch else rows
@@ -36,8 +39,8 @@ class Chains:
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        own, self.step = torch.arange(self.batch, device=device), torch.arange(width + 1, device=device)
-        self.request, self.first = own.unsqueeze(-1).expand(self.batch, width + 1), own * (width + 1)
+        self.request, self.step = constants.owners(self.batch, width + 1, device), constants.steps(width + 1, 1, device)
+        self.first, self.first_draft = (constants.steps(self.batch, size, device) for size in (width + 1, width))
         self.width, self.sound = width, None
 
     def _owner(self, ends, places):
@@ -65,6 +68,13 @@ class Chains:
         return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
 
     @functools.cached_property
+    def most(self):
+        """Drafts a request, at most: columns of the verdict but one."""
+        if self.cu_drafts is None:
+            return self.width
+        return ragged_width(self.cu_drafts, False, len(self.draft_tokens), self.max_drafts, None)
+
+    @functools.cached_property
     def slots(self):
         """int64 [B]: how many drafts a request may have. Ragged ones know theirs."""
         return self.first.new_full((self.batch,), self.width)
@@ -86,18 +96,20 @@ class Chains:
         """The draft of each row; -1 for the rows after them."""
         return self.at_rows(self.draft_tokens, -1)
 
-    @functools.cached_property
-    def first_draft(self):
-        """Of each request: one more row than drafts in each request before."""
-        return self.first - torch.arange(self.batch, device=self.first.device)
-
     def at_rows(self, of_drafts, last):
         """What drafts have, for the row of each; ``last`` for the rows after them."""
         if self.cu_drafts is None:
-            return torch.nn.functional.pad(of_drafts, (0, 1), value=last)
+            return torch.cat([of_drafts, constants.filled(last, of_drafts, self.batch, 1)], dim=-1)
         rows = of_drafts.new_full(self.request.shape, last)
         rows[self.draft_rows] = of_drafts
         return rows
+
+    def for_walk(self, requests, of_drafts):
+        """What drafts have, as a walk takes draft rows: by entry, [B, most, ...], where there is an index."""
+        if self.cu_drafts is None or requests.index is None or not len(of_drafts):
+            return of_drafts
+        at = self.first_draft.unsqueeze(-1) + constants.steps(self.most, 1, of_drafts.device)
+        return of_drafts[at.clamp(0, len(of_drafts) - 1)]
 
     def by_request(self, of_rows, width):
         """[B, width] of what rows have."""
@@ -112,7 +124,7 @@ def short(draft_tokens, vocab, inside=0, outside=5):
     if vocab < outside:
         draft_tokens = torch.where(draft_tokens < vocab, draft_tokens, outside)
         vocab = outside
-    return torch.where(draft_tokens.clamp(0, vocab - 1) == draft_tokens, inside, draft_tokens)
+    return constants.only(draft_tokens.clamp(0, vocab - 1) != draft_tokens, draft_tokens, inside)
 
 
 def two(first):

@@ -11,6 +11,7 @@ from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded._constants import filled, only
 from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
 from specdec_kernels.sharded._wire import any_of
@@ -138,8 +139,8 @@ def first_arrivals(packed, k=None):
         token, scores, status = packed.unbind(-1)
         scores = scores.view(torch.float32)
         best = scores.amax(dim=0)
-        nobody = best == -torch.inf
-        tokens = torch.where(scores == best, token, NO_TOKEN).amin(dim=0).masked_fill(nobody, 0).long()
+        nobody = best == filled(-torch.inf, best)
+        tokens = only(scores == best, token, NO_TOKEN).amin(dim=0).masked_fill(nobody, 0).long()
     else:
         tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
         best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
@@ -147,7 +148,7 @@ def first_arrivals(packed, k=None):
         tokens, status = NO_TOKEN - (best & 0xFFFFFFFF), status.squeeze(-1)
         tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
     met = any_of(status)
-    return tokens, torch.where(nobody, met | Status.NON_FINITE, met), nobody
+    return tokens, torch.where(nobody, met | filled(Status.NON_FINITE, met), met), nobody
 
 
 def keys_of(tokens, scores):

@@ -11,13 +11,14 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
+from specdec_kernels.sharded._constants import filled, only
 from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._last import Last, last_tokens
 from specdec_kernels.sharded._laws import Laws, Side, argmax_of, at_any, laws_of, left_in_slices
 from specdec_kernels.sharded._layout import alone, short, two
 from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
 from specdec_kernels.sharded._races import race_finish
-from specdec_kernels.sharded._requests import any_bits, both, only
+from specdec_kernels.sharded._requests import any_bits, both
 from specdec_kernels.sharded._weights import (
     ACCEPT_STREAM,
     LEAF_COINS,
@@ -52,24 +53,33 @@ def rejection(
     if method == "block":
         block = Block(chains, requests, shard, draft_tokens, found, greedy)
         walked = block.walked(requests, shard, draft_tokens, greedy)
-        slot = walked.num_accepted.long().clamp(min=0)
+        last, slot = _ends(chains, requests, walked)
         left = chains.at_slot(chains.tokens, slot, -1) != -1
-        return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left,
-                        block.taken_at(slot), block.visited)  # fmt: skip
+        return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, last,
+                        slot, left, block.taken_at(slot), block.visited)  # fmt: skip
     q = _spared(found, chains, draft_tokens, epsilon)
     rows = two if greedy.any_may_be else alone
     walked = ops.verify_chain(
-        short(draft_tokens, shard.vocab), rows(found.p), None if q is None else rows(q), method="rejection",
-        space="probs", temperature=greedy.temperature(), draft_prob=chains.slot_numbers(requests, draft_prob),
-        epsilon=requests.of_requests(epsilon), request_index=requests.index, cu_drafts=chains.cu_drafts,
-        max_drafts=chains.max_drafts, **requests.noise_of_requests(),
+        short(draft_tokens, shard.vocab), rows(found.p), None if q is None else chains.for_walk(requests, rows(q)),
+        method="rejection", space="probs", temperature=greedy.temperature(),
+        draft_prob=chains.slot_numbers(requests, draft_prob), epsilon=requests.of_requests(epsilon),
+        request_index=requests.index, cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts,
+        **requests.noise_of_requests(),
     )  # fmt: skip
-    slot = walked.num_accepted.long().clamp(min=0)
-    left, taken = chains.at_slot(chains.tokens, slot, -1) != -1, 1.0
+    last, slot = _ends(chains, requests, walked)
+    left, taken = chains.at_slot(chains.tokens, slot, -1) != filled(-1, chains.tokens), 1.0
     if isinstance(draft_prob, torch.Tensor) or draft_prob < 1:
         taken = chains.share_at(requests, draft_prob, slot)
         left = chains.draft_at(torch.ones_like(draft_tokens), slot, 0).bool() & (left | (taken < 1))
-    return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken)
+    return _verdict(
+        chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, last, slot, left, taken
+    )
+
+
+def _ends(chains, requests, walked):
+    """int64 [B], twice: the slots of the last tokens, -1 in requests without, and the same with 0 there."""
+    last = walked.num_accepted.long()
+    return last, last if both(requests.those_live, chains.sound) is None else last.clamp(min=0)
 
 
 def _spared(found, chains, draft_tokens, epsilon):
@@ -84,15 +94,16 @@ def _spared(found, chains, draft_tokens, epsilon):
     return torch.where(chains.at_drafts(both(*some).view(chains.request.shape)), q, 0.0)
 
 
-def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, left, taken, visited=None):
+def _verdict(
+    chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, last, slot, left, taken, visited=None
+):  # fmt: skip
     """The verdict of a walk: with its last tokens, from what is left or, where nothing was tried, from the row.
 
     ``visited`` [B, slots] are the slots whose rows were read, where these are not those up to the last token's.
     """
-    last, live = walked.num_accepted.long(), both(requests.those_live, chains.sound)
+    live = both(requests.those_live, chains.sound)
     races = both(live, greedy.others())
     left = left if races is None else left & races
-    slot = last.clamp(min=0)
     numbers = requests.noise_of_requests()
     numbers["position"] = slot + numbers["position"]
     own, tried, q_place = chains.first + slot, None, None
@@ -100,29 +111,29 @@ def _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walke
         tried = chains.at_slot(chains.tokens, slot, -1).unsqueeze(-1)
     else:
         q_place = found.draft.side.place_of(chains.first_draft + slot)
-    token, status = last_tokens(shard, found.target, found.draft, Last(
+    drawn = last_tokens(shard, found.target, found.draft, Last(
         races, left, own, q_place, taken, tried,
         requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers,
     ))  # fmt: skip
-    if greedy.any_may_be:
-        token = torch.where(greedy.requests, at_any(found.winners.flatten(), own), token)
-    token, status = only(live, token, 0), only(races, status, 0)
-
     width = walked.tokens.shape[-1]
-    step = chains.step if chains.cu_drafts is None else torch.arange(width, device=token.device)
+    step = chains.step if chains.cu_drafts is None else torch.arange(width, device=own.device)
     last = last.unsqueeze(-1)
     before, at_last = step < last, step == last
-    accepted = chains.by_request(chains.tokens, width)
-    emitted = torch.where(before, accepted, torch.where(at_last, token.unsqueeze(-1), -1))
+    emitted = only(before, chains.by_request(chains.tokens, width), -1)
     if visited is not None:
         visited = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
         before = torch.where(greedy.requests.unsqueeze(-1), before, visited)
-    live, races = (None if mask is None else mask.unsqueeze(-1) for mask in (live, races))
-    read = [(chains.by_request(found.met, width), both(before | at_last, live))]
+    of_live, of_races = (None if mask is None else mask.unsqueeze(-1) for mask in (live, races))
+    read = [(chains.by_request(found.met, width), both(before | at_last, of_live))]
     if found.draft is not None:
-        read.append((chains.by_request(found.q_met, width), both(before | at_last & left.unsqueeze(-1), races)))
-    bits = walked.status & OF_WALKS | any_bits(*read) | status
-    return Verdict(emitted, walked.num_accepted, bits)
+        read.append((chains.by_request(found.q_met, width), both(before | at_last & left.unsqueeze(-1), of_races)))
+    bits = walked.status & filled(OF_WALKS, walked.status) | any_bits(*read)
+
+    token, status = drawn()
+    if greedy.any_may_be:
+        token = torch.where(greedy.requests, at_any(found.winners.flatten(), own), token)
+    emitted = torch.where(at_last, only(live, token, 0).unsqueeze(-1), emitted)
+    return Verdict(emitted, walked.num_accepted, bits | only(races, status, 0))
 
 
 def _first_round(chains, requests, shard, draft_tokens, target, edits, draft, law, draft_law, greedy):
@@ -131,7 +142,7 @@ def _first_round(chains, requests, shard, draft_tokens, target, edits, draft, la
     sides = [Side(target, requests.of_rows(law), index, None, chains.tokens.flatten(), edits)]
     if draft is not None:
         q_law = requests.of_draft_rows(chains, draft, draft_law)
-        sides.append(Side(draft, q_law, None, requests.draft_places(draft), draft_tokens.flatten()))
+        sides.append(Side(draft, q_law, None, requests.draft_places(chains, draft), draft_tokens.flatten()))
     also = [argmax_of(target, shard, greedy.row_index(), edits).packed()] if greedy.any_may_be else []
     laws, also = laws_of(shard, sides, *also)
     p = laws[0].probs.view(chains.request.shape)
@@ -210,9 +221,9 @@ class Block:
     def walked(self, requests, shard, draft_tokens, greedy):
         chains = self.chains
         return ops.verify_chain(
-            short(draft_tokens, shard.vocab), self.p, self.q, method="block", space="probs",
-            temperature=greedy.temperature(), request_index=requests.index, cu_drafts=chains.cu_drafts,
-            max_drafts=chains.max_drafts, **requests.noise_of_requests(),
+            short(draft_tokens, shard.vocab), self.p, None if self.certain else chains.for_walk(requests, self.q),
+            method="block", space="probs", temperature=greedy.temperature(), request_index=requests.index,
+            cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts, **requests.noise_of_requests(),
         )  # fmt: skip
 
     def taken_at(self, slot):

@@ -131,30 +131,31 @@ def verify(
     numbers = requests.noise_of_requests()
     numbers["position"] = slot + numbers["position"]
     place = (request * nodes + node).squeeze(-1)
-    token, status = last_tokens(shard, laws[0], None if draft is None else laws[1], Last(
+    drawn = last_tokens(shard, laws[0], None if draft is None else laws[1], Last(
         races, left, place, None if draft is None else q_places[place], walked.taken.gather(1, node).squeeze(-1),
         torch.where(of_node & tree.inside, tree.tokens, -1), requests.of_requests(law.temperature),
         requests.of_requests(draft_law.temperature), numbers,
     ))  # fmt: skip
-    if any_greedy:
-        token = torch.where(greedy.requests, winners.gather(1, node).squeeze(-1), token)
-    token = torch.where(requests.live(), token, 0)
-
     step, last = torch.arange(path.shape[1], device=target.device), last.unsqueeze(-1)
     following = torch.nn.functional.pad(path[:, 1:], (0, 1), value=-1).clamp(min=0).long()
     accepted = tree.tokens.gather(1, following)
-    emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
     on_path = torch.zeros(batch, nodes + 1, dtype=torch.bool, device=target.device)
     on_path = on_path.scatter(1, torch.where(path < 0, nodes, path).long(), True)[:, :nodes]
     on_path = on_path & requests.live().unsqueeze(-1)
     read = on_path if walked.read is None else on_path | walked.read
-    bits = met_on_path | any_bits((met, read)) | torch.where(races, status, 0)
+    bits = met_on_path | any_bits((met, read))
     if draft is not None:
         draft_read = walked.draft_read
         if draft_read is None:
             draft_read = on_path & (tree.depth < deepest) & has_child(tree) & alive.unsqueeze(-1)
         bits = bits | any_bits((laws[1].met[q_places].view(batch, nodes), draft_read))
-    return TreeVerdict(emitted, path, num_accepted, bits.int())
+
+    token, status = drawn()
+    if any_greedy:
+        token = torch.where(greedy.requests, winners.gather(1, node).squeeze(-1), token)
+    token = torch.where(requests.live(), token, 0)
+    emitted = torch.where(step < last, accepted, torch.where(step == last, token.unsqueeze(-1), -1))
+    return TreeVerdict(emitted, path, num_accepted, (bits | torch.where(races, status, 0)).int())
 
 
 def has_child(tree):

@@ -6,6 +6,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded._constants import only
 from specdec_kernels.sharded._wire import any_of
 
 NO_ENTRY = -2  # an index that no array has
@@ -51,13 +52,15 @@ class Requests:
 
     def of_rows(self, x):
         """The same for each row."""
+        if not isinstance(x, torch.Tensor) and not (isinstance(x, Sampling) and _of_entries(x)):
+            return x
         if self.entry is not None:
             return self._at(x, self.entry[self.request])
         if self.request.ndim == 1:
             return self._at(x, self.request)
         if isinstance(x, Sampling):
             return x._replace(**{name: self.of_rows(getattr(x, name)) for name in Sampling._fields[:4]})
-        return x.unsqueeze(-1) if isinstance(x, torch.Tensor) and x.ndim == 1 else x
+        return x.unsqueeze(-1) if x.ndim == 1 else x
 
     def _at(self, x, entry):
         if isinstance(x, Sampling):
@@ -99,24 +102,32 @@ class Requests:
 
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
-    def draft_places(self, draft):
+    def draft_places(self, chains, draft):
         """The row of each draft among all draft rows; None if these are the drafts in order."""
         if self.entry is None:
             return None
         slots = draft.shape[1]
+        if self.request.ndim == 1:
+            entry, slot = self.entry[self.request], self.step.clamp(0, slots - 1)
+            return chains.at_drafts(entry * slots + slot)
         return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
 
     def of_draft_rows(self, chains, draft, x):
         """A number of entries, or a Sampling of these, for each draft row."""
-        if isinstance(x, Sampling):
+        if isinstance(x, Sampling) and _of_entries(x):
             rows = {name: self.of_draft_rows(chains, draft, getattr(x, name)) for name in Sampling._fields[:4]}
             return x._replace(**rows)
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
-        return chains.at_drafts(self.of_rows(x)) if self.request.ndim == 1 else x.unsqueeze(-1)
+        packed = self.request.ndim == 1 and self.entry is None
+        return chains.at_drafts(self.of_rows(x)) if packed else x.unsqueeze(-1)
 
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))
+
+
+def _of_entries(sampling):
+    return any(isinstance(x, torch.Tensor) for x in sampling[:4])
 
 
 class Greedy:
@@ -152,7 +163,7 @@ class Greedy:
 
 def any_bits(*found):
     """The bits of some places together, from pairs of a status [B, n] and the places that count, bool [B, n]."""
-    bits = any_of([torch.where(among, status, 0) for status, among in found])
+    bits = any_of([only(among, status, 0) for status, among in found])
     return any_of(bits.unbind(dim=-1)).int()
 
 
@@ -160,8 +171,3 @@ def both(*masks):
     """Where all masks hold. None, as a mask and as the result, means everywhere."""
     masks = [mask for mask in masks if mask is not None]
     return functools.reduce(torch.logical_and, masks) if masks else None
-
-
-def only(mask, x, otherwise):
-    """``x`` where a mask holds, which may be None: everywhere."""
-    return x if mask is None else torch.where(mask, x, otherwise)

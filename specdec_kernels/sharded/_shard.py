@@ -1,6 +1,8 @@
 """Which part of the vocabulary a rank has, and the one way by which ranks tell each other what they found."""
 
+import contextlib
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -38,7 +40,8 @@ class VocabShard:
 
     Notes
     -----
-    ``gather`` is the only communication. An engine with a communicator of its own overrides it in a subclass.
+    ``gather`` is the only communication. An engine with a communicator of its own overrides it in a subclass. Then
+    ``gather_later`` calls that, and has what it gives when it returns.
     A rank that is lost, or does not call, ends the others' wait by the timeout of the group
     (``init_process_group(timeout=...)``, 30 minutes unless it is given).
 
@@ -81,18 +84,40 @@ class VocabShard:
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
         """What every rank has: [ranks, ...] of contiguous tensors of one shape."""
+        return self._sent(mine)()
+
+    def gather_later(self, mine: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """A function that waits for what ``gather`` gives: the caller has other work until then."""
+        if type(self).gather is VocabShard.gather:
+            return self._sent(mine)
+        every = self.gather(mine)
+        return lambda: every
+
+    def _sent(self, mine):
         if self.ranks == 1 or mine.numel() == 0:
-            return mine.unsqueeze(0).expand(self.ranks, *mine.shape)
+            every = mine.unsqueeze(0).expand(self.ranks, *mine.shape)
+            return lambda: every
         every = mine.new_empty((self.ranks, *mine.shape))
+        with self._losses_named():
+            work = all_gather(every.flatten(0, 1), mine, group=self.group, async_op=True)
+
+        def received():
+            with self._losses_named():
+                work.wait()
+            return every
+
+        return received
+
+    @contextlib.contextmanager
+    def _losses_named(self):
         try:
-            all_gather(every.flatten(0, 1), mine, group=self.group)
+            yield
         except RuntimeError as error:  # what a backend raises depends on it
             reason = str(error).strip().split("\n")[0]
             raise ConnectionError(
                 f"rank {dist.get_rank(self.group)} of {self.ranks} that share a vocabulary has lost another one, or "
                 f"has waited for it past the timeout of the group ({reason})"
             ) from error
-        return every
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 

@@ -10,25 +10,28 @@ NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
 
 
 def tiles_of(rows, temperature, shard, request_index=None, edits=None):
-    """[int32 [rows, 3, tiles], status [rows]] of a slice, with as many tiles on every rank."""
+    """(int32 [rows, 3, tiles], status [...]) of a slice, with as many tiles on every rank."""
     found, status = ops.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
     found = found.flatten(0, -3)
     if found.shape[-1] == shard.most_tiles:
-        return [found, status.flatten()]
+        return found, status
     tiles = found.new_zeros(*found.shape[:-1], shard.most_tiles)
     tiles[:, 0] = NO_MAXIMUM
     tiles[..., : found.shape[-1]] = found
-    return [tiles, status.flatten()]
+    return tiles, status
 
 
 def sent(parts, shard):
-    """What all ranks have, each part as [ranks, ...]: one collective."""
-    words = [(part if part.dtype == torch.int32 else part.contiguous().view(torch.int32)).flatten() for part in parts]
-    every = shard.gather(torch.cat(words)).split_with_sizes([len(x) for x in words], dim=-1)
-    return [
-        (x if x.dtype == part.dtype else x.contiguous().view(part.dtype)).view(len(x), *part.shape)
-        for x, part in zip(every, parts, strict=True)
-    ]
+    """What all ranks have of parts, each as [ranks, ...]: one collective. A part is int32 tensors in a row."""
+    every = shard.gather(torch.cat([x.flatten() for part in parts for x in part]))
+    every = every.split_with_sizes([sum(x.numel() for x in part) for part in parts], dim=-1)
+    return [_as(part, x) for x, part in zip(every, parts, strict=True)]
+
+
+def _as(part, every):
+    """What all ranks have of a part, in its dimensions."""
+    last = part[0].shape[1:]
+    return every.view(every.shape[0], sum(x.shape[0] for x in part), *last) if last else every
 
 
 def any_of(bits):

@@ -69,6 +69,23 @@ def test_requests_by_their_index(fast_backend):
     check({**ragged({**call, "draft": None}, COUNTS)})
 
 
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_packed_requests_by_the_index_of_their_draft_rows(fast_backend, method):
+    call = chain_call_with_hits(VOCABULARY, requests=8)
+    call |= {"request_index": torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32), "method": method}
+    packed = {**ragged({**call, "draft": None}, COUNTS), "draft": call["draft"]}
+    assert len(set(check(packed).num_accepted.tolist())) > 2
+    check({**packed, "draft": torch.cat([call["draft"], call["draft"]], dim=1)})
+    check({**packed, "draft": call["draft"][:, :2], "max_drafts": 2})
+    check({**packed, "draft_sampling": Sampling(torch.linspace(0.5, 1.5, 8), top_k=30)})
+    check({**packed, "draft_tokens": torch.full_like(packed["draft_tokens"], -1)})
+    if method == "rejection":
+        check({**packed, "draft_prob": torch.linspace(0.4, 1, 8).unsqueeze(-1), "epsilon": 0.1})
+    narrow = {**packed, "draft": call["draft"][:, :2]}
+    with pytest.raises(ValueError, match="draft: expected rows for 3 drafts"):
+        on_ranks(sharded.verify_chain, [0], narrow)
+
+
 def test_faults_of_rows_that_decided(fast_backend):
     """NaN and +inf in one slice; rows without weight; temperatures that are none."""
     call = chain_call_with_hits(VOCABULARY)
@@ -196,6 +213,3 @@ def test_what_is_refused_is_named():
         sharded.verify_chain(**{**call, "space": "probs"}, shard=shard)
     with pytest.raises(ValueError, match="draft: expected the target's 2048 columns"):
         sharded.verify_chain(**{**call, "draft": call["draft"][..., :2000]}, shard=shard)
-    packed = ragged(call, torch.tensor([2, 0, 1, 2]))
-    with pytest.raises(ValueError, match=r"request_index: expected None in .* with cu_drafts and a draft"):
-        sharded.verify_chain(**packed, request_index=torch.zeros(4, dtype=torch.int32), shard=shard)

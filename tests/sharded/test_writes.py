@@ -1,4 +1,4 @@
-"""What an op over slices writes: nothing of a slice's size."""
+"""What an op over slices writes, nothing of a slice's size, and how many tensor operations it takes."""
 
 import pytest
 import torch
@@ -20,11 +20,11 @@ class Written(TorchDispatchMode):
     def __init__(self, arguments):
         super().__init__()
         self.known = {x.untyped_storage().data_ptr() for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)}
-        self.largest, self.ops = 0, set()
+        self.largest, self.ops = 0, []
 
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         found = function(*arguments, **keywords or {})
-        self.ops.add(str(function))
+        self.ops.append(str(function))
         for x in tree_leaves(found):
             if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self.known:
                 self.largest = max(self.largest, x.untyped_storage().nbytes() // x.element_size())
@@ -87,3 +87,18 @@ def test_a_copy_is_seen(fast_backend):
         return rows.clone()
 
     assert written(op, {"rows": ROWS["rows"]}).largest == 2 * VOCABULARY
+
+
+OPERATIONS = {
+    "race": (chain(method="race", draft=None, temperature=0.8), 43),
+    "rejection": (chain(temperature=0.8), 102),
+    "one-hot rejection": (chain(draft=None, temperature=0.8), 97),
+}
+
+
+@pytest.mark.parametrize("call, most", OPERATIONS.values(), ids=OPERATIONS)
+def test_tensor_operations_are_few(fast_backend, call, most):
+    """At B = 1 they take most of the time. Those that make an op's outputs are not counted: a call is remembered."""
+    mode = written(sharded.verify_chain, call)
+    around = sum(name.startswith(("aten.empty", "aten.view.default")) for name in mode.ops)
+    assert len(mode.ops) - around <= most

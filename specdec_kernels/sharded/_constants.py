@@ -1,0 +1,57 @@
+"""Small tensors that every call needs again. Nobody writes to them.
+
+An operation takes a tensor without dimensions in half the time of a Python number, of which it first makes one.
+"""
+
+import torch
+
+MOST = 512  # tensors that are kept; a server has as many sizes of batches
+_KEPT = {}
+
+
+def filled(value, like, *shape, dtype=None):
+    """A tensor of one value, on the device of another and of its dtype; for -0.0 that of 0.0."""
+    return _kept(torch.full, shape, value, dtype or like.dtype, like.device)
+
+
+def steps(count, step, device):
+    """int64 [count]: 0, step, twice the step."""
+    return _kept(_steps, count, step, torch.int64, device)
+
+
+def owners(batch, width, device):
+    """int64 [batch, width]: the request of each row."""
+    return _kept(_owners, batch, width, torch.int64, device)
+
+
+def only(mask, x, otherwise):
+    """``x`` where a mask holds, which may be None: everywhere. ``otherwise`` is a tensor, or a number of x's type."""
+    if mask is None:
+        return x
+    return torch.where(mask, x, otherwise if isinstance(otherwise, torch.Tensor) else filled(otherwise, x))
+
+
+def _steps(count, step, dtype, device):
+    return torch.arange(count, dtype=dtype, device=device) * step
+
+
+def _owners(batch, width, dtype, device):
+    return torch.arange(batch, dtype=dtype, device=device).unsqueeze(-1).expand(batch, width)
+
+
+def _kept(make, *key):
+    found = _KEPT.get((make, *key))
+    if found is None:
+        *how, dtype, device = key
+        with torch.inference_mode(False):
+            found = make(*how, dtype=dtype, device=device)
+        if _lasts(found):
+            if len(_KEPT) >= MOST:
+                _KEPT.clear()
+            _KEPT[(make, *key)] = found
+    return found
+
+
+def _lasts(made):
+    """Whether its values are there for later calls: a graph that is captured makes them when it is replayed."""
+    return type(made) is torch.Tensor and not (made.is_cuda and torch.cuda.is_current_stream_capturing())
