@@ -227,10 +227,32 @@ class TestGumbel:
             rows, slots, is_drafting=True, logits_cache=cache, logits_cache_col=columns, **options
         )
         assert ((drawn >= 0) & (drawn < 5)).all()
+        without = vllm.gumbel_sample(rows, slots, is_drafting=False, **options)
+        assert (without[slots < 0] == 0).all()
         there = slots >= 0
         assert torch.equal(cache[slots[there], columns[there], :5], rows[there])
         cache[slots[there], columns[there], :5] = torch.nan
         assert torch.equal(cache.isnan(), before.isnan())
+
+    def test_launches(self):
+        """Numbers are found by slot and positions counted in ours; before it tokens of padded rows are 0."""
+        slots, numbers = torch.arange(4), (torch.ones(4), torch.arange(4), torch.arange(4))
+        rows, column, columns = P.log().expand(4, 4), torch.tensor(1), torch.ones(4, dtype=torch.int64)
+
+        def launched(*flags, **options):
+            return launches(lambda: vllm.gumbel_sample(rows, slots, *numbers, *flags, **options))
+
+        two = ["aten::zeros", "specdec::verify_chain"]
+        assert launched(True, False) == launched(True, True) == two
+        assert launched(False, False) == ["aten::sign", *two]
+        assert launched(True, True, logits_cache_col=column) == ["aten::add", *two]
+        assert len(launched(True, True, logits_cache_col=columns)) == 5
+
+    def test_a_column_for_each_row_is_as_one_for_all(self):
+        for column in range(2):
+            one, all_ = torch.tensor(column), torch.full((MANY,), column)
+            drawn = [self.draw(is_drafting=True, logits_cache_col=given) for given in (one, all_)]
+            assert torch.equal(*drawn)
 
     def test_sources_and_caches_that_do_not_fit(self):
         cache = torch.zeros(MANY, 1, 4)
