@@ -331,6 +331,18 @@ class TestV1:
         pairs = torch.where(tokens < 0, rest[:, None], tokens.long())[:, :2]
         assert_law(pairs @ torch.tensor([4, 1]), prefix_law(TARGET[:2]))
 
+    def test_launches(self):
+        """Tables come from the host: what is counted on the device is the cut behind a rejection."""
+        logits, drafts, bonus = TARGET.log()[:2], torch.tensor([0, 1]).int(), torch.full((2, 1), 3).int()
+        generators = {row: torch.Generator().manual_seed(row) for row in range(2)}
+        given, draft = metadata(2, generators=generators), DRAFT[:1].repeat(2, 1)
+        found = launches(lambda: vllm_v1.rejection_sample(drafts, [1, 1], 1, None, draft, logits, bonus, given))
+        found = [name for name in found if name not in ("aten::random_", "aten::_local_scalar_dense")]  # on the host
+        assert found == [
+            "aten::sign", "aten::index", "aten::full", "aten::zeros_like", "specdec::verify_chain", "aten::scatter_",
+            "aten::index_put_", "aten::cumsum", "aten::gt", "aten::masked_fill_",
+        ]  # fmt: skip
+
     def test_padding_and_requests_without_drafts(self):
         tokens = v1([2, 0, 1], torch.tensor([[0, 3], [0, 0], [1, 0]]), metadata(3, temperature=0.0))
         assert tokens.tolist() == [[0, 3, 3], [3, -1, -1], [0, -1, -1]]
