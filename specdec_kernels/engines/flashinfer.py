@@ -349,7 +349,7 @@ def min_p_sampling_from_probs(
     """
     _refuse_nan("probs", probs, check_nan)
     sampling = Sampling.flashinfer(min_p=_share(min_p))
-    return _drawn(_logits(probs), sampling, indices, generator, seed, offset, "logits", return_valid)
+    return _drawn(_logits(probs), sampling, indices, generator, seed, offset, "logits", return_valid, made=True)
 
 
 def top_k_top_p_sampling_from_logits(
@@ -403,8 +403,13 @@ def top_k_top_p_sampling_from_logits(
 def _drawn(
     rows: torch.Tensor, sampling: Sampling, indices: torch.Tensor | None, generator: torch.Generator | None,
     seed: Counter | None, offset: Counter | None, space: str = "logits", return_valid: bool = False,
+    made: bool = False,
 ) -> Samples:  # fmt: skip
-    """A token of each row, and whether it had a law."""
+    """A token of each row, and whether it had a law.
+
+    Rows that took a launch to be made are raced by a chain without drafts, whose tokens may be int32. It takes the host
+    longer than a race, so that the others are raced, and changed to int32.
+    """
     if rows.ndim != 2:
         raise ValueError(f"rows: expected [B, V]; got {list(rows.shape)}")
     dtype = torch.int32
@@ -415,7 +420,14 @@ def _drawn(
         sampling = Sampling(*(x[indices] if isinstance(x, torch.Tensor) and len(x) > 1 else x for x in sampling))
     noise = _noise(rows, len(rows), generator, seed, offset)
     status = torch.empty(len(rows), dtype=torch.int32, device=rows.device) if return_valid else None
-    tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise._asdict()).to(dtype)
+    if made:
+        tokens = torch.empty(len(rows), dtype=dtype, device=rows.device)
+        specdec.verify_chain(
+            torch.empty(len(rows), 0, dtype=torch.int32, device=rows.device), rows[:, None], method="race", space=space,
+            sampling=sampling, out=(tokens[:, None], None, status), **noise._asdict(),
+        )  # fmt: skip
+    else:
+        tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise._asdict()).to(dtype)
     return tokens if status is None else (tokens, status == 0)
 
 

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 EMITTED = Form(count="emitted")
+UNPADDED = Form(padding=False)
 METHODS = ("rejection", "race", "block")
 
 
@@ -181,7 +182,7 @@ def gumbel_sample(
     use_fp64: bool = False,
     logits_cache_source: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A token of each row: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by `race_sample`.
+    """A token of each row: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by the race.
 
     With ``is_drafting`` the noise is another than that of the target, and one of its own for each column of the cache.
     So drafts are independent of their verification, as `rejection_sample` needs it.
@@ -241,11 +242,22 @@ def drawn(
     logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, pos: torch.Tensor,
     nonce: int | torch.Tensor = 0,
 ) -> torch.Tensor:  # fmt: skip
-    """A token of each row, int64 [N], with the noise of our verification if ``nonce`` is 0."""
+    """A token of each row, int64 [N], with the noise of our verification if ``nonce`` is 0.
+
+    A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. It
+    writes nothing for slot -1, so that tokens begin as 0. A nonce of each row is no number of a slot.
+    """
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
-    return specdec.race_sample(
-        rows, seed=seed[slots], position=pos.long() + 1, nonce=nonce, temperature=temperature[slots]
-    )
+    if isinstance(nonce, torch.Tensor) and nonce.ndim > 0:
+        return specdec.race_sample(
+            rows, seed=seed[slots], position=pos.long() + 1, nonce=nonce, temperature=temperature[slots]
+        )
+    tokens = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    specdec.verify_chain(
+        slots.new_empty(len(rows), 0), rows[:, None], method="race", temperature=temperature, seed=seed, nonce=nonce,
+        input_positions=pos[:, None], request_index=slots, out=(tokens[:, None], None, None), form=UNPADDED,
+    )  # fmt: skip
+    return tokens
 
 
 def _cache(cache: torch.Tensor, slots: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:

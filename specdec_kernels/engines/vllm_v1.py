@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling
+from specdec_kernels import Form, Sampling
 from specdec_kernels.engines._noise import mixed, seed_of
 from specdec_kernels.engines.vllm import refuse
 
@@ -101,25 +101,29 @@ def rejection_sample(
     request = np.repeat(np.arange(batch), counts)
     place = np.arange(total) - np.repeat(counts.cumsum() - counts, counts)
     seeds = np.asarray(_seeds(batch, sampling_metadata, device), dtype=np.uint64).astype(np.int64)
-    table = torch.from_numpy(np.stack([request, place, seeds[request]])).to(device, non_blocking=True)
-    request, place, seed = table
+    cells = request * (max_spec_len + 1) + place  # where a draft's own token is written; the one after it, nowhere
+    rows = np.stack([request, place, seeds[request], cells, np.full(total, -1)])
+    table = torch.from_numpy(rows).to(device, non_blocking=True)
+    request, place, seed, written = *table[:3], table[3:]
 
     temperature: float | torch.Tensor = 0.0
     if not sampling_metadata.all_greedy:
         temperature = sampling_metadata.temperature.sign()[request]
     laws = {} if draft_probs is None else {"draft": draft_probs[:, None], "draft_space": "probs"}
-    verdict = specdec.verify_chain(
-        draft_token_ids[:, None], target_logits[:, None].expand(-1, 2, -1), seed=seed, position=place,
-        sampling=Sampling(temperature), **laws,
-    )  # fmt: skip
+    tokens = torch.full((batch, max_spec_len + 1), -1, dtype=torch.int32, device=device)
+    decided, rejected = torch.empty(total, 2, dtype=torch.int32, device=device), torch.zeros_like(tokens)
+    wrong = torch.empty(total, dtype=torch.int32, device=device)
+    if total:  # an index of no rows is refused
+        specdec.verify_chain(
+            draft_token_ids[:, None], target_logits[:, None].expand(-1, 2, -1), seed=seed, position=place,
+            sampling=Sampling(temperature), out=(tokens.view(-1), None, None),
+            form=Form(index=written.T, path=decided, num_rejected=wrong, padding=False), **laws,
+        )  # fmt: skip
 
-    tokens = target_logits.new_full((batch, max_spec_len + 1), -1, dtype=torch.int64)
-    tokens[request, place] = verdict.tokens[:, 0]
     ends = torch.from_numpy(counts).to(device, non_blocking=True)[:, None]
-    tokens.scatter_(1, ends, bonus_token_ids.view(-1, 1).long())
-    rejected = torch.zeros_like(tokens)
-    rejected[request, place] = 1 - verdict.num_accepted.long()
-    return tokens.masked_fill_(rejected.cumsum(1) > rejected, -1).int()
+    tokens.scatter_(1, ends, bonus_token_ids.view(-1, 1).to(torch.int32))
+    rejected[request, place] = wrong
+    return tokens.masked_fill_(rejected.cumsum(1) > rejected, -1)
 
 
 def _seeds(batch: int, metadata: Any, device: torch.device) -> list[int]:

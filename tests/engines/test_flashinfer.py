@@ -344,6 +344,7 @@ OURS_AND_ONE_MORE = {
     "sampling_from_logits": lambda: flashinfer.sampling_from_logits(ROWS, seed=1, offset=0),
     "sampling_from_probs": lambda: flashinfer.sampling_from_probs(ROWS, seed=1, offset=0),
     "top_k_top_p": lambda: flashinfer.top_k_top_p_sampling_from_logits(ROWS, 3, 0.9, seed=1, offset=0),
+    "min_p": lambda: flashinfer.min_p_sampling_from_probs(ROWS, 0.1, seed=1, offset=0),
     "joint": lambda: flashinfer.top_k_top_p_sampling_from_logits(ROWS, 3, 0.9, None, "joint", seed=1, offset=0),
     "top_k_renorm": lambda: flashinfer.top_k_renorm_probs(ROWS, 3),
     "top_p_renorm": lambda: flashinfer.top_p_renorm_probs(ROWS, 0.9),
@@ -358,9 +359,8 @@ def test_one_launch_of_ours_and_one_more(call):
 
 
 def test_launches_of_what_needs_more():
-    """A comparison and a choice for the mask; logarithms and the type for min-p."""
+    """A comparison and a choice for the mask."""
     assert len(launches(lambda: flashinfer.top_k_mask_logits(ROWS, 3))) == 3
-    assert len(launches(lambda: flashinfer.min_p_sampling_from_probs(ROWS, 0.1, seed=1, offset=0))) == 3
 
 
 def test_launches_of_a_chain():

@@ -227,10 +227,32 @@ class TestGumbel:
             rows, slots, is_drafting=True, logits_cache=cache, logits_cache_col=columns, **options
         )
         assert ((drawn >= 0) & (drawn < 5)).all()
+        without = vllm.gumbel_sample(rows, slots, is_drafting=False, **options)
+        assert (without[slots < 0] == 0).all()
         there = slots >= 0
         assert torch.equal(cache[slots[there], columns[there], :5], rows[there])
         cache[slots[there], columns[there], :5] = torch.nan
         assert torch.equal(cache.isnan(), before.isnan())
+
+    def test_launches(self):
+        """Numbers are found by slot and positions counted in ours; before it tokens of padded rows are 0."""
+        slots, numbers = torch.arange(4), (torch.ones(4), torch.arange(4), torch.arange(4))
+        rows, column, columns = P.log().expand(4, 4), torch.tensor(1), torch.ones(4, dtype=torch.int64)
+
+        def launched(*flags, **options):
+            return launches(lambda: vllm.gumbel_sample(rows, slots, *numbers, *flags, **options))
+
+        two = ["aten::zeros", "specdec::verify_chain"]
+        assert launched(True, False) == launched(True, True) == two
+        assert launched(False, False) == ["aten::sign", *two]
+        assert launched(True, True, logits_cache_col=column) == ["aten::add", *two]
+        assert len(launched(True, True, logits_cache_col=columns)) == 5
+
+    def test_a_column_for_each_row_is_as_one_for_all(self):
+        for column in range(2):
+            one, all_ = torch.tensor(column), torch.full((MANY,), column)
+            drawn = [self.draw(is_drafting=True, logits_cache_col=given) for given in (one, all_)]
+            assert torch.equal(*drawn)
 
     def test_sources_and_caches_that_do_not_fit(self):
         cache = torch.zeros(MANY, 1, 4)
@@ -308,6 +330,18 @@ class TestV1:
         rest = torch.multinomial(TARGET[1], MANY, replacement=True)
         pairs = torch.where(tokens < 0, rest[:, None], tokens.long())[:, :2]
         assert_law(pairs @ torch.tensor([4, 1]), prefix_law(TARGET[:2]))
+
+    def test_launches(self):
+        """Tables come from the host: what is counted on the device is the cut behind a rejection."""
+        logits, drafts, bonus = TARGET.log()[:2], torch.tensor([0, 1]).int(), torch.full((2, 1), 3).int()
+        generators = {row: torch.Generator().manual_seed(row) for row in range(2)}
+        given, draft = metadata(2, generators=generators), DRAFT[:1].repeat(2, 1)
+        found = launches(lambda: vllm_v1.rejection_sample(drafts, [1, 1], 1, None, draft, logits, bonus, given))
+        found = [name for name in found if name not in ("aten::random_", "aten::_local_scalar_dense")]  # on the host
+        assert found == [
+            "aten::sign", "aten::index", "aten::full", "aten::zeros_like", "specdec::verify_chain", "aten::scatter_",
+            "aten::index_put_", "aten::cumsum", "aten::gt", "aten::masked_fill_",
+        ]  # fmt: skip
 
     def test_padding_and_requests_without_drafts(self):
         tokens = v1([2, 0, 1], torch.tensor([[0, 3], [0, 0], [1, 0]]), metadata(3, temperature=0.0))
