@@ -24,7 +24,7 @@ demo: build
 	$(BIN)/specdec-kernels generate --show --method race
 
 test: build $(DIST)/.ready
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --benchmark-disable $(TEST_OPTIONS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --dist worksteal --benchmark-disable $(TEST_OPTIONS)
 
 # With the long sweeps that are marked as slow.
 test-all: TEST_OPTIONS := -m ""

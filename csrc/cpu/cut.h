@@ -224,8 +224,8 @@ class CutRow {
     return kept;
   }
 
-  // Lists the tokens of at least `low`, or of the keys [first, end). Returns how many there are, or more than kListed if
-  // they do not fit.
+  // Lists the tokens of at least `low`, or of the keys [first, end). Returns how many there are, or more than kListed
+  // if they do not fit.
   int32_t list_from(float low) { return list_keys(ordered(low), ordered(top) + 1); }
   int32_t list_keys(uint32_t first, uint32_t end) {
     const F16 least(unordered_value(first)), stop(unordered_value(end));
