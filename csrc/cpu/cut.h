@@ -98,26 +98,24 @@ class CutRow {
     return kept;
   }
 
-  // Whether top_p keeps a token, if it is a share of the row's mass. A lower bound of that mass mostly says yes. Only
-  // if it does not, `whole` is called for the exact mass.
+  // Whether top_p keeps a token, if it is a share of the row's mass. Mostly bounds say so: where few cells hold all
+  // tokens before it, a lower bound of the row's mass, else what cheap exponentials say of both masses. Only if they do
+  // not, `whole` is called for the exact mass.
   template <class Whole>
   bool keeps_by_mass(float v, int32_t column, Whole&& whole) const {
     const Cut earlier = before_token(v, column);
-    const uint64_t above = mass_in(f.order, top, earlier);
-    if (above == 0) return true;  // the first of the order
-    Sum16 below;
-    const F16 least(v), high(top);
-    for (int32_t i = 0; i < count; i += kLanes) {
-      const F16 largest_in = load(cells + i);
-      const Mask found = ~at_least(largest_in, least) & 0xffffu;
-      if (!found) continue;
-      const auto e = integer_exp(sub(largest_in, high));
-      below.add(e.q, e.n, found);
+    if (cells_from(v) < count / 8) {
+      const uint64_t above = mass_in(f.order, top, earlier);
+      if (above == 0) return true;  // the first of the order
+      const uint64_t least = least_mass(above + weight(v), v);
+      if (above < mass_kept(f, least - (least >> kTilesShare))) return true;
     }
-    const uint64_t at_least_mass = above + weight(v) + below.total();
-    // The mass of a row is summed by tiles. It may be smaller than the sum of its weights, by this share at most.
-    if (above < mass_kept(f, at_least_mass - (at_least_mass >> kTilesShare))) return true;
-    return above < mass_kept(f, whole());
+    const double over = mass_over_share(earlier);
+    const double error = 2.0 * log_sum_error(top) + 2e-3;  // of its logarithm; the rest is for the additions
+    if (over < 1.0 - error) return true;
+    if (over > 1.0 + 2.0 * error) return false;
+    const uint64_t above = mass_in(f.order, top, earlier);
+    return above == 0 || above < mass_kept(f, whole());
   }
 
   // The cut that keeps the tokens before this one in the order; with ties together, those of a larger value.
@@ -176,6 +174,40 @@ class CutRow {
   }
 
  private:
+  // A lower bound of the row's mass: that of the tokens down to v, and the largest token of each cell below it. The mass
+  // of a row is summed by tiles. It may be smaller than the sum of its weights, by a share of 2^-kTilesShare at most.
+  uint64_t least_mass(uint64_t down_to_v, float v) const {
+    Sum16 below;
+    const F16 least(v), high(top);
+    for (int32_t i = 0; i < count; i += kLanes) {
+      const F16 largest_in = load(cells + i);
+      const Mask found = ~at_least(largest_in, least) & 0xffffu;
+      if (!found) continue;
+      const auto e = integer_exp(sub(largest_in, high));
+      below.add(e.q, e.n, found);
+    }
+    return down_to_v + below.total();
+  }
+
+  // The mass that a cut keeps, as a share of what top_p keeps of the row: about, by cheap exponentials (bounds.h). 1 if
+  // these do not serve.
+  double mass_over_share(const Cut& cut) const {
+    if (!(magnitude(top) < kLargestBounded)) return 1.0;
+    const float log2_e = 1.44269504f;
+    const F16 scale(log2_e), down(-sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f)), zero(0.0f), least(-kLargest);
+    F16 kept[kCellVectors] = {zero, zero, zero, zero}, all[kCellVectors] = {zero, zero, zero, zero};
+    each_sixteen(-kLargest, [&](F16 raw, int32_t at) {
+      const F16 v = value(raw), e = about_exp2(fma(v, scale, down));
+      const int i = at / kLanes % kCellVectors;
+      kept[i] = add(kept[i], where(lanes_kept(cut, v, at), e, zero));
+      all[i] = add(all[i], where(at_least(v, least), e, zero));
+      return true;
+    });
+    double above = 0.0, whole = 0.0;
+    for (int i = 0; i < kCellVectors; ++i) above += total(kept[i]), whole += total(all[i]);
+    return above / (whole * (static_cast<double>(f.share) / Filter::kWhole));
+  }
+
   // Calls g(cell) for the cells that reach `low`, until it returns false.
   template <class G>
   SPECDEC_HD void each_cell_from(float low, G&& g) const {

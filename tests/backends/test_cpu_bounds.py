@@ -115,6 +115,24 @@ def test_a_block_goes_back_to_the_row_it_draws_from(edits):
     assert ((back > 0) & (back < depths - 1)).sum() > requests / 4
 
 
+@EDGES
+def test_winners_at_the_edge_of_top_p(of_target, of_draft):
+    """A draw tests its winner by bounds: what is before it, against top_p of the row. About half of the mass has one
+    error of the exponentials, the rest the other, so these bounds are off by 0.0008 and more where a token of the rest
+    is the first that is dropped."""
+    row = torch.full((2048,), of_draft - 3 * math.log(2))
+    row[::9] = of_target
+    first = row[::9].exp().sum() / row.exp().sum()
+    rows = row.expand(REQUESTS, -1)
+    top_p = first + 0.2 * torch.rand(REQUESTS, generator=torch.Generator().manual_seed(0))
+    sampling, noise = Sampling(top_p=top_p), {"seed": seeds(REQUESTS), "position": 3}
+    cut = cutoff(rows, sampling=sampling)
+    value, last = cut.value[:, None], cut.last[:, None]
+    kept = (rows > value) | ((rows == value) & (torch.arange(2048) <= last))
+    found = race_sample(rows, sampling=sampling, **noise)
+    assert torch.equal(found, race_sample(rows.where(kept, -torch.inf), **noise))
+
+
 def test_one_hot_drafts_and_trees_are_tested_by_bounds():
     call = chain_call(2, requests=64, vocabulary=300)
     target, tokens, noise = call["target"], call["draft_tokens"], {"seed": seeds(64), "position": 5}
