@@ -174,8 +174,9 @@ class CutRow {
   }
 
  private:
-  // A lower bound of the row's mass: that of the tokens down to v, and the largest token of each cell below it. The mass
-  // of a row is summed by tiles. It may be smaller than the sum of its weights, by a share of 2^-kTilesShare at most.
+  // A lower bound of the row's mass: that of the tokens down to v, and the largest token of each cell below it. The
+  // mass of a row is summed by tiles. It may be smaller than the sum of its weights, by a share of 2^-kTilesShare at
+  // most.
   uint64_t least_mass(uint64_t down_to_v, float v) const {
     Sum16 below;
     const F16 least(v), high(top);
