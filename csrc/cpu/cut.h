@@ -13,7 +13,7 @@
 SPECDEC_BEGIN
 
 constexpr int32_t kFewCells = 32;
-constexpr int32_t kMostAdded = 1 << 20;  // tokens whose cheap exponentials are added in floats, with an error below 1e-3
+constexpr int32_t kMostAdded = 1 << 20;  // of so many tokens cheap exponentials are added in floats, to within 1e-3
 constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
 
 // Values without gaps. They are handed on sixteen at a time, with a mask of lanes: mostly few of those looked at are
