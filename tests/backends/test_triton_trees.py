@@ -264,7 +264,7 @@ class Interleaved:
 @pytest.mark.skipif(not INTERPRETED, reason="runs what a program does in Python")
 def test_the_front_is_never_left_behind(monkeypatch):
     """Wherever the deciders of a path are interrupted, the last of them leaves the front behind the end of the path."""
-    module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
+    module = importlib.import_module("specdec_kernels.triton_kernels._tree_walk")
     decide, nodes, request = module.decide.fn, 4, 1000
     for seed in range(500):
         programs = [
