@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -13,6 +14,7 @@
 SPECDEC_BEGIN
 
 constexpr int32_t kFewCells = 32;
+constexpr int32_t kSampledCells = 32;
 constexpr int32_t kMostAdded = 1 << 20;  // of so many tokens cheap exponentials are added in floats, to within 1e-3
 constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
 
@@ -111,12 +113,50 @@ class CutRow {
       const uint64_t least = least_mass(above + weight(v), v);
       if (above < mass_kept(f, least - (least >> kTilesShare))) return true;
     }
-    const double over = mass_over_share(earlier);
-    const double error = 2.0 * (log_sum_error(top) + 1e-3);  // of its logarithm; the second part is for the additions
-    if (over < 1.0 - error) return true;
-    if (over > 1.0 + 2.0 * error) return false;
+    const Side side = side_of_mass_before(v, column);
+    if (side != Side::kUnknown) return side == Side::kBelow;
     const uint64_t above = mass_in(f.order, top, earlier);
     return above == 0 || above < mass_kept(f, whole());
+  }
+
+  // The tokens of at least `low`.
+  static auto from(float low) {
+    return [low](F16 values, int32_t) { return at_least(values, F16(low)); };
+  }
+
+  // On which side of what top_p keeps of the row's mass another mass is, as far as cheap exponentials tell.
+  enum class Side { kBelow, kUnknown, kAbove };
+  Side side_of_mass_before(float v, int32_t column) const {
+    if (!has_masses_about()) return Side::kUnknown;
+    const Cut before = before_token(v, column);
+    const auto masses = masses_about(
+        -kLargest, [&](F16 values, int32_t at) { return lanes_kept(before, values, at); }, from(-kLargest));
+    return side_of(masses[0], masses[1]);
+  }
+
+  // What top_p keeps, if it is a share of the row's mass, without that mass: all that `least` keeps, and nothing that
+  // `most` does not keep. The kept mass is at least its share of the row's, and at most `over` times that.
+  struct Bracket {
+    Cut least, most;
+    double over;
+  };
+  // Makes one; `mass` is about the row's. Two levels are guessed from the maxima and a sample of the cells. Returns
+  // false if that is not worth it, or if cheap exponentials do not confirm the upper level.
+  bool bracket(double mass, Bracket* b) const {
+    if (count < 4 * kSampledCells || !has_masses_about()) return false;
+    const double share = static_cast<double>(f.share) / Filter::kWhole;
+    float high, low;
+    if (!guess_levels(mass, share, &high, &low)) return false;
+    const auto masses = masses_about(low, from(high), from(low));
+    if (side_of(masses[0], mass) != Side::kBelow) return false;
+    const bool ends = side_of(masses[1], mass) == Side::kAbove;
+    // The last token kept is below `high`. It, or those equal to it, go beyond the share.
+    const double most = !f.ties_all() ? share * mass + static_cast<double>(weight(high))
+                        : ends        ? masses[1] * (1.0 + 2.0 * share_error())
+                                      : mass;
+    const double beyond = most / (share * mass);
+    *b = {{high, kNoToken}, {ends ? low : -kLargest, kNoToken}, beyond};
+    return beyond < 1.1;
   }
 
   // The cut that keeps the tokens before this one in the order; with ties together, those of a larger value.
@@ -191,23 +231,41 @@ class CutRow {
     return down_to_v + below.total();
   }
 
-  // The mass that a cut keeps, as a share of what top_p keeps of the row: about, by cheap exponentials (bounds.h). 1 if
-  // these do not serve. A lane adds every 64th token: of 2^20, that is 2^14 roundings of 2^-24 at most.
-  double mass_over_share(const Cut& cut) const {
-    if (!(magnitude(top) < kLargestBounded) || row.vocab > kMostAdded) return 1.0;
-    const float log2_e = 1.44269504f;
-    const F16 scale(log2_e), down(-sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f)), zero(0.0f), least(-kLargest);
-    F16 kept[kCellVectors] = {zero, zero, zero, zero}, all[kCellVectors] = {zero, zero, zero, zero};
-    each_sixteen(-kLargest, [&](F16 raw, int32_t at) {
-      const F16 v = value(raw), e = about_exp2(fma(v, scale, down));
-      const int i = at / kLanes % kCellVectors;
-      kept[i] = add(kept[i], where(lanes_kept(cut, v, at), e, zero));
-      all[i] = add(all[i], where(at_least(v, least), e, zero));
+  // The masses of the tokens for which each of `keeps` is true, of those of at least `low`: about, by cheap exponentials
+  // (bounds.h). A lane adds every 64th token: of 2^20, that is 2^14 roundings of 2^-24 at most. keeps(values, column of
+  // the first) is of sixteen tokens.
+  template <class... Keeps>
+  std::array<double, sizeof...(Keeps)> masses_about(float low, const Keeps&... keeps) const {
+    constexpr size_t kSums = sizeof...(Keeps);
+    const float log2_e = 1.44269504f, whole = sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f);
+    const F16 scale(log2_e), down(-whole), zero(0.0f);
+    F16 sums[kCellVectors][kSums];
+    for (auto& vectors : sums)
+      for (F16& sum : vectors) sum = zero;
+    each_cell_from(low, [&](int32_t index) {
+      const Cell cell = cell_of(row, index * kCell);
+      for (int k = 0; k < kCellVectors; ++k) {
+        const F16 v = value(cell.vector[k]), e = about_exp2(fma(v, scale, down));
+        const Mask lanes[] = {keeps(v, index * kCell + k * kLanes)...};
+        for (size_t i = 0; i < kSums; ++i) sums[k][i] = add(sums[k][i], where(lanes[i], e, zero));
+      }
       return true;
     });
-    double above = 0.0, whole = 0.0;
-    for (int i = 0; i < kCellVectors; ++i) above += total(kept[i]), whole += total(all[i]);
-    return above / (whole * (static_cast<double>(f.share) / Filter::kWhole));
+    const double unit = kOneToken * std::exp2(static_cast<double>(whole) - 1.44269504088896 * top);
+    std::array<double, kSums> masses = {};
+    for (const auto& vectors : sums)
+      for (size_t i = 0; i < kSums; ++i) masses[i] += unit * total(vectors[i]);
+    return masses;
+  }
+  // Whether these sums serve.
+  bool has_masses_about() const { return magnitude(top) < kLargestBounded && row.vocab <= kMostAdded; }
+  // What a quotient of them may be off by, as a part of it; the second term is for the additions.
+  double share_error() const { return 2.0 * (log_sum_error(top) + 1e-3); }
+  // Of a mass, to top_p of another one.
+  Side side_of(double mass, double whole) const {
+    const double over = mass / (whole * (static_cast<double>(f.share) / Filter::kWhole));
+    if (over < 1.0 - share_error()) return Side::kBelow;
+    return over > 1.0 + 2.0 * share_error() ? Side::kAbove : Side::kUnknown;
   }
 
   // Calls g(cell) for the cells that reach `low`, until it returns false.
@@ -363,6 +421,24 @@ class CutRow {
     };
   }
 
+  auto of_cells() const {
+    return [this](auto&& add) {
+      for (int32_t i = 0; i < count; i += kLanes) add(load(cells + i));
+    };
+  }
+  // Some cells, with their maxima or without.
+  auto of_sample(bool maxima) const {
+    return [this, maxima](auto&& add) {
+      for (int64_t i = 1; i < 2 * kSampledCells; i += 2) {
+        const int32_t cell = static_cast<int32_t>(count * i / (2 * kSampledCells));
+        for (const F16& raw : cell_of(row, cell * kCell).vector) {
+          const F16 v = value(raw);
+          add(maxima ? v : where(at_least(v, F16(cells[cell])), F16(NAN), v));
+        }
+      }
+    };
+  }
+
   // The same if the list would be too long. A pass over the row puts the tokens into bins by their value, and adds up
   // their counts and masses. The next pass takes the bin in which the cut lies, until the tokens there fit the list or
   // all have the same value. Tokens that were listed by a good guess are not looked for again.
@@ -491,16 +567,10 @@ class CutRow {
   // three standard deviations, and top_p drops a seventh more than what is left out here. `left` is how many tokens are
   // expected in the range.
   Between without_tail(const Between& range, uint64_t most, uint64_t limit, double* left) const {
-    constexpr int32_t kSampled = 32;
     const Bins bins(range, true);
     Sums sums;
-    const auto sample = [&](auto&& add) {
-      for (int64_t i = 1; i < 2 * kSampled; i += 2)
-        for (const F16& raw : cell_of(row, static_cast<int32_t>(count * i / (2 * kSampled)) * kCell).vector)
-          add(value(raw));
-    };
-    fill(bins, range, limit != kNoLimit, sample, &sums);
-    const double share = static_cast<double>(kSampled) / count;
+    fill(bins, range, limit != kNoLimit, of_sample(true), &sums);
+    const double share = static_cast<double>(kSampledCells) / count;
     int bin = kBins - 1;
     if (limit != kNoLimit) {
       const double dropped = static_cast<double>(limit) * (static_cast<double>(Filter::kWhole) / f.share - 1.0);
@@ -522,6 +592,39 @@ class CutRow {
     Between rest = range;
     bins.narrow(&rest, bin);
     return {rest.first, range.end, 0, 0};
+  }
+
+  // Two values: the tokens above the first have probably a little less than `share` of the row's mass, and those above
+  // the second a little more. Maxima of cells are counted as they are, and the sample stands for all other tokens.
+  bool guess_levels(double mass, double share, float* high, float* low) const {
+    constexpr double kMargin = 0.04;
+    const Between all = {ordered(-kLargest), ordered(top) + 1, 0, 0};
+    const Bins bins(all, true);
+    Sums maxima, others;
+    fill(bins, all, true, of_cells(), &maxima);
+    fill(bins, all, true, of_sample(false), &others);
+    double known = 0.0, found = 0.0;
+    for (int bin = 0; bin < kBins; ++bin) {
+      known += static_cast<double>(maxima.masses[bin]);
+      found += static_cast<double>(others.masses[bin]);
+    }
+    const double scale = found > 0.0 ? std::max(mass - known, 0.0) / found : 0.0;
+    const double goal = share * mass, spare = std::min(kMargin * goal, 0.5 * (mass - goal));
+    double sum = 0.0;
+    int first = -1, bin = 0;
+    for (; bin < kBins; ++bin) {
+      sum += static_cast<double>(maxima.masses[bin]) + scale * static_cast<double>(others.masses[bin]);
+      if (first < 0 && sum > (1.0 - kMargin) * goal) first = bin;
+      if (sum >= goal + spare) break;
+    }
+    if (first <= 0) return false;
+    Between range = all;
+    bins.narrow(&range, first);
+    *high = unordered_value(range.end);
+    range = all;
+    bins.narrow(&range, std::min(bin, kBins - 1));
+    *low = unordered_value(range.first);
+    return true;
   }
 
   // The cut among the tokens of a range. They are listed; if `from_top`, then all tokens before them as well.

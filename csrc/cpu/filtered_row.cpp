@@ -17,19 +17,38 @@ CutRow cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory) {
 }
 
 uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& crew) {
-  if (r.mass == 0) r.mass = row_mass(r.row, r.filter.order, crew, memory.cells, memory.mass_tiles, top);
-  return r.mass;
+  if (r.mass != 0) return r.mass;
+  weighed_rows.fetch_add(1, std::memory_order_relaxed);
+  return r.mass = row_mass(r.row, r.filter.order, crew, memory.cells, memory.mass_tiles, top);
 }
 
-// Between what numbers a row's mass lies.
+// Between what numbers a row's mass lies, and about what it is.
 struct Span {
-  uint64_t least, most;
+  double least, about, most;
 };
 
-Span mass_span(const BoundTile* tiles, int32_t count, float top) {
-  const double sum = std::exp(static_cast<double>(about_log_sum_exp(tiles, count, top).log_sum)) * kOneToken;
-  const double error = std::exp(static_cast<double>(log_sum_error(top)));
-  return {static_cast<uint64_t>(sum / error), static_cast<uint64_t>(sum * error)};
+Span mass_span(const LogSumExp& lse) {
+  const double sum = std::exp(static_cast<double>(lse.log_sum)) * kOneToken;
+  const double error = std::exp(static_cast<double>(log_sum_error(lse.max)));
+  return {sum / error, sum, sum * error};
+}
+
+// What top_p keeps of a row's mass that is known by bounds: exactly if that is simple. Else the row becomes rough, which
+// needs a filter that is top_p alone.
+bool look_by_bounds(LawRow& r, Look look, const LogSumExp& row_lse, CutRow& finder) {
+  const Span mass = mass_span(row_lse);
+  r.kept = finder.kept_of_few(static_cast<uint64_t>(mass.least), static_cast<uint64_t>(mass.most));
+  if (r.kept.list) return true;
+  const bool plain = !r.filter.has_top_k() && !r.filter.has_min_p();
+  CutRow::Bracket cuts;
+  if (look != Look::kForBounds || !plain || !finder.bracket(mass.about, &cuts)) return false;
+  r.kept.cut = cuts.least;
+  r.most = cuts.most;
+  const double share = static_cast<double>(r.filter.share) / Filter::kWhole, half = 0.5 * std::log(cuts.over);
+  r.known.lse = {row_lse.max, row_lse.log_sum + static_cast<float>(std::log(share) + half)};
+  r.error = log_sum_error(row_lse.max) + static_cast<float>(half) + 1e-4f;
+  r.weighed = false;
+  return true;
 }
 
 }  // namespace
@@ -37,14 +56,18 @@ Span mass_span(const BoundTile* tiles, int32_t count, float top) {
 void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   const Logits space = r.known.law.logits();
   const RowMemory memory = memory_of(r, scratch_slot);
+  const bool by_law = look == Look::kForBounds || look == Look::kForLaw, same = r.filter.order.inverse == space.inverse;
   // If top_p is a share of the row's mass, bounds of that mass come first.
-  const bool bounded = look == Look::kForLaw && r.filter.of_row();
+  const bool bounded = by_law && r.filter.of_row() && !r.looked;
   BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
   if (bounded) r.status = row_bounds(r.row, {Space::kLogits, r.filter.order.inverse, false}, crew, memory.cells, tiles);
-  else r.status = row_cells(r.row, r.known.law, crew, memory.cells);
+  else if (!r.looked) r.status = row_cells(r.row, r.known.law, crew, memory.cells);
   CutRow finder = cut_row(r, r.filter, memory);
-  r.weighed = look == Look::kForLaw;
+  r.looked = true;
+  r.weighed = by_law;
+  r.error = -1.0f;
   r.undecided = false;
+  r.kept.list = nullptr;
   if (finder.top == -kInfinity) {
     r.kept = {{kInfinity, -1}, 0, 0, memory.list};
     r.status |= kStatusNonFinite;
@@ -58,14 +81,13 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     else r.kept = {{-kLargest, kNoToken}, 0, 0, nullptr};
     return;
   }
-  r.kept.list = nullptr;
   if (bounded && r.status == kStatusOk && magnitude(finder.top) < kLargestBounded) {
-    const Span mass = mass_span(tiles, r.row.tiles(), finder.top);
-    r.kept = finder.kept_of_few(mass.least, mass.most);
+    const LogSumExp lse = about_log_sum_exp(tiles, r.row.tiles(), finder.top);
+    if (look_by_bounds(r, same ? look : Look::kForLaw, lse, finder) && !r.weighed) return;
   }
   if (!r.kept.list) r.kept = finder.kept(r.weighed, [&] { return mass_of_row(r, memory, finder.top, crew); });
   if (!r.weighed) return;
-  if (r.filter.order.inverse == space.inverse) {
+  if (same) {
     r.known.lse = log_sum_exp(finder.top, r.kept.mass);
     return;
   }
@@ -73,6 +95,19 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(memory.cells, tile), top);
   top = space.scaled(top);
   r.known.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
+}
+
+bool settled(LawRow& r, int32_t token, int scratch_slot) {
+  const int32_t column = r.map.column(token);
+  if (!r.filter.on() || !r.rough() || column == kNoColumn) return true;
+  const float v = r.filter.order.scaled(element(r.row, column));
+  if (r.kept.cut.keeps(v, column) || !r.most.keeps(v, column)) return true;
+  if (!r.looked) return false;  // its maxima are no longer in memory
+  const CutRow finder = cut_row(r, r.filter, RowMemory(scratch_slot, r.row, true));
+  const CutRow::Side side = finder.side_of_mass_before(v, column);
+  if (side == CutRow::Side::kBelow) r.kept.cut = {v, r.filter.ties_all() ? kNoToken : column};
+  if (side == CutRow::Side::kAbove) r.most = finder.before_token(v, column);
+  return side != CutRow::Side::kUnknown;
 }
 
 bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot) {

@@ -28,7 +28,8 @@ struct LawRow {
   DraftMap map;     // the tokens of its columns
   float* cells;     // raw maxima, in scratch memory
   RaceMemory race;
-  Kept kept;        // what the filter keeps, if it is on
+  Kept kept;        // what the filter keeps, if it is on; of a rough row, what it keeps at least
+  Cut most;         // of a rough row: what the filter keeps at most
   int32_t status;   // of all its elements
   bool looked;      // whether the row was looked through
   bool recalled;    // whether it was before: all is known but its maxima, which are no longer in memory
@@ -49,10 +50,14 @@ struct LawRow {
     return keeps(column, raw) ? known.probability(column, raw) : 0.0f;
   }
 
-  // Whether the normaliser is known by its bounds alone.
+  // Whether the normaliser, and what the filter keeps, are known by bounds alone.
   SPECDEC_HD bool rough() const { return !weighed && error >= 0.0f; }
   // The row with the largest and the least probabilities that it may have.
-  SPECDEC_HD LawRow at_most() const { return with_log_sum(-error); }
+  SPECDEC_HD LawRow at_most() const {
+    LawRow moved = with_log_sum(-error);
+    if (rough()) moved.kept.cut = most;
+    return moved;
+  }
   SPECDEC_HD LawRow at_least() const { return with_log_sum(error); }
   SPECDEC_HD Range probability_range(int32_t token) const {
     const float p = probability(token);
@@ -121,8 +126,8 @@ struct LawRow {
 };
 
 SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
-  return {row, nothing_known(law), filter, map, nullptr, {}, {kKeepsAll, 0, 0, nullptr}, kStatusOk, false, false,
-          false, -1.0f, false, 0};
+  return {row, nothing_known(law), filter, map, nullptr, {}, {kKeepsAll, 0, 0, nullptr}, kKeepsAll, kStatusOk, false,
+          false, false, -1.0f, false, 0};
 }
 
 // Takes over what was known of the same row when another one took its scratch memory.
@@ -132,6 +137,7 @@ SPECDEC_HD void recall(LawRow& r, const LawRow& before) {
   r.known = before.known;
   r.kept = before.kept;
   r.kept.list = nullptr;
+  r.most = before.most;
   r.status = before.status;
   r.weighed = before.weighed;
   r.error = before.error;
@@ -168,11 +174,15 @@ struct RowMemory {
 enum class Look {
   kForWinner,  // for a race's winner: may leave the row undecided
   kForCut,     // what is kept
-  kForLaw,     // and the normaliser
+  kForBounds,  // bounds of what is kept and of the normaliser: may leave the row rough
+  kForLaw,     // both exactly
 };
 
 // filtered_row.cpp.
 void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot);
+
+// Whether it is known if the filter keeps a token, as `keeps` says from then on. Of a rough row one pass may tell.
+bool settled(LawRow& r, int32_t token, int scratch_slot);
 
 // For an undecided row: whether the winner of a race over what it keeps so far is kept. If not, `kept` ends before it
 // from then on.
@@ -191,10 +201,7 @@ SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
   const bool weigh = r.known.law.needs_sum();
   if ((r.looked || r.recalled) && r.weighed >= weigh) return;
   const Law& law = r.known.law;
-  if (r.filter.on()) {
-    r.looked = true;
-    return look_filtered(r, Look::kForLaw, crew, scratch_slot);
-  }
+  if (r.filter.on()) return look_filtered(r, Look::kForLaw, crew, scratch_slot);
   const RowMemory memory = memory_of(r, scratch_slot);
   r.weighed = weigh;
   if (weigh) {
@@ -221,9 +228,11 @@ SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int
 // Looks through a row as far as bounds of its probabilities need it; these may be exact. Returns false if there are
 // none: then only look_through helps. Bounds are for rows in which all is as usual.
 SPECDEC_HD bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
-  if (r.filter.on() || !r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
+  if (!r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
   if (r.weighed || !r.known.law.needs_sum()) return true;
-  if (!r.looked && !r.recalled) {
+  if (r.filter.on()) {
+    if (!r.looked && !r.recalled) look_filtered(r, Look::kForBounds, crew, scratch_slot);
+  } else if (!r.looked && !r.recalled) {
     const RowMemory memory = memory_of(r, scratch_slot);
     BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
     r.status = row_bounds(r.row, r.known.law, crew, r.cells, tiles);
@@ -236,16 +245,13 @@ SPECDEC_HD bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
       r.error = log_sum_error(top);
     }
   }
-  return r.error >= 0.0f;
+  return r.weighed || r.error >= 0.0f;
 }
 
 // Looks through a row as far as a race needs it: its maxima, and what its filters keep.
 SPECDEC_HD void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
-  if (r.looked) return;
-  if (r.filter.on()) {
-    r.looked = true;
-    return look_filtered(r, look, crew, scratch_slot);
-  }
+  if (r.looked && !(r.filter.on() && r.rough() && look != Look::kForBounds)) return;
+  if (r.filter.on()) return look_filtered(r, look, crew, scratch_slot);
   memory_of(r, scratch_slot);
   r.status = row_cells(r.row, r.known.law, crew, r.cells);
   r.looked = r.recalled;

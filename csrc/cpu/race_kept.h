@@ -56,8 +56,10 @@ template <class Weights, class Result>
 SPECDEC_HD void race_row(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew,
                          Result& result) {
   const auto race = [&](const auto& of) {
-    if (r.map.tokens) mapped_race_tiles(of, r.row, r.map, noise, r.cells, 0, r.row.tiles(), result);
-    else race_groups(of, r.row, noise, r.cells, r.race, crew, result);
+    if constexpr (!Weights::kBounds) {  // these are of a target's row, which has all tokens
+      if (r.map.tokens) return mapped_race_tiles(of, r.row, r.map, noise, r.cells, 0, r.row.tiles(), result);
+    }
+    race_groups(of, r.row, noise, r.cells, r.race, crew, result);
   };
   if constexpr (Weights::kMayBeFiltered) {
     if (r.filter.on() && r.kept.list) return race_list(weights, r, noise, result);

@@ -50,12 +50,15 @@ struct ResidualWeights {
   }
 };
 
-// The same where normalisers are known roughly. Its weights are upper bounds, by the rows at the ends of their ranges.
+// The same where normalisers, and what filters keep, are known roughly. Its weights are upper bounds, by the rows at the
+// ends of their ranges.
 template <class Space>
 struct ResidualBounds : ResidualWeights<Space> {
-  static constexpr bool kMayBeFiltered = false, kBounds = true;
+  static constexpr bool kBounds = true;
   const ResidualWeights<Space> least;  // lower bounds
-  SPECDEC_HD float least_log_weight(float raw, int32_t column) const { return least.log_weight(raw, column); }
+  SPECDEC_HD float least_log_weight(float raw, int32_t column) const {
+    return least.target.keeps(column, raw) ? least.log_weight(raw, column) : -kInfinity;
+  }
 };
 
 // The winner alone.

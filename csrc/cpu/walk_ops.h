@@ -116,6 +116,7 @@ class WalkOps {
   SPECDEC_HD bool laws(int32_t node, int32_t token, Range* p, Range* q, int32_t* status) {
     go_to(node);
     if (!look_roughly(target, crew, 0) || (t.has_draft() && !look_roughly(draft, crew, 1))) return false;
+    if (!settled(target, token, 0) || (t.has_draft() && !settled(draft, token, 1))) return false;
     *p = never_spared(token) ? Range{kNever, kNever} : range(target, token, status);
     *q = t.has_draft() ? range(draft, token, status) : Range{1.0f, 1.0f};
     return true;
@@ -287,21 +288,18 @@ class WalkOps {
     });
   }
 
-  // The winner of the residual's race if bounds of its weights tell, else kNoToken. A race over what filters keep of
-  // the target is not held by bounds.
+  // The winner of the residual's race if bounds of its weights tell, else kNoToken.
   __attribute__((noinline)) int32_t winner_by_bounds(const Noise& noise, Range taken) {
-    if (target.filter.on() || !look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1)) return kNoToken;
+    if (!look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1)) return kNoToken;
     if (!target.rough() && !draft.rough()) return kNoToken;
-    if (!target.rough()) look_through(target, crew, 0);
-    if (!draft.rough()) look_through(draft, crew, 1);
-    look_for_last_race(Look::kForLaw);
+    look_for_last_race(Look::kForBounds);
     const LawRow p_most = target.at_most(), p_least = target.at_least();
     const LawRow q_most = draft.at_most(), q_least = draft.at_least();
     return target.known.law.in_space([&](auto space) {
       using Weights = ResidualBounds<decltype(space)>;
       const Weights weights = {{p_most, q_least, space, taken.low}, {p_least, q_most, space, taken.high}};
       ContestedWinner winner;
-      race_groups(weights, target.row, noise, target.cells, target.race, crew, winner);
+      race_row(weights, p_most, noise, crew, winner);
       return winner.decided() ? winner.sure.token : kNoToken;
     });
   }

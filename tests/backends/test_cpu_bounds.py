@@ -43,6 +43,20 @@ def verdicts(target, draft, draft_tokens, **options):
     ]
 
 
+def verdicts_of_one_row(target, draft, **call):
+    """The same where all requests have one draft, and all rows are those two."""
+    requests = len(call["draft_tokens"])
+    call |= {"seed": seeds(requests), "position": 5}
+    return [
+        weighed(
+            lambda rows=rows: verify_chain(
+                target=rows(target).expand(requests, 2, -1), draft=rows(draft).expand(requests, 1, -1), **call
+            )
+        )
+        for rows in (torch.clone, with_nan)
+    ]
+
+
 def assert_same_decisions(by_bounds, by_masses):
     assert torch.equal(by_bounds.tokens, by_masses.tokens)
     assert torch.equal(by_bounds.num_accepted, by_masses.num_accepted)
@@ -131,6 +145,61 @@ def test_winners_at_the_edge_of_top_p(of_target, of_draft):
     kept = (rows > value) | ((rows == value) & (torch.arange(2048) <= last))
     found = race_sample(rows, sampling=sampling, **noise)
     assert torch.equal(found, race_sample(rows.where(kept, -torch.inf), **noise))
+
+
+FEWER = 4096
+STEPS = -math.log(2) * (torch.arange(8192) // 2 % 6)  # values that all have the same error of the exponential
+
+
+@EDGES
+def test_coins_at_the_edge_of_filtered_laws(of_target, of_draft):
+    """The same where top_p keeps thousands of tokens of each row, about in the middle of those of one value: which, and
+    how many, is known by bounds alone."""
+    target, draft = of_target + STEPS, of_draft + STEPS
+    draft[1::2] = -torch.inf
+    tokens, laws = torch.zeros(FEWER, 1, dtype=torch.long), Sampling(top_p=0.9)
+    (by_bounds, few), (by_masses, all_rows) = verdicts_of_one_row(
+        target, draft, draft_tokens=tokens, sampling=laws, draft_sampling=laws
+    )
+    assert_same_decisions(by_bounds, by_masses)
+    assert 10 < few < 0.3 * FEWER < FEWER < all_rows  # many a residual's winner has the value of the cut
+
+
+@EDGES
+def test_drafts_at_the_edge_of_top_p(of_target, of_draft):
+    """A draft that top_p may drop: the mass before it is compared with top_p of the row by exponentials of different
+    errors. It is accepted if it is kept, for the draft's law hardly ever has it."""
+    target = torch.full((9000,), of_draft - 3 * math.log(2))
+    target[::9] = of_target
+    token = 1400
+    draft = torch.zeros(9000)
+    draft[token] = -9.0
+    before = (target[::9].exp().sum() + target[:token].exp().sum() - target[:token:9].exp().sum()) / target.exp().sum()
+    top_p = before * (0.95 + 0.1 * torch.rand(FEWER, generator=torch.Generator().manual_seed(0)))
+    tokens = torch.full((FEWER, 1), token)
+    (by_bounds, few), (by_masses, all_rows) = verdicts_of_one_row(
+        target, draft, draft_tokens=tokens, sampling=Sampling(top_p=top_p)
+    )
+    assert_same_decisions(by_bounds, by_masses)
+    assert 0.4 < by_masses.num_accepted.double().mean() < 0.6
+    assert 10 < few < 0.5 * FEWER < FEWER < all_rows
+
+
+@pytest.mark.parametrize("ties", ["first", "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_filtered_decisions_are_those_of_masses(dtype, ties):
+    """Rows of which top_p keeps thousands of tokens, tokens near its cut among the drafts, and residuals of both."""
+    requests, drafts, vocabulary = 96, 3, 9001
+    generator = torch.Generator().manual_seed(7)
+    target = 1.5 * torch.randn(requests, drafts + 1, vocabulary, generator=generator)
+    draft = (target[:, :-1] + 0.5 * torch.randn(requests, drafts, vocabulary, generator=generator)).to(dtype)
+    laws = {"sampling": Sampling(0.9, top_p=0.8, ties=ties), "draft_sampling": Sampling(0.9, top_p=0.9, ties=ties)}
+    tokens = race_sample(draft, seed=3, position=torch.arange(drafts), sampling=laws["draft_sampling"])
+    near_the_cut = target[:, :-1].sort(-1, descending=True).indices[..., 3000:3600:200]
+    tokens[::4] = near_the_cut[::4].diagonal(dim1=1, dim2=2)
+    (by_bounds, few), (by_masses, all_rows) = verdicts(target.to(dtype), draft, tokens, **laws)
+    assert_same_decisions(by_bounds, by_masses)
+    assert few < 0.2 * all_rows
 
 
 def test_one_hot_drafts_and_trees_are_tested_by_bounds():
