@@ -1,6 +1,6 @@
-// logprobs: a team finds the law of a row (cut.cuh), counts the tokens that are at least as probable as the one asked
+// logprobs: a team finds the law of a row (filtered_row.cuh), counts the tokens that are at least as probable as the one asked
 // for, and takes the most probable ones, 32 at a time.
-#include "cut.cuh"
+#include "filtered_row.cuh"
 #include "podium.cuh"
 
 namespace specdec {

@@ -1,7 +1,7 @@
 // overlap: a team sums over a pair of rows tile by tile.
 #include "specdec/overlap.h"
 
-#include "cut.cuh"
+#include "filtered_row.cuh"
 #include "specdec/request.h"
 
 namespace specdec {

@@ -1,7 +1,7 @@
 // race_sample: grid = rows x splits; the last block of a row compares what the others found.
 //
 // With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
-#include "cut.cuh"
+#include "filtered_row.cuh"
 #include "race_request.cuh"
 
 namespace specdec {

@@ -1,6 +1,6 @@
 // race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
 // is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
-#include "cut.cuh"
+#include "filtered_row.cuh"
 #include "podium.cuh"
 
 namespace specdec {

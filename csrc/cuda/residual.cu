@@ -1,5 +1,5 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
-#include "cut.cuh"
+#include "filtered_row.cuh"
 #include "specdec/chain.h"
 #include "specdec/request.h"
 

@@ -2,7 +2,7 @@
 // out.
 #pragma once
 
-#include "cut.cuh"
+#include "filtered_row.cuh"
 #include "walk_orders.cuh"
 
 namespace specdec {

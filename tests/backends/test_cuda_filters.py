@@ -36,7 +36,7 @@ RULES = {
     "after top_k": {"top_p_after": ("top_k",)},
     "before the temperature": {"at_temperature": False},
 }
-LISTED = 2048  # cut.cuh
+LISTED = 2048  # cut_plan.cuh
 
 
 def sampling_of(count, rules, first=0):

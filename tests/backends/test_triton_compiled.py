@@ -93,6 +93,7 @@ def test_kernels_compile(arch, tmp_path):
     assert {row["kernel"] for row in found if not row["tickets"]} == without
 
 
+@SLOW
 def test_kernels_compile_for_a_small_vocabulary_of_no_round_size(tmp_path):
     assert len(ahead_of_time("sm_90", "--vocabulary", "99", cache=tmp_path)) == len(
         {row["kernel"] for row in json.loads(TABLE.read_text()) if row["arch"] == "sm_90"}
