@@ -1,6 +1,6 @@
 // How a row of logits is looked through if a filter is on. It has a file of its own because the code is long: so it is
 // not compiled again in every op.
-#include "cut.h"
+#include "cut_bounds.h"
 
 SPECDEC_BEGIN
 
@@ -12,8 +12,8 @@ Filter without_top_p(Filter f) {
   return f;
 }
 
-CutRow cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory) {
-  return CutRow(r.row, filter, memory.cells, memory.values, memory.list);
+CutBounds cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory) {
+  return CutBounds(r.row, filter, memory.cells, memory.values, memory.list);
 }
 
 uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& crew) {
@@ -35,12 +35,12 @@ Span mass_span(const LogSumExp& lse) {
 
 // What top_p keeps of a row's mass that is known by bounds: exactly if that is simple. Else the row becomes rough, which
 // needs a filter that is top_p alone.
-bool look_by_bounds(LawRow& r, Look look, const LogSumExp& row_lse, CutRow& finder) {
+bool look_by_bounds(LawRow& r, Look look, const LogSumExp& row_lse, CutBounds& finder) {
   const Span mass = mass_span(row_lse);
   r.kept = finder.kept_of_few(static_cast<uint64_t>(mass.least), static_cast<uint64_t>(mass.most));
   if (r.kept.list) return true;
   const bool plain = !r.filter.has_top_k() && !r.filter.has_min_p();
-  CutRow::Bracket cuts;
+  CutBounds::Bracket cuts;
   if (look != Look::kForBounds || !plain || !finder.bracket(mass.about, &cuts)) return false;
   r.kept.cut = cuts.least;
   r.most = cuts.most;
@@ -62,7 +62,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
   if (bounded) r.status = row_bounds(r.row, {Space::kLogits, r.filter.order.inverse, false}, crew, memory.cells, tiles);
   else if (!r.looked) r.status = row_cells(r.row, r.known.law, crew, memory.cells);
-  CutRow finder = cut_row(r, r.filter, memory);
+  CutBounds finder = cut_row(r, r.filter, memory);
   r.looked = true;
   r.weighed = by_law;
   r.error = -1.0f;
@@ -103,16 +103,16 @@ bool settled(LawRow& r, int32_t token, int scratch_slot) {
   const float v = r.filter.order.scaled(element(r.row, column));
   if (r.kept.cut.keeps(v, column) || !r.most.keeps(v, column)) return true;
   if (!r.looked) return false;  // its maxima are no longer in memory
-  const CutRow finder = cut_row(r, r.filter, RowMemory(scratch_slot, r.row, true));
-  const CutRow::Side side = finder.side_of_mass_before(v, column);
-  if (side == CutRow::Side::kBelow) r.kept.cut = {v, r.filter.ties_all() ? kNoToken : column};
-  if (side == CutRow::Side::kAbove) r.most = finder.before_token(v, column);
-  return side != CutRow::Side::kUnknown;
+  const CutBounds finder = cut_row(r, r.filter, RowMemory(scratch_slot, r.row, true));
+  const CutBounds::Side side = finder.side_of_mass_before(v, column);
+  if (side == CutBounds::Side::kBelow) r.kept.cut = {v, r.filter.ties_all() ? kNoToken : column};
+  if (side == CutBounds::Side::kAbove) r.most = finder.before_token(v, column);
+  return side != CutBounds::Side::kUnknown;
 }
 
 bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot) {
   const RowMemory memory(scratch_slot, r.row, true);
-  const CutRow finder = cut_row(r, r.filter, memory);
+  const CutBounds finder = cut_row(r, r.filter, memory);
   const float v = r.filter.order.scaled(element(r.row, column));
   if (finder.keeps_by_mass(v, column, [&] { return mass_of_row(r, memory, finder.top, crew); })) return true;
   r.kept.cut = finder.before_token(v, column);

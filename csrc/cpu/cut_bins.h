@@ -1,0 +1,102 @@
+// How the place of a cut is narrowed down where too many tokens may be kept to list them (cut.h): they are put into bins
+// by their value, without gaps.
+#pragma once
+
+#include <algorithm>
+
+#include "kept.h"
+
+SPECDEC_BEGIN
+
+// Values without gaps. They are handed on sixteen at a time, with a mask of lanes: mostly few of those looked at are
+// wanted, and the work on them is long.
+template <class G>
+class Packed {
+ public:
+  explicit Packed(G g) : work(g) {}
+  SPECDEC_HD void add(F16 v, Mask wanted) {
+    compress(values + count, wanted, v);
+    count += __builtin_popcount(wanted);
+    if (count >= kFull) flush();
+  }
+  void flush() {
+    for (int32_t i = 0; i < count; i += kLanes)
+      work(load(values + i), count - i < kLanes ? (Mask{1} << (count - i)) - 1 : Mask{0xffff});
+    count = 0;
+  }
+
+ private:
+  static constexpr int32_t kFull = 1024;
+
+  G work;
+  int32_t count = 0;
+  float values[kFull + 2 * kLanes] = {};
+};
+
+// The keys [first, end), and count and mass of the tokens of larger keys.
+struct Between {
+  uint32_t first, end;
+  uint64_t rank, mass;
+};
+
+constexpr int kBins = 1024;
+
+// Bins of equal steps of the value, or of the key. The first one has the largest values.
+class Bins {
+ public:
+  Bins(const Between& range, bool by_value)
+      : last(range.end - 1), high(unordered_value(last)),
+        scale((kBins - 1) / std::min(high - unordered_value(range.first), kDeepest)),
+        step(by_value && scale < kLargest ? 0 : (last - range.first) / kBins + 1) {}
+
+  // Of sixteen values.
+  void of(F16 v, uint32_t* bin) const {
+    if (step == 0) {
+      const F16 steps = min(mul(sub(F16(high), v), F16(scale)), F16(kBins - 1.0f));
+      store(bin, bits(add(steps, F16(kInteger))) - U16(bits(kInteger)));
+    } else {
+      float lane[kLanes];
+      store(lane, v);
+      for (int i = 0; i < kLanes; ++i) bin[i] = (last - ordered(lane[i])) / step;
+    }
+  }
+
+  // Leaves one bin of the range.
+  void narrow(Between* range, int bin) const {
+    const uint32_t end = lowest_key(*range, bin - 1);
+    range->first = lowest_key(*range, bin);
+    range->end = end;
+  }
+
+ private:
+  static constexpr float kDeepest = 40.0f;   // what is further below the largest value has next to no mass
+  static constexpr float kInteger = 0x1p23f;  // a number added to it is rounded to an integer, in its lowest bits
+
+  // Of a key and its value. There is a key for each of the two zeros, but no token has that of -0.
+  int of(uint32_t key, float v) const {
+    if (step != 0) return static_cast<int>((last - key) / step);
+    return static_cast<int>(bits(add(min(mul(sub(high, v), scale), kBins - 1.0f), kInteger)) - bits(kInteger));
+  }
+
+  // The lowest key of the bins up to this one. They rise with falling keys.
+  uint32_t lowest_key(const Between& range, int bin) const {
+    uint32_t low = range.first, high_key = range.end;
+    while (low < high_key) {
+      const uint32_t middle = low + (high_key - low) / 2;
+      if (of(middle, unordered_value(middle)) <= bin) high_key = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+  uint32_t last;  // the largest key
+  float high, scale;
+  uint32_t step;  // 0: by value
+};
+
+struct Sums {
+  uint32_t ranks[kBins] = {};
+  uint64_t masses[kBins] = {};
+};
+
+SPECDEC_END

@@ -1,0 +1,166 @@
+// What is known of a row's cut without its mass, if top_p is a share of it: by cheap exponentials and bounds (bounds.h,
+// docs/noise.md).
+#pragma once
+
+#include <array>
+
+#include "cut.h"
+#include "specdec/bounds.h"
+
+SPECDEC_BEGIN
+
+constexpr int32_t kMostAdded = 1 << 20;  // of so many tokens cheap exponentials are added in floats, to within 1e-3
+constexpr int kTilesShare = 18;          // 2^-18 of a row's mass: more than its tiles together lose by rounding
+
+// The tokens of at least `low`.
+struct From {
+  float low;
+  Mask operator()(F16 values, int32_t) const { return at_least(values, F16(low)); }
+};
+
+class CutBounds : public CutRow {
+ public:
+  using CutRow::CutRow;
+
+  // Whether top_p keeps a token, if it is a share of the row's mass. Mostly bounds say so: where few cells hold all
+  // tokens before it, a lower bound of the row's mass, else what cheap exponentials say of both masses. Only if they do
+  // not, `whole` is called for the exact mass.
+  template <class Whole>
+  bool keeps_by_mass(float v, int32_t column, Whole&& whole) const {
+    const Cut earlier = before_token(v, column);
+    if (cells_from(v) < count / 8) {
+      const uint64_t above = mass_in(f.order, top, earlier);
+      if (above == 0) return true;  // the first of the order
+      const uint64_t least = least_mass(above + weight(v), v);
+      if (above < mass_kept(f, least - (least >> kTilesShare))) return true;
+    }
+    const Side side = side_of_mass_before(v, column);
+    if (side != Side::kUnknown) return side == Side::kBelow;
+    const uint64_t above = mass_in(f.order, top, earlier);
+    return above == 0 || above < mass_kept(f, whole());
+  }
+
+  // On which side of what top_p keeps of the row's mass another mass is, as far as cheap exponentials tell.
+  enum class Side { kBelow, kUnknown, kAbove };
+  Side side_of_mass_before(float v, int32_t column) const {
+    if (!has_masses_about()) return Side::kUnknown;
+    const Cut before = before_token(v, column);
+    const auto masses = masses_about(
+        -kLargest, [&](F16 values, int32_t at) { return lanes_kept(before, values, at); }, From{-kLargest});
+    return side_of(masses[0], masses[1]);
+  }
+
+  // What top_p keeps, if it is a share of the row's mass, without that mass: all that `least` keeps, and nothing that
+  // `most` does not keep. The kept mass is at least its share of the row's, and at most `over` times that.
+  struct Bracket {
+    Cut least, most;
+    double over;
+  };
+  // Makes one; `mass` is about the row's. Two levels are guessed from the maxima and a sample of the cells. Returns
+  // false if that is not worth it, or if cheap exponentials do not confirm the upper level.
+  bool bracket(double mass, Bracket* b) const {
+    if (count < 4 * kSampledCells || !has_masses_about()) return false;
+    const double share = static_cast<double>(f.share) / Filter::kWhole;
+    float high, low;
+    if (!guess_levels(mass, share, &high, &low)) return false;
+    const auto masses = masses_about(low, From{high}, From{low});
+    if (side_of(masses[0], mass) != Side::kBelow) return false;
+    const bool ends = side_of(masses[1], mass) == Side::kAbove;
+    // The last token kept is below `high`. It, or those equal to it, go beyond the share.
+    const double most = !f.ties_all() ? share * mass + static_cast<double>(weight(high))
+                        : ends        ? masses[1] * (1.0 + 2.0 * share_error())
+                                      : mass;
+    const double beyond = most / (share * mass);
+    *b = {{high, kNoToken}, {ends ? low : -kLargest, kNoToken}, beyond};
+    return beyond < 1.1;
+  }
+
+ private:
+  // A lower bound of the row's mass: that of the tokens down to v, and the largest token of each cell below it. The
+  // mass of a row is summed by tiles. It may be smaller than the sum of its weights, by a share of 2^-kTilesShare at
+  // most.
+  uint64_t least_mass(uint64_t down_to_v, float v) const {
+    Sum16 below;
+    const F16 least(v), high(top);
+    for (int32_t i = 0; i < count; i += kLanes) {
+      const F16 largest_in = load(cells + i);
+      const Mask found = ~at_least(largest_in, least) & 0xffffu;
+      if (!found) continue;
+      const auto e = integer_exp(sub(largest_in, high));
+      below.add(e.q, e.n, found);
+    }
+    return down_to_v + below.total();
+  }
+
+  // The masses of the tokens for which each of `keeps` is true, of those of at least `low`: about, by cheap exponentials
+  // (bounds.h). A lane adds every 64th token: of 2^20, that is 2^14 roundings of 2^-24 at most. keeps(values, column of
+  // the first) is of sixteen tokens.
+  template <class... Keeps>
+  std::array<double, sizeof...(Keeps)> masses_about(float low, const Keeps&... keeps) const {
+    constexpr size_t kSums = sizeof...(Keeps);
+    const float log2_e = 1.44269504f, whole = sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f);
+    const F16 scale(log2_e), down(-whole), zero(0.0f);
+    F16 sums[kCellVectors][kSums];
+    for (auto& vectors : sums)
+      for (F16& sum : vectors) sum = zero;
+    each_cell_from(low, [&](int32_t index) {
+      const Cell cell = cell_of(row, index * kCell);
+      for (int k = 0; k < kCellVectors; ++k) {
+        const F16 v = value(cell.vector[k]), e = about_exp2(fma(v, scale, down));
+        const Mask lanes[] = {keeps(v, index * kCell + k * kLanes)...};
+        for (size_t i = 0; i < kSums; ++i) sums[k][i] = add(sums[k][i], where(lanes[i], e, zero));
+      }
+      return true;
+    });
+    const double unit = kOneToken * std::exp2(static_cast<double>(whole) - 1.44269504088896 * top);
+    std::array<double, kSums> masses = {};
+    for (const auto& vectors : sums)
+      for (size_t i = 0; i < kSums; ++i) masses[i] += unit * total(vectors[i]);
+    return masses;
+  }
+  // Whether these sums serve.
+  bool has_masses_about() const { return magnitude(top) < kLargestBounded && row.vocab <= kMostAdded; }
+  // What a quotient of them may be off by, as a part of it; the second term is for the additions.
+  double share_error() const { return 2.0 * (log_sum_error(top) + 1e-3); }
+  // Of a mass, to top_p of another one.
+  Side side_of(double mass, double whole) const {
+    const double over = mass / (whole * (static_cast<double>(f.share) / Filter::kWhole));
+    if (over < 1.0 - share_error()) return Side::kBelow;
+    return over > 1.0 + 2.0 * share_error() ? Side::kAbove : Side::kUnknown;
+  }
+
+  // Two values: the tokens above the first have probably a little less than `share` of the row's mass, and those above
+  // the second a little more. Maxima of cells are counted as they are, and the sample stands for all other tokens.
+  bool guess_levels(double mass, double share, float* high, float* low) const {
+    constexpr double kMargin = 0.04;
+    const Between all = {ordered(-kLargest), ordered(top) + 1, 0, 0};
+    const Bins bins(all, true);
+    Sums maxima, others;
+    fill(bins, all, true, of_cells(), &maxima);
+    fill(bins, all, true, of_sample(false), &others);
+    double known = 0.0, found = 0.0;
+    for (int bin = 0; bin < kBins; ++bin) {
+      known += static_cast<double>(maxima.masses[bin]);
+      found += static_cast<double>(others.masses[bin]);
+    }
+    const double scale = found > 0.0 ? std::max(mass - known, 0.0) / found : 0.0;
+    const double goal = share * mass, spare = std::min(kMargin * goal, 0.5 * (mass - goal));
+    double sum = 0.0;
+    int first = -1, bin = 0;
+    for (; bin < kBins; ++bin) {
+      sum += static_cast<double>(maxima.masses[bin]) + scale * static_cast<double>(others.masses[bin]);
+      if (first < 0 && sum > (1.0 - kMargin) * goal) first = bin;
+      if (sum >= goal + spare) break;
+    }
+    if (first <= 0) return false;
+    Between range = all;
+    bins.narrow(&range, first);
+    *high = unordered_value(range.end);
+    range = all;
+    bins.narrow(&range, std::min(bin, kBins - 1));
+    *low = unordered_value(range.first);
+    return true;
+  }
+};
+
+SPECDEC_END
