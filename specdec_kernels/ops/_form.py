@@ -79,6 +79,11 @@ def check_index(form, shape, device):
         inputs.check_device("form.index", form.index, device)
 
 
+def is_empty(form):
+    """Whether there is an index, of no requests. It has no address, so native code would take it for none."""
+    return form.index is not None and form.index.numel() == 0
+
+
 def check_tree(form):
     """Trees have these outputs elsewhere, or not at all."""
     for name in ("path", "num_rejected", "num_passed"):

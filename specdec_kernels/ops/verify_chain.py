@@ -282,6 +282,8 @@ def verify_chain(
         _check_passed(
             draft, draft_map, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0
         )
+    if forms.is_empty(form):
+        return verdict
     VERIFY_CHAIN(
         draft_tokens, target, draft, packing, by_rows, draft_map, request_index, method, target_law, draft_law,
         changes, draft_prob, epsilon, noise, input_positions, *verdict, *written, form.index, choices,

@@ -158,6 +158,8 @@ def verify_links(
     forms.check_index(form, (batch, nodes), device)
     forms.check_tree(form)
     verdict = VERIFY_LINKS.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
+    if forms.is_empty(form):
+        return verdict
     VERIFY_LINKS(
         draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, 0.0 if coins is None else coins,
         single, total, noise, *verdict, form.index, choices, given=out is not None, raw=raw, results=verdict,

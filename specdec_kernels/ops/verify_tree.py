@@ -226,6 +226,8 @@ def verify_tree(
     forms.check_index(form, (batch, nodes), device)
     forms.check_tree(form)
     verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
+    if forms.is_empty(form):
+        return verdict
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
         changes, noise, *verdict, form.index, choices, given=out is not None, raw=raw, results=verdict,

@@ -201,6 +201,23 @@ def test_drafts_that_pass():
     assert len(seen) > 1
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
+@pytest.mark.parametrize("method", ["rejection", "race"])
+def test_no_requests_in_one_row(backend, method):
+    if backend == "triton" and not INTERPRETED:
+        pytest.skip("on CPU tensors Triton is interpreted")
+    row, num = room(5), room(0)
+    with specdec_kernels.backend(backend):
+        chain = {k: x[:0] if isinstance(x, torch.Tensor) else x for k, x in chain_of(method).items()}
+        form = Form(index=room(0, K + 1, dtype=torch.int64), path=room(0, K + 1))
+        verify_chain(**chain, out=(row, num, None), form=form, check=True)
+        tree = {k: x[:0] if isinstance(x, torch.Tensor) and k != "parents" else x for k, x in tree_of(method).items()}
+        tree["parents"] = tree["parents"][0] if tree["parents"].ndim == 2 else tree["parents"]
+        out = (row, room(0, N), num, None)
+        verify_tree(**tree, out=out, form=Form(index=room(0, N, dtype=torch.int64)), check=True)
+    assert (row == UNTOUCHED).all()
+
+
 def test_bad_forms():
     call, tokens, places = chain_of("rejection"), room(B * (K + 1)), room(B, K + 1)
     index = torch.arange(B * (K + 1)).view(B, K + 1)
