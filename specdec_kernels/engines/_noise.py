@@ -1,6 +1,9 @@
-"""Seeds from torch's generators, for engines that give none."""
+"""Seeds from torch's generators, for engines that give none; positions that are kept from call to call."""
 
 from __future__ import annotations
+
+import functools
+from typing import Any
 
 import torch
 
@@ -32,3 +35,18 @@ def mixed(seed: int, count: int) -> int:
     (7, False)
     """
     return (seed + count * SPREAD) % WORD**2
+
+
+@functools.lru_cache(maxsize=64)
+def positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
+    """int64 [rows]: where the positions of each row begin."""
+    return torch.arange(0, rows * stride, stride, device=device)
+
+
+def kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """Kept, so that a step of a running engine makes none. Tensors of a compiler are not for others, nor those of a
+    graph's capture, which get their values when it is replayed.
+    """
+    plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
+    plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
+    return (made if plain else made.__wrapped__)(*sizes, like.device)

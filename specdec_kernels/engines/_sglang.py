@@ -15,7 +15,7 @@ from sglang.srt.utils.async_probe import sanitize_nan_logits
 import specdec_kernels as specdec
 from specdec_kernels import Form, Sampling
 from specdec_kernels.engines import sglang as ours
-from specdec_kernels.engines._noise import seed_of
+from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines.vllm import refuse
 
 
@@ -91,7 +91,7 @@ def eagle_sample(
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
-        coins = specdec.coin(*(_of_rows(x) for x in noise.values()), index=torch.arange(nodes, device=device))
+        coins = specdec.coin(*(_of_rows(x) for x in noise.values()), index=kept(positions, logits, nodes, 1))
         specdec.verify_links(
             candidates, probs, first_child=links[0], next_sibling=links[1], coins=coins, threshold_single=single,
             threshold_total=max(total, 1e-9), **noise, out=(*outputs, None), form=form,

@@ -16,15 +16,14 @@ What all of them change:
 
 from __future__ import annotations
 
-import functools
 import importlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Form, Sampling
-from specdec_kernels.engines._noise import WORD, mixed, seed_of
+from specdec_kernels.engines._noise import WORD, kept, mixed, positions, seed_of
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
@@ -436,7 +435,7 @@ def _noise(
     stride: int = 1,
 ) -> Noise:  # fmt: skip
     """Noise of its own for each row, `stride` positions long."""
-    position, device = _kept(_positions, like, rows, stride), like.device
+    position, device = kept(positions, like, rows, stride), like.device
     if seed is None or offset is None:
         return Noise(seed_of(generator, device), position, 0)
     if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
@@ -444,21 +443,6 @@ def _noise(
     if isinstance(seed, torch.Tensor):
         return Noise(_counters("seed", seed, rows, device), position, _counters("offset", offset, rows, device))
     return Noise(mixed(seed, offset // WORD), position, offset % WORD)
-
-
-@functools.lru_cache(maxsize=64)
-def _positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
-    """int64 [rows]: where the positions of each row begin."""
-    return torch.arange(0, rows * stride, stride, device=device)
-
-
-def _kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-    """Kept, so that a step of a running engine makes none. Tensors of a compiler are not for others, nor those of a
-    graph's capture, which get their values when it is replayed.
-    """
-    plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
-    plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
-    return (made if plain else made.__wrapped__)(*sizes, like.device)
 
 
 def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:

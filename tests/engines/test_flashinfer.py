@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from specdec_kernels import Sampling
-from specdec_kernels.engines import flashinfer
+from specdec_kernels.engines import _noise, flashinfer
 from tests.engines.launches import launches
 from tests.support.filters import kept
 from tests.support.laws import P, Q, assert_law, assert_rate, random_laws
@@ -203,11 +203,11 @@ def test_compiles_to_one_graph(name):
 
 
 def test_nothing_is_kept_of_a_fake_call():
-    flashinfer._positions.cache_clear()
+    _noise.positions.cache_clear()
     with FakeTensorMode():
         found = flashinfer.sampling_from_logits(torch.randn(7, 9), seed=1, offset=0)
     assert found.shape == (7,)
-    assert flashinfer._positions.cache_info().currsize == 0
+    assert _noise.positions.cache_info().currsize == 0
 
 
 ROWS = torch.tensor([
@@ -396,13 +396,13 @@ def test_install(monkeypatch):
 
 def test_what_a_capture_makes_is_not_kept(monkeypatch):
     """It gets its values when the graph is replayed, and a call outside of it would read what is there before."""
-    made = flashinfer._positions
+    made = _noise.positions
     made.cache_clear()
     capturing = types.SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(flashinfer, "type", lambda x: torch.Tensor, raising=False)
-    assert flashinfer._kept(made, capturing, 3, 2).tolist() == [0, 2, 4]
+    monkeypatch.setattr(_noise, "type", lambda x: torch.Tensor, raising=False)
+    assert _noise.kept(made, capturing, 3, 2).tolist() == [0, 2, 4]
     assert made.cache_info().currsize == 0
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    flashinfer._kept(made, capturing, 3, 2)
+    _noise.kept(made, capturing, 3, 2)
     assert made.cache_info().currsize == 1

@@ -159,6 +159,13 @@ def test_a_tree_is_two_launches_of_ours():
     assert [name for name in found if "specdec" in name] == ["specdec::tree_parents", "specdec::verify_tree"]
 
 
+def test_launches_of_lenient_thresholds(engine):
+    engine.options.speculative_accept_threshold_acc = 0.5
+    found = launches(lambda: verified(LAW.log().expand(4, 4, -1), drafted(4), TREE, info(4)))
+    first = found.index("specdec::residual")
+    assert found[first : first + 3] == ["specdec::residual", "specdec::coin", "specdec::verify_links"]
+
+
 def test_min_p_is_not_left_out():
     least = dict(min_ps=torch.full((MANY,), 0.6), need_min_p_sampling=True)
     tokens = verified(LAW.log().expand(MANY, 4, -1), drafted(MANY), TREE, info(MANY, **least))
