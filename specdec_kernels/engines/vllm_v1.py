@@ -102,8 +102,9 @@ def rejection_sample(
     place = np.arange(total) - np.repeat(counts.cumsum() - counts, counts)
     seeds = np.asarray(_seeds(batch, sampling_metadata, device), dtype=np.uint64).astype(np.int64)
     cells = request * (max_spec_len + 1) + place  # where a draft's own token is written; the one after it, nowhere
-    rows = np.stack([request, place, seeds[request], cells, np.full(total, -1)])
-    table = torch.from_numpy(rows).to(device, non_blocking=True)
+    rows = np.concatenate([request, place, seeds[request], cells, np.full(total, -1), counts])
+    table, ends = torch.from_numpy(rows).to(device, non_blocking=True).split([5 * total, batch])
+    table = table.view(5, total)
     request, place, seed, written = *table[:3], table[3:]
 
     temperature: float | torch.Tensor = 0.0
@@ -120,8 +121,7 @@ def rejection_sample(
             form=Form(index=written.T, path=decided, num_rejected=wrong, padding=False), **laws,
         )  # fmt: skip
 
-    ends = torch.from_numpy(counts).to(device, non_blocking=True)[:, None]
-    tokens.scatter_(1, ends, bonus_token_ids.view(-1, 1).to(torch.int32))
+    tokens.scatter_(1, ends[:, None], bonus_token_ids.view(-1, 1).to(torch.int32))
     rejected[request, place] = wrong
     return tokens.masked_fill_(rejected.cumsum(1) > rejected, -1)
 
