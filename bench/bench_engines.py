@@ -19,6 +19,7 @@ LOGITS, DRAFTS = P[:, 0].log(), torch.randint(V, (B, K))
 ROWS, ROUNDS = torch.arange(B), (K + 1) * torch.arange(B)
 FILTERS = sd.Sampling.flashinfer(top_k=3, top_p=0.9)
 SLOTS, SEEDS, WARM = torch.arange(B), torch.arange(B) + SEED, torch.ones(B)
+POSITIONS = SLOTS.clone()  # a call that has one tensor in two places is not remembered
 PLACES, ENDS = torch.arange(K + 1).repeat(B), (K + 1) * torch.arange(B + 1, dtype=torch.int32)
 TREE = sd.DraftTree.chain(K).to_sglang(B)
 COINS = torch.rand(B, K + 1), torch.rand(B)
@@ -70,7 +71,7 @@ CALLS = {
         lambda: sd.verify_chain(DRAFTS, P, Q, seed=SEEDS, position=0),
     ),
     "vllm.gumbel_sample": (
-        lambda: vllm.gumbel_sample(LOGITS, SLOTS, WARM, SEEDS, SLOTS, True, False),
+        lambda: vllm.gumbel_sample(LOGITS, SLOTS, WARM, SEEDS, POSITIONS, True, False),
         lambda: sd.race_sample(LOGITS, seed=SEEDS, position=SLOTS, temperature=WARM),
     ),
     "chain_speculative_sampling_triton": (sglang_verification(sglang.chain_speculative_sampling_triton), CHAIN),
