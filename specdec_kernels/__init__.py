@@ -7,11 +7,13 @@ if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
     from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
     from specdec_kernels.ops._form import Form
+    from specdec_kernels.ops.chain_ends import ChainEnds, chain_ends
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
     from specdec_kernels.ops.count_at_least import count_at_least
     from specdec_kernels.ops.count_tokens import count_tokens
     from specdec_kernels.ops.cutoff import Cut, cutoff
+    from specdec_kernels.ops.first_arrivals import first_arrivals
     from specdec_kernels.ops.logprobs import Logprobs, logprobs
     from specdec_kernels.ops.mass_tiles import mass_tiles
     from specdec_kernels.ops.overlap import Overlap, overlap
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
+    "ChainEnds",
     "Cut",
     "DraftTree",
     "Edits",
@@ -47,11 +50,13 @@ __all__ = [
     "available_backends",
     "backend",
     "build_info",
+    "chain_ends",
     "coin",
     "compact_kv",
     "count_at_least",
     "count_tokens",
     "cutoff",
+    "first_arrivals",
     "get_cmake_dir",
     "get_include",
     "get_library_dir",

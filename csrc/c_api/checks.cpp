@@ -532,6 +532,46 @@ void check_residual_sums(ResidualSumsParams p) {
   contiguous(FIELD(status), p.pairs());
 }
 
+void check_first_arrivals(FirstArrivalsParams p) {
+  check_fields(p);
+  equal("packed.columns", p.packed.columns, 3 * p.tokens.rows);
+  at_least("packed.rows", p.packed.rows, 1);
+  contiguous(FIELD(packed), p.packed.rows, p.packed.columns);
+  contiguous(FIELD(tokens), p.tokens.rows);
+  contiguous(FIELD(status), p.tokens.rows);
+  contiguous(FIELD(empty), p.tokens.rows);
+}
+
+void check_chain_ends(ChainEndsParams p) {
+  check_fields(p);
+  const int64_t batch = p.batch();
+  at_least("tokens.columns", p.tokens.columns, 1);
+  const bool packed = p.cu_drafts.data != nullptr;
+  const int64_t drafts = packed ? p.draft_tokens.slots : batch * p.max_drafts(), rows = drafts + batch;
+  if (packed) equal(FIELD(cu_drafts.size), batch + 1);
+  if (!packed && batch > 0) equal(FIELD(draft_tokens.slots), p.max_drafts());
+  if (!packed && p.draft_tokens.requests != 1) equal(FIELD(draft_tokens.requests), batch);
+  at_least(FIELD(vocab), 1);
+  at_most(FIELD(vocab), INT32_MAX);
+  if (p.request_index.data) equal(FIELD(request_index.size), batch);
+  equal(FIELD(num_accepted.size), batch);
+  equal(FIELD(walked.size), batch);
+  equal(FIELD(met.size), rows);
+  if (p.draft_met.data) equal(FIELD(draft_met.size), drafts);
+  if (p.read.data) equal(FIELD(read.size), batch * p.tokens.columns);
+  if (p.winners.data) equal(FIELD(winners.slots), rows);
+  if (p.draft_places.data) equal(FIELD(draft_places.slots), drafts);
+  equal(FIELD(known.size), 2 * rows);
+  contiguous(FIELD(tokens), batch, p.tokens.columns);
+  contiguous(FIELD(status), batch);
+  contiguous(FIELD(row), batch);
+  contiguous(FIELD(draft_row), batch);
+  contiguous(FIELD(tried), batch);
+  contiguous(FIELD(taken), batch);
+  contiguous(FIELD(slot), batch);
+  contiguous(FIELD(laws), batch, 4);
+}
+
 void check_count_tokens(CountParams p) {
   check_fields(p);
   contiguous(FIELD(status), p.mask.rows);

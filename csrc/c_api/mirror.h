@@ -94,6 +94,10 @@ SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
 SPECDEC_SAME(specdec_count_at_least_params, CountAtLeastParams, rows, request_index, law, edits, least, counts)
 SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, edits, tiles, status)
 SPECDEC_SAME(specdec_tile_laws_params, TileLawsParams, tiles, raw, temperature, known, probs)
+SPECDEC_SAME(specdec_first_arrivals_params, FirstArrivalsParams, packed, tokens, status, empty)
+SPECDEC_SAME(specdec_chain_ends_params, ChainEndsParams, draft_tokens, cu_drafts, vocab, request_index, num_accepted,
+             walked, met, draft_met, read, winners, draft_places, known, draft_known, temperature, draft_prob, tokens,
+             status, row, draft_row, tried, taken, slot, laws)
 SPECDEC_SAME(specdec_residual_race_params, ResidualRaceParams, target, draft, row, draft_row, excluded, cuts,
              known, target_law, draft_law, edits, taken, noise, tokens, status, scores)
 SPECDEC_SAME(specdec_residual_sums_params, ResidualSumsParams, target, draft, row, draft_row, cuts, known,

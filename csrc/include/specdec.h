@@ -548,6 +548,43 @@ typedef struct specdec_residual_sums_params {
 } specdec_residual_sums_params;
 SPECDEC_DECLARE(residual_sums)
 
+/* The winners of n rows, from what the parts of each row found: -1 and a score of -inf are nobody. */
+typedef struct specdec_first_arrivals_params {
+  specdec_path packed;       /* [parts, 3 n], contiguous: of each row a token, the bits of its score, a status */
+  specdec_output_i64 tokens; /* [n]; 0 where no part has a candidate */
+  specdec_output_i32 status; /* [n]: the bits of all parts; SPECDEC_NON_FINITE where no part has a candidate */
+  specdec_output_i32 empty;  /* [n]: 1 there */
+} specdec_first_arrivals_params;
+SPECDEC_DECLARE(first_arrivals)
+
+/* What is left to do for chains once a walk has accepted drafts: the tokens before the last one, and what the last one
+ * is drawn from. Rows are counted over all requests. */
+typedef struct specdec_chain_ends_params {
+  specdec_tokens draft_tokens; /* [B, K], or [D] with cu_drafts */
+  specdec_indices cu_drafts;   /* [B + 1], optional */
+  int64_t vocab;
+  specdec_request_index request_index; /* [B], optional */
+  specdec_indices num_accepted;        /* [B] */
+  specdec_indices walked;              /* [B]: the walk's status */
+  specdec_indices met;                 /* [target rows]: statuses */
+  specdec_indices draft_met;           /* [drafts]: those of their rows; none: no draft laws */
+  specdec_flags read;                  /* [B (K + 1)], optional: which rows decided; else those up to the last */
+  specdec_tokens winners;              /* [target rows], optional: the argmax, of requests of temperature 0 */
+  specdec_tokens draft_places;         /* [drafts], optional: their rows among all draft rows */
+  specdec_values known;                /* [2 target rows]: as from tile_laws */
+  specdec_values draft_known;          /* [2 draft rows] */
+  specdec_number temperature, draft_prob;
+  specdec_output_i64 tokens;    /* [B, K + 1]: a place that is still to be drawn has 0, those behind it -1 */
+  specdec_output_i32 status;    /* [B] */
+  specdec_output_i32 row;       /* [B]: the row that is drawn from; -1: none */
+  specdec_output_i32 draft_row; /* [B]: the row whose law is subtracted; -1: none */
+  specdec_output_i32 tried;     /* [B]: the draft that was refused; -1: none, or outside of the vocabulary */
+  specdec_output_f32 taken;     /* [B]: how much of the draft's law is subtracted */
+  specdec_output_i64 slot;      /* [B]: of the last token */
+  specdec_output_f32 laws;      /* [B, 4]: of `known`, then of `draft_known` */
+} specdec_chain_ends_params;
+SPECDEC_DECLARE(chain_ends)
+
 #undef SPECDEC_DECLARE
 
 #if defined(__cplusplus)

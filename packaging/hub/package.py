@@ -6,6 +6,7 @@ slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a 
 
 from .backends import available_backends, backend
 from .ops import (
+    ChainEnds,
     Cut,
     Form,
     Logprobs,
@@ -14,11 +15,13 @@ from .ops import (
     TreeParents,
     TreeVerdict,
     Verdict,
+    chain_ends,
     coin,
     compact_kv,
     count_at_least,
     count_tokens,
     cutoff,
+    first_arrivals,
     logprobs,
     mass_tiles,
     overlap,
@@ -39,6 +42,7 @@ from .sampling import Edits, Sampling
 from .status import Status
 
 __all__ = [
+    "ChainEnds",
     "Cut",
     "Edits",
     "Form",
@@ -52,11 +56,13 @@ __all__ = [
     "Verdict",
     "available_backends",
     "backend",
+    "chain_ends",
     "coin",
     "compact_kv",
     "count_at_least",
     "count_tokens",
     "cutoff",
+    "first_arrivals",
     "logprobs",
     "mass_tiles",
     "overlap",

@@ -8,11 +8,13 @@ from specdec_kernels.ops._declaration import Edit as Edit
 from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops._form import Form
+from specdec_kernels.ops.chain_ends import ChainEnds, chain_ends
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.count_at_least import count_at_least
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
+from specdec_kernels.ops.first_arrivals import first_arrivals
 from specdec_kernels.ops.logprobs import Logprobs, logprobs
 from specdec_kernels.ops.mass_tiles import mass_tiles
 from specdec_kernels.ops.overlap import Overlap, overlap
@@ -30,6 +32,7 @@ from specdec_kernels.ops.verify_links import verify_links
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
+    "ChainEnds",
     "Cut",
     "Form",
     "Logprobs",
@@ -38,11 +41,13 @@ __all__ = [
     "TreeParents",
     "TreeVerdict",
     "Verdict",
+    "chain_ends",
     "coin",
     "compact_kv",
     "count_at_least",
     "count_tokens",
     "cutoff",
+    "first_arrivals",
     "logprobs",
     "mass_tiles",
     "overlap",

@@ -83,10 +83,6 @@ class Side(NamedTuple):
         """What rows have, for each probability."""
         return of_rows if self.places is None else of_rows[self.places]
 
-    def place_of(self, probability):
-        """The row of some probabilities; any row for those that there are not."""
-        return probability if self.places is None else at_any(self.places, probability)
-
     def every_place(self):
         """int64 [P]."""
         return torch.arange(len(self.tokens), device=self.tokens.device) if self.places is None else self.places

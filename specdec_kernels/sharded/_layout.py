@@ -56,17 +56,6 @@ class Chains:
         of_slots = self.cu_drafts is not None and isinstance(x, torch.Tensor) and x.ndim == 1  # one a slot
         return x if of_slots else requests.of_requests(x)
 
-    def share_at(self, requests, x, slot):
-        """``draft_prob`` of one slot of each request."""
-        x = self.slot_numbers(requests, x)
-        x = torch.as_tensor(x, dtype=torch.float32, device=slot.device)
-        if x.ndim == 2:
-            x = x.gather(1, slot.clamp(max=x.shape[1] - 1).unsqueeze(-1)).squeeze(-1) if x.shape[1] else x.sum(1) + 1
-        elif x.ndim == 1 and self.cu_drafts is not None:
-            x = self.draft_at(x.expand(self.draft_rows.shape), slot, 1.0)
-        inside = (x >= 0) & (x <= 1)
-        return torch.where(inside, x, torch.where(x < 0, 0.0, 1.0)).expand(slot.shape)
-
     @functools.cached_property
     def most(self):
         """Drafts a request, at most: columns of the verdict but one."""
@@ -78,18 +67,6 @@ class Chains:
     def slots(self):
         """int64 [B]: how many drafts a request may have. Ragged ones know theirs."""
         return self.first.new_full((self.batch,), self.width)
-
-    def draft_at(self, of_drafts, slot, otherwise):
-        """What drafts have, for one slot of each request; ``otherwise`` where there is no such slot."""
-        return self.at_slot(self.at_rows(of_drafts, otherwise), slot, otherwise)
-
-    def at_slot(self, of_rows, slot, otherwise):
-        """The same of what the drafts' rows have."""
-        place = self.first + slot
-        if self.cu_drafts is None:
-            return of_rows.take(place)
-        found = of_rows[place.clamp(0, max(len(of_rows) - 1, 0))]
-        return torch.where(self.sound & (slot < self.slots), found, otherwise)
 
     @functools.cached_property
     def tokens(self):

@@ -13,7 +13,7 @@ from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import SMALLEST, lists_of, own_list, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, laws_of
-from specdec_kernels.sharded._races import first_arrivals, of_rows
+from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard
 from specdec_kernels.status import Status
 
@@ -103,8 +103,8 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
         top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
         top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
     if len(every) > bool(top):
-        winner, met, nobody = first_arrivals(every[-1])
-        winner = winner.masked_fill(nobody, -1).flatten()
+        winner, met, nobody = ops.first_arrivals(every[-1].contiguous())
+        winner = torch.where(nobody > 0, -1, winner).flatten()
         status = torch.where(greedy, status & Status.PARAMETER | met.flatten(), status)
         won = inside & (asked == winner)
         logprob = torch.where(greedy, torch.where(won, 0.0, -torch.inf), logprob)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels import ops
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
@@ -11,7 +12,7 @@ from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling
-from specdec_kernels.sharded._constants import filled, only
+from specdec_kernels.sharded._constants import filled
 from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
 from specdec_kernels.sharded._wire import any_of
@@ -130,25 +131,14 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
     Tokens are int64 [...] for ``k`` None, as by ``race_sample``, else [..., k], as by ``race_topk``. Status is int32
     [...]. No communication: what every rank gathered gives the same on every rank.
     """
-    return first_arrivals(packed, k)[:2]
-
-
-def first_arrivals(packed, k=None):
-    """The same, and which rows have no candidate on any rank."""
     if k is None:
-        token, scores, status = packed.unbind(-1)
-        scores = scores.view(torch.float32)
-        best = scores.amax(dim=0)
-        nobody = best == filled(-torch.inf, best)
-        tokens = only(scores == best, token, NO_TOKEN).amin(dim=0).masked_fill(nobody, 0).long()
-    else:
-        tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
-        best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
-        nobody = best[..., 0] >> 32 == NO_SCORE
-        tokens, status = NO_TOKEN - (best & 0xFFFFFFFF), status.squeeze(-1)
-        tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
-    met = any_of(status)
-    return tokens, torch.where(nobody, met | filled(Status.NON_FINITE, met), met), nobody
+        return ops.first_arrivals(packed.contiguous())[:2]
+    tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
+    best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
+    nobody, met = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
+    tokens = NO_TOKEN - (best & 0xFFFFFFFF)
+    tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
+    return tokens, torch.where(nobody, met | filled(Status.NON_FINITE, met), met)
 
 
 def keys_of(tokens, scores):

@@ -11,14 +11,14 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
-from specdec_kernels.sharded._constants import filled, only
+from specdec_kernels.sharded._constants import only
 from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._last import Last, last_tokens
-from specdec_kernels.sharded._laws import Laws, Side, argmax_of, at_any, laws_of, left_in_slices
+from specdec_kernels.sharded._laws import Laws, Side, argmax_of, laws_of, left_in_slices
 from specdec_kernels.sharded._layout import alone, short, two
-from specdec_kernels.sharded._race_chains import OF_WALKS, race_chains
+from specdec_kernels.sharded._race_chains import race_chains
 from specdec_kernels.sharded._races import race_finish
-from specdec_kernels.sharded._requests import any_bits, both
+from specdec_kernels.sharded._requests import both
 from specdec_kernels.sharded._weights import (
     ACCEPT_STREAM,
     LEAF_COINS,
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     winners: torch.Tensor | None  # int64 [rows]: the argmax, of requests with temperature 0
     draft: Laws | None = None  # of all draft rows
     q: torch.Tensor | None = None  # float32, like the draft tokens
-    q_met: torch.Tensor | None = None  # int32 [rows], 0 where a row has no draft
+    q_met: torch.Tensor | None = None  # int32, one for each draft
 
 
 def rejection(
@@ -53,10 +53,7 @@ def rejection(
     if method == "block":
         block = Block(chains, requests, shard, draft_tokens, found, greedy)
         walked = block.walked(requests, shard, draft_tokens, greedy)
-        last, slot = _ends(chains, requests, walked)
-        left = chains.at_slot(chains.tokens, slot, -1) != -1
-        return _verdict(chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, last,
-                        slot, left, block.taken_at(slot), block.visited)  # fmt: skip
+        return _verdict(chains, requests, shard, law, draft_law, found, walked, greedy, 1.0, block)
     q = _spared(found, chains, draft_tokens, epsilon)
     rows = two if greedy.any_may_be else alone
     walked = ops.verify_chain(
@@ -66,20 +63,7 @@ def rejection(
         request_index=requests.index, cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts,
         **requests.noise_of_requests(),
     )  # fmt: skip
-    last, slot = _ends(chains, requests, walked)
-    left, taken = chains.at_slot(chains.tokens, slot, -1) != filled(-1, chains.tokens), 1.0
-    if isinstance(draft_prob, torch.Tensor) or draft_prob < 1:
-        taken = chains.share_at(requests, draft_prob, slot)
-        left = chains.draft_at(torch.ones_like(draft_tokens), slot, 0).bool() & (left | (taken < 1))
-    return _verdict(
-        chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, last, slot, left, taken
-    )
-
-
-def _ends(chains, requests, walked):
-    """int64 [B], twice: the slots of the last tokens, -1 in requests without, and the same with 0 there."""
-    last = walked.num_accepted.long()
-    return last, last if both(requests.those_live, chains.sound) is None else last.clamp(min=0)
+    return _verdict(chains, requests, shard, law, draft_law, found, walked, greedy, draft_prob)
 
 
 def _spared(found, chains, draft_tokens, epsilon):
@@ -94,46 +78,30 @@ def _spared(found, chains, draft_tokens, epsilon):
     return torch.where(chains.at_drafts(both(*some).view(chains.request.shape)), q, 0.0)
 
 
-def _verdict(
-    chains, requests, shard, draft_tokens, law, draft_law, found, walked, greedy, last, slot, left, taken, visited=None
-):  # fmt: skip
-    """The verdict of a walk: with its last tokens, from what is left or, where nothing was tried, from the row.
-
-    ``visited`` [B, slots] are the slots whose rows were read, where these are not those up to the last token's.
-    """
-    live = both(requests.those_live, chains.sound)
-    races = both(live, greedy.others())
-    left = left if races is None else left & races
+def _verdict(chains, requests, shard, law, draft_law, found, walked, greedy, draft_prob, block=None):
+    """The verdict of a walk: with its last tokens, from what is left or, where nothing was tried, from the row."""
+    width, ragged, draft = walked.tokens.shape[-1], chains.cu_drafts is not None, found.draft
+    ends = ops.chain_ends(
+        chains.draft_tokens, walked.num_accepted, walked.status, vocab=shard.vocab, met=found.met,
+        known=found.target.known, draft_met=found.q_met, draft_known=None if draft is None else draft.known,
+        draft_places=None if draft is None else draft.side.places, read=None if block is None else block.read(width),
+        winners=found.winners, temperature=greedy.temperature(), draft_prob=chains.slot_numbers(requests, draft_prob),
+        request_index=requests.index, cu_drafts=chains.cu_drafts, max_drafts=width - 1 if ragged else None,
+    )  # fmt: skip
     numbers = requests.noise_of_requests()
-    numbers["position"] = slot + numbers["position"]
-    own, tried, q_place = chains.first + slot, None, None
-    if found.draft is None:
-        tried = chains.at_slot(chains.tokens, slot, -1).unsqueeze(-1)
-    else:
-        q_place = found.draft.side.place_of(chains.first_draft + slot)
-    drawn = last_tokens(shard, found.target, found.draft, Last(
-        races, left, own, q_place, taken, tried,
-        requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers,
+    numbers["position"] = ends.slot + numbers["position"]
+    drawn = last_tokens(shard, found.target, draft, Last(
+        ends.row, ends.draft_row, ends.taken if block is None else block.taken_at(ends.slot), ends.tried.unsqueeze(-1),
+        requests.of_requests(law.temperature), requests.of_requests(draft_law.temperature), numbers, ends.laws,
     ))  # fmt: skip
-    width = walked.tokens.shape[-1]
-    step = chains.step if chains.cu_drafts is None else torch.arange(width, device=own.device)
-    last = last.unsqueeze(-1)
-    before, at_last = step < last, step == last
-    emitted = only(before, chains.by_request(chains.tokens, width), -1)
-    if visited is not None:
-        visited = torch.nn.functional.pad(visited, (0, max(width - visited.shape[1], 0)))[:, :width]
-        before = torch.where(greedy.requests.unsqueeze(-1), before, visited)
-    of_live, of_races = (None if mask is None else mask.unsqueeze(-1) for mask in (live, races))
-    read = [(chains.by_request(found.met, width), both(before | at_last, of_live))]
-    if found.draft is not None:
-        read.append((chains.by_request(found.q_met, width), both(before | at_last & left.unsqueeze(-1), of_races)))
-    bits = walked.status & filled(OF_WALKS, walked.status) | any_bits(*read)
-
+    place = ends.slot.unsqueeze(-1)
     token, status = drawn()
-    if greedy.any_may_be:
-        token = torch.where(greedy.requests, at_any(found.winners.flatten(), own), token)
-    emitted = torch.where(at_last, only(live, token, 0).unsqueeze(-1), emitted)
-    return Verdict(emitted, walked.num_accepted, bits | only(races, status, 0))
+    token = token.unsqueeze(-1)
+    if both(requests.those_live, chains.sound, greedy.others()) is not None:
+        races = ends.row >= 0
+        token = torch.where(races.unsqueeze(-1), token, ends.tokens.gather(1, place))
+        status = only(races, status, 0)
+    return Verdict(ends.tokens.scatter_(1, place, token), walked.num_accepted, ends.status | status)
 
 
 def _first_round(chains, requests, shard, draft_tokens, target, edits, draft, law, draft_law, greedy):
@@ -153,7 +121,7 @@ def _first_round(chains, requests, shard, draft_tokens, target, edits, draft, la
         p = torch.where(greedy.of_rows(), (winners == chains.tokens).float(), p)
     if draft is None:
         return Found(laws[0], p, met, winners)
-    q_met = chains.at_rows(sides[1].at(laws[1].met).view(draft_tokens.shape), 0)
+    q_met = sides[1].at(laws[1].met)
     return Found(laws[0], p, met, winners, laws[1], laws[1].probs.view(draft_tokens.shape), q_met)
 
 
@@ -225,6 +193,10 @@ class Block:
             method="block", space="probs", temperature=greedy.temperature(), request_index=requests.index,
             cu_drafts=chains.cu_drafts, max_drafts=chains.max_drafts, **requests.noise_of_requests(),
         )  # fmt: skip
+
+    def read(self, width):
+        """bool [B, width]: whose rows decided the output, beside those of the last token."""
+        return torch.nn.functional.pad(self.visited, (0, max(width - self.visited.shape[1], 0)))[:, :width].contiguous()
 
     def taken_at(self, slot):
         """The multiple of q that is taken from p after a slot's draft was refused."""

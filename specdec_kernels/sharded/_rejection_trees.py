@@ -131,8 +131,9 @@ def verify(
     numbers = requests.noise_of_requests()
     numbers["position"] = slot + numbers["position"]
     place = (request * nodes + node).squeeze(-1)
+    beside = place if draft is None else q_places[place]
     drawn = last_tokens(shard, laws[0], None if draft is None else laws[1], Last(
-        races, left, place, None if draft is None else q_places[place], walked.taken.gather(1, node).squeeze(-1),
+        torch.where(races, place, -1), torch.where(left, beside, -1), walked.taken.gather(1, node).squeeze(-1),
         torch.where(of_node & tree.inside, tree.tokens, -1), requests.of_requests(law.temperature),
         requests.of_requests(draft_law.temperature), numbers,
     ))  # fmt: skip

@@ -27,7 +27,8 @@ MOST_SPILLED_IN_CUT_TREES = 2200  # where children are tried as well; docs/trito
 MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "tree_mask", "tree_parents", "tree_positions", "compact_kv",
-    "compact_kv, pages", "coin", "count_tokens", "tile_laws", "verify_chain, block: walk",
+    "compact_kv, pages", "coin", "count_tokens", "tile_laws", "chain_ends", "first_arrivals",
+    "verify_chain, block: walk",
     "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",
 }  # fmt: skip
 # On AMD GPUs two launches without tickets.

@@ -82,6 +82,7 @@ def test_every_op_is_here():
     named = {op.__name__ for op, _ in CALLS.values()} | {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs"}
     # Of ops on slices, whose outputs are sent on.
     halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least"}
+    halves |= {"first_arrivals", "chain_ends"}
     assert named | halves == set(OPS)
     for name in set(OPS) - halves:
         options = inspect.signature(getattr(specdec_kernels, name)).parameters

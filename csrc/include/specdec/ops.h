@@ -3,26 +3,28 @@
 
 #include "params.h"
 
-#define SPECDEC_CUDA_OPS(op)             \
-  op(verify_chain, ChainParams)          \
-  op(verify_tree, TreeParams)            \
-  op(verify_links, LinkedParams)         \
-  op(race_sample, RaceParams)            \
-  op(race_topk, RaceParams)              \
-  op(residual, ResidualParams)           \
-  op(count_at_least, CountAtLeastParams) \
-  op(mass_tiles, MassTilesParams)        \
-  op(tile_laws, TileLawsParams)          \
-  op(residual_race, ResidualRaceParams)  \
-  op(residual_sums, ResidualSumsParams)  \
-  op(overlap, OverlapParams)             \
-  op(cutoff, CutoffParams)               \
-  op(logprobs, LogprobsParams)           \
-  op(tree_mask, MaskParams)              \
-  op(tree_positions, PositionsParams)    \
-  op(tree_parents, LinksParams)          \
-  op(compact_kv, CompactParams)          \
-  op(count_tokens, CountParams)          \
+#define SPECDEC_CUDA_OPS(op)              \
+  op(verify_chain, ChainParams)           \
+  op(verify_tree, TreeParams)             \
+  op(verify_links, LinkedParams)          \
+  op(race_sample, RaceParams)             \
+  op(race_topk, RaceParams)               \
+  op(residual, ResidualParams)            \
+  op(count_at_least, CountAtLeastParams)  \
+  op(mass_tiles, MassTilesParams)         \
+  op(tile_laws, TileLawsParams)           \
+  op(residual_race, ResidualRaceParams)   \
+  op(residual_sums, ResidualSumsParams)   \
+  op(first_arrivals, FirstArrivalsParams) \
+  op(chain_ends, ChainEndsParams)         \
+  op(overlap, OverlapParams)              \
+  op(cutoff, CutoffParams)                \
+  op(logprobs, LogprobsParams)            \
+  op(tree_mask, MaskParams)               \
+  op(tree_positions, PositionsParams)     \
+  op(tree_parents, LinksParams)           \
+  op(compact_kv, CompactParams)           \
+  op(count_tokens, CountParams)           \
   op(coin, CoinParams)
 
 #define SPECDEC_CPU_ONLY_OPS(op)

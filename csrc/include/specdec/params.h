@@ -318,6 +318,44 @@ struct ResidualSumsParams {
   SPECDEC_HD int64_t pairs() const { return row.size; }
 };
 
+// first_arrivals: the winners of rows from what their parts found.
+struct FirstArrivalsParams {
+  Output<const int32_t> packed;  // [parts, 3 n], contiguous: of each row a token, a score as bits, a status
+  Output<int64_t> tokens;        // [n]
+  Output<int32_t> status;        // [n]
+  Output<int32_t> empty;         // [n]: 1 where no part has a candidate
+  auto fields() { return std::tie(packed, tokens, status, empty); }
+};
+
+// chain_ends: what ends each chain of which a walk accepted some drafts (specdec/chain_ends.h).
+struct ChainEndsParams {
+  Tokens draft_tokens;              // [batch, max_drafts], or packed
+  Vector<const int32_t> cu_drafts;  // [batch + 1], null when padded
+  int64_t vocab;
+  RequestIndex request_index;  // [batch]
+  Vector<const int32_t> num_accepted, walked;  // [batch]: of the walk, and its status
+  Vector<const int32_t> met;                   // of each target row, all requests together: its status
+  Vector<const int32_t> draft_met;             // of each draft's row; null: no draft laws
+  Vector<const bool> read;          // [batch, max_drafts + 1], may be null: whose rows decided; those up to the last
+  Tokens winners;                   // of each target row, may be null: the argmax, of requests of temperature 0
+  Tokens draft_places;              // of each draft, may be null: its row among all draft rows
+  Vector<const float> known;        // 2 of each target row: specdec/softmax.h
+  Vector<const float> draft_known;  // 2 of each draft row
+  Per<float> temperature, draft_prob;
+  Output<int64_t> tokens;  // [batch, max_drafts + 1]
+  Output<int32_t> status, row, draft_row, tried;  // [batch]
+  Output<float> taken;   // [batch]
+  Output<int64_t> slot;  // [batch]
+  Output<float> laws;    // [batch, 4]
+  auto fields() {
+    return std::tie(draft_tokens, cu_drafts, vocab, request_index, num_accepted, walked, met, draft_met, read, winners,
+                    draft_places, known, draft_known, temperature, draft_prob, tokens, status, row, draft_row, tried,
+                    taken, slot, laws);
+  }
+  SPECDEC_HD int64_t batch() const { return tokens.rows; }
+  SPECDEC_HD int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; }
+};
+
 struct ResidualParams {
   Rows target, draft;
   Vector<const int32_t> draft_map;

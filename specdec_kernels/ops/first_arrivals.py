@@ -1,0 +1,60 @@
+"""first_arrivals: the winners of rows, from what their parts found."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import TENSOR, Op, Output
+
+FIRST_ARRIVALS = Op(
+    "first_arrivals",
+    packed=TENSOR,
+    tokens=Output(torch.int64, "tokens"),
+    status=Output(torch.int32, "status"),
+    empty=Output(torch.int32, "empty"),
+)
+
+
+def first_arrivals(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of the candidates that the parts of each row found, the one that arrives first: the best score wins, and of
+    equal ones the lower token.
+
+    Parameters
+    ----------
+    packed : Tensor
+        int32 [parts, ..., 3], contiguous: of each part and row a token, the bits of its float32 score, and the status.
+        A score of -inf is of no candidate; one of +inf is of a request that is not live.
+
+    Returns
+    -------
+    tuple of Tensor
+        Tokens, int64 [...]: 0 where no part has a candidate. Status, int32 [...]: the bits of all parts, and 1 there.
+        And int32 [...]: 1 there, else 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import first_arrivals
+    >>> scores = torch.tensor([[0.5], [2.0]])  # of two parts of one row
+    >>> tokens, status = torch.tensor([[7], [1030]], dtype=torch.int32), torch.zeros(2, 1, dtype=torch.int32)
+    >>> first_arrivals(torch.stack([tokens, scores.view(torch.int32), status], dim=-1))[0].tolist()
+    [1030]
+    """
+    raw = (packed,)
+    if found := FIRST_ARRIVALS.recall(raw):
+        return found[0], found[1], found[2]
+    inputs.check_tensor("packed", packed, (torch.int32,), None)
+    if packed.ndim < 2 or packed.shape[-1] != 3 or packed.shape[0] == 0 or not packed.is_contiguous():
+        raise ValueError(f"packed: expected contiguous int32 [parts, ..., 3]; got {inputs.shown(packed)}")
+    lead, device = packed.shape[1:-1], packed.device
+    tokens = torch.empty(lead, dtype=torch.int64, device=device)
+    status, empty = (torch.empty(lead, dtype=torch.int32, device=device) for _ in range(2))
+    FIRST_ARRIVALS(
+        packed.view(len(packed), -1), tokens.view(-1), status.view(-1), empty.view(-1), raw=raw,
+        results=(tokens, status, empty),
+    )  # fmt: skip
+    return tokens, status, empty
