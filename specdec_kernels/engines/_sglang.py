@@ -33,7 +33,7 @@ def eagle_sample(
 
     Temperature, top-k, top-p and min-p are those of SGLang's sampler, joint, so that the law is that of plain sampling;
     its own verification renormalises between them, and leaves min-p out. Penalties, bias and the grammar's mask are
-    written into the logits, as there; penalties do not count along the path, as there.
+    written into the logits, as there. Drafts on the path to a row are penalised in it, too, as plain sampling would.
     """
     device = batch.device
     if batch.forward_mode.is_idle():
@@ -47,10 +47,19 @@ def eagle_sample(
     logits = logits_output.next_token_logits
     sanitize_nan_logits(logits, "verify: target model logits")
     rows = logits.view(requests, nodes, -1)
+    candidates = verify_input.draft_token.view(requests, nodes)
+    chain = options.speculative_use_rejection_sampling or verify_input.tree_topk == 1
+    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+    said = None
+    if info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None:
+        parents = None if chain else specdec.tree_parents(*links).parents
+        said = said_on_paths(rows, candidates, parents, verify_input.max_tree_depth - 1, batch.reqs, info)
     if info.acc_additive_penalties is not None:
         rows += info.acc_additive_penalties[:, None]
     if info.acc_scaling_penalties is not None:
         apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(nodes, dim=0))
+    if said is not None:
+        rows.scatter_(-1, *said)
     if info.logit_bias is not None:
         rows += info.logit_bias[:, None]
     if grammar_mask is not None:
@@ -62,12 +71,10 @@ def eagle_sample(
     emitted = torch.empty(requests, dtype=torch.int32, device=device)
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted")
-    candidates = verify_input.draft_token.view(requests, nodes)
     noise = noise_of(info, batch.seq_lens)
     law = {"sampling": sampling_of(info), "method": ours.method_of() or "rejection"}
     single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
     sampled = options.speculative_use_rejection_sampling
-    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
     if sampled or (verify_input.tree_topk == 1 and single == total == 1):
         if sampled and law["method"] == "rejection":
             if verify_input.draft_probs is None:
@@ -101,6 +108,41 @@ def eagle_sample(
         for each in outputs:
             group.broadcast(each, src=0)
     return predict, emitted, accept_index
+
+
+def said_on_paths(
+    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, reqs: Any, info: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each row the tokens on the path to its node, [B, N, N], and their logits with them penalised.
+
+    What SGLang has accumulated does not say whether a token was in the output. It was if something was added, or if it
+    was scaled. `parents` is None for chains. Places without a token repeat one.
+    """
+    batch, nodes = candidates.shape
+    node = torch.arange(nodes, device=rows.device)
+    if parents is None:
+        on_path = (node <= node[:, None]).expand(batch, -1, -1).clone()
+    else:
+        on_path, at = rows.new_zeros(batch, nodes, nodes, dtype=torch.bool), node.expand(batch, -1)
+        for _ in range(depth):
+            on_path.scatter_(2, at[..., None], True)
+            at = parents.long().gather(1, at).clamp(min=0)
+    on_path[..., 0] = False
+    drafts = candidates.long().clamp(0, rows.shape[-1] - 1)
+    tokens = torch.where(on_path, drafts[:, None], drafts[..., None])
+    count = ((tokens[..., None] == drafts[:, None, None]) & on_path[:, :, None]).sum(-1)
+
+    names = "frequency_penalty", "presence_penalty", "repetition_penalty"
+    numbers = torch.tensor([[getattr(req.sampling_params, name) for name in names] for req in reqs])
+    frequency, presence, repetition = numbers.to(rows.device, non_blocking=True)[..., None, None].unbind(1)
+    added, scale = torch.zeros_like(tokens, dtype=torch.float32), torch.ones_like(tokens, dtype=torch.float32)
+    if info.acc_additive_penalties is not None:
+        added = info.acc_additive_penalties[:, None].expand(-1, nodes, -1).gather(-1, tokens)
+    if info.acc_scaling_penalties is not None:
+        scale = info.acc_scaling_penalties[:, None].expand(-1, nodes, -1).gather(-1, tokens)
+    x = rows.gather(-1, tokens).float() + added - frequency * count - presence * ((count > 0) & (added == 0))
+    scale = torch.where(count > 0, repetition, scale)
+    return tokens, torch.where(x < 0, x * scale, x / scale).to(rows.dtype)
 
 
 def sampling_of(info: Any) -> Sampling:

@@ -120,7 +120,8 @@ def test_sizes(backend, batch, slots):
 
     call = {
         "draft_tokens": some(9, batch, 2 * slots, dtype=torch.int64)[:, ::2] - 1,
-        "num_accepted": some(slots + 1, batch), "walked": some(16, batch), "vocab": 7, "met": some(16, rows), "known": torch.randn(rows, 2, generator=draw),
+        "num_accepted": some(slots + 1, batch),
+        "walked": some(16, batch), "vocab": 7, "met": some(16, rows), "known": torch.randn(rows, 2, generator=draw),
         "draft_met": some(16, drafts), "draft_known": torch.randn(drafts, 2, generator=draw),
         "read": some(2, batch, slots + 1).bool(), "winners": some(7, rows, dtype=torch.int64),
         "temperature": some(2, batch).float(), "draft_prob": some(5, batch, slots) / 4,
