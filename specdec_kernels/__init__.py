@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.cutoff import Cut, cutoff
     from specdec_kernels.ops.first_arrivals import first_arrivals
     from specdec_kernels.ops.logprobs import Logprobs, logprobs
+    from specdec_kernels.ops.mask_logits import mask_logits
     from specdec_kernels.ops.mass_tiles import mass_tiles
     from specdec_kernels.ops.overlap import Overlap, overlap
     from specdec_kernels.ops.race_sample import race_sample
@@ -62,6 +63,7 @@ __all__ = [
     "get_library_dir",
     "get_pkgconfig_dir",
     "logprobs",
+    "mask_logits",
     "mass_tiles",
     "overlap",
     "race_sample",

@@ -532,6 +532,16 @@ void check_residual_sums(ResidualSumsParams p) {
   contiguous(FIELD(status), p.pairs());
 }
 
+void check_mask_logits(MaskLogitsParams p) {
+  check_fields(p);
+  equal(FIELD(value.size), p.count());
+  equal(FIELD(last.slots), p.count());
+  equal(FIELD(out.requests), p.rows.requests);
+  equal(FIELD(out.rows), p.rows.rows);
+  equal(FIELD(out.vocab), p.rows.vocab);
+  equal("out.dtype", static_cast<int64_t>(p.out.dtype), static_cast<int64_t>(p.rows.dtype));
+}
+
 void check_first_arrivals(FirstArrivalsParams p) {
   check_fields(p);
   equal("packed.columns", p.packed.columns, 3 * p.tokens.rows);

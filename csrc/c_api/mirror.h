@@ -94,6 +94,7 @@ SPECDEC_SAME(specdec_coin_params, CoinParams, noise, index, stream, coins)
 SPECDEC_SAME(specdec_count_at_least_params, CountAtLeastParams, rows, request_index, law, edits, least, counts)
 SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, edits, tiles, status)
 SPECDEC_SAME(specdec_tile_laws_params, TileLawsParams, tiles, raw, temperature, known, probs)
+SPECDEC_SAME(specdec_mask_logits_params, MaskLogitsParams, rows, temperature, value, last, out)
 SPECDEC_SAME(specdec_first_arrivals_params, FirstArrivalsParams, packed, tokens, status, empty)
 SPECDEC_SAME(specdec_chain_ends_params, ChainEndsParams, draft_tokens, cu_drafts, vocab, request_index, num_accepted,
              walked, met, draft_met, read, winners, draft_places, known, draft_known, temperature, draft_prob, tokens,

@@ -548,6 +548,16 @@ typedef struct specdec_residual_sums_params {
 } specdec_residual_sums_params;
 SPECDEC_DECLARE(residual_sums)
 
+/* Rows [A, R, V] with -inf in the place of the logits that cuts drop. */
+typedef struct specdec_mask_logits_params {
+  specdec_rows rows;
+  specdec_number temperature; /* (A, R): that of the cuts; 1 with SPECDEC_BEFORE_TEMPERATURE */
+  specdec_values value;       /* [A R], as from cutoff */
+  specdec_tokens last;        /* int64 [A R], as from cutoff */
+  specdec_rows out;           /* [A, R, V] of the same type; written. It may be `rows` */
+} specdec_mask_logits_params;
+SPECDEC_DECLARE(mask_logits)
+
 /* The winners of n rows, from what the parts of each row found: -1 and a score of -inf are nobody. */
 typedef struct specdec_first_arrivals_params {
   specdec_path packed;       /* [parts, 3 n], contiguous: of each row a token, the bits of its score, a status */

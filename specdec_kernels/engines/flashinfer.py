@@ -222,8 +222,7 @@ def top_k_mask_logits(logits: torch.Tensor, top_k: Counter) -> torch.Tensor:
     >>> top_k_mask_logits(torch.tensor([[1.0, 3.0, 2.0]]), 2)
     tensor([[-inf, 3., 2.]])
     """
-    least = specdec.cutoff(logits, sampling=Sampling.flashinfer(top_k=_count(top_k))).value
-    return logits.masked_fill(logits < least[..., None], -torch.inf)
+    return specdec.mask_logits(logits, specdec.cutoff(logits, sampling=Sampling.flashinfer(top_k=_count(top_k))))
 
 
 def sampling_from_logits(

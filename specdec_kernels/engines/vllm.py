@@ -285,7 +285,7 @@ def apply_top_k_top_p(
     p: torch.Tensor | None,
     has_topp_only_rows: bool = True,
 ) -> torch.Tensor:
-    """Logits with -inf for what filters drop: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``, by `cutoff`.
+    """Logits with -inf for what filters drop: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``, by `cutoff` and `mask_logits`.
 
     Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its fallback in torch keeps all ties.
 
@@ -318,9 +318,7 @@ def apply_top_k_top_p(
     if k is None and p is None:
         return logits
     cut = specdec.cutoff(logits, sampling=Sampling.vllm(top_k=0 if k is None else k, top_p=1.0 if p is None else p))
-    least, last = cut.value[:, None], cut.last[:, None]
-    behind = torch.arange(logits.shape[-1], device=logits.device) > last
-    return logits.masked_fill_((logits < least) | (logits == least) & behind, -torch.inf)
+    return specdec.mask_logits(logits, cut, out=logits)
 
 
 def refuse(**options: bool) -> None:

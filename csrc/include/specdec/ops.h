@@ -20,6 +20,7 @@
   op(overlap, OverlapParams)              \
   op(cutoff, CutoffParams)                \
   op(logprobs, LogprobsParams)            \
+  op(mask_logits, MaskLogitsParams)       \
   op(tree_mask, MaskParams)               \
   op(tree_positions, PositionsParams)     \
   op(tree_parents, LinksParams)           \

@@ -318,6 +318,17 @@ struct ResidualSumsParams {
   SPECDEC_HD int64_t pairs() const { return row.size; }
 };
 
+// mask_logits: rows without what cuts drop. `out` may be `rows`.
+struct MaskLogitsParams {
+  Rows rows;
+  Per<float> temperature;      // of (request, row): that of the cuts; 1 where they are of the logits as they came
+  Vector<const float> value;   // [requests * rows]: what cutoff says
+  Tokens last;                 // likewise, int64
+  Rows out;                    // like rows; written
+  auto fields() { return std::tie(rows, temperature, value, last, out); }
+  SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
 // first_arrivals: the winners of rows from what their parts found.
 struct FirstArrivalsParams {
   Output<const int32_t> packed;  // [parts, 3 n], contiguous: of each row a token, a score as bits, a status

@@ -1,0 +1,20 @@
+"""Rows without what cuts drop."""
+
+import torch
+
+from specdec_kernels.backends.reference import laws
+
+
+def mask_logits(call):
+    """Tokens behind the last one kept get -inf; NaN stays."""
+    shape = call.rows.shape[:2]
+    temperature = call.temperature
+    if not isinstance(temperature, torch.Tensor):
+        temperature = torch.tensor(temperature, device=call.rows.device)
+    temperature = temperature.float().expand(shape)
+    temperature = torch.where(temperature >= laws.SMALLEST, temperature, 1.0).unsqueeze(-1)
+    v = (call.rows.float() * (1 / temperature)).clamp(max=laws.LARGEST)
+    value, last = call.value.view(*shape, 1), call.last.view(*shape, 1)
+    token = torch.arange(v.shape[-1], device=v.device)
+    dropped = (v < value) | ((v == value) & (token > last))
+    call.out.copy_(torch.where(dropped, -torch.inf, call.rows))

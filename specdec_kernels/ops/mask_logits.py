@@ -1,0 +1,84 @@
+"""mask_logits: rows with -inf in the place of what filters drop."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import NUMBER, TENSOR, Kind, Op
+from specdec_kernels.ops._types import Number
+from specdec_kernels.ops.cutoff import Cut
+
+MASK_LOGITS = Op(
+    "mask_logits",
+    rows=Kind("Tensor {}", shown="rows"),
+    temperature=NUMBER,
+    value=TENSOR,
+    last=TENSOR,
+    out=Kind("Tensor(!) {}", shown="out"),
+)
+
+
+def mask_logits(
+    rows: torch.Tensor, cut: Cut, *, temperature: Number = 1.0, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Logits as they are, but -inf for tokens that filters drop.
+
+    The ops of this package take filters themselves, and write no rows. This is for engines that do something else with
+    filtered logits.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
+    cut : Cut
+        What ``cutoff`` says of these rows; ``value`` and ``last``, [...], are looked at. Edits do not change what is
+        written: the rows are compared as they are.
+    temperature : float or Tensor
+        float32, broadcast to the rows: that of the cut. 1.0 where filters stood before the temperature.
+    out : Tensor, optional
+        Like ``rows``, preallocated. It may be ``rows``.
+
+    Returns
+    -------
+    Tensor
+        [..., V] of the type of ``rows``. NaN stays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import Sampling, cutoff, mask_logits
+    >>> logits = torch.tensor([[2.0, 1.0, 1.0, -1.0]])
+    >>> mask_logits(logits, cutoff(logits, sampling=Sampling(top_k=2)))
+    tensor([[2., 1., -inf, -inf]])
+    """
+    if not isinstance(cut, (tuple, list)) or len(cut) != 5:
+        raise TypeError(f"cut: expected a Cut; got {inputs.shown(cut)}")
+    value, last = cut[0], cut[1]
+    raw = (rows, value, last, temperature, out is rows or out)  # one tensor in two places is not remembered
+    inputs.refuse_gradient("mask_logits", rows=rows, temperature=temperature, out=out)
+    if found := MASK_LOGITS.recall(raw):
+        return found[0]
+    inputs.check_rows("rows", rows)
+    lead, device = rows.shape[:-1], rows.device
+    inputs.output("cut.value", value, torch.float32, lead, device)
+    inputs.output("cut.last", last, torch.int64, lead, device)
+    temperature = inputs.number("temperature", temperature, lead, device)
+    own = out is not None and out is not rows
+    if out is None:
+        out = torch.empty(rows.shape, dtype=rows.dtype, device=device)
+    elif own:
+        inputs.check_tensor("out", out, (rows.dtype,), rows.ndim)
+        inputs.check_shape("out", out, rows.shape)
+        inputs.check_device("out", out, device)
+    folded = inputs.rows3("rows", rows)
+    if isinstance(temperature, torch.Tensor):
+        temperature = temperature.reshape(folded.shape[:2])
+    MASK_LOGITS(
+        folded, temperature, value.view(-1), last.view(-1), inputs.rows3("out", out), given=own, raw=raw,
+        results=(out,),
+    )  # fmt: skip
+    return out

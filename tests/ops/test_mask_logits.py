@@ -1,0 +1,87 @@
+"""mask_logits: rows with -inf in the place of what filters drop."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling
+from specdec_kernels.ops import cutoff, mask_logits
+from tests.support.cases import DTYPES, adversarial_rows, poisoned
+
+ROWS = torch.randn(2, 3, 33, generator=torch.Generator().manual_seed(0))
+CUT = cutoff(ROWS, sampling=Sampling(top_k=5))
+CALLS = {"mask_logits": (mask_logits, {"rows": ROWS, "cut": CUT, "temperature": torch.ones(2, 3)})}
+
+
+def kept(rows, cut):
+    """How many tokens of each row are left."""
+    return ((rows > -torch.inf) & ~rows.isnan()).sum(-1) == cut.count
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 7, 4100])
+def test_what_is_kept_stays_as_it_is(backend, dtype, size):
+    """Rows with NaN, infinities and ties, at strides; as many tokens are left as the cut counts."""
+    rows = poisoned(torch.stack(list(adversarial_rows(size).values())).to(dtype))
+    rows[0] = rows[0].round()
+    temperature = torch.tensor([0.7, 1.0, 2.0])[torch.arange(len(rows)) % 3]
+    for sampling in (
+        Sampling(temperature, top_k=torch.arange(len(rows)) % 5 + 1),
+        Sampling(temperature, top_p=0.8, min_p=0.01, ties="all"),
+    ):
+        with specdec_kernels.backend("reference"):
+            cut = cutoff(rows, sampling=sampling)
+        found = mask_logits(rows, cut, temperature=temperature)
+        left = found > -torch.inf
+        assert found.dtype == dtype
+        assert torch.equal(found[left], rows[left])
+        numbers = ~rows.isnan().any(-1) & (cut.value > -torch.inf)
+        assert kept(found, cut)[numbers].all()
+        assert torch.equal(found.isnan(), rows.isnan())
+        off = mask_logits(rows, cut._replace(value=torch.full_like(cut.value, -torch.inf), last=cut.last * 0 - 1))
+        assert torch.equal(off.nan_to_num(7), rows.nan_to_num(7))
+
+
+@pytest.mark.interpreted
+def test_into_the_rows_themselves_or_others(backend):
+    rows = ROWS.repeat(1, 1, 130)[..., :4099].contiguous()
+    cut = cutoff(rows, sampling=Sampling(top_k=40, ties="all"))
+    expected = mask_logits(rows, cut)
+    assert kept(expected, cut).all()
+    apart = torch.full((2, 3, 4200), 9.0)
+    out = apart[..., 50:4149]
+    for _ in range(2):  # the second call is recognised
+        assert mask_logits(rows, cut, out=out) is out
+        assert torch.equal(out, expected)
+    assert (apart[..., :50] == 9).all()
+    assert (apart[..., 4149:] == 9).all()
+    for _ in range(2):
+        own = rows.clone()
+        assert mask_logits(own, cut, out=own) is own
+        assert torch.equal(own, expected)
+
+
+def test_ties_are_cut_by_id(fast_backend):
+    rows = torch.tensor([[1.0, 3.0, 3.0, 3.0, 2.0]])
+    for ties, expected in (("first", [1, 2]), ("all", [1, 2, 3])):
+        cut = cutoff(rows, sampling=Sampling(top_k=2, ties=ties))
+        assert (mask_logits(rows, cut)[0] > -torch.inf).nonzero().flatten().tolist() == expected
+
+
+def test_bad_arguments():
+    first_two = CUT._replace(value=CUT.value[:, :2].contiguous(), last=CUT.last[:, :2].contiguous())
+    with pytest.raises(TypeError, match="cut: expected a Cut"):
+        mask_logits(ROWS, CUT.value)
+    with pytest.raises(ValueError, match=r"cut\.value: expected shape \[2, 3\]"):
+        mask_logits(ROWS, CUT._replace(value=CUT.value[0]))
+    with pytest.raises(TypeError, match=r"cut\.last: expected a tensor of int64"):
+        mask_logits(ROWS, CUT._replace(last=CUT.count))
+    with pytest.raises(TypeError, match="out: expected a tensor of float32"):
+        mask_logits(ROWS, CUT, out=ROWS.half())
+    with pytest.raises(ValueError, match="out: expected shape"):
+        mask_logits(ROWS, CUT, out=ROWS[:, :1])
+    with pytest.raises(ValueError, match="out: expected memory of its own"):
+        mask_logits(ROWS[:, :2], first_two, out=ROWS[:, 1:])
+    with pytest.raises(ValueError, match="temperature: expected a number at least 0"):
+        mask_logits(ROWS, CUT, temperature=-1.0)
