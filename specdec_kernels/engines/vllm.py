@@ -285,9 +285,10 @@ def apply_top_k_top_p(
     p: torch.Tensor | None,
     has_topp_only_rows: bool = True,
 ) -> torch.Tensor:
-    """Logits with -inf for what filters drop: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``, by `cutoff` and `mask_logits`.
+    """Logits with -inf for what filters drop: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
 
-    Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its fallback in torch keeps all ties.
+    By `cutoff` and `mask_logits`. Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its
+    fallback in torch keeps all ties.
 
     Parameters
     ----------
