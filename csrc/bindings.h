@@ -125,10 +125,11 @@ class Call {
 
   void read(PyObject* object, EditParams& out) {
     read<EditParams>(object, out);
-    if (!(out.by_row & kAllowedByRow)) count_lists(out.allowed);
+    if (!(out.by_row & kAllowedByRow)) count_lists(out.allowed_index.data ? out.allowed_index : out.allowed);
     if (!(out.by_row & kBiasByRow)) count_lists(out.bias_spans);
-    for (const Lists* lists : {&out.prompt_mask, &out.output_mask, &out.output_counts, &out.pending})
-      count_lists(*lists);
+    count_lists(out.pending);
+    if (out.seen_index.data) return count_lists(out.seen_index);
+    for (const Lists* lists : {&out.prompt_mask, &out.output_mask, &out.output_counts}) count_lists(*lists);
   }
   void count_lists(const Lists& lists) {
     if (lists.data) numbers_ = lists.requests;

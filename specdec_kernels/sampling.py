@@ -52,6 +52,12 @@ class Edits(NamedTuple):
     pending : Tensor, optional
         int32 or int64 [B, J]: tokens that count as output already, for instance those that a draft model proposed so
         far. -1 is none; others out of range are not used, and set status 8.
+    seen_index : Tensor, optional
+        int32 [B]: which of ``prompt_mask``, ``output_mask`` and ``output_counts`` a request has, if these are those of
+        n slots, [n, ...]. -1: none of them; so do others out of range, which set status 8.
+    allowed_index : Tensor, optional
+        int32, one for each target row, or [B]; with ``cu_drafts`` that is [B, 1]. The same of ``allowed``, which is
+        [n, ceil(V / 32)] then.
 
     Examples
     --------
@@ -74,6 +80,8 @@ class Edits(NamedTuple):
     output_mask: torch.Tensor | None = None
     output_counts: torch.Tensor | None = None
     pending: torch.Tensor | None = None
+    seen_index: torch.Tensor | None = None
+    allowed_index: torch.Tensor | None = None
 
 
 class Sampling(NamedTuple):

@@ -60,6 +60,14 @@ class Edits(NamedTuple):
     pending_size: int = None
     pending_entry: int = None
     pending_row: int = None
+    seen_index: torch.Tensor = None
+    seen_size: int = None
+    seen_entry: int = None
+    seen_row: int = None
+    allowed_index: torch.Tensor = None
+    allowed_size: int = None
+    allowed_index_entry: int = None
+    allowed_index_row: int = None
     tokens: torch.Tensor = None
     tokens_request: int = None
     tokens_step: int = None
@@ -156,10 +164,19 @@ def span_at(edits, outer, inner, live, columns):
 
 
 @triton.jit
-def place_at(edits, entry, row, target, target_row, node, first, live, columns):
-    """(the ``Place`` of a row, the status of its bias).
+def slot_at(index, entry_step, row_step, size, outer, inner, live):
+    """(which of ``size`` lists an index says, -1 for none; status)."""
+    slot = tl.load(index + outer * opened(entry_step) + inner * opened(row_step), mask=live, other=-1)
+    inside = (slot >= 0) & (slot < opened(size))
+    return tl.where(inside, slot, -1).to(tl.int64), tl.where(inside | (slot == -1), 0, PARAMETER)
 
-    The numbers and lists of its request are at (``entry``, ``row``), its own are at (``target``, ``target_row``).
+
+@triton.jit
+def place_at(edits, entry, row, target, target_row, node, first, live, columns):
+    """(the ``Place`` of a row, the status of its bias and of its indices).
+
+    The numbers and lists of its request are at (``entry``, ``row``), its own are at (``target``, ``target_row``). Where
+    an index says that a row has no list, the list's place is negative.
     ``node`` drafts are before it, or it is that node of a tree. ``first`` counts the draft tokens before those of its
     request where they are packed.
     """
@@ -169,19 +186,37 @@ def place_at(edits, entry, row, target, target_row, node, first, live, columns):
     if edits.allowed is not None:
         own = opened(edits.by_row) & BY_ROW_ALLOWED != 0
         outer, inner = tl.where(own, target, entry), tl.where(own, target_row, row)
+        if edits.allowed_index is not None:
+            outer, bad = slot_at(
+                edits.allowed_index, edits.allowed_index_entry, edits.allowed_index_row, edits.allowed_size, outer,
+                inner, live,
+            )  # fmt: skip
+            inner = 0
         allowed_at = outer * opened(edits.allowed_entry) + inner * opened(edits.allowed_row)
+        if edits.allowed_index is not None:
+            allowed_at = tl.where(outer < 0, -1, allowed_at)
     if edits.bias_tokens is not None:
         own = opened(edits.by_row) & BY_ROW_BIAS != 0
         outer, inner = tl.where(own, target, entry), tl.where(own, target_row, row)
-        begin, end, rising, bad = span_at(edits, outer, inner, live, columns)
+        begin, end, rising, bad_bias = span_at(edits, outer, inner, live, columns)
+        bad |= bad_bias
     if edits.presence_value is not None:
         repetition, inverse, frequency, presence, _ = penalties_of(edits, entry, row, live)
+        seen, seen_row = entry, row
+        if edits.seen_index is not None:
+            seen, bad_seen = slot_at(
+                edits.seen_index, edits.seen_entry, edits.seen_row, edits.seen_size, entry, row, live
+            )
+            seen_row = 0
+            bad |= bad_seen
         if edits.prompt_mask is not None:
-            prompt_at = entry * opened(edits.prompt_entry) + row * opened(edits.prompt_row)
+            prompt_at = seen * opened(edits.prompt_entry) + seen_row * opened(edits.prompt_row)
         if edits.output_mask is not None:
-            output_at = entry * opened(edits.output_entry) + row * opened(edits.output_row)
+            output_at = seen * opened(edits.output_entry) + seen_row * opened(edits.output_row)
         if edits.output_counts is not None:
-            counts_at = entry * opened(edits.counts_entry) + row * opened(edits.counts_row)
+            counts_at = seen * opened(edits.counts_entry) + seen_row * opened(edits.counts_row)
+        if edits.seen_index is not None:
+            prompt_at, output_at = tl.where(seen < 0, -1, prompt_at), tl.where(seen < 0, -1, output_at)
         if edits.pending is not None:
             pending_at = entry * opened(edits.pending_entry) + row * opened(edits.pending_row)
             pendings = tl.where(live, opened(edits.pending_size).to(tl.int32), 0)
@@ -262,6 +297,8 @@ def counts_of(tokens, there, law):
     """How often tokens stand in the output, and before the row in what is pending and drafted."""
     count = (tokens * 0).to(tl.int32)
     if law.output_mask is not None:
+        if law.seen_index is not None:
+            there = there & (law.output_at >= 0)
         count = bits_at(law.output_mask + law.output_at, tokens, there)
         if law.output_counts is not None:
             seen = count > 0
@@ -292,6 +329,8 @@ def penalised(z, tokens, there, law):
     counted = count > 0
     seen = counted
     if law.prompt_mask is not None:
+        if law.seen_index is not None:
+            there = there & (law.prompt_at >= 0)
         seen = seen | (bits_at(law.prompt_mask + law.prompt_at, tokens, there) > 0)
     z = tl.where(seen, tl.where(z > 0.0, z * law.own_inverse, z * law.own_repetition), z)
     return tl.where(counted, (z - law.own_frequency * count.to(tl.float32)) - law.own_presence, z)
@@ -306,7 +345,12 @@ def edited(x, tokens, there, start, end, law):
         if (law.own_repetition != 1.0) | (law.own_frequency != 0.0) | (law.own_presence != 0.0):
             x = penalised(x, tokens, there, law)
     if law.allowed is not None:
-        x = tl.where(bits_at(law.allowed + law.allowed_at, tokens, there) > 0, x, -INFINITY)
+        if law.allowed_index is not None:
+            there = there & (law.allowed_at >= 0)
+        may = bits_at(law.allowed + law.allowed_at, tokens, there) > 0
+        if law.allowed_index is not None:
+            may = may | (law.allowed_at < 0)
+        x = tl.where(may, x, -INFINITY)
     return x
 
 
@@ -353,12 +397,20 @@ def arguments(call, tokens=None, parents=None, ragged=False):
             found[field] = tensor
             steps(name, tensor, packed)
 
-    lists("allowed", "allowed", ragged and edit.by_row & ALLOWED_BY_ROW)
+    packed = ragged and edit.by_row & ALLOWED_BY_ROW
+    if edit.allowed_index is None:
+        lists("allowed", "allowed", packed)
+    else:
+        lists("allowed", "allowed")
+        lists("allowed_index", "allowed_index", packed)
+        found["allowed_size"] = sealed(len(edit.allowed))
     if edit.bias_tokens is not None:
         found |= {"bias_tokens": edit.bias_tokens, "bias_values": edit.bias_values}
         found["bias_size"] = sealed(len(edit.bias_tokens))
         lists("bias_spans", "bias", ragged and edit.by_row & BIAS_BY_ROW)
-    if edit._replace(allowed=None, bias_tokens=None, bias_values=None, bias_spans=None, by_row=0).on():
+    if edit._replace(
+        allowed=None, allowed_index=None, bias_tokens=None, bias_values=None, bias_spans=None, by_row=0
+    ).on():  # fmt: skip
         for name in ("repetition", "frequency", "presence"):
             value = getattr(edit, name)
             if isinstance(value, torch.Tensor):
@@ -369,6 +421,9 @@ def arguments(call, tokens=None, parents=None, ragged=False):
         lists("prompt_mask", "prompt")
         lists("output_mask", "output")
         lists("output_counts", "counts")
+        if edit.seen_index is not None:
+            lists("seen_index", "seen")
+            found["seen_size"] = sealed(len(edit.prompt_mask if edit.output_mask is None else edit.output_mask))
         if edit.pending is not None and edit.pending.shape[-1]:
             lists("pending", "pending")
             found["pending_size"] = sealed(edit.pending.shape[-1])

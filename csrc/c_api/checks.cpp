@@ -122,6 +122,14 @@ void over_lists(const EditParams& x, F&& f) {
   f(".output_mask", x.output_mask);
   f(".output_counts", x.output_counts);
   f(".pending", x.pending);
+  f(".seen_index", x.seen_index);
+  f(".allowed_index", x.allowed_index);
+}
+// The index that says which of some lists is a place's.
+const Lists* index_of(const EditParams& x, const Lists& lists) {
+  const bool seen = &lists == &x.prompt_mask || &lists == &x.output_mask || &lists == &x.output_counts;
+  const Lists* index = seen ? &x.seen_index : &lists == &x.allowed ? &x.allowed_index : nullptr;
+  return index && index->data ? index : nullptr;
 }
 void check(const EditParams& x) {
   over_lists(x, [&](const char* name, const Lists& lists) {
@@ -144,6 +152,13 @@ void check(const EditParams& x) {
   at_least(".by_row", x.by_row, 0);
   at_most(".by_row", x.by_row, kAllowedByRow | kBiasByRow);
   if (x.output_counts.data) memory(".output_mask", x.output_mask.data);
+  if (x.allowed_index.data) memory(".allowed", x.allowed.data);
+  if (x.seen_index.data) {
+    if (!x.output_mask.data) memory(".prompt_mask", x.prompt_mask.data);
+    const int64_t entries = (x.output_mask.data ? x.output_mask : x.prompt_mask).requests;
+    if (x.prompt_mask.data) equal(".prompt_mask.requests", x.prompt_mask.requests, entries);
+    if (x.output_counts.data) equal(".output_counts.requests", x.output_counts.requests, entries);
+  }
 }
 
 // Any value will do.
@@ -235,10 +250,14 @@ void check_edits(const EditParams& x, const LawParams& law, const Rows& rows, in
   equal("rows.first_token % 128", rows.first_token % 128, 0);  // a part begins with a word of a mask
   const int64_t words = (rows.vocab + int64_t{31}) / 32;
   over_lists(x, [&](const char* name, const Lists& lists) {
-    const bool by_row = (&lists == &x.allowed && x.by_row & kAllowedByRow) ||
-                        (&lists == &x.bias_spans && x.by_row & kBiasByRow);
-    holds("edits", name, lists, by_row ? requests : entries, by_row ? target_rows : entry_rows);
-    if (!lists.data || &lists == &x.bias_spans || &lists == &x.pending) return;
+    const bool of_allowed = &lists == &x.allowed || &lists == &x.allowed_index;
+    const bool by_row = (of_allowed && x.by_row & kAllowedByRow) || (&lists == &x.bias_spans && x.by_row & kBiasByRow);
+    const bool indexed = index_of(x, lists) != nullptr;
+    holds("edits", name, lists, indexed ? 0 : by_row ? requests : entries,
+          indexed ? 1 : by_row ? target_rows : entry_rows);
+    const bool index = &lists == &x.seen_index || &lists == &x.allowed_index;
+    if (index && lists.data) equal({"edits", (std::string(name) + ".size").c_str()}, lists.size, 1);
+    if (!lists.data || index || &lists == &x.bias_spans || &lists == &x.pending) return;
     at_least({"edits", (std::string(name) + ".size").c_str()}, lists.size, &lists == &x.output_counts ? rows.vocab : words);
   });
 }
@@ -496,6 +515,16 @@ void check_count_at_least(CountAtLeastParams p) {
   check_edits(p);
   equal(FIELD(least.size), p.count());
   contiguous(FIELD(counts), p.count());
+}
+
+void check_token_logits(TokenLogitsParams p) {
+  check_fields(p);
+  const LawParams of_logits = {};
+  check_edits(p.edits, of_logits, p.rows, p.rows.requests, p.rows.rows, p.rows.requests, p.rows.rows);
+  if (p.places.data) holds("places", p.places, 1, p.batch());
+  else if (p.batch() > 0) equal(FIELD(logits.rows), p.rows.requests * p.rows.rows);
+  holds("tokens", p.tokens, p.batch(), p.logits.columns);
+  contiguous(FIELD(logits), p.batch(), p.logits.columns);
 }
 
 void check_mass_tiles(MassTilesParams p) {

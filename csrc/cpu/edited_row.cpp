@@ -35,6 +35,7 @@ int32_t Editor::index_of(int32_t token) const {
 
 void Editor::begin(int32_t later) {
   penalties = penalties_at(p, place.outer, place.inner, &status);
+  seen = seen_place(p, place.outer, place.inner, &status);
   const int32_t cells = edit_cells(vocab), pending = p.pending.data ? static_cast<int32_t>(p.pending.size) : 0;
   bits = reinterpret_cast<uint64_t*>(scratch(3, int64_t{3} * cells + 2 * (int64_t{pending} + later)));
   before = reinterpret_cast<int32_t*>(bits + cells);
@@ -55,14 +56,11 @@ void Editor::list_tokens(const RowPlace& of_bias) {
   const BiasSpan span = bias_span_at(p, of_bias.outer, of_bias.inner, &status);
   listed = 0;
   if (!penalties.on() && span.begin == span.end) return;
-  const auto at_place = [&](const Lists& lists, bool wanted) {
-    return wanted && lists.data ? lists.at(place.outer, place.inner) : nullptr;
-  };
-  const int32_t* const output = at_place(p.output_mask, penalties.on());
-  const int32_t* const prompt = at_place(p.prompt_mask, penalties.of_prompt());
+  const int32_t* const output = penalties.on() ? seen.of(p.output_mask) : nullptr;
+  const int32_t* const prompt = penalties.of_prompt() ? seen.of(p.prompt_mask) : nullptr;
   mark(output, prompt, span);
   write_tokens();
-  write_counts(output, prompt, at_place(p.output_counts, output != nullptr));
+  write_counts(output, prompt, output ? seen.of(p.output_counts) : nullptr);
   std::fill(bias, bias + listed, kNoBias);
   each_bias(span, [&](int32_t token, float value) { bias[index_of(token)] = value; });
 }
@@ -150,7 +148,8 @@ void Editor::edit_row(Row* row, const RowPlace& target) {
   if (p.by_row & kBiasByRow) list_tokens(target);
   const RowPlace& of_mask = p.by_row & kAllowedByRow ? target : place;
   edits = {};
-  if (p.allowed.data) edits.allowed = reinterpret_cast<const uint32_t*>(p.allowed.at(of_mask.outer, of_mask.inner));
+  const ListPlace allowed = allowed_place(p, of_mask.outer, of_mask.inner, &status);
+  edits.allowed = reinterpret_cast<const uint32_t*>(allowed.of(p.allowed));
   if (listed > 0) {
     with_data(*row, [&](auto data) {
       for (int32_t i = 0; i < listed; ++i) values[i] = to_float(data[tokens[i]]);

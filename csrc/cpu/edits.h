@@ -52,6 +52,7 @@ class Editor {
   const EditParams& p;
   const int32_t vocab;
   const RowPlace place;
+  ListPlace seen;  // its masks and counts
   Penalties penalties;
   RowEdits edits = {};
 

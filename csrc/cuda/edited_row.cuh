@@ -318,14 +318,12 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
   int32_t status = kStatusOk;
   RowEdits e = {};
   e.penalties = penalties_at(p, entry.outer, entry.inner, &status);
-  const auto list = [](const Lists& lists, const RowPlace& place) {
-    return lists.data ? lists.at(place.outer, place.inner) : nullptr;
-  };
   const auto place = [&](int64_t by_row) -> RowPlace {
     const bool own = (p.by_row & by_row) != 0;
     return {own ? target.outer : entry.outer, own ? target.inner : entry.inner};
   };
-  e.allowed = list(p.allowed, place(kAllowedByRow));
+  const RowPlace of_mask = place(kAllowedByRow);
+  e.allowed = allowed_place(p, of_mask.outer, of_mask.inner, &status).of(p.allowed);
   e.wide = p.pending.wide;
   bool bad = false;
   if (p.pending.data) {
@@ -339,10 +337,11 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
     bad |= token < -1 || token >= vocab;
   }
   if (__syncthreads_or(bad)) status |= kStatusParameter;
+  const ListPlace seen = seen_place(p, entry.outer, entry.inner, &status);
   if (e.penalties.on()) {
-    e.output = list(p.output_mask, entry);
-    if (e.output) e.counts = list(p.output_counts, entry);
-    if (e.penalties.of_prompt()) e.prompt = list(p.prompt_mask, entry);
+    e.output = seen.of(p.output_mask);
+    if (e.output) e.counts = seen.of(p.output_counts);
+    if (e.penalties.of_prompt()) e.prompt = seen.of(p.prompt_mask);
     e.drafts = drafts, e.drafted_at = block.drafted_at;
   } else {
     e.pendings = 0;

@@ -180,6 +180,10 @@ typedef struct specdec_edits {
   specdec_lists output_counts;            /* [B, 1, V] */
   specdec_lists pending;                  /* [B, 1, any]: tokens, -1 for none */
   int64_t by_row;                         /* the sum of some SPECDEC_..., below */
+  specdec_lists seen_index;    /* [B, 1, 1] (ops on rows: [A, R, 1]): which of the prompt_mask, output_mask and
+                                * output_counts, then [any, 1, ...], an entry has. -1: none of them */
+  specdec_lists allowed_index; /* the same of allowed, which is then [any, 1, words]; SPECDEC_ALLOWED_BY_ROW says how it
+                                * is laid out */
 } specdec_edits;
 
 enum { SPECDEC_ALLOWED_BY_ROW = 1, SPECDEC_BIAS_BY_ROW = 2 };
@@ -492,6 +496,16 @@ typedef struct specdec_count_at_least_params {
   specdec_output_i32 counts; /* [A R] */
 } specdec_count_at_least_params;
 SPECDEC_DECLARE(count_at_least)
+
+/* The logits of some tokens in parts of rows, after edits; 0 where a part has not the token, or a place is out of range. */
+typedef struct specdec_token_logits_params {
+  specdec_rows rows;         /* [A, R, n] */
+  specdec_tokens places;     /* [P], optional: which row each is of, among all; otherwise the rows in order */
+  specdec_tokens tokens;     /* [P, m], of the whole vocabulary */
+  specdec_edits edits;       /* of the part's tokens */
+  specdec_output_f32 logits; /* [P, m] */
+} specdec_token_logits_params;
+SPECDEC_DECLARE(token_logits)
 
 /* What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
 typedef struct specdec_mass_tiles_params {

@@ -25,6 +25,7 @@ from specdec_kernels.ops.residual import Residual, residual
 from specdec_kernels.ops.residual_race import residual_race
 from specdec_kernels.ops.residual_sums import residual_sums
 from specdec_kernels.ops.tile_laws import tile_laws
+from specdec_kernels.ops.token_logits import token_logits
 from specdec_kernels.ops.tree_mask import tree_mask
 from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
 from specdec_kernels.ops.tree_positions import tree_positions
@@ -59,6 +60,7 @@ __all__ = [
     "residual_race",
     "residual_sums",
     "tile_laws",
+    "token_logits",
     "tree_mask",
     "tree_parents",
     "tree_positions",

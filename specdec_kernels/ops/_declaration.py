@@ -41,7 +41,8 @@ class Edit(NamedTuple):
 
     Tensors but ``bias_tokens`` and ``bias_values`` are [S, R, items]: one list for each entry S and, in ops on rows,
     each row R; elsewhere R is 1. Bits 1 and 2 of ``by_row`` say that ``allowed`` and ``bias_spans`` are like the
-    target's rows instead, ragged ones [1, rows, items]. A span is a begin and an end in ``bias_tokens``.
+    target's rows instead, ragged ones [1, rows, items]. A span is a begin and an end in ``bias_tokens``. Lists that an
+    index points to are [n, 1, items], and the index is what they would be, with one item.
     """
 
     allowed: "torch.Tensor | None" = None
@@ -56,6 +57,8 @@ class Edit(NamedTuple):
     output_counts: "torch.Tensor | None" = None
     pending: "torch.Tensor | None" = None
     by_row: int = 0
+    seen_index: "torch.Tensor | None" = None
+    allowed_index: "torch.Tensor | None" = None
 
     def on(self):
         """Whether it may change anything."""
@@ -63,9 +66,12 @@ class Edit(NamedTuple):
 
     def by_entry(self):
         """The tensors that have one list or number for each entry."""
-        allowed = None if self.by_row & ALLOWED_BY_ROW else self.allowed
-        spans = None if self.by_row & BIAS_BY_ROW else self.bias_spans
-        return [x for x in (allowed, spans, *self[4:11]) if isinstance(x, torch.Tensor)]
+        allowed = self.allowed if self.allowed_index is None else self.allowed_index
+        seen = (self.prompt_mask, self.output_mask, self.output_counts)
+        lists = [self.pending, *(seen if self.seen_index is None else [self.seen_index])]
+        lists += [] if self.by_row & ALLOWED_BY_ROW else [allowed]
+        lists += [] if self.by_row & BIAS_BY_ROW else [self.bias_spans]
+        return [x for x in (*self[4:7], *lists) if isinstance(x, torch.Tensor)]
 
 
 ALLOWED_BY_ROW, BIAS_BY_ROW = 1, 2
@@ -133,8 +139,11 @@ class Group(Kind):
     def flat(self, value):
         flat = []
         for kind, part in zip(self._kinds.values(), value, strict=True):
-            flat += kind.flat(part)
-        return flat
+            first, *number = kind.flat(part)
+            flat.append(first)
+            if number:
+                numbers[kind.type] += number
+        return flat + list(numbers.values())
 
     def whole(self, flat):
         return self._type(*[kind.whole(flat) for kind in self._kinds.values()])
@@ -169,7 +178,7 @@ LAW = Group(Law, space=CHOICE, temperature=NUMBER, top_k=COUNTER, top_p=NUMBER, 
 EDITS = Group(
     Edit, allowed=OPTIONAL, bias_tokens=OPTIONAL, bias_values=OPTIONAL, bias_spans=OPTIONAL, repetition=NUMBER,
     frequency=NUMBER, presence=NUMBER, prompt_mask=OPTIONAL, output_mask=OPTIONAL, output_counts=OPTIONAL,
-    pending=OPTIONAL, by_row=SIZE,
+    pending=OPTIONAL, by_row=SIZE, seen_index=OPTIONAL, allowed_index=OPTIONAL,
 )  # fmt: skip
 NOISE = Group(Noise, seed=COUNTER, position=COUNTER, nonce=COUNTER)
 WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache")

@@ -14,10 +14,14 @@ def lists(edits, target=None):
     """What an Edits has for each request's entry, without the lists' own dimension; ``target`` of chains and trees."""
     if not isinstance(edits, Edits):
         return []
-    found = [edits.prompt_mask, edits.output_mask, edits.output_counts, edits.pending]
-    if target is not None and not _like_rows(edits.allowed, target):
+    found = [edits.pending]
+    if edits.seen_index is None:
+        found += [edits.prompt_mask, edits.output_mask, edits.output_counts]
+    of_requests = target is not None and not _allowed_by_row(edits, target)
+    if of_requests and edits.allowed_index is None:
         found.append(edits.allowed)
     found = [x[..., 0] for x in found if isinstance(x, torch.Tensor) and x.ndim and x.shape[-1]]
+    found += [edits.seen_index, edits.allowed_index if of_requests else None]
     spans = edits.bias[2] if isinstance(edits.bias, (tuple, list)) and len(edits.bias) == 3 else None
     if target is not None and isinstance(spans, torch.Tensor) and spans.ndim == 1:
         found.append(spans[:-1])
@@ -50,9 +54,11 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     def mask(name, places):
         return _lists(name, getattr(edits, name), (torch.int32,), *places, device, words, f"{words} words or more")
 
-    allowed_by_row = by_row or _like_rows(edits.allowed, target)
+    allowed_by_row = by_row or _allowed_by_row(edits, target)
     shared = entries if target.ndim == 3 else ((*shape, 1), seen)
-    allowed = mask("allowed", (lead, rows) if allowed_by_row else shared)
+    own = (lead, rows) if allowed_by_row else shared
+    allowed_index, own = _index(edits, "allowed_index", own, device, "allowed")
+    allowed = mask("allowed", own)
     tokens, values, spans, bias_by_row = _bias(edits.bias, shape, seen, lead, rows, device)
 
     if not isinstance(edits.repetition, torch.Tensor) and edits.repetition == 0:
@@ -62,9 +68,10 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
         inputs.number(f"edits.{name}", getattr(edits, name), shape, device, least=-float("inf"), seen=numbers_seen)
         for name in ("frequency", "presence")
     )
-    prompt_mask, output_mask = mask("prompt_mask", entries), mask("output_mask", entries)
+    seen_index, of_seen = _index(edits, "seen_index", entries, device, "prompt_mask", "output_mask", "output_counts")
+    prompt_mask, output_mask = mask("prompt_mask", of_seen), mask("output_mask", of_seen)
     counts = _lists(
-        "output_counts", edits.output_counts, (torch.int32,), *entries, device, vocab, f"{vocab} counts", most=vocab
+        "output_counts", edits.output_counts, (torch.int32,), *of_seen, device, vocab, f"{vocab} counts", most=vocab
     )
     pending = _lists("pending", edits.pending, inputs.TOKEN_DTYPES, *entries, device, 0, "any number of tokens")
     if counts is not None and output_mask is None:
@@ -83,15 +90,36 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
         counts if counting else None,
         pending if penalised else None,
         (ALLOWED_BY_ROW if allowed is not None and allowed_by_row else 0) | (BIAS_BY_ROW if bias_by_row else 0),
+        seen_index if (penalised and output_mask is not None) or (repeating and prompt_mask is not None) else None,
+        allowed_index,
     )  # fmt: skip
     if law.space == "probs" and found.on():
         raise ValueError("edits: expected None with space='probs', whose laws are final; got an Edits")
     return found
 
 
-def _like_rows(x, target):
-    """Whether a tensor of lists has one for each row of the target; it has as many dimensions then."""
-    return isinstance(x, torch.Tensor) and x.ndim == target.ndim
+def _allowed_by_row(edits, target):
+    """Whether ``allowed``, or the index to it, has one for each row of the target: as many dimensions as rows have."""
+    if isinstance(edits.allowed_index, torch.Tensor):
+        return edits.allowed_index.ndim == target.ndim - 1
+    return isinstance(edits.allowed, torch.Tensor) and edits.allowed.ndim == target.ndim
+
+
+def _index(edits, name, places, device, *names):
+    """(The index that says which of the lists ``names`` a place has, or None; where these lists are.)"""
+    x = getattr(edits, name)
+    if x is None:
+        return None, places
+    shape, seen = places
+    inputs.check_tensor(f"edits.{name}", x, (torch.int32,), None)
+    inputs.check_device(f"edits.{name}", x, device)
+    sizes = [len(y) for y in (getattr(edits, one) for one in names) if isinstance(y, torch.Tensor) and y.ndim]
+    if not sizes:
+        raise ValueError(f"edits.{names[0]}: expected masks beside {name}; got None")
+    if x.shape != torch.Size(shape):
+        raise ValueError(f"edits.{name}: expected shape {list(shape)}; got {inputs.shown(x)}")
+    slots = max(sizes)
+    return x.reshape(*seen, 1), ((slots,), (slots, 1))
 
 
 def _lists(name, x, dtypes, shape, seen, device, least, sizes, most=None):

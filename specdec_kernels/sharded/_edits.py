@@ -1,7 +1,7 @@
 """Edits of rows of which each rank has a slice: those of the slice's tokens, with one place for each row.
 
-Lists are views of those of the whole vocabulary; tokens are counted from the slice's first. The local ops apply them as
-they read rows. Of some tokens the edited logits are asked for: these are made here, by the formula of edit.h.
+Lists are views of those of the whole vocabulary, and an index says which of them is a row's. Tokens are counted from
+the slice's first. The local ops apply them as they read rows.
 """
 
 import torch
@@ -12,8 +12,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import Law
 from specdec_kernels.sampling import Edits
 
-NUMBERS = Edits._fields[2:5]
-MOST, LARGEST = 2**31 - 1, torch.finfo(torch.float32).max  # where counts end, and values
+NUMBERS, SEEN = Edits._fields[2:5], Edits._fields[5:8]  # and whose tokens were seen
 
 
 def of_rows(edits, shard, rows, how):
@@ -32,64 +31,69 @@ def of_rows(edits, shard, rows, how):
 
     if spans is not None and edits.bias[2].ndim == 1:
         spans = at(spans, 2)
-    lists = {name: x for name in Edits._fields[5:] if (x := getattr(edits, name)) is not None}
-    edits = edits._replace(**{name: at(x, x.shape[-1]) for name, x in lists.items()})
-    edits = edits._replace(**dict(zip(NUMBERS, map(at, edits[2:5]), strict=True)))
+    places = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=rows.device).view(shape)
+    edits = _of_slots(edits, SEEN, "seen_index", shape, lambda x: at(places if x is None else x))
+    pending = None if edits.pending is None else at(edits.pending, edits.pending.shape[-1])
+    edits = edits._replace(pending=pending, **dict(zip(NUMBERS, map(at, edits[2:5]), strict=True)))
     return _of_slice(edits, shard, rows.shape[-1], spans)
 
 
 def of_chains(edits, shard, chains, requests, target, space):
     """The same of chains: each row has its own, in which the drafts before it are pending."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-    entry = None if requests.entry is None else requests.entry.clamp(max=requests.entries - 1)
-
-    def of_requests(lists):
-        """[B, 1, ...] or, ragged, [rows, ...] of [entries, ...]."""
-        if chains.cu_drafts is not None:
-            return lists[chains.request if entry is None else entry[chains.request]]
-        return (lists if entry is None else lists[entry]).unsqueeze(1)
-
-    def own(lists):
-        return None if lists is None else of_requests(lists.expand(requests.entries, lists.shape[-1]))
-
-    allowed, spans = edits.allowed, _spans(edits, (requests.entries,))
-    if allowed is not None and allowed.ndim != target.ndim:  # a mask of each request
-        lead = (requests.entries,) if chains.cu_drafts is None else (requests.entries, 1)
-        allowed = of_requests(allowed.expand(*lead, allowed.shape[-1]).flatten(0, -2))
-    if spans is not None and edits.bias[2].ndim == 1:
-        spans = of_requests(spans).expand(*target.shape[:-1], 2)
     pending = _said(chains, shard.vocab) if _penalises(found) else None
-    return _of_paths(edits, shard, requests, target, allowed, spans, pending, own)
+    return _of_requests(edits, shard, requests, target, found.by_row, pending)
 
 
 def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
     """The same of trees: the drafts on the path to a row's node, its own among them, are pending there."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-    entry = None if requests.entry is None else requests.entry.clamp(max=requests.entries - 1)
+    pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(found) else None
+    return _of_requests(edits, shard, requests, target, found.by_row, pending)
+
+
+def _of_requests(edits, shard, requests, target, by_row, pending):
+    """Edits of the slice, for each row, from those of requests; tokens ``pending`` in each row, or None."""
+    entry, entries = requests.request, (requests.entries,)
+    if requests.entry is not None:
+        entry = requests.entry.clamp(max=requests.entries - 1)[entry]
 
     def own(lists):
-        if lists is None:
-            return None
-        lists = lists.expand(requests.entries, lists.shape[-1])
-        return (lists if entry is None else lists[entry]).unsqueeze(1)
+        return lists.expand(*entries, *lists.shape[1:])[entry]
 
-    allowed, spans = edits.allowed, _spans(edits, (requests.entries,))
-    if allowed is not None and allowed.ndim != target.ndim:
-        allowed = own(allowed)
+    def of_rows(index):
+        return entry.int() if index is None else own(index)
+
+    edits = _of_slots(edits, SEEN, "seen_index", entries, of_rows)
+    if not by_row & edit.ALLOWED_BY_ROW:
+        if edits.allowed is not None and edits.allowed_index is None:
+            edits = edits._replace(allowed=edits.allowed.flatten(0, -2))
+        if edits.allowed_index is not None:
+            edits = edits._replace(allowed_index=edits.allowed_index.flatten())
+        edits = _of_slots(edits, ("allowed",), "allowed_index", entries, of_rows)
+    spans = _spans(edits, entries)
     if spans is not None and edits.bias[2].ndim == 1:
-        spans = (spans if entry is None else spans[entry]).unsqueeze(1).expand(*target.shape[:-1], 2)
-    pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(found) else None
-    return _of_paths(edits, shard, requests, target, allowed, spans, pending, own)
+        spans = own(spans)
+    if pending is None or edits.pending is None:
+        earlier = pending
+    else:
+        earlier = torch.cat([own(edits.pending).expand(*pending.shape[:-1], -1), pending], dim=-1)
+    numbers = dict(zip(NUMBERS, map(requests.of_rows, edits[2:5]), strict=True))
+    return _of_slice(edits._replace(pending=earlier, **numbers), shard, target.shape[-1], spans)
 
 
-def _of_paths(edits, shard, requests, target, allowed, spans, pending, own):
-    """Edits of the slice: those of requests, whose lists ``own`` gives for each row, and drafts ``pending`` there."""
-    if pending is not None and edits.pending is not None:
-        earlier = own(edits.pending)
-        pending = torch.cat([earlier.expand(*pending.shape[:-1], earlier.shape[-1]), pending], dim=-1)
-    masks = (own(x) for x in (edits.prompt_mask, edits.output_mask, edits.output_counts))
-    numbers = (requests.of_rows(x) for x in edits[2:5])
-    return _of_slice(Edits(allowed, edits.bias, *numbers, *masks, pending), shard, target.shape[-1], spans)
+def _of_slots(edits, names, name, shape, of_rows):
+    """Edits of whose lists ``names``, [*shape, items], an index says which is a row's: nothing is gathered.
+
+    ``of_rows`` gives each row what its request has in an index of requests, or its request's own number for None.
+    """
+    given = {one: x for one in names if (x := getattr(edits, one)) is not None}
+    if not given:
+        return edits
+    index = of_rows(getattr(edits, name))
+    if getattr(edits, name) is None:
+        given = {one: x.expand(*shape, x.shape[-1]).flatten(0, -2) for one, x in given.items()}
+    return edits._replace(**{name: index}, **given)
 
 
 def _penalises(found):

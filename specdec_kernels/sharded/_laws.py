@@ -13,8 +13,7 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Edits, Sampling
-from specdec_kernels.sharded._constants import filled, only, steps
-from specdec_kernels.sharded._edits import edited_at
+from specdec_kernels.sharded._constants import filled
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
@@ -176,8 +175,8 @@ def laws_of(shard, sides, *also):
     weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index, side.edits) for side in sides]
     tiles, met = zip(*weighed, strict=True)
     rows, asked = [x.shape[0] for x in tiles], [side.tokens.shape[0] for side in sides]
-    met = [x.flatten() for x in met]
-    tiles, met, *also = sent([tiles, [*met, logits_of(sides, asked, shard)], *([part] for part in also)], shard)
+    told = [*(x.flatten() for x in met), *(logits_of(side, shard) for side in sides)]
+    tiles, met, *also = sent([tiles, told, *([part] for part in also)], shard)
     tiles = tiles.permute(1, 2, 0, 3).flatten(-2)
     met, logits = any_of(met).split_with_sizes([sum(rows), sum(asked)])
     logits = logits.view(torch.float32)
@@ -187,6 +186,13 @@ def laws_of(shard, sides, *also):
     each = zip(sides, kept, known.split_with_sizes(rows), met.split_with_sizes(rows), logits.split_with_sizes(asked),
                probs.split_with_sizes(asked), strict=True)  # fmt: skip
     return [_laws(side, kept, *found) for side, kept, *found in each], also
+
+
+def logits_of(side, shard):
+    """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
+    tokens = side.tokens.view(side.rows.shape[:-1]) if side.places is None else side.tokens
+    logits = ops.token_logits(side.rows, tokens, places=side.places, first_token=shard.first_token, edits=side.edits)
+    return logits.view(torch.int32)
 
 
 def _known(sides, rows, tiles, logits):
@@ -222,26 +228,6 @@ def _laws(side, kept, known, met, logits, probs):
     found = Laws(side, known, met, logits, logits, kept)
     probs = probabilities(logits.unsqueeze(-1), side.at(found.inverse(slice(None))), side.at(known)).squeeze(-1)
     return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
-
-
-def logits_of(sides, asked, shard):
-    """int32 [P]: the bits of the logit of each token that is ``asked`` for, 0 where the slice has it not."""
-    column = torch.cat([side.tokens for side in sides]).long()
-    if shard.first_token:
-        column = column - filled(shard.first_token, column)
-    here = column.clamp(0, sides[0].rows.shape[-1] - 1)
-    each = zip(sides, here.split_with_sizes(asked), strict=True)
-    logits = torch.cat([_elements(side, columns) for side, columns in each]).float().view(torch.int32)
-    return only(here == column, logits, 0)
-
-
-def _elements(side, columns):
-    """One logit of each place of a side."""
-    if side.edits is not None:
-        return edited_at(side.rows, side.edits, columns, side.places)
-    size = side.rows.shape[-1]
-    begins = steps(len(columns), size, columns.device) if side.places is None else side.places * size
-    return side.rows.take(begins + columns)
 
 
 def argmax_of(rows, shard, index, edits=None):

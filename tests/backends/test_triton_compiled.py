@@ -28,7 +28,7 @@ MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "tree_mask", "tree_parents", "tree_positions", "compact_kv",
     "compact_kv, pages", "coin", "count_tokens", "tile_laws", "chain_ends", "first_arrivals",
-    "mask_logits", "verify_chain, block: walk",
+    "mask_logits", "token_logits", "verify_chain, block: walk",
     "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",
 }  # fmt: skip
 # On AMD GPUs two launches without tickets.
@@ -39,7 +39,7 @@ CUTS = {
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)} | {"compact_kv, pages"}
 # Compiled as the tests call them, on rows of some tokens.
-SMALL_ROWS = {"count_at_least", "mass_tiles", "residual_race", "residual_sums", "verify_links"}
+SMALL_ROWS = {"count_at_least", "mass_tiles", "residual_race", "residual_sums", "token_logits", "verify_links"}
 
 
 def ahead_of_time(*arguments, cache):

@@ -294,7 +294,7 @@ class TestChains:
         for b in range(0, 24, 5):
             own = slice(b, b + 1)
             bias = (*chain.edits.bias[:2], chain.edits.bias[2][b : b + 2])
-            edits = Edits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:]))
+            edits = Edits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:9]))
             call = {name: x[own] if isinstance(x, torch.Tensor) else x for name, x in chain.call.items()}
             assert_same(verify_chain(**call, edits=edits), [x[own] for x in together])
 
@@ -686,3 +686,130 @@ class TestRegistration:
             **{name: x.clone() for name, x in edits._asdict().items() if isinstance(x, torch.Tensor)}
         )
         assert_same(verify_chain(**call | {"edits": copies}), again)
+
+
+SEEN = ("prompt_mask", "output_mask", "output_counts")
+
+
+def in_slots(edits, seed):
+    """The same edits, by indices to lists that lie in other places, beside lists that nobody has.
+
+    The last two places have no list: one by -1, one by an index out of range.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(names, slots):
+        lead = getattr(edits, names[0]).shape[:-1]
+        index = torch.randperm(slots, generator=generator)[: lead.numel()].int()
+        lists = {}
+        for name in names:
+            own = getattr(edits, name).flatten(0, -2)
+            lists[name] = torch.full((slots, own.shape[-1]), -1, dtype=torch.int32)
+            lists[name][index.long()] = own
+        index[-2], index[-1] = -1, slots
+        return index.view(lead), lists
+
+    seen, of_seen = moved(SEEN, 3 * ROWS)
+    allowed, of_allowed = moved(["allowed"], 4 * edits.allowed.shape[:-1].numel())
+    without = edits._replace(**{name: getattr(edits, name).clone() for name in (*SEEN, "allowed")})
+    for name in SEEN:
+        getattr(without, name).flatten(0, -2)[-2:] = 0
+    without.allowed.flatten(0, -2)[-2:] = -1
+    return edits._replace(**of_seen, **of_allowed, seen_index=seen, allowed_index=allowed), without
+
+
+class TestIndices:
+    """Lists that an index points to are those of the row."""
+
+    @pytest.mark.parametrize("op", ON_ROWS.values(), ids=ON_ROWS)
+    def test_on_rows(self, op):
+        rows = rows_of(ROWS)
+        edits = packed(random_places(ROWS, V, seed=1), V, random_allowed(ROWS, vocabulary=V, seed=2)[0])
+        indexed, without = in_slots(edits, seed=3)
+        for options in ({"temperature": 1.3}, {"sampling": SAMPLING}):
+            status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
+            found = op(rows, edits=indexed, status=status, **options)
+            assert_same(found, op(rows, edits=without, status=wanted, **options))
+            wanted[-1] |= 8
+            assert torch.equal(status, wanted)
+
+    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}, {"method": "block"}])
+    @pytest.mark.parametrize("by_row", [False, True])
+    def test_along_chains(self, options, by_row):
+        chain = Chain(8, requests=12, **options)
+        edits = chain.edits if by_row else chain.edits._replace(allowed=chain.allowed[:, 0])
+        indexed, without = in_slots(edits, seed=4)
+        found, expected = (verify_chain(**chain.call, edits=one) for one in (indexed, without))
+        expected.status[-1] |= 8
+        assert_same(found, expected)
+        index = torch.tensor([3, 11, -1, 0, 5, 5, 2, 1, 4, 9, 10, 7], dtype=torch.int32)
+        if not by_row:
+            found = verify_chain(**chain.call, edits=indexed, request_index=index)
+            expected = verify_chain(**chain.call, edits=without, request_index=index)
+            expected.status[1] |= 8
+            assert_same(found, expected)
+
+    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}])
+    def test_along_ragged_chains(self, options):
+        chain, counts = Chain(9, requests=12, **options), torch.arange(12) % 5
+        of_request, _ = in_slots(chain.edits._replace(allowed=chain.allowed[:, 0]), seed=5)
+        call = ragged(chain.call | {"edits": None}, counts)
+        call["edits"] = of_request._replace(allowed_index=of_request.allowed_index[:, None])
+        drafts = torch.where(torch.arange(4) < counts[:, None], chain.call["draft_tokens"], -1)
+        expected = verify_chain(**chain.call | {"draft_tokens": drafts}, edits=of_request)
+        assert_same(verify_chain(**call).tokens, expected.tokens)
+        of_rows, _ = in_slots(chain.edits, seed=5)
+        own = torch.cat([own[: n + 1] for own, n in zip(of_rows.allowed_index, counts, strict=True)])
+        expected = verify_chain(**chain.call | {"draft_tokens": drafts}, edits=of_rows)
+        found = verify_chain(**call | {"edits": of_rows._replace(allowed_index=own)})
+        assert_same([found.tokens, found.num_accepted], [expected.tokens, expected.num_accepted])
+
+    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}])
+    def test_along_trees(self, options):
+        call = tree_call(3, requests=12, nodes=6, vocabulary=V) | options
+        allowed, _ = random_allowed(12, 6, vocabulary=V, seed=3)
+        for masks in (allowed, allowed[:, 0]):
+            indexed, without = in_slots(packed(random_places(12, V, seed=3), V, masks), seed=6)
+            found, expected = (verify_tree(**call, edits=one) for one in (indexed, without))
+            expected.status[-1] |= 8
+            assert_same(found, expected)
+
+    @pytest.mark.interpreted
+    def test_some_and_none(self):
+        """A token that is far ahead, but forbidden or penalised where an index says so."""
+        rows = torch.zeros(5, 1, V)
+        rows[..., 40], rows[..., 3] = 99.0, 50.0
+        index = torch.tensor([0, 1, -1, 2, -5], dtype=torch.int32)
+        masks = bits_of([set(range(V)) - {40}, range(V)], V)
+        seen = Edits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
+        counted = Edits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
+        root = {"draft_tokens": torch.full((5, 1), -1), "parents": torch.tensor([-1])}
+        for edits in (Edits(masks, allowed_index=index), seen, counted):
+            call = {"seed": seeds(5), "position": 0, "temperature": 0.0}
+            of_rows = edits._replace(allowed_index=None if edits.allowed_index is None else index[:, None])
+            chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=edits, **call)
+            tree = verify_tree(root["draft_tokens"], rows, parents=root["parents"], method="race", edits=edits, **call)
+            assert chain.tokens.flatten().tolist() == tree.tokens[:, 0].tolist() == [3, 40, 40, 40, 40]
+            assert chain.status.tolist() == tree.status.tolist() == [0, 0, 0, 8, 8]
+            if of_rows.allowed_index is not None:
+                chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=of_rows, **call)
+                assert chain.tokens.flatten().tolist() == [3, 40, 40, 40, 40]
+            status = torch.empty(5, dtype=torch.int32)
+            assert race_sample(rows[:, 0], edits=edits, status=status, **call).tolist() == [3, 40, 40, 40, 40]
+            assert status.tolist() == [0, 0, 0, 8, 8]
+
+    def test_what_is_wrong_is_named(self):
+        rows, index = rows_of(3), torch.zeros(3, dtype=torch.int32)
+        masks = bits_of([{5}] * 4, V)
+        for edits, message in (
+            (Edits(masks, allowed_index=index.long()), r"edits\.allowed_index: expected a tensor of int32"),
+            (Edits(masks, allowed_index=index[:2]), r"edits\.allowed_index: expected shape \[3\]"),
+            (Edits(allowed_index=index), r"edits\.allowed: expected masks beside allowed_index"),
+            (Edits(seen_index=index), r"edits\.prompt_mask: expected masks beside seen_index"),
+            (
+                Edits(presence=0.5, repetition=1.2, prompt_mask=masks, output_mask=masks[:3], seen_index=index),
+                r"edits\.output_mask: expected shape \[4, 3\]",
+            ),
+        ):
+            with pytest.raises((TypeError, ValueError), match=message):
+                race_sample(rows, edits=edits, seed=1, position=0)

@@ -82,7 +82,7 @@ def test_every_op_is_here():
     named = {op.__name__ for op, _ in CALLS.values()}
     named |= {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs", "mask_logits"}
     # Of ops on slices, whose outputs are sent on.
-    halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least"}
+    halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least", "token_logits"}
     halves |= {"first_arrivals", "chain_ends"}
     assert named | halves == set(OPS)
     for name in set(OPS) - halves:

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specdec_kernels import Sampling, sharded
-from tests.support.cases import seeds
+from tests.support.cases import ragged, seeds
 from tests.support.parts import edits_of
 from tests.support.ranks import chain_call_with_hits, tree_call_with_hits
 
@@ -44,6 +44,19 @@ def chain(**how):
     return {**chain_call_with_hits(VOCABULARY, requests=2, slots=2), **how}
 
 
+def by_index(slots, **how):
+    """Two requests with the edits of two of three slots; chains may be packed."""
+    own = edits_of(3, vocabulary=VOCABULARY, seed=3)._replace(allowed=torch.full((3, VOCABULARY // 32), -1).int())
+    call = {**chain_call_with_hits(VOCABULARY, requests=3, slots=slots), **how}
+    call["request_index"] = torch.tensor([2, 0], dtype=torch.int32)
+    return call | {name: call[name][:2] for name in ("draft_tokens", "target")} | {"edits": own}
+
+
+def packed(**how):
+    call = ragged({**chain(**how), "edits": None}, torch.tensor([2, 1]))
+    return call | {"edits": edits_of(2, vocabulary=VOCABULARY, seed=3)._replace(allowed=None)}
+
+
 def tree(**how):
     call = {**tree_call_with_hits(VOCABULARY, requests=2, nodes=6), "method": "rejection", **how}
     return {**call, "edits": edits(6)} if how.get("edits") else call
@@ -57,6 +70,7 @@ def edits(slots):
 
 
 ROWS = {"rows": torch.randn(2, VOCABULARY), "tokens": torch.tensor([5, 1024])}
+BY_INDEX = edits_of(3, vocabulary=VOCABULARY, seed=3)._replace(allowed=None)
 RACE = {"target": ROWS["rows"], "seed": seeds(2), "position": 1}
 CALLS = {
     "rejection": (sharded.verify_chain, chain(edits=edits(3))),
@@ -67,11 +81,19 @@ CALLS = {
         sharded.verify_chain,
         chain(method="race", draft=None, edits=edits(3), **FILTERS | {"draft_sampling": None}),
     ),
+    "rejection, by an index": (sharded.verify_chain, by_index(2)),
+    "race, by an index": (sharded.verify_chain, by_index(2, method="race", draft=None)),
+    "rejection, packed": (sharded.verify_chain, packed()),
+    "race, packed": (sharded.verify_chain, packed(method="race", draft=None)),
     "tree": (sharded.verify_tree, tree(edits=True, **FILTERS)),
     "one-hot tree": (sharded.verify_tree, tree(edits=True, draft=None)),
     "traversal": (sharded.verify_tree, tree(edits=True, method="traversal", **FILTERS)),
     "logprobs": (sharded.logprobs, ROWS | {"top": 3, "edits": edits_of(2, vocabulary=VOCABULARY, seed=3)}),
     "race_sample": (sharded.race_sample, RACE | {"edits": edits_of(2, vocabulary=VOCABULARY, seed=3)}),
+    "race_sample, by an index": (
+        sharded.race_sample,
+        RACE | {"edits": BY_INDEX, "seed": seeds(3), "request_index": torch.tensor([2, 0], dtype=torch.int32)},
+    ),
 }
 
 

@@ -33,6 +33,30 @@ SPECDEC_HD Penalties penalties_at(const EditParams& p, int64_t outer, int64_t in
   return found;
 }
 
+// Where lists of a place are: there, or where an index says; or nowhere.
+struct ListPlace {
+  int64_t outer, inner;
+  bool there = true;
+  SPECDEC_HD const int32_t* of(const Lists& lists) const {
+    return lists.data && there ? lists.at(outer, inner) : nullptr;
+  }
+};
+
+// `entries`: of the lists that the index, if there is one, points to.
+SPECDEC_HD ListPlace list_place(const Lists& index, int64_t entries, int64_t outer, int64_t inner, int32_t* status) {
+  if (!index.data) return {outer, inner};
+  const int32_t entry = *index.at(outer, inner);
+  const bool there = entry >= 0 && entry < entries;
+  if (!there && entry != -1) *status |= kStatusParameter;
+  return {entry, 0, there};
+}
+SPECDEC_HD ListPlace seen_place(const EditParams& p, int64_t outer, int64_t inner, int32_t* status) {
+  return list_place(p.seen_index, (p.output_mask.data ? p.output_mask : p.prompt_mask).requests, outer, inner, status);
+}
+SPECDEC_HD ListPlace allowed_place(const EditParams& p, int64_t outer, int64_t inner, int32_t* status) {
+  return list_place(p.allowed_index, p.allowed.requests, outer, inner, status);
+}
+
 constexpr float kNoBias = -0.0f;  // added to any number, it gives that number
 
 // The entries [begin, end) of bias_tokens and bias_values.

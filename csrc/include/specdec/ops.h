@@ -11,6 +11,7 @@
   op(race_topk, RaceParams)               \
   op(residual, ResidualParams)            \
   op(count_at_least, CountAtLeastParams)  \
+  op(token_logits, TokenLogitsParams)     \
   op(mass_tiles, MassTilesParams)         \
   op(tile_laws, TileLawsParams)           \
   op(residual_race, ResidualRaceParams)   \

@@ -101,7 +101,9 @@ struct Lists {
 
 // What becomes of a target row's logits before its law sees them. Lists are those of an entry (RequestIndex) and, in
 // ops on rows, of a row; elsewhere of row 0. Where `by_row` has their bit, allowed and bias_spans are those of a target
-// row, and have its place. A span is a begin and an end in bias_tokens and bias_values.
+// row, and have its place. A span is a begin and an end in bias_tokens and bias_values. With an index, what stands at a
+// place is a number: which of the lists (of row 0) is the place's. seen_index is that of prompt_mask, output_mask and
+// output_counts; -1: the place has none.
 struct EditParams {
   Lists allowed;
   Vector<const int32_t> bias_tokens;
@@ -110,9 +112,10 @@ struct EditParams {
   Per<float> repetition, frequency, presence;
   Lists prompt_mask, output_mask, output_counts, pending;
   int64_t by_row;
+  Lists seen_index, allowed_index;
   auto fields() {
     return std::tie(allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence, prompt_mask,
-                    output_mask, output_counts, pending, by_row);
+                    output_mask, output_counts, pending, by_row, seen_index, allowed_index);
   }
   // Whether anything may change. A repetition of zero that is not in memory was not given.
   SPECDEC_HD bool on() const { return allowed.data || bias_tokens.size > 0 || penalises(); }
@@ -249,6 +252,24 @@ struct CountAtLeastParams {
   Output<int32_t> counts;     // [requests * rows]
   auto fields() { return std::tie(rows, request_index, law, edits, least, counts); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
+// token_logits: the logits of some tokens in rows, which may be parts of rows; 0 where a part has not the token.
+struct TokenLogitsParams {
+  Rows rows;
+  Tokens places;         // [n]: of the row of each, among all; not given: the rows in order
+  Tokens tokens;         // [n, m], of the whole vocabulary
+  EditParams edits;      // of the part's columns
+  Output<float> logits;  // [n, m]
+  auto fields() { return std::tie(rows, places, tokens, edits, logits); }
+  auto arguments() { return std::tie(rows, rows.first_token, places, tokens, edits, logits); }
+  SPECDEC_HD int64_t batch() const { return logits.rows; }
+  SPECDEC_HD int64_t place(int64_t index) const {
+    return places.data ? places.at(index * places.slot_stride) : index;
+  }
+  SPECDEC_HD int64_t token(int64_t index, int64_t i) const {
+    return tokens.at(index * tokens.request_stride + i * tokens.slot_stride);
+  }
 };
 
 // mass_tiles: what the tiles of [requests, rows] rows weigh, which may be parts of rows (specdec/mass.h).

@@ -45,13 +45,16 @@ class Edits:
             return lists[who.live] if who.inner else lists.flatten(0, 1)
 
         self._allowed = self._bias = None
+        self._bad_rows = []  # bool, of each row of the target
         if edit.allowed is not None:
-            self._allowed = (by_row if edit.by_row & ALLOWED_BY_ROW else own)(edit.allowed)
+            of_rows = edit.by_row & ALLOWED_BY_ROW
+            self._allowed, bad = indexed(edit.allowed, edit.allowed_index, by_row if of_rows else own, -1)
+            self._tell(who, bad, of_rows)
         if edit.bias_tokens is not None:
-            spans = (by_row if edit.by_row & BIAS_BY_ROW else own)(edit.bias_spans)
-            self._bias, self._bad_bias = dense_bias(edit.bias_tokens, edit.bias_values, spans, vocabulary)
-            if who.inner or not edit.by_row & BIAS_BY_ROW:
-                self.bad |= self._bad_bias
+            of_rows = edit.by_row & BIAS_BY_ROW
+            spans = (by_row if of_rows else own)(edit.bias_spans)
+            self._bias, bad = dense_bias(edit.bias_tokens, edit.bias_values, spans, vocabulary)
+            self._tell(who, bad, of_rows)
 
         self._repetition, self._frequency, self._presence = (
             self._number(who, value, off, least)
@@ -62,9 +65,15 @@ class Edits:
             )
         )
         self._counts = torch.zeros(*places, vocabulary, dtype=torch.int64, device=target.device)
+
+        def seen(lists):
+            found, bad = indexed(lists, edit.seen_index, own, 0)
+            self.bad |= bad
+            return found
+
         if edit.output_mask is not None:
-            counts = 1 if edit.output_counts is None else own(edit.output_counts).long().clamp(min=1)
-            self._counts += bits(own(edit.output_mask), vocabulary) * counts
+            counts = 1 if edit.output_counts is None else seen(edit.output_counts).long().clamp(min=1)
+            self._counts += bits(seen(edit.output_mask), vocabulary) * counts
         if edit.pending is not None:
             tokens = own(edit.pending).long()
             valid = (tokens >= 0) & (tokens < vocabulary)
@@ -72,7 +81,14 @@ class Edits:
             self.bad |= (~valid & (tokens != -1)).any(dim=-1)
         self._seen = self._counts > 0
         if edit.prompt_mask is not None:
-            self._seen |= bits(own(edit.prompt_mask), vocabulary)
+            self._seen |= bits(seen(edit.prompt_mask), vocabulary)
+
+    def _tell(self, who, bad, of_rows):
+        """Something is bad: of places, or of rows, which tell of it when they are read."""
+        if who.inner or not of_rows:
+            self.bad |= bad
+        else:
+            self._bad_rows.append(bad)
 
     def _number(self, who, value, off, least):
         """float32 of each place; one that is not finite, or not more than ``least``, is bad and off."""
@@ -86,7 +102,7 @@ class Edits:
         return self._edited(values, slice(None), slice(None)) if self.on else values
 
     def rows_at(self, values, requests, places, said=None):
-        """(edited logits, whether their own bias is bad) of one row of each of ``requests``.
+        """(edited logits, whether what is their own is bad) of one row of each of ``requests``.
 
         ``places`` are those rows' places among the target's rows, in order. ``said`` [n, J] are tokens that are output
         before these rows beside those counted, -1 for none.
@@ -94,8 +110,8 @@ class Edits:
         bad = torch.zeros_like(requests, dtype=torch.bool)
         if not self.on:
             return values, bad
-        if self._bias is not None and self._edit.by_row & BIAS_BY_ROW:
-            bad = self._bad_bias[places]
+        for own in self._bad_rows:
+            bad = bad | own[places]
         return self._edited(values, requests, places, said), bad
 
     def count(self, requests, tokens):
@@ -121,6 +137,17 @@ class Edits:
             return z
         words = self._allowed[places if self._edit.by_row & ALLOWED_BY_ROW else requests]
         return torch.where(bits(words, self._vocabulary), z, -torch.inf)
+
+
+def indexed(lists, index, at_places, other):
+    """(The lists of places, whether their index is out of range.) Where it points to none: a list of ``other``."""
+    if index is None:
+        found = at_places(lists)
+        return found, torch.zeros(found.shape[:-1], dtype=torch.bool, device=found.device)
+    entry = at_places(index).squeeze(-1).long()
+    inside = (entry >= 0) & (entry < len(lists))
+    every = torch.cat([lists[:, 0], torch.full((1, lists.shape[-1]), other, dtype=lists.dtype, device=lists.device)])
+    return every[torch.where(inside, entry, len(lists))], ~inside & (entry != -1)
 
 
 def bits(words, vocabulary):

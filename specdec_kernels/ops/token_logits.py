@@ -1,0 +1,100 @@
+"""token_logits: the logits of some tokens in rows, which may be parts of rows, after edits."""
+
+import torch
+
+from specdec_kernels.ops import _edits as edit
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops._declaration import EDITS, OPTIONAL, SIZE, TENSOR, Kind, Op, Output
+from specdec_kernels.sampling import Edits
+
+TOKEN_LOGITS = Op(
+    "token_logits",
+    rows=Kind("Tensor {}", shown="rows"),
+    first_token=SIZE,
+    places=OPTIONAL,
+    tokens=TENSOR,
+    edits=EDITS,
+    logits=Output(torch.float32, "out"),
+)
+UNIT = 128  # tokens: a part begins with a word of a mask
+
+
+def token_logits(
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    places: torch.Tensor | None = None,
+    first_token: int = 0,
+    edits: Edits | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The logits of some tokens in rows, after edits; 0 where a part of a row has not got the token.
+
+    The bits of a float32 0 are 0, so what the owner of a token has is the bitwise or of what all parts give.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., n] of logits, contiguous along the vocabulary: columns of the tokens from
+        ``first_token`` on.
+    tokens : Tensor
+        int32 or int64 [...], or [..., m] for m tokens of each row; those outside of the part give 0.
+    places : Tensor, optional
+        int32 or int64 [P]: the row of each among all rows, in any order; ``tokens`` is [P] or [P, m] then. A place
+        without a row gives 0.
+    first_token : int
+        A multiple of 128.
+    edits : Edits, optional
+        As for ``race_sample``, of the part's columns: masks begin with the part's words, tokens with 0. What is out of
+        range is off, as there, and not told.
+    out : Tensor, optional
+        float32, like ``tokens``, preallocated.
+
+    Returns
+    -------
+    Tensor
+        float32, like ``tokens``. NaN stays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import token_logits
+    >>> rows = torch.tensor([[3.0, 1.0, 2.0], [7.0, 8.0, 9.0]])
+    >>> token_logits(rows, torch.tensor([2, 130, 128]), places=torch.tensor([0, 1, 1]), first_token=128).tolist()
+    [0.0, 9.0, 7.0]
+    """
+    raw = (rows, tokens, places, first_token, edits, out)
+    inputs.refuse_gradient("token_logits", rows=rows, edits=edits)
+    if found := TOKEN_LOGITS.recall(raw):
+        return found[0]
+    inputs.check_rows("rows", rows)
+    lead, device = rows.shape[:-1], rows.device
+    if not inputs.is_int(first_token) or first_token < 0 or first_token % UNIT:
+        raise ValueError(f"first_token: expected a multiple of {UNIT}; got {first_token!r}")
+    if places is not None:
+        inputs.check_tensor("places", places, inputs.TOKEN_DTYPES, 1)
+        inputs.check_device("places", places, device)
+    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
+    inputs.check_device("tokens", tokens, device)
+    of_rows = lead if places is None else places.shape
+    if tokens.shape[: len(of_rows)] != of_rows or tokens.ndim > len(of_rows) + 1:
+        raise ValueError(f"tokens: expected shape {list(of_rows)}, or one dimension more; got {inputs.shown(tokens)}")
+    folded = inputs.rows3("rows", rows)
+    shape, seen = laws.number_shapes(rows, folded, None, None, *edit.lists(edits))
+    law = laws.target_law("logits", None, None, shape, device, seen)
+    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    given = out is not None
+    out = TOKEN_LOGITS.output("logits", out, tokens.shape, device)
+    each = of_rows.numel()
+    many = tokens.shape[-1] if tokens.ndim > len(of_rows) else 1
+    TOKEN_LOGITS(
+        folded, first_token, places, tokens.reshape(each, many), changes, out.view(each, many), given=given, raw=raw,
+        results=(out,),
+    )  # fmt: skip
+    return out

@@ -1,0 +1,101 @@
+"""token_logits: the logits of some tokens in rows, which may be parts of rows."""
+
+import pytest
+import torch
+
+from specdec_kernels import Edits
+from specdec_kernels.ops import token_logits
+from tests.support.cases import DTYPES, adversarial_rows
+from tests.support.edits import random_edits
+from tests.support.parts import edited, edits_of
+
+ROWS = torch.randn(3, 300, generator=torch.Generator().manual_seed(3))
+TOKENS = torch.tensor([[5, 299, 5], [0, 1, 2], [300, -1, 31]])
+CALLS = {
+    "token_logits": (token_logits, {"rows": ROWS, "tokens": TOKENS}),
+    "token_logits, edited": (
+        token_logits,
+        {"rows": ROWS, "tokens": TOKENS.int()[:, 0], "places": torch.tensor([2, 0, 2], dtype=torch.int32),
+         "edits": edits_of(3, vocabulary=300, seed=1)._replace(bias=None)},
+    ),
+}  # fmt: skip
+
+
+def bits(x):
+    return x.view(torch.int32)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_elements_as_they_are(backend, dtype):
+    """NaN, infinities and both zeros; int32 and int64 tokens of any strides; nothing past a row's end is read."""
+    rows = torch.stack(list(adversarial_rows(70).values())).to(dtype)
+    wide = torch.full((len(rows), 90), torch.nan, dtype=dtype)
+    wide[:, :70] = rows
+    tokens = torch.randint(-3, 80, (len(rows), 9), generator=torch.Generator().manual_seed(1))
+    there = (tokens >= 0) & (tokens < 70)
+    expected = torch.where(there, rows.float().gather(1, tokens.clamp(0, 69)), 0.0)
+    for asked in (tokens, tokens.int(), tokens.T.contiguous().T):
+        assert torch.equal(bits(token_logits(wide[:, :70], asked)), bits(expected))
+    assert torch.equal(bits(token_logits(rows, tokens[:, 3])), bits(expected[:, 3].contiguous()))
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("bias", [False, True])
+def test_edited_elements(backend, bias):
+    """All that edits may be, of rows [A, R]; more tokens than a program takes at once."""
+    rows = torch.randn(3, 2, 333, generator=torch.Generator().manual_seed(2))
+    edits = edits_of(3, 2, vocabulary=333, seed=7)
+    edits = edits if bias else edits._replace(bias=None)
+    tokens = torch.randint(333, (3, 2, 150), generator=torch.Generator().manual_seed(1))
+    expected = edited(rows, edits).gather(-1, tokens)
+    assert torch.equal(bits(token_logits(rows, tokens, edits=edits)), bits(expected))
+    assert not torch.equal(token_logits(rows, tokens), expected)
+    places = torch.tensor([5, 0, 5, 2, -1, 6, 1])
+    there = (places >= 0) & (places < 6)
+    own = tokens.flatten(0, 1)[places.clamp(0, 5)]
+    rows_there = edited(rows, edits).flatten(0, 1)[places.clamp(0, 5)]
+    expected = torch.where(there.unsqueeze(-1), rows_there.gather(1, own), 0.0)
+    for at in (places, places.int(), torch.stack([places, places], 1)[:, 0]):
+        assert torch.equal(bits(token_logits(rows, own, places=at, edits=edits)), bits(expected))
+
+
+def test_parts_together_are_the_row(fast_backend):
+    """One part of a row has the token, and the others 0, whose bits change nothing."""
+    rows, edits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(2)), None
+    tokens = torch.tensor([[0, 127, 128], [1023, 1024, 2999], [3000, -1, 5], [1151, 1152, 2]])
+    for edits in (None, random_edits(4, vocabulary=3000, seed=7)._replace(bias=None, pending=None)):
+        whole, together = token_logits(rows, tokens, edits=edits), torch.zeros(4, 3, dtype=torch.int32)
+        for first, end in ((0, 128), (128, 1152), (1152, 3000)):
+            own = edits and edits._replace(
+                allowed=edits.allowed[:, first // 32 :], prompt_mask=edits.prompt_mask[:, first // 32 :],
+                output_mask=edits.output_mask[:, first // 32 :], output_counts=edits.output_counts[:, first:end],
+            )  # fmt: skip
+            together |= bits(token_logits(rows[:, first:end], tokens, first_token=first, edits=own))
+        assert torch.equal(together, bits(whole))
+
+
+def test_none_at_all(fast_backend):
+    assert token_logits(ROWS, TOKENS[:, :0]).shape == (3, 0)
+    assert token_logits(ROWS[:0], TOKENS[:0]).shape == (0, 3)
+    assert token_logits(ROWS, TOKENS[:0], places=torch.zeros(0).long()).shape == (0, 3)
+    assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long()).tolist() == [[0.0] * 3] * 3
+    assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long(), edits=Edits(presence=0.5)).sum() == 0
+    row = Edits(allowed=torch.zeros(10, dtype=torch.int32))
+    assert token_logits(ROWS[0], torch.tensor(7), edits=row) == -torch.inf
+
+
+def test_bad_arguments():
+    call = CALLS["token_logits"][1]
+    for change, error, message in (
+        ({"tokens": TOKENS[:2]}, ValueError, r"tokens: expected shape \[3\], or one dimension more"),
+        ({"tokens": TOKENS.float()}, TypeError, "tokens: expected a tensor of int"),
+        ({"places": torch.zeros(3)}, TypeError, "places: expected a tensor of int"),
+        ({"places": torch.zeros(2).long()}, ValueError, r"tokens: expected shape \[2\]"),
+        ({"first_token": 64}, ValueError, "first_token: expected a multiple of 128; got 64"),
+        ({"rows": ROWS.long()}, TypeError, "rows: expected a tensor of float32"),
+        ({"edits": Edits(repetition=0)}, ValueError, "edits.repetition: expected a number more than 0"),
+        ({"out": torch.zeros(3)}, ValueError, "out: expected"),
+    ):
+        with pytest.raises(error, match=message):
+            token_logits(**{**call, **change})
