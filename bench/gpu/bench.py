@@ -4,6 +4,7 @@
     python bench/gpu/bench.py --out DIRECTORY --seconds 480 --ops race,rejection
     python bench/gpu/bench.py --dry-run             small, on the CPU: the same path, no figure worth anything
     python bench/gpu/bench.py --profile             a few calls of the cases that a profiler looks at
+    python bench/gpu/bench.py --team cluster4       chains by teams of this kind and size, beside those that we choose
 
 bfloat16 logits with a peaked head and a long tail, K = 4: a chain, or a tree of two children, the first of which has
 two. *Cold*: a graph of calls on inputs that together overflow the L2 cache; *warm*: a graph of calls on one. A time is
@@ -17,6 +18,8 @@ bench can be done in pieces.
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -314,7 +317,13 @@ def measured(op, case, scale, device, backends):
     return entry
 
 
-def all_cases(scale, ops):
+def all_cases(scale, ops, team=None):
+    if team:
+        for op in sorted(set(ops) & set(TEAM_OPS)):
+            for requests in TEAM_REQUESTS:
+                few, middle = min(requests, scale["B"][-1]), scale["V"][len(scale["V"]) // 2]
+                yield op, {"sweep": f"team {team}", "B": few, "V": middle, "acceptance": 0.7, "cold": True}
+        return
     for op in ops:
         for sweep, requests, vocabulary, acceptance, cold in cases(scale):
             if op in CHAINS or acceptance == 0.7:
@@ -335,10 +344,26 @@ def book_of(entries, roof):
     return book
 
 
+TEAM_OPS, TEAM_REQUESTS = ("race", "rejection"), (1, 8, 64, 256)
+TEAM = r"local|(cluster|grid)[1-9][0-9]*"
+
+
+def teams(book):
+    """Rows of (op, B, times by kind and size of teams), in microseconds; "chosen" is what we take."""
+    asked = sorted({r.case["sweep"] for r in book.records if r.case["sweep"].startswith("team ")})
+    for op in TEAM_OPS:
+        for requests in TEAM_REQUESTS if asked else ():
+            times = {name: book.find(op, harness.OURS, B=requests, sweep=name) for name in asked}
+            times["chosen"] = book.find(op, harness.OURS, B=requests, V=128_256, sweep="B")
+            yield {"op": op, "B": requests, "us": {
+                name.removeprefix("team "): round(found * 1e6, 2) for name, found in times.items() if found
+            }}  # fmt: skip
+
+
 # Microseconds of a cold call at V = 128,256 on an H100, by op and B: estimates of docs/cuda.md, section 8.
 PREDICTED = {
     "race_sample": {1: 4.5, 8: 5, 64: 9.5},
-    "race": {1: 5, 8: 7.5, 64: 24, 256: 75},
+    "race": {1: 5, 8: 7.5, 64: 24, 256: 66},
     "rejection": {1: 10, 8: 16, 64: 50, 256: 140},
 }
 
@@ -432,7 +457,10 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many")
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU; writes only where --out says")
     parser.add_argument("--profile", action="store_true", help="only call what a profiler looks at")
+    parser.add_argument("--team", metavar="KIND", help="local, clusterN or gridN: chains by teams of N blocks")
     chosen = parser.parse_args()
+    if chosen.team and not re.fullmatch(TEAM, chosen.team):
+        parser.error(f"argument --team: expected local, clusterN or gridN; got {chosen.team}")
     if unknown := set(chosen.ops) - set(OURS):
         parser.error(f"argument --ops: expected some of {', '.join(OURS)}; got {', '.join(sorted(unknown))}")
     if not chosen.dry_run and not torch.cuda.is_available():
@@ -455,7 +483,9 @@ def main():
     path = out and out / "cases.jsonl"
     entries = lines_of(path)
     known = [(entry["op"], entry["case"]) for entry in entries]
-    for op, case in all_cases(scale, chosen.ops):
+    if chosen.team:
+        os.environ["SPECDEC_CUDA_TEAM"] = chosen.team  # read at the first launch
+    for op, case in all_cases(scale, chosen.ops, chosen.team):
         if time.monotonic() - begun > chosen.seconds:
             break
         if (op, case) in known:
@@ -484,11 +514,14 @@ def report(entries, roof, env, skipped, cases_in_all, out):
         print(f"skipped {name}: {reason}")
     for row in (found := list(predictions(book))):
         print("{op}, B = {B}: predicted {predicted_us} µs, measured {measured_us}".format(**row))
+    for row in (by_team := list(teams(book))):
+        print("{op}, B = {B}, by team: {us}".format(**row))
     print(f"{len(entries)} of {cases_in_all} cases")
     if not out:
         return
     content = {
-        "environment": env, "roof_bytes_per_second": roof, "goals": met, "predictions": found, "skipped": skipped,
+        "environment": env, "roof_bytes_per_second": roof, "goals": met, "predictions": found, "teams": by_team,
+        "skipped": skipped,
         "differs": [[entry["op"], entry["case"], entry["differs"]] for entry in entries if entry["differs"]],
         "facts": [fact for entry in entries for fact in entry["facts"]],
         "records": [asdict(r) for r in book.records],

@@ -2,7 +2,7 @@
 # Everything that needs a GPU: build, test, sanitize, measure. Each step ends by itself, writes as it goes, and leaves
 # the others alone; the exit status tells whether one failed. Run again, a step goes on where it stopped.
 #   OUT=... PYTHON=... SECONDS_A_STEP=540 bench/gpu/run.sh [STEP...]
-# Steps: build test triton/1 ... triton/4 sanitize micro bench profile; all of them if none is named.
+# Steps: build test triton/1 ... triton/4 sanitize micro bench teams profile; all of them if none is named.
 # $OUT (default build/gpu) gets the logs and results, and gpu.tar.gz with all of them.
 set -u
 cd "$(dirname "$0")/../.."
@@ -53,6 +53,15 @@ run_bench() {
     "$PYTHON" bench/gpu/bench.py --out "$OUT" --seconds $((LIMIT - 60))
 }
 
+# Chains by teams of each kind and some sizes.
+run_teams() {
+    status=0
+    for team in local cluster2 cluster4 cluster8 grid2 grid4 grid8 grid16 grid32; do
+        "$PYTHON" bench/gpu/bench.py --out "$OUT" --seconds $((LIMIT / 10)) --team $team || status=1
+    done
+    return $status
+}
+
 run_profile() {
     command -v ncu >/dev/null || { echo "skipped: no ncu"; return 0; }
     metrics=dram__bytes_read.sum,lts__t_bytes.sum,gpu__time_duration.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
@@ -62,7 +71,7 @@ run_profile() {
 
 steps="build test"
 for shard in $(seq $SHARDS); do steps="$steps triton/$shard"; done
-steps="$steps sanitize micro bench profile"
+steps="$steps sanitize micro bench teams profile"
 
 for step in ${*:-$steps}; do
     case " $steps " in

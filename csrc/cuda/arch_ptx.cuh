@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -157,6 +158,24 @@ inline bool overlap_wanted() {
     return value && !std::strcmp(value, "1");
   }();
   return wanted;
+}
+
+// A kind and a size of teams that is to be measured: SPECDEC_CUDA_TEAM is local, clusterN or gridN, read once for the
+// process. Other values are none.
+struct AskedTeam {
+  int size;  // 0: none
+  bool grid;
+};
+inline AskedTeam asked_team() {
+  static const AskedTeam asked = [] {
+    const char* value = std::getenv("SPECDEC_CUDA_TEAM");
+    int size = 0;
+    if (!value) return AskedTeam{0, false};
+    if (!std::strcmp(value, "local")) return AskedTeam{1, false};
+    if (std::sscanf(value, "cluster%d", &size) == 1) return AskedTeam{size, false};
+    return AskedTeam{std::sscanf(value, "grid%d", &size) == 1 ? size : 0, true};
+  }();
+  return asked;
 }
 
 // The multiprocessors that the work of a stream may use, of the `all` that the device has. Green contexts and MPS give

@@ -155,12 +155,19 @@ enum class Ends { kTogether, kOneByOne };
 // requests that is a software cluster; all of them run at the same time, because its blocks wait for each other by
 // spinning. With more it is a cluster, which starts when it has room. So where teams end one by one, and the device
 // would not be full, a team has one block more and a few teams start late. With many requests a team is one block.
-// Without `clusters`, or on devices without, there are software clusters only.
+// Without `clusters`, or on devices without, there are software clusters only. A shape that is asked for by the
+// environment is taken as far as its blocks can wait for each other.
 inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work, Ends ends,
                             bool clusters = true) {
   const int64_t slots = blocks_at_once(device), share = slots / requests;
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
   const int threads = threads_of_block(rows.vocab, rows.dtype);
+  if (const AskedTeam asked = asked_team(); asked.size > 0 && device.teams) {
+    const bool grid = asked.grid || !clusters || device.capability < 90;
+    const int64_t most = grid ? share : kMostOfCluster, fits = most < useful ? most : useful;
+    const int size = static_cast<int>(asked.size < fits ? asked.size : fits);
+    return size <= 1 ? TeamShape{threads, 1, false} : TeamShape{threads, size, grid};
+  }
   clusters &= device.capability >= 90 && share < kMostOfCluster;
   const bool full = 11 * share * requests >= 10 * slots;
   const int64_t wanted = clusters && ends == Ends::kOneByOne && !full ? share + 1 : share;

@@ -14,6 +14,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import (
     _C,
+    Edits,
     Sampling,
     cutoff,
     logprobs,
@@ -443,6 +444,32 @@ def test_inputs_that_the_kernel_before_writes(played):
                 found = []
                 count = backend.counted(lambda: found.append(op(**late)))  # noqa: B023
                 assert count["overlapped"] == count["launches"] == 1, name
+                assert_same(found[0], expected)
+        finally:
+            backend.play(MACHINES[0])
+
+
+# Blocks a team that are asked for, with or without clusters: how many come, without edits and with. Clusters have
+# eight at most, the grid of the machine has room for ten a request.
+ASKED = {(1, False): (1, 1), (3, False): (3, 3), (9, False): (8, 9), (3, True): (3, 3), (40, True): (10, 10)}
+
+
+@pytest.mark.parametrize(("asked", "blocks"), ASKED.items(), ids=str)
+def test_teams_that_are_asked_for(asked, blocks):
+    """As a bench does: the verdict is the same, by as many blocks as can wait for each other."""
+    call = chain_call(3, requests=3, slots=3, vocabulary=80_000)
+    edited = call | {"edits": Edits(allowed=torch.full((3, 2500), -1, dtype=torch.int32))}
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        try:
+            for one, wanted in zip((call, edited), blocks, strict=True):
+                backend.play("large")
+                expected = verify_chain(**one)
+                backend.play("large", team=asked[0], team_is_grid=asked[1])
+                found = []
+                count = backend.counted(lambda: found.append(verify_chain(**one)))  # noqa: B023
+                assert (count["launches"], count["blocks"]) == (1, 3 * wanted)
                 assert_same(found[0], expected)
         finally:
             backend.play(MACHINES[0])

@@ -44,6 +44,18 @@ def test_dry_run_in_pieces_goes_all_the_way(tmp_path):
     assert all((tmp_path / f"{op}_{by}.png").exists() for op in ("race", "rejection") for by in ("batch", "vocabulary"))
 
 
+def test_chains_by_teams_are_a_table_of_their_own(tmp_path):
+    dry_run(tmp_path, "--ops", "race,rejection")
+    for team in ("local", "cluster4"):
+        assert "rejection, B = 1, by team: {'" in dry_run(tmp_path, "--team", team)
+    rows = json.loads((tmp_path / "gpu.json").read_text())["teams"]
+    assert {(row["op"], row["B"]) for row in rows} == {(op, B) for op in ("race", "rejection") for B in (1, 8, 64, 256)}
+    assert set(rows[0]["us"]) == {"local", "cluster4"}
+    command = [sys.executable, GPU / "bench.py", "--dry-run", "--team", "warp2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "argument --team: expected local, clusterN or gridN; got warp2" in done.stderr
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so():
     done = subprocess.run([sys.executable, GPU / "bench.py"], capture_output=True, text=True)

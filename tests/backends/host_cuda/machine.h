@@ -44,6 +44,8 @@ struct Device {
   bool lags = false;      // one block of each launch falls far behind
   int64_t first_block = 0;  // blocks before this one do not run
   bool overlaps = false;    // kernels may be launched while the one before them runs
+  int team = 0;             // blocks a team, if they are asked for; with or without clusters
+  bool team_is_grid = false;
 
   int usable() const { return of_streams ? of_streams : multiprocessors; }
 };

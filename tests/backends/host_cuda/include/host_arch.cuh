@@ -118,6 +118,11 @@ Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
 // ---- the host -------------------------------------------------------------------------------------------------------
 
 inline bool overlap_wanted() { return ::host_cuda::device().overlaps; }
+struct AskedTeam {
+  int size;
+  bool grid;
+};
+inline AskedTeam asked_team() { return {::host_cuda::device().team, ::host_cuda::device().team_is_grid}; }
 inline int multiprocessors_of(cudaStream_t, int) { return ::host_cuda::device().usable(); }
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
