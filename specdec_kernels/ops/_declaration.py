@@ -112,11 +112,14 @@ class Kind:
 
 
 class Either(Kind):
-    """One number for all, or a tensor of them."""
+    """One number for all, or a tensor of them.
+
+    In a ``Group`` its number stands in a list with the group's others of its type: torch takes at most 64 arguments.
+    """
 
     def __init__(self, type_, nothing):
         super().__init__(f"Tensor? {{0}}s, {type_} {{0}}")
-        self._nothing = nothing
+        self.type, self._nothing = type_, nothing
 
     def flat(self, value):
         return [value, self._nothing] if isinstance(value, torch.Tensor) else [None, value]
@@ -132,12 +135,17 @@ class Group(Kind):
     def __init__(self, type_, **kinds):
         super().__init__(None)
         self._type, self._kinds = type_, kinds
+        self._numbers = list(dict.fromkeys(kind.type for kind in kinds.values() if isinstance(kind, Either)))
 
     def schema(self, name):
-        return ", ".join(kind.schema(f"{name}_{part}") for part, kind in self._kinds.items())
+        parts = [
+            f"Tensor? {name}_{part}s" if isinstance(kind, Either) else kind.schema(f"{name}_{part}")
+            for part, kind in self._kinds.items()
+        ]
+        return ", ".join(parts + [f"{type_}[] {name}_{type_.lower()}s" for type_ in self._numbers])
 
     def flat(self, value):
-        flat = []
+        flat, numbers = [], {type_: [] for type_ in self._numbers}
         for kind, part in zip(self._kinds.values(), value, strict=True):
             first, *number = kind.flat(part)
             flat.append(first)
@@ -146,7 +154,13 @@ class Group(Kind):
         return flat + list(numbers.values())
 
     def whole(self, flat):
-        return self._type(*[kind.whole(flat) for kind in self._kinds.values()])
+        parts = [next(flat) for _ in self._kinds]
+        numbers = {type_: iter(next(flat)) for type_ in self._numbers}
+        for i, kind in enumerate(self._kinds.values()):
+            if isinstance(kind, Either):
+                number = next(numbers[kind.type])
+                parts[i] = number if parts[i] is None else parts[i]
+        return self._type(*parts)
 
 
 class Output(Kind):
