@@ -165,27 +165,29 @@ class Side(NamedTuple):
 
 @triton.jit
 def cut_one(
-    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, by_rows, total_drafts, known_row,
-    records, records_row, flags, scratch, edits, split, splits, STAGE: tl.constexpr, DRAFT: tl.constexpr,
+    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, by_rows, total_drafts, given,
+    known_row, records, records_row, flags, scratch, edits, split, splits, STAGE: tl.constexpr, DRAFT: tl.constexpr,
     ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """A program's part of row j of request i. The last one stores its cut: whether this is the last is returned.
 
     ``flags`` are the row's, or the request's. Rows of a draft (DRAFT) lie by entry, and are one fewer than the
-    target's in a packed chain. They take tickets where keys will stand, since their record is the target's, too.
+    target's in a packed chain, but as many if the token after them is ``given``: what is stored has room for that row,
+    too. They take tickets where keys will stand, since their record is the target's, too.
     """
     if cu_drafts is None:
-        there, token_at, n = i >= 0, i * 0, i * step + j
+        there, token_at, n, own_row = i >= 0, i * 0, i * step + j, j
         offset = (entry if DRAFT else i) * side.request + j * side.row
     else:
         readable, drafts, begin, first, _, token_at = bounds_of(
             i, cu_drafts, total_drafts, step.to(tl.int32) - 1, by_rows
         )  # fmt: skip
-        there, n = readable & (j < drafts + (0 if DRAFT else 1)), first + j
+        there, n = readable & (j < drafts + (0 if DRAFT else 1 - given)), first + j
+        own_row = n - i * given
         if DRAFT and request_index is not None:
             offset = entry * side.request + j * side.row
         else:
-            offset = (begin + j if DRAFT else n) * side.row
+            offset = (begin + j if DRAFT else own_row) * side.row
     if live & (bad_number != 0):
         tl.atomic_or(flags, bad_number, sem="relaxed")
     stored = i < 0
@@ -193,7 +195,7 @@ def cut_one(
         filtered = is_on(filter)
         order = tl.where(filtered & (side.rules & BEFORE_TEMPERATURE != 0), 1.0, side.inverse)
         row = Row(row_at(side.rows, offset, ALIGNED), tl.where(live, side.vocab, 0))
-        place, bad_bias = place_at(edits, entry, j, i, j if cu_drafts is None else n, j, token_at, live, side.vocab)
+        place, bad_bias = place_at(edits, entry, j, i, own_row, j, token_at, live, side.vocab)
         law = Law(order, None, None, n, *place, *edits)
         record, cut = records + records_row * n, side.cuts + CUT * n
         ticket = record + (0 if DRAFT else DONE)
@@ -212,7 +214,7 @@ def cut_one(
             weighs = top > -INFINITY
             if live & (weighs == 0):
                 tl.atomic_or(record + FLAGS, MET, sem="relaxed")
-            if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+            if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
                 if side.greedy & (bad_bias != 0):  # of others the walk says so
                     tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
             cuts_off = filtered & (side.greedy == 0)
@@ -239,8 +241,8 @@ def cut_one(
 @_launch.kernel
 def cuts_kernel(
     target, target_request: tl.int64, target_row: tl.int64, requests: tl.int32, rows: tl.int32, step: tl.int64,
-    vocab: tl.int32, cu_drafts, by_rows: tl.int32, total_drafts: tl.int64, draft_map, request_index, entries: tl.int64,
-    tokens, tokens_request: tl.int64, tokens_row: tl.int64,
+    vocab: tl.int32, cu_drafts, by_rows: tl.int32, total_drafts: tl.int64, given: tl.int32, draft_map, request_index,
+    entries: tl.int64, tokens, tokens_request: tl.int64, tokens_row: tl.int64,
     temperature, temperature_request: tl.int64, temperature_row: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_row: tl.int64, top_k_value: tl.int64,
     top_p, top_p_request: tl.int64, top_p_row: tl.int64, top_p_value: tl.float32,
@@ -281,8 +283,8 @@ def cuts_kernel(
                 side = Side(target, target_request, target_row, vocab, None, inverse, greedy, rules, cuts, known)
                 cut_one(
                     side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
-                    total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
-                    edits, tl.program_id(1), tl.num_programs(1), STAGE, False, ALIGNED, CELL, TILE, TILES,
+                    total_drafts, given, known_row, records, records_row, flags + i * flags_request + j * flags_row,
+                    scratch, edits, tl.program_id(1), tl.num_programs(1), STAGE, False, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
         if draft is not None:  # noqa: SIM102
             if each >= of_target:
@@ -303,8 +305,8 @@ def cuts_kernel(
                 )  # fmt: skip
                 cut_one(
                     side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
-                    total_drafts, known_row, records, records_row, flags + i * flags_request + j * flags_row, scratch,
-                    Edits(), tl.program_id(1), tl.num_programs(1), STAGE, True, ALIGNED, CELL, TILE, TILES,
+                    total_drafts, given, known_row, records, records_row, flags + i * flags_request + j * flags_row,
+                    scratch, Edits(), tl.program_id(1), tl.num_programs(1), STAGE, True, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
 
 
@@ -378,12 +380,13 @@ def side_of(name, rows, law, known, cuts):
 
 def launch_cuts(
     target, draft, counts, index, places, scratch, requests, width, edits=_edits.OFF, draft_map=None, cu_drafts=None,
-    by_rows=0, stored=0, tokens=None,
+    by_rows=0, stored=0, tokens=None, given=0,
 ):  # fmt: skip
     """Launches the kernel. ``target`` and ``draft`` are (rows, law, known, cuts), or None; cuts have CUT words a row.
 
     ``counts`` are the rows of a request in each. ``width`` is how many rows a request has where things are stored,
-    ``stored`` how many there are, if not as many for each. ``scratch`` has ``search_of`` words.
+    ``stored`` how many there are, if not as many for each. ``given`` is 1 where chains have no row after their last
+    draft. ``scratch`` has ``search_of`` words.
     """
     counts = [count * (side is not None) for count, side in zip(counts, (target, draft), strict=True)]
     rows = [side[0] for side in (target, draft) if side is not None]
@@ -395,7 +398,7 @@ def launch_cuts(
     arguments = dict(
         **side_of("target", *target or nothing), **side_of("draft", *draft or nothing), requests=requests,
         rows=counts[0], draft_rows=counts[1], step=width, cu_drafts=cu_drafts, by_rows=by_rows,
-        total_drafts=stored - requests,
+        total_drafts=stored - requests, given=given,
         draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
         tokens_row=0 if tokens is None else tokens.stride(1), **places._asdict(), **edits,
         scratch=scratch, scratch_row=search_words_of(vocab),
@@ -427,7 +430,8 @@ def launch_pair(
     each of the ``width`` rows of a request: what probabilities need of these.
     """
     cu_drafts, by_rows = getattr(call, "cu_drafts", None), int(getattr(call, "by_rows", False))
-    stored = requests * width if cu_drafts is None else len(call.target)
+    given = int(getattr(call, "bonus", None) is not None)
+    stored = requests * width if cu_drafts is None else len(call.target) + requests * given
     sides, found = [], []
     for here, rows, law, known in (
         (looked[0], call.target, call.target_law, figures),
@@ -437,9 +441,9 @@ def launch_pair(
         found.append(scratch if here and _launch.is_filtered(law) else None)
         scratch = scratch[CUT.value * stored * here :]
     if any(looked):
-        counts = width, 0 if draft is None else draft.shape[1] if cu_drafts is None else width - 1
+        counts = width - given, 0 if draft is None else draft.shape[1] if cu_drafts is None else width - 1
         launch_cuts(
             *sides, counts, index, Places(4, records, records_row, flags, *flags_steps), scratch, requests, width,
-            edits if looked[0] else _edits.OFF, call.draft_map, cu_drafts, by_rows, stored,
+            edits if looked[0] else _edits.OFF, call.draft_map, cu_drafts, by_rows, stored, given=given,
         )  # fmt: skip
     return dict(zip(NO_CUTS, found, strict=True))

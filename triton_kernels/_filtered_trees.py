@@ -213,7 +213,7 @@ def cut_tree_kernel(
         below = tl.where(depth < max_depth, nodes, 0)  # where children end
         record, n = records + node * ROW, nodes * b + node
         place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
-        if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+        if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
             if bad_bias != 0:
                 tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
         tries = (greedy == 0) & (next_child(tree, node, node, below) < below)
@@ -224,8 +224,8 @@ def cut_tree_kernel(
         )  # fmt: skip
         done = cut_one(
             Side(target, target_request, target_row, vocab, None, own[0], greedy, rules, cuts, known),
-            Filter(own[2], own[3], own[4]), 0, b, at, live, entry, request_index, nodes, None, 0, 0, 4, counters, ROW,
-            request + FLAGS, scratch, edits, split, splits, "all", False, ALIGNED, CELL, TILE, TILES,
+            Filter(own[2], own[3], own[4]), 0, b, at, live, entry, request_index, nodes, None, 0, 0, 0, 4, counters,
+            ROW, request + FLAGS, scratch, edits, split, splits, "all", False, ALIGNED, CELL, TILE, TILES,
         ).to(tl.int32)  # fmt: skip
         parts = 1
         if DRAFT == "logits":
@@ -243,8 +243,8 @@ def cut_tree_kernel(
                 )  # fmt: skip
                 done += cut_one(
                     draft_side, Filter(drafts[2], drafts[3], drafts[4]), 0, b, at, live, entry, request_index, nodes,
-                    None, 0, 0, 4, counters, ROW, request + FLAGS, draft_scratch, Edits(), split, splits, "all", True,
-                    ALIGNED, CELL, TILE, TILES,
+                    None, 0, 0, 0, 4, counters, ROW, request + FLAGS, draft_scratch, Edits(), split, splits, "all",
+                    True, ALIGNED, CELL, TILE, TILES,
                 ).to(tl.int32)  # fmt: skip
         if (done > 0) & decides & (tries | greedy):  # noqa: SIM102  `and` would take a ticket
             if is_last(record + PAIR, parts, done):

@@ -62,11 +62,12 @@ def first_left(tree, node, after, end, vocab, SKIPS: tl.constexpr):
 def traverse(
     tree, nodes, max_depth, target, target_law, draft, draft_law, draft_map, edits, entry, request, first_row,
     first_draft, records, figures, kept, noise, ROW: tl.constexpr, REPLACEMENT: tl.constexpr, ALIGNED: tl.constexpr,
-    TILE: tl.constexpr,
+    TILE: tl.constexpr, given_at=None,
 ):  # fmt: skip
     """walk.h's: (the last node accepted, its depth, T there, whether a child of it was taken off, status).
 
-    The laws and rows are those of the root. No request without a root is walked.
+    The laws and rows are those of the root. No request without a root is walked. Node ``given_at`` has no row, for the
+    token after it is given.
     """
     CHAIN: tl.constexpr = tree[0] is None
     REPEATS: tl.constexpr = CHAIN or (REPLACEMENT and draft is not None)
@@ -80,7 +81,8 @@ def traverse(
     while walking:
         record, own, row = records + ROW * node, figures + 4 * node, target_law.row + node
         place, bad_bias = place_at(
-            edits, entry, 0, request, first_row + node, node, first_draft, walking, target.columns
+            edits, entry, 0, request, first_row + node, node, first_draft,
+            walking if given_at is None else walking & (node != given_at), target.columns,
         )  # fmt: skip
         p_law = Law(target_law.inverse, None, target_law.cuts, row, *place, *edits)
         p_row, p_known = row_of(target, node, ALIGNED), known_at(own, p_law, walking)

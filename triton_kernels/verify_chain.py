@@ -71,7 +71,9 @@ END, TAKEN, TRIED = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
 class Chain(NamedTuple):
     """Where the draft tokens of a request are, how many, and their shares; and which request that is, for its edits.
 
-    ``first_row`` and ``first_draft`` count the rows and draft tokens before its own where they are packed.
+    ``first_row`` and ``first_draft`` count the target's rows and draft tokens before its own where they are packed.
+    ``given`` is the token after slot ``given_at``, which has no row then, and ``bad_given`` its status. All are None if
+    no tokens are given.
     """
 
     slots: tl.tensor
@@ -84,6 +86,9 @@ class Chain(NamedTuple):
     live: tl.tensor
     first_row: tl.tensor
     first_draft: tl.tensor
+    given_at: tl.tensor
+    given: tl.tensor
+    bad_given: tl.tensor
 
 
 @triton.jit
@@ -101,8 +106,36 @@ def token_at(chain, slot):
 @triton.jit
 def place_of(chain, edits, slot, columns):
     """(the ``Place`` of a slot's row, the status of its bias)."""
-    row = chain.first_row + slot
-    return place_at(edits, chain.entry, 0, chain.request, row, slot, chain.first_draft, chain.live, columns)
+    row, there = chain.first_row + slot, chain.live
+    if chain.given_at is not None:
+        there = there & (slot != chain.given_at)
+    return place_at(edits, chain.entry, 0, chain.request, row, slot, chain.first_draft, there, columns)
+
+
+@triton.jit
+def given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab):
+    """(the slot that has a token in the place of a row, that token, its status). A token out of range is token 0.
+
+    The slot is that behind all drafts of a request. One that is cut off before has a row there.
+    """
+    if bonus is None:
+        return None, None, None
+    else:
+        whole = readable
+        if cu_drafts is not None:
+            whole = readable & (tl.load(cu_drafts + b + 1) - tl.load(cu_drafts + b) == slots)
+        token = tl.load(bonus + b * bonus_request).to(tl.int64)
+        good = (token >= 0) & (token < vocab)
+        return tl.where(whole, slots, NO_TOKEN), tl.where(good, token, 0), tl.where(good, 0, PARAMETER)
+
+
+@triton.jit
+def rows_of(chain):
+    """How many rows of the target a request has, as far as its slots go."""
+    if chain.given_at is None:
+        return chain.slots + 1
+    else:
+        return chain.slots + tl.where(chain.given_at == chain.slots, 0, 1)
 
 
 @triton.jit
@@ -187,9 +220,10 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
             top = tl.load(figures + 4 * slot, mask=held, other=0.0, cache_modifier=".cg").to(tl.int32, bitcast=True)
             keys = key_of(tl.where(top >= 0, 0.0, -INFINITY), top)
         met = tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg")
-        bad = (met & NON_FINITE != 0) | (keys == NOBODY)
-        token = token_at(chain, slot)
-        winner = key_token(keys)
+        token, winner, unknown = token_at(chain, slot), key_token(keys), keys == NOBODY
+        if chain.given_at is not None:
+            winner, unknown = tl.where(slot == chain.given_at, chain.given, winner), unknown & (slot != chain.given_at)
+        bad = (met & NON_FINITE != 0) | unknown
         n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, NO_TOKEN), axis=0))
         reached = held & (slot <= n)
         flags |= any_of(reached & bad) * NON_FINITE | any_of(reached & (met & PARAMETER != 0)) * PARAMETER
@@ -198,6 +232,8 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
         put_token(verdict, slot, slot, winner, there)
         flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
         clear_places(verdict, slot, behind)
+    if chain.given_at is not None:
+        flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     put_count(verdict, n, tl.where(readable, chain.slots, 0))
     tl.store(verdict.status, flags)
@@ -280,7 +316,10 @@ def count_passing(
 
 @triton.jit
 def finish_draw(chain, readable, n, last_token, flags, records, request, verdict, width):
-    """The verdict of a request whose last token was drawn, and its counters back to zero."""
+    """The verdict of a request whose last token was drawn, or given, and its counters back to zero."""
+    if chain.given_at is not None:
+        last_token = tl.where(n == chain.given_at, chain.given, last_token)
+        flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
@@ -309,8 +348,8 @@ def verify_chain_kernel(
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     input_positions, input_request: tl.int64, input_row: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, num_passed,
-    status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
+    num_rejected, num_passed, status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, SCANS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -342,15 +381,17 @@ def verify_chain_kernel(
         flags |= bad_temperature
     if request_index is not None:
         flags = tl.where(idle, 0, flags)
+    target_first = row if bonus is None else row - b  # `row` is where its records are, which have room for one more
     chain = Chain(
         slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
         draft_tokens_slot,
         entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, b,
-        entry, live, row if RAGGED else 0, first_token if RAGGED else 0,
+        entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0,
+        *given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab),
     )  # fmt: skip
     target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(
-        row_at(target, row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
+        row_at(target, target_first * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
     )  # fmt: skip
     draft_law, draft_rows = None, None
     if draft is not None:
@@ -380,7 +421,7 @@ def verify_chain_kernel(
         else:
             racing = greedy
         slot = chunk
-        rows_read = tl.where(racing, slots + 1, slots if LEARNS else 0)
+        rows_read = tl.where(racing, rows_of(chain), slots if LEARNS else 0)
         walking = readable & (slot < rows_read)
         while walking:
             record = records + 4 * slot
@@ -388,7 +429,7 @@ def verify_chain_kernel(
             target_slot = row_of(target_rows, slot, ALIGNED)
             place, bad_bias = place_of(chain, edits, slot, vocab)
             if racing:
-                if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+                if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
                     if bad_bias != 0:
                         tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
                 race_slot(
@@ -425,7 +466,7 @@ def verify_chain_kernel(
         n, _, taken, tried, met = traverse(
             tree, tl.where(readable, slots + 1, 0), slots, target_rows, target_law, draft_rows, draft_law, draft_map,
             edits, entry, b, chain.first_row, chain.first_draft, records, figures, kept + KEPT * row, noise, 4, False,
-            ALIGNED, TILE,
+            ALIGNED, TILE, chain.given_at,
         )  # fmt: skip
         tl.store(request + END, n)
         tl.store(request + TAKEN, taken.to(tl.int32, bitcast=True))
@@ -456,14 +497,14 @@ def verify_chain_kernel(
             if FILTERED:
                 met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
             target_n = row_of(target_rows, n, ALIGNED)
-            first_noise, noise = noise, later(noise, n)
+            first_noise, noise, draws = noise, later(noise, n), readable
+            if bonus is not None:
+                draws = readable & (n != chain.given_at)
             if draw_part(
-                target_n, p_law, draft_n, q_law, draft_map, h, from_residual, readable, excluded, None,
+                target_n, p_law, draft_n, q_law, draft_map, h, from_residual, draws, excluded, None,
                 figures + 4 * n, request, noise, split, splits, TILE,
             ):  # fmt: skip
-                token, drawn_flags = drawn(
-                    target_n, p_law, draft_n, q_law, from_residual, readable, request, noise, TILE
-                )
+                token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, draws, request, noise, TILE)
                 met |= bad_bias | request_status(edits, entry, 0, live, vocab)
                 flags |= met | drawn_flags
                 if num_passed is not None:
@@ -495,8 +536,8 @@ def filtered_chain_kernel(
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     input_positions, input_request: tl.int64, input_row: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
-    form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
+    num_rejected, status, form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
     ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
@@ -529,20 +570,22 @@ def filtered_chain_kernel(
     flags |= bad_temperature | bad_epsilon | tl.where(live, bad_filter, 0)
     if request_index is not None:
         flags = tl.where(idle, 0, flags)
+    target_first = first_row if bonus is None else first_row - b  # records have room for one row more
     chain = Chain(
         slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
         draft_tokens_slot,
-        0, 0, b, entry, live, first_row if RAGGED else 0, first_token if RAGGED else 0,
+        0, 0, b, entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0,
+        *given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab),
     )  # fmt: skip
     target_rows = Rows(
-        row_at(target, first_row * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
+        row_at(target, target_first * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
     )  # fmt: skip
     records, request = counters + 4 * first_row, counters + 4 * rows + 8 * b
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     split, splits = tl.program_id(2), tl.num_programs(2)
     scratch += scratch_row * (b * chunks + chunk)
     slot = chunk
-    walking = readable & (slot <= slots)
+    walking = readable & (slot < rows_of(chain))
     while walking:
         record, row = records + 4 * slot, row_of(target_rows, slot, ALIGNED)
         place, bad_bias = place_of(chain, edits, slot, vocab)
@@ -561,7 +604,7 @@ def filtered_chain_kernel(
             if key_token(best) != token_at(chain, slot):
                 tl.atomic_max(request + END, from_end(slot), sem="relaxed")
         slot += chunks
-        walking = slot <= slots
+        walking = slot < rows_of(chain)
         if walking:
             walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
     if is_last(request + DONE, splits * chunks):
@@ -590,6 +633,11 @@ def inputs_of(call):
     }  # fmt: skip
 
 
+def bonus_of(call):
+    """Arguments for tokens that are given."""
+    return {"bonus": call.bonus, "bonus_request": 0 if call.bonus is None else call.bonus.stride(0)}
+
+
 def filtered_race(call, requests, width, rows):
     """All rows are raced under filters: one launch."""
     target, law, ragged = call.target, call.target_law, call.cu_drafts is not None
@@ -607,7 +655,7 @@ def filtered_race(call, requests, width, rows):
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
             draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts, by_rows=int(call.by_rows),
             total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
-            **inputs_of(call),
+            **inputs_of(call), **bonus_of(call),
             counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
             scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target), CELL=_cuts.cell_of(tile, tiles),
             TILE=tile, TILES=_launch.power_of_2(tiles),
@@ -631,7 +679,7 @@ def verify_chain(call):
         return
     target, ragged = call.target, call.cu_drafts is not None
     vocab = target.shape[-1]
-    rows = target.shape[0] if ragged else requests * width
+    rows = packed_drafts(call, requests) + requests if ragged else requests * width
     edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
@@ -663,7 +711,7 @@ def verify_chain(call):
             draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts, by_rows=int(call.by_rows),
             draft_map=None if race else call.draft_map,
             total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
-            **inputs_of(call),
+            **inputs_of(call), **bonus_of(call),
             draft_vocab=vocab if draft is None else draft.shape[-1],
             counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
             kept=scratch[kept:] if block else None, METHOD="race" if race else call.method,

@@ -172,7 +172,7 @@ def verify_tree_kernel(
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
             target_node = row_of(target_rows, node, ALIGNED)
             place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
-            if edits.bias_tokens is not None:  # noqa: SIM102  one is known when it is compiled
+            if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
                 if bad_bias != 0:
                     tl.atomic_or(records + node * ROW + FLAGS, bad_bias, sem="relaxed")
             if racing:

@@ -329,11 +329,12 @@ void check_ragged(const ChainParams& p) {
   const int64_t drafts = p.packed_drafts();
   equal(FIELD(cu_drafts.size), p.batch() + 1);
   holds(FIELD(draft_tokens), 1, p.draft_tokens.slots);
-  holds(FIELD(target), 1, drafts + p.batch());
+  const int64_t rows = drafts + (p.bonus.data ? 0 : p.batch());
+  holds(FIELD(target), 1, rows);
   if (p.input_positions.data) holds(FIELD(input_positions), 1, drafts + p.batch());
   if (p.request_index.data) check_draft(p, entries(p, p.batch()), p.max_drafts());
   else check_draft(p, 1, drafts);
-  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, drafts + p.batch());
+  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, rows);
 }
 
 void check_race(RaceParams& p, int64_t most) {
@@ -381,13 +382,19 @@ void check_verify_chain(ChainParams p) {
     if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
   }
   if (p.batch() == 0) return;
+  if (p.bonus.data) {
+    holds(FIELD(bonus), 1, p.batch());
+    if (p.by_rows) refuse("bonus", "NULL with by_rows", "memory");
+    if (p.input_positions.data) refuse("bonus", "NULL with input_positions", "memory");
+  }
   if (p.cu_drafts.data) return check_ragged(p);
   if (p.by_rows) refuse("by_rows", "false without cu_drafts", "true");
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
-  holds(FIELD(target), p.batch(), p.max_drafts() + int64_t{1});
+  const int64_t rows = p.max_drafts() + int64_t{!p.bonus.data};
+  holds(FIELD(target), p.batch(), rows);
   holds(FIELD(draft_tokens), p.batch(), p.max_drafts());
   check_draft(p, entries(p, p.batch()), p.max_drafts());
-  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.max_drafts() + int64_t{1});
+  check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), rows);
 }
 
 void check_verify_tree(TreeParams p) {

@@ -279,6 +279,10 @@ typedef struct specdec_verify_chain_params {
    * the path is of places, and B and K are its. A place outside of `tokens` is not written: -1 in the path, and a bit
    * of the status. */
   specdec_tokens index;
+  /* [1, B], optional: the token after a request's last draft comes with the call, and `target` has no row for it: it is
+   * [B, K, V], ragged [1, D, V] with request b's rows from cu_drafts[b] on. A token out of range gives token 0 and a
+   * bit of the status. Not with by_rows or input_positions. */
+  specdec_tokens bonus;
   int64_t form; /* SPECDEC_UNPADDED, ... */
 } specdec_verify_chain_params;
 SPECDEC_DECLARE(verify_chain)

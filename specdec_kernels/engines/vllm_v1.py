@@ -38,8 +38,7 @@ def rejection_sample(
 ) -> torch.Tensor:
     """Verify chains: ``vllm.v1.sample.rejection_sampler.rejection_sample``, by `verify_chain`.
 
-    The law is the target's. There is no row for the token after the last draft, which comes with the call. So every
-    draft is decided by itself, all of them at once, and what follows a rejection is dropped.
+    The law is the target's. There is no row for the token after the last draft, which comes with the call.
 
     A request with a generator gets a seed from it; its tokens do not depend on the others of the batch. The others
     share a seed from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law.
@@ -59,10 +58,10 @@ def rejection_sample(
     target_logits : Tensor
         float32 [N, V], temperature and filters in.
     bonus_token_ids : Tensor
-        [B, 1]: what follows where all drafts are accepted.
+        int32 or int64 [B, 1]: what follows where all drafts are accepted.
     sampling_metadata : object
-        With ``all_greedy``, ``temperature`` (float32 [B], or None if all are greedy) and ``generators``, a dict of
-        ``torch.Generator`` by request. At temperature 0 the argmax decides.
+        With ``all_greedy``, ``all_random``, ``temperature`` (float32 [B]; looked at if neither is true) and
+        ``generators``, a dict of ``torch.Generator`` by request. At temperature 0 the argmax decides.
     synthetic_mode, synthetic_conditional_rates, fly_window_size, fly_entropy_threshold, fly_entropy_top_k : optional
         Refused if they are on.
     use_fp64_gumbel : bool
@@ -83,7 +82,7 @@ def rejection_sample(
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> greedy = SimpleNamespace(all_greedy=True, temperature=None, generators={})
+    >>> greedy = SimpleNamespace(all_greedy=True, all_random=False, temperature=None, generators={})
     >>> rejection_sample(
     ...     torch.tensor([1, 0]), [2], 2, torch.tensor([2]), None, torch.tensor([[0.0, 9.0], [0.0, 9.0]]),
     ...     torch.tensor([[0]]), greedy,
@@ -92,38 +91,27 @@ def rejection_sample(
     """
     refuse(synthetic_mode=synthetic_mode, fly_window_size=fly_window_size is not None)
     batch, total, device = len(num_draft_tokens), len(draft_token_ids), target_logits.device
-    counts = np.asarray(num_draft_tokens, dtype=np.int64)
-    if counts.sum() != total or target_logits.shape[0] != total or (batch and counts.max() > max_spec_len):
+    bounds = np.zeros(batch + 1, dtype=np.int32)
+    np.cumsum(num_draft_tokens, dtype=np.int32, out=bounds[1:])
+    if bounds[-1] != total or target_logits.shape[0] != total or np.diff(bounds).max(initial=0) > max_spec_len:
         raise ValueError(
             f"num_draft_tokens: expected {total} in all, as many as target_logits has rows, and {max_spec_len} at most "
-            f"each; got {counts.tolist()} and {target_logits.shape[0]} rows"
+            f"each; got {list(num_draft_tokens)} and {target_logits.shape[0]} rows"
         )
-    request = np.repeat(np.arange(batch), counts)
-    place = np.arange(total) - np.repeat(counts.cumsum() - counts, counts)
-    seeds = np.asarray(_seeds(batch, sampling_metadata, device), dtype=np.uint64).astype(np.int64)
-    cells = request * (max_spec_len + 1) + place  # where a draft's own token is written; the one after it, nowhere
-    rows = np.concatenate([request, place, seeds[request], cells, np.full(total, -1), counts])
-    table, ends = torch.from_numpy(rows).to(device, non_blocking=True).split([5 * total, batch])
-    table = table.view(5, total)
-    request, place, seed, written = *table[:3], table[3:]
+    seeds = np.asarray(_seeds(batch, sampling_metadata, device), dtype=np.uint64)
+    words = torch.from_numpy(np.concatenate([seeds.view(np.int32), bounds])).to(device, non_blocking=True)
+    seed, cu_drafts = words[: 2 * batch].view(torch.int64), words[2 * batch :]
 
-    temperature: float | torch.Tensor = 0.0
-    if not sampling_metadata.all_greedy:
-        temperature = sampling_metadata.temperature.sign()[request]
-    laws = {} if draft_probs is None else {"draft": draft_probs[:, None], "draft_space": "probs"}
-    tokens = torch.full((batch, max_spec_len + 1), -1, dtype=torch.int32, device=device)
-    decided, rejected = torch.empty(total, 2, dtype=torch.int32, device=device), torch.zeros_like(tokens)
-    wrong = torch.empty(total, dtype=torch.int32, device=device)
-    if total:  # an index of no rows is refused
-        specdec.verify_chain(
-            draft_token_ids[:, None], target_logits[:, None].expand(-1, 2, -1), seed=seed, position=place,
-            sampling=Sampling(temperature), out=(tokens.view(-1), None, None),
-            form=Form(index=written.T, path=decided, num_rejected=wrong, padding=False), **laws,
-        )  # fmt: skip
-
-    tokens.scatter_(1, ends[:, None], bonus_token_ids.view(-1, 1).to(torch.int32))
-    rejected[request, place] = wrong
-    return tokens.masked_fill_(rejected.cumsum(1) > rejected, -1)
+    temperature: float | torch.Tensor = 0.0 if sampling_metadata.all_greedy else 1.0
+    if not (sampling_metadata.all_greedy or sampling_metadata.all_random):
+        temperature = sampling_metadata.temperature.sign()
+    laws = {} if draft_probs is None else {"draft": draft_probs, "draft_space": "probs"}
+    tokens = torch.empty(batch, max_spec_len + 1, dtype=torch.int32, device=device)
+    specdec.verify_chain(
+        draft_token_ids, target_logits, seed=seed, position=0, sampling=Sampling(temperature), cu_drafts=cu_drafts,
+        out=(tokens, None, None), form=Form(bonus=bonus_token_ids[:, 0]), **laws,
+    )  # fmt: skip
+    return tokens
 
 
 def _seeds(batch: int, metadata: Any, device: torch.device) -> list[int]:

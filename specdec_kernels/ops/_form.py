@@ -36,6 +36,12 @@ class Form(NamedTuple):
         What ``out.num_accepted`` counts: "accepted" drafts, or "emitted" tokens, one more.
     add : bool
         Whether that, and ``num_passed``, is added to what is there. Idle requests add nothing.
+    bonus : Tensor, optional
+        int32 or int64 [B]: of chains, the token after a request's last draft is given. It is written where all drafts
+        are accepted. The target has no row for it then: it is [B, K, V], or packed [D, V] with request b's rows from
+        ``cu_drafts[b]`` on. A chain that ends early, at a -1, has a row there and draws from it; so does one that
+        ``max_drafts`` cuts off. A token out of the vocabulary gives token 0 and the status 8. Without ``cu_rows`` and
+        ``input_positions``.
     """
 
     index: torch.Tensor | None = None
@@ -45,6 +51,7 @@ class Form(NamedTuple):
     padding: bool = True
     count: Count = "accepted"
     add: bool = False
+    bonus: torch.Tensor | None = None
 
 
 PLAIN = Form()
@@ -79,13 +86,23 @@ def check_index(form, shape, device):
         inputs.check_device("form.index", form.index, device)
 
 
+def check_bonus(bonus, batch, device, **without):
+    """A token of each request, in a call ``without`` arguments that have one item for each row."""
+    inputs.check_tensor("form.bonus", bonus, inputs.TOKEN_DTYPES, 1)
+    inputs.check_shape("form.bonus", bonus, (batch,))
+    inputs.check_device("form.bonus", bonus, device)
+    for name, value in without.items():
+        if value is not None:
+            raise ValueError(f"{name}: expected None with form.bonus; got {inputs.shown(value)}")
+
+
 def is_empty(form):
     """Whether there is an index, of no requests. It has no address, so native code would take it for none."""
     return form.index is not None and form.index.numel() == 0
 
 
 def check_tree(form):
-    """Trees have these outputs elsewhere, or not at all."""
-    for name in ("path", "num_rejected", "num_passed"):
+    """Trees have these elsewhere, or not at all."""
+    for name in ("path", "num_rejected", "num_passed", "bonus"):
         if getattr(form, name) is not None:
             raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")

@@ -27,8 +27,8 @@ class Verdict(NamedTuple):
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
         empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p, min_p, draft_prob,
-        epsilon, cu_drafts or request_index out of range (argmax, off, clamped, or token 0). Bits tell only of rows that
-        decided the output.
+        epsilon, cu_drafts, request_index or form.bonus out of range (argmax, off, clamped, or token 0). Bits tell only
+        of rows that decided the output.
     """
 
     tokens: torch.Tensor
@@ -60,6 +60,7 @@ VERIFY_CHAIN = Op(
     num_rejected=Output(torch.int32, "form.num_rejected", optional=True),
     num_passed=Output(torch.int32, "form.num_passed", optional=True),
     index=OPTIONAL,
+    bonus=OPTIONAL,
     form=SIZE,
 )
 
@@ -111,7 +112,7 @@ def verify_chain(
         int32 or int64 [B, K], or [D] with ``cu_drafts``. The first -1 of a request ends its drafts; K may be 0.
     target : Tensor
         float32, bfloat16 or float16 [B, K+1, V], or [D+B, V]: row j of a request is the law of the token that draft j
-        proposes. Only the last dimension must be contiguous.
+        proposes. Only the last dimension must be contiguous. One row less for each request with ``form.bonus``.
     draft : Tensor, optional
         [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0 (but
         see ``draft_map``). Without it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and
@@ -170,7 +171,8 @@ def verify_chain(
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
     form : Form, optional
-        How outputs are written, if otherwise: into one row for all requests, added, without padding.
+        How outputs are written, if otherwise: into one row for all requests, added, without padding, or with a given
+        token after the last draft.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 
@@ -215,6 +217,8 @@ def verify_chain(
     if by_rows and cu_drafts is not None:
         raise ValueError(f"cu_drafts: expected None beside cu_rows; got {inputs.shown(cu_drafts)}")
     packing = cu_rows if by_rows else cu_drafts
+    bonus = form.bonus if isinstance(form, Form) else None
+    last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
     ragged = packing is not None
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
     inputs.check_rows("target", target, 2 if ragged else 3)
@@ -222,16 +226,18 @@ def verify_chain(
     device = target.device
     inputs.check_device("draft_tokens", draft_tokens, device)
     if ragged:
-        batch, drafts = _check_ragged(packing, by_rows, draft_tokens, target)
+        batch, drafts = _check_ragged(packing, by_rows, draft_tokens, target, last_rows)
         given = out if form is None or form.path is None else form[1:2]
         width = ragged_width(packing, by_rows, drafts, max_drafts, given)
     else:
         if max_drafts is not None:
             raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
         batch, width = draft_tokens.shape
-        if target.shape[:-1] != (batch, width + 1):
-            raise ValueError(f"target: expected shape [{batch}, {width + 1}, V]; got {inputs.shown(target)}")
+        if target.shape[:-1] != (batch, width + last_rows):
+            raise ValueError(f"target: expected shape [{batch}, {width + last_rows}, V]; got {inputs.shown(target)}")
     requests = batch
+    if bonus is not None:
+        forms.check_bonus(bonus, batch, device, cu_rows=cu_rows, input_positions=input_positions)
     if request_index is not None:
         laws.check_index(request_index, batch, device)
         numbers = (*laws.numbers_in(temperature, sampling, draft_sampling), *edit.lists(edits, target))
@@ -286,7 +292,7 @@ def verify_chain(
         return verdict
     VERIFY_CHAIN(
         draft_tokens, target, draft, packing, by_rows, draft_map, request_index, method, target_law, draft_law,
-        changes, draft_prob, epsilon, noise, input_positions, *verdict, *written, form.index, choices,
+        changes, draft_prob, epsilon, noise, input_positions, *verdict, *written, form.index, bonus, choices,
         given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip
@@ -295,20 +301,21 @@ def verify_chain(
     return verdict
 
 
-def _check_ragged(packing, by_rows, draft_tokens, target):
-    """(requests, drafts of all of them)."""
+def _check_ragged(packing, by_rows, draft_tokens, target, last_rows):
+    """(requests, drafts of all of them); each request has ``last_rows`` rows of the target after its last draft."""
     name = "cu_rows" if by_rows else "cu_drafts"
     inputs.check_tensor(name, packing, (torch.int32,), 1)
     inputs.check_device(name, packing, target.device)
     if not packing.is_contiguous() or packing.shape[0] == 0:
         raise ValueError(f"{name}: expected contiguous int32 [B+1]; got {inputs.shown(packing)}")
     batch, tokens = packing.shape[0] - 1, draft_tokens.shape[0]
-    rows = tokens if by_rows else tokens + batch
+    drafts = tokens - batch if by_rows else tokens
+    rows = tokens if by_rows else drafts + last_rows * batch
     if target.shape[0] != rows:
-        raise ValueError(f"target: expected {rows} rows (D + B); got {inputs.shown(target)}")
-    if rows < batch:
+        raise ValueError(f"target: expected {rows} rows ({'D + B' if last_rows else 'D'}); got {inputs.shown(target)}")
+    if drafts < 0:
         raise ValueError(f"target: expected a row of each of {batch} requests at least; got {inputs.shown(target)}")
-    return batch, rows - batch
+    return batch, drafts
 
 
 def ragged_width(packing, by_rows, drafts, max_drafts, out):

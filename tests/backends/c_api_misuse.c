@@ -325,6 +325,18 @@ static void trees(void) {
           "draft_tokens.slots: expected 2 or more; got 1");
   INVALID(verify_chain, chain, p.input_positions = some_tokens(draft_tokens, B, 0),
           "input_positions.slots: expected 1 or more; got 0");
+  INVALID(verify_chain, chain, p.bonus = some_tokens(draft_tokens, 1, B - 1), "bonus.slots: expected 2 or more; got 1");
+  INVALID(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.by_rows = true),
+          "bonus: expected NULL with by_rows; got memory");
+  INVALID(verify_chain, chain,
+          (p.bonus = some_tokens(draft_tokens, 1, B), p.input_positions = some_tokens(draft_tokens, B, K + 1)),
+          "bonus: expected NULL with input_positions; got memory");
+  INVALID(verify_chain, chain, (p.bonus = some_tokens(draft_tokens, 1, B), p.target.rows = K - 1),
+          "target.rows: expected 3 or more; got 2");
+  INVALID(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.target.rows = 2),
+          "target.rows: expected 3 or more; got 2");
+  FINE(verify_chain, chain, (p.bonus = some_tokens(draft_tokens, 1, B), p.target = some_rows(K)));
+  FINE(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.target.rows = 3));
   INVALID(verify_chain, chain, p.num_passed = i32(B),
           "num_passed: expected NULL but with rejection of probabilities, without draft_map; got memory");
   INVALID(verify_links, links, p.draft_tokens.data = NULL, "draft_tokens.data: expected memory; got NULL");
@@ -376,6 +388,8 @@ static void rows_alone(void) {
 }
 
 static void edits(void) {
+  static const int32_t slots[B] = {0};
+  const specdec_lists one_index = {slots, 1, 1, B, 1, 1, false}, short_index = {slots, 1, 1, 1, 1, 1, false};
   INVALID(verify_chain, edited, p.edits.allowed.size = 1, "edits.allowed.size: expected 2 or more; got 1");
   INVALID(verify_chain, edited, p.edits.allowed.rows = K, "edits.allowed.rows: expected 4 or more; got 3");
   INVALID(verify_chain, edited, p.edits.allowed.requests = 1, "edits.allowed.requests: expected 2 or more; got 1");
@@ -388,6 +402,13 @@ static void edits(void) {
   INVALID(verify_chain, edited, p.edits.output_mask.data = NULL, "edits.output_mask.data: expected memory; got NULL");
   INVALID(verify_chain, edited, p.edits.output_counts.size = 49, "edits.output_counts.size: expected 50 or more; got 49");
   INVALID(verify_chain, edited, p.edits.output_counts.rows = -1, "edits.output_counts.rows: expected 0 or more; got -1");
+  INVALID(verify_chain, edited, p.edits.seen_index = p.edits.bias_spans, "edits.seen_index.size: expected 1; got 2");
+  INVALID(verify_chain, edited, p.edits.seen_index = short_index, "edits.seen_index.requests: expected 2 or more; got 1");
+  INVALID(verify_chain, edited, (p.edits.seen_index = one_index, p.edits.output_counts.requests = 1),
+          "edits.output_counts.requests: expected 2; got 1");
+  INVALID(verify_chain, edited, (p.edits.allowed_index = one_index, p.edits.allowed.data = NULL),
+          "edits.allowed.data: expected memory; got NULL");
+  INVALID(verify_chain, edited, p.edits.allowed_index = one_index, "edits.allowed_index.rows: expected 4 or more; got 1");
   INVALID(verify_chain, edited, p.target_law.space = p.draft_law.space = SPECDEC_PROBS,
           "edits: expected none with probabilities, which are final; got some");
   INVALID(count_tokens, counting, p.tokens.requests = 1, "tokens.requests: expected 2 or more; got 1");

@@ -302,8 +302,9 @@ class TestTopKTopP:
 
 def metadata(batch, temperature=1.0, generators=None):
     return SimpleNamespace(
-        all_greedy=temperature == 0.0, temperature=torch.full((batch,), temperature), generators=generators or {}
-    )
+        all_greedy=temperature == 0.0, all_random=False, temperature=torch.full((batch,), temperature),
+        generators=generators or {},
+    )  # fmt: skip
 
 
 def v1(counts, drafts, given, bonus=3, draft=DRAFT):
@@ -331,17 +332,33 @@ class TestV1:
         pairs = torch.where(tokens < 0, rest[:, None], tokens.long())[:, :2]
         assert_law(pairs @ torch.tensor([4, 1]), prefix_law(TARGET[:2]))
 
-    def test_launches(self):
-        """Tables come from the host: what is counted on the device is the cut behind a rejection."""
+    @pytest.mark.parametrize(
+        "kind, signs", [({}, 1), ({"all_random": True}, 0), ({"all_greedy": True, "temperature": None}, 0)],
+        ids=["some greedy", "all random", "all greedy"],
+    )  # fmt: skip
+    def test_launches(self, kind, signs):
+        """One table comes from the host, ours does the rest."""
         logits, drafts, bonus = TARGET.log()[:2], torch.tensor([0, 1]).int(), torch.full((2, 1), 3).int()
-        generators = {row: torch.Generator().manual_seed(row) for row in range(2)}
-        given, draft = metadata(2, generators=generators), DRAFT[:1].repeat(2, 1)
-        found = launches(lambda: vllm_v1.rejection_sample(drafts, [1, 1], 1, None, draft, logits, bonus, given))
+        given, draft = metadata(2, generators={row: torch.Generator().manual_seed(row) for row in range(2)}), DRAFT
+        given.__dict__.update(kind)
+        tables = []
+
+        def call():
+            return vllm_v1.rejection_sample(drafts, [1, 1], 1, None, draft, logits, bonus, given)
+
+        def copied(tensor, *arguments, **options):
+            if isinstance(arguments[0], torch.device):
+                tables.append(tensor.numel())
+            return copy(tensor, *arguments, **options)
+
+        copy = torch.Tensor.to
+        found = launches(call)
         found = [name for name in found if name not in ("aten::random_", "aten::_local_scalar_dense")]  # on the host
-        assert found == [
-            "aten::sign", "aten::index", "aten::full", "aten::zeros_like", "specdec::verify_chain", "aten::scatter_",
-            "aten::index_put_", "aten::cumsum", "aten::gt", "aten::masked_fill_",
-        ]  # fmt: skip
+        assert found == ["aten::sign"] * signs + ["specdec::verify_chain"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.Tensor, "to", copied)
+            call()
+        assert tables == [2 * 2 + 3]  # seeds of two words, and where drafts begin
 
     def test_padding_and_requests_without_drafts(self):
         tokens = v1([2, 0, 1], torch.tensor([[0, 3], [0, 0], [1, 0]]), metadata(3, temperature=0.0))
@@ -373,8 +390,11 @@ class TestV1:
                     torch.zeros(1).int(), [1], 1, None, None, TARGET[:1], torch.zeros(1, 1), metadata(1),
                     **{name: option},
                 )  # fmt: skip
-        with pytest.raises(ValueError, match="num_draft_tokens: expected 1 in all"):
-            vllm_v1.rejection_sample(torch.zeros(1), [2], 2, None, None, TARGET[:1], torch.zeros(1, 1), metadata(1))
+        for counts, most in (([2], 2), ([1], 0)):
+            with pytest.raises(ValueError, match=f"num_draft_tokens: expected 1 in all, as many .* and {most} at most"):
+                vllm_v1.rejection_sample(
+                    torch.zeros(1), counts, most, None, None, TARGET[:1], torch.zeros(1, 1), metadata(1)
+                )
 
     def test_equal_laws_accept_all(self):
         """p = q, on a support that leaves tokens out: none of them is emitted, whatever is left of a residual."""
@@ -383,7 +403,7 @@ class TestV1:
         rows /= rows.sum(1, keepdim=True)
         drafts = torch.multinomial(rows, 1).squeeze(1).int()
         tokens = vllm_v1.rejection_sample(
-            drafts, [1] * 500, 1, None, rows, rows.log(), torch.zeros(500, 1), metadata(500)
+            drafts, [1] * 500, 1, None, rows, rows.log(), torch.zeros(500, 1).int(), metadata(500)
         )
         assert (tokens[:, 0] != 2).all()
         assert (tokens[:, 0] == drafts).float().mean() > 0.99

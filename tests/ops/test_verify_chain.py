@@ -51,6 +51,10 @@ CALLS = {
     ),
     "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
     "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
+    "verify_chain given": (
+        verify_chain,
+        chain(target=chain()["target"][:, :2], form=Form(bonus=torch.tensor([3, 40, 7]))),
+    ),
     "verify_chain in one row": (verify_chain, chain(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),
 }
 

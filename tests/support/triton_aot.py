@@ -177,7 +177,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         rows = draft_tokens, target, draft, None, False, None, None
         run(
             "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), None, tokens,
-            *counts, None, None, None, None, 0,
+            *counts, None, None, None, None, None, 0,
         )  # fmt: skip
 
     def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
@@ -211,11 +211,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
         raced = draft_tokens, target, None, None, False, None, None, "race", whole, whole, Edit(), 1.0, 0.0
         yield "verify_chain, race, filtered", lambda: run(
-            "verify_chain", *raced, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, 0
+            "verify_chain", *raced, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, None, 0
         )  # fmt: skip
         both = *raced[:2], draft, *raced[3:7], "rejection", whole, Law(space, 1.0), Edit(), 1.0, 0.0
         yield "verify_chain, rejection, filtered", lambda: run(
-            "verify_chain", *both, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, 0
+            "verify_chain", *both, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, None, 0
         )  # fmt: skip
         best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
         yield "race_topk, filtered", lambda: run("race_topk", *best)
@@ -277,7 +277,7 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     yield run(
         "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, False, draft_map, index.long(), "rejection", *laws,
         Edit(), numbers, numbers, noise, tokens, tokens.int().flatten(), counts, counts, path, counts.clone(),
-        counts.clone(), tokens, 7,
+        counts.clone(), tokens, counts, 7,
     )  # fmt: skip
     yield run(
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,

@@ -21,12 +21,13 @@ struct ChainRequest : WalkRequest {
   using Params = ChainParams;
   static constexpr bool kSiblings = false;
   const Params& p;
+  int64_t request;
   int64_t first_token = 0;            // offset of slot 0
   int64_t entry = 0, first_prob = 0;  // draft_prob of a slot is that of (entry, first_prob + slot)
   int32_t slots = 0;                  // drafts at most
   float over_acceptance = 0.0f;
 
-  SPECDEC_HD ChainRequest(const Params& params, int64_t b) : WalkRequest{}, p(params) {
+  SPECDEC_HD ChainRequest(const Params& params, int64_t b) : WalkRequest{}, p(params), request(b) {
     const Entry who = entry_of(p.request_index, b);
     status = who.status();
     readable = who.live();
@@ -66,8 +67,15 @@ struct ChainRequest : WalkRequest {
   }
 
   SPECDEC_HD RowPlace target_place(int64_t b, int32_t node) const {
-    return p.cu_drafts.data ? RowPlace{0, first_prob + b + node} : RowPlace{b, node};
+    return p.cu_drafts.data ? RowPlace{0, rows_before() + node} : RowPlace{b, node};
   }
+
+  // Only after the last of all drafts that the request has: not where it is cut off at max_drafts.
+  SPECDEC_HD bool is_given(int32_t node) const {
+    if (!p.bonus.data || node != slots) return false;
+    return !p.cu_drafts.data || p.cu_drafts.data[request + 1] - p.cu_drafts.data[request] == slots;
+  }
+  SPECDEC_HD int64_t given_token() const { return p.bonus.at(request * p.bonus.slot_stride); }
 
   // How many rows the walk may still read, that of `node` included; counted up to `most`.
   SPECDEC_HD int32_t rows_ahead(int32_t node, int32_t most) const {
@@ -77,13 +85,17 @@ struct ChainRequest : WalkRequest {
   }
 
  private:
+  // Target rows of the requests before, where they are packed.
+  SPECDEC_HD int64_t rows_before() const { return first_prob + (p.bonus.data ? 0 : request); }
+
   // Of the token before the first draft.
   SPECDEC_HD int64_t input_position(int64_t b) const {
     const Tokens& x = p.input_positions;
-    return x.at(b * x.request_stride + (p.cu_drafts.data ? (first_prob + b) * x.slot_stride : 0));
+    return x.at(b * x.request_stride + (p.cu_drafts.data ? rows_before() * x.slot_stride : 0));
   }
 
-  // Requests are packed one after another: this one has the drafts [from, to), and one target row more than drafts.
+  // Requests are packed one after another: this one has the drafts [from, to), and one target row more than drafts, if
+  // no bonus token is given.
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
     if (p.by_rows) from -= b, to -= b + 1;
     readable = from >= 0 && to >= from && to <= p.packed_drafts();
@@ -91,7 +103,7 @@ struct ChainRequest : WalkRequest {
     if (to - from < slots) slots = static_cast<int32_t>(to - from);
     first_prob = from;
     first_token = (p.by_rows ? from + b + 1 : from) * p.draft_tokens.slot_stride;
-    first_target = (from + b) * p.target.row_stride;
+    first_target = rows_before() * p.target.row_stride;
     if (!p.request_index.data) first_draft = from * p.draft.row_stride;  // else draft rows are an entry's
   }
 };

@@ -184,11 +184,13 @@ struct ChainParams {
   Output<int32_t> num_rejected;  // [batch], may be null
   Output<int32_t> num_passed;    // [batch], may be null: drafts that pass their own test (specdec/chain.h)
   Tokens index;                  // [batch, max_drafts + 1], may be null: the place of the token after each node
+  Tokens bonus;                  // [1, batch], may be null: the token after a request's last draft. Then the target has
+                                 // no row for it
   int64_t form;                  // a sum of the bits above
   auto fields() {
     return std::tie(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
                     draft_law, edits, draft_prob, epsilon, noise, input_positions, tokens, num_accepted, status, path,
-                    num_rejected, num_passed, index, form);
+                    num_rejected, num_passed, index, bonus, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }

@@ -20,6 +20,8 @@
 //   int64_t draft_token(node)           -1: absent
 //   bool has_elder(node, child, token, status*)   whether a child of `node` before `child` has this token, too
 //   RowPlace target_place(b, node)      of the node's row among the target's, if this is request b
+//   bool is_given(node), int64_t given_token()   of a chain: whether the token after this node comes with the call, so
+//                                       that the node has no row; and that token
 //
 // Ops gives, for the rows of a node,
 //   bool argmax(node, Draw*)                   the most probable token
@@ -165,13 +167,26 @@ SPECDEC_HD int32_t child_with(const Topology& t, const Walk& at, int32_t token, 
   return child;
 }
 
+// The token after a node if it comes with the call. One out of range is token 0.
+template <class Topology>
+SPECDEC_HD bool given(const Topology& t, int32_t node, Draw* draw) {
+  if constexpr (!Topology::kSiblings) {
+    if (!t.is_given(node)) return false;
+    const int64_t token = t.given_token();
+    *draw = in_vocab(t, token) ? Draw{static_cast<int32_t>(token), kStatusOk} : Draw{0, kStatusParameter};
+    return true;
+  }
+  return false;
+}
+
 // The target's own token decides: the winner of the race that the draft took part in, or the argmax at temperature 0.
 template <class Topology, class Ops>
 SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
   for (;;) {
     Draw draw;
-    const bool known = t.target_law.greedy ? ops.argmax(at->node, &draw)
-                                           : ops.race(at->node, t.noise_at_depth(at->depth, kStreamRace), &draw);
+    const bool known = given(t, at->node, &draw) ||
+                       (t.target_law.greedy ? ops.argmax(at->node, &draw)
+                                            : ops.race(at->node, t.noise_at_depth(at->depth, kStreamRace), &draw));
     if (!known) return false;
     *status |= draw.status;
     const int32_t child = child_with(t, *at, draw.token, status);
@@ -255,6 +270,7 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
 // The token after a node if none of its children was accepted.
 template <class Topology, class Ops>
 SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* draw, int32_t* status) {
+  if (given(t, at.node, draw)) return true;
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
   const float taken = at.tried ? at.taken : t.draft_share(at.node, status);
   // A slot that could have been drafted but was not (h < 1) is decided like a rejected draft.
@@ -382,8 +398,10 @@ template <class Topology, class Ops, class Node>
 SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const Node& here, int32_t* status) {
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
   Draw draw;
-  if (!(here.after == here.node ? ops.race(at.node, noise, &draw) : ops.residual(at.node, noise, here.taken, &draw)))
-    return false;
+  const bool known = given(t, at.node, &draw) || (here.after == here.node
+                                                      ? ops.race(at.node, noise, &draw)
+                                                      : ops.residual(at.node, noise, here.taken, &draw));
+  if (!known) return false;
   *status |= draw.status;
   int32_t node = 0;
   for (int32_t depth = 0; depth < at.depth; ++depth) {

@@ -35,6 +35,7 @@ def verify_chain(call):
     draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
     by_entry = call.draft is not None and call.draft.ndim == 3
     drafts_from = who.entry * call.draft.shape[1] if by_entry else start
+    rows_from = start if call.bonus is not None else start + who.live
     shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
 
     edits = Edits(call, who, target)
@@ -43,20 +44,27 @@ def verify_chain(call):
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
     if call.method == "block":
-        drafts = as_trees(call, who, start, tokens_from, count, target, draft, drafts_from)
+        drafts = as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from)
         tokens, _, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
+        found[is_given(call, 0, count)] = 0  # nothing was read
+        last = is_given(call, num_accepted, count).nonzero().squeeze(-1)
+        tokens[last, num_accepted[last]], flags = given(call, who, last)
+        found[last] |= flags
         return form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | found, drafted)
     tokens = torch.full((len(start), width), -1, device=device)
     num_accepted = torch.zeros_like(start)
     walking = torch.arange(len(start), device=device)
     for slot in range(width):
-        here = walking
+        ends = is_given(call, slot, count[walking])
+        last, here = walking[ends], walking[~ends]
+        tokens[last, slot], flags = given(call, who, last)
+        status[last] |= flags
         within = slot < drafted[here]
         x = torch.full_like(here, -1)
         x[within] = draft_tokens[tokens_from[here][within] + slot]
         out_of_range = (x < -1) | (x >= vocabulary)
 
-        place = start[here] + slot + who.live[here]
+        place = rows_from[here] + slot
         rows, bad_edits = edits.rows_at(target[place], here, place)
         law, now = laws.at(target_law, here), noise.at(whose, here, slot)
         if call.method == "race":
@@ -86,7 +94,6 @@ def verify_chain(call):
         edits.count(walking, x[accepted])
     form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status, drafted)
     if call.num_passed is not None:
-        rows_from = start + who.live
         found = passing(
             draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted
         )  # fmt: skip
@@ -111,9 +118,26 @@ def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts
     return count
 
 
-def as_trees(call, who, start, tokens_from, count, target, draft, drafts_from):
-    """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
-    node, count = torch.arange(form.shape_of(call)[1], device=start.device), count.unsqueeze(-1)
+def is_given(call, slot, count):
+    """Whether a request's token after ``slot`` drafts is given: after all of ``count``, if any are."""
+    return (count == slot) & (call.bonus is not None)
+
+
+def given(call, who, last):
+    """(the given tokens of these requests, status bits). One out of the vocabulary is token 0."""
+    if call.bonus is None:
+        return torch.zeros_like(last), torch.zeros_like(last)
+    token = call.bonus[who.live[last]].long()
+    bad = (token < 0) | (token >= call.target.shape[-1])
+    return token.masked_fill(bad, 0), bad.int() * Status.PARAMETER
+
+
+def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
+    """Each chain as a tree whose nodes have one child each: slot j is node j + 1.
+
+    A node whose token is given has no row: it gets one that is a law, and the place of the row before.
+    """
+    node, count = torch.arange(form.shape_of(call)[1], device=count.device), count.unsqueeze(-1)
     first = tokens_from.unsqueeze(-1) + node
     drafted, drawn_from = (node > 0) & (node <= count), node < count
     tokens = torch.full_like(first, -1)
@@ -122,10 +146,15 @@ def as_trees(call, who, start, tokens_from, count, target, draft, drafts_from):
     if draft is not None:
         draft_rows = draft.new_zeros(*first.shape, draft.shape[-1])
         draft_rows[drawn_from] = draft[(drafts_from.unsqueeze(-1) + node)[drawn_from]]
-    places = (start + who.live).unsqueeze(-1) + torch.minimum(node, count)
+    has_row = node <= count
+    places = rows_from.unsqueeze(-1) + torch.minimum(node, count)
+    if call.bonus is not None:
+        has_row, places = node < count, (places - (node >= count).long()).clamp(min=0)
+    rows = target.new_ones(*first.shape, target.shape[-1])
+    rows[has_row] = target[places[has_row]]
     parents = (node - 1).expand_as(tokens)
     return traversal.Drafts(
-        parents, tokens, target[places], places, draft_rows, call.draft_map, replacement=False, width=len(node)
+        parents, tokens, rows, places, draft_rows, call.draft_map, replacement=False, width=len(node)
     )
 
 

@@ -1,0 +1,294 @@
+"""Form.bonus: the token after the last draft comes with the call. It is as if its row held nothing else."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Edits, Form, Sampling, verify_chain, verify_tree
+from tests.conftest import INTERPRETED
+from tests.support.cases import UNTOUCHED, chain_call, poisoned, ragged
+from tests.support.trees import tree_call
+
+B, K, V = 8, 3, 65
+WORDS = -(-V // 32)
+COUNTS = torch.tensor([3, 0, 2, 3, 1, 3, 0, 3])
+MIXED = torch.tensor([1.0, 0.6, 0.0, 1.7]).repeat(2)
+FILTERS = {"temperature": None, "sampling": Sampling(MIXED, top_k=20, top_p=0.9)}
+PENALTIES = {
+    "repetition": 1.3, "frequency": 0.5, "presence": torch.linspace(-1, 1, B),
+    "pending": torch.arange(2 * B).view(B, 2) % V,
+}  # fmt: skip
+
+
+def allowed(generator):
+    """A mask for each row of the target; everything is allowed in rows of given tokens."""
+    mask = torch.randint(-(2**31), 2**31 - 1, (B, K + 1, WORDS), generator=generator, dtype=torch.int64).int()
+    mask[:, -1] = -1
+    return mask
+
+
+METHODS = {
+    "rejection": {},
+    "certain drafts": {"draft": None},
+    "by chance": {"draft_prob": torch.linspace(0.3, 1, B), "epsilon": 0.1},
+    "race": {"method": "race", "draft": None},
+    "block": {"method": "block"},
+    "block, certain": {"method": "block", "draft": None},
+    "rejection, filtered": FILTERS,
+    "race, filtered": {"method": "race", "draft": None, **FILTERS},
+    "block, filtered": {"method": "block", **FILTERS},
+    "rejection, edited": {"edits": Edits(**PENALTIES)},
+    "race, edited": {"method": "race", "draft": None, "edits": Edits(**PENALTIES)},
+    "race, filtered and edited": {"method": "race", "draft": None, **FILTERS, "edits": Edits(**PENALTIES)},
+    "block, edited": {"method": "block", "edits": Edits(**PENALTIES)},
+}
+FEW = ("rejection", "race", "block", "rejection, filtered", "race, filtered")
+
+
+def of(names, *interpreted):
+    """For these methods; Triton's interpreter takes some of them."""
+    marks = [pytest.param(name, marks=[pytest.mark.interpreted] * (name in interpreted)) for name in names]
+    return pytest.mark.parametrize("method", marks)
+
+
+WAYS = ("rejection", "by chance", "race", "block", "rejection, filtered", "race, filtered and edited", "block, edited")
+
+
+def calls(method, seed=1, space="logits"):
+    """(an ordinary call whose last rows hold one token each, these tokens); drafts are often accepted, some are -1."""
+    call = chain_call(seed, requests=B, slots=K, vocabulary=V, space=space) | METHODS[method]
+    generator = torch.Generator().manual_seed(seed)
+    bonus = torch.randint(0, V, (B,), generator=generator)
+    one_hot = torch.nn.functional.one_hot(bonus, V).float()
+    drafts = call["draft_tokens"]
+    likely = call["target"][:, :-1].argmax(-1)
+    drafts[::2] = likely[::2]
+    for rows in (call["target"][::2, :-1], *([] if call["draft"] is None else [call["draft"][::2]])):
+        rows.scatter_(-1, likely[::2, :, None], 1.0 if space == "probs" else 9.0)
+    drafts[4, 1] = -1
+    call["target"][:, -1] = one_hot if space == "probs" else one_hot.log()
+    if space == "probs":
+        call |= {name: call[name] / call[name].sum(-1, keepdim=True) for name in ("target", "draft")}
+        call["temperature"] = None
+    return call, bonus
+
+
+def packed(call, counts=COUNTS):
+    """Chains one after another, each with a row after its last draft: the ordinary call's last one."""
+    last = torch.arange(B), counts
+    target = call["target"].clone()
+    target[last] = call["target"][:, -1]
+    return ragged(call | {"target": target}, counts) | {"max_drafts": K}
+
+
+def without_last_rows(call, counts=None):
+    """The call's target without the rows of given tokens: NaN where they would be, and all around."""
+    if counts is None:
+        target = call["target"].clone()
+        target[:, -1] = torch.nan
+        return call | {"target": poisoned(target)[:, :-1]}
+    last = call["cu_drafts"][1:] + torch.arange(B)
+    kept = torch.ones(len(call["target"]), dtype=torch.bool)
+    kept[last.long()] = False
+    rows = torch.cat((call["target"][kept], torch.full((B, V), torch.nan)))
+    return call | {"target": poisoned(rows)[:-B]}
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("backend")
+class TestBonus:
+    @of(METHODS, *WAYS)
+    def test_padded(self, method):
+        call, bonus = calls(method)
+        expected = verify_chain(**call)
+        assert 0 < (expected.num_accepted == K).sum() < B
+        assert_same(verify_chain(**without_last_rows(call), form=Form(bonus=bonus)), expected)
+
+    @of(METHODS, *WAYS)
+    def test_packed(self, method):
+        call, bonus = calls(method)
+        if isinstance(call.get("draft_prob"), torch.Tensor):
+            call["draft_prob"] = call["draft_prob"][:, None]
+        call = packed(call)
+        expected = verify_chain(**call)
+        assert (expected.num_accepted == COUNTS).sum() > 2
+        assert_same(verify_chain(**without_last_rows(call, COUNTS), form=Form(bonus=bonus)), expected)
+
+    @pytest.mark.parametrize("layout", ["padded", "packed"])
+    @pytest.mark.parametrize("method", METHODS)
+    def test_lists_of_rows(self, method, layout):
+        call, bonus = calls(method)
+        if isinstance(call.get("draft_prob"), torch.Tensor):
+            call["draft_prob"] = call["draft_prob"][:, None]
+        generator = torch.Generator().manual_seed(1)
+        mask, spans = allowed(generator), torch.randint(0, 5, (B, K + 1, 1), generator=generator).int()
+        spans[:, -1], spans[0, -2] = 0, 4
+        bias = torch.tensor([3, 9, 20], dtype=torch.int32), torch.tensor([4.0, -2.0, 1.0])  # a span of 4 is too long
+        own, without = without_last_rows(call), (mask[:, :-1], spans[:, :-1])
+        if layout == "packed":
+            call = packed(call)
+            kept = torch.arange(K + 1) <= COUNTS[:, None]
+            mask[torch.arange(B), COUNTS], spans[torch.arange(B), COUNTS] = -1, 0
+            drafted = torch.arange(K + 1) < COUNTS[:, None]
+            own, without = without_last_rows(call, COUNTS), (mask[drafted], spans[drafted])
+            mask, spans = mask[kept], spans[kept]
+        edits = [
+            Edits(allowed=rows, bias=(*bias, torch.cat((torch.zeros_like(ends), ends), -1)))
+            for rows, ends in ((mask, spans), without)
+        ]
+        expected = verify_chain(**call | {"edits": edits[0]})
+        assert (expected.status & 8).any()
+        found = verify_chain(**own | {"edits": edits[1]}, form=Form(bonus=bonus))
+        assert_same(found, expected)
+
+    @of(FEW, "rejection", "race, filtered")
+    def test_by_index(self, method):
+        """An idle request and one that points outside have no use for their tokens, which are not looked at."""
+        call, bonus = calls(method)
+        index = torch.tensor([0, -1, 2, 99, 4, 5, 6, 7])
+        expected = verify_chain(**call, request_index=index)
+        bonus[index == -1], bonus[index == 99] = 2**40, 2**40
+        found = verify_chain(**without_last_rows(call), request_index=index, form=Form(bonus=bonus))
+        assert_same(found, expected)
+
+    @of(FEW, "rejection", "race, filtered")
+    def test_no_drafts(self, method):
+        """The token alone, with no memory for rows; and with a stride of rows that are poison."""
+        call, bonus = calls(method)
+        call["draft_tokens"] = call["draft_tokens"][:, :0]
+        call["draft"] = None if call["draft"] is None else call["draft"][:, :0]
+        flat = {
+            name: call[name] if call[name] is None else call[name].flatten(0, 1) for name in ("draft_tokens", "draft")
+        }
+        bounds = torch.zeros(B + 1, dtype=torch.int32)
+        nothing = torch.full((1, V), torch.nan)
+        for rows, more in (
+            (nothing.expand(B, 1, V)[:, :0], {}),
+            (torch.empty(B, 0, V), {}),
+            (torch.empty(0, V), flat | {"cu_drafts": bounds, "max_drafts": 0}),
+            (nothing[:0], flat | {"cu_drafts": bounds, "max_drafts": 2}),
+        ):
+            found = verify_chain(**call | {"target": rows} | more, form=Form(bonus=bonus))
+            assert found.tokens[:, 0].tolist() == bonus.tolist()
+            assert (found.tokens[:, 1:] == -1).all()
+            assert not found.num_accepted.any()
+            assert not found.status.any()
+
+    @of(FEW, "rejection", "race, filtered")
+    def test_tokens_out_of_range(self, method):
+        """Token 0 and a status where they are reached; elsewhere and for neighbours nothing."""
+        call, bonus = calls(method)
+        own, expected = without_last_rows(call), verify_chain(**call)
+        bad = torch.tensor([V, 2**40, -1, -(2**33), V + 7, -9, bonus[6], bonus[7]])
+        found = verify_chain(**own, form=Form(bonus=bad))
+        reached = (expected.num_accepted == K) & (torch.arange(B) < 6)
+        assert reached.any()
+        assert torch.equal(found.num_accepted, expected.num_accepted)
+        assert torch.equal(found.status, expected.status | 8 * reached.int())
+        tokens = expected.tokens.clone()
+        tokens[reached, K] = 0
+        assert torch.equal(found.tokens, tokens)
+
+    @pytest.mark.parametrize("method", FEW)
+    def test_dtypes_and_strides(self, method):
+        call, bonus = calls(method)
+        own, expected = without_last_rows(call), verify_chain(**call)
+        wide = torch.full((B, 3), 2**40)
+        wide[:, 1] = bonus
+        for given in (bonus.int(), wide[:, 1], wide.view(-1)[1::3], bonus.int().repeat(2).view(2, B).T[:, 1]):
+            assert_same(verify_chain(**own, form=Form(bonus=given)), expected)
+        one = verify_chain(**own, form=Form(bonus=bonus[:1].expand(B)))
+        through = expected.num_accepted == K
+        assert (one.tokens[through, K] == bonus[0]).all()
+
+    @of(FEW, "rejection", "race")
+    def test_cut_off(self, method):
+        """A request with more drafts than there are places for has a row where it is cut off."""
+        call, bonus = calls(method)
+        call["draft_tokens"][:, :2] = call["target"][:, :2].argmax(-1)
+        counts = torch.full((B,), K)
+        call = packed(call, counts) | {"max_drafts": 1}
+        expected = verify_chain(**call)
+        assert (expected.num_accepted == 1).any()
+        assert (expected.status & 8).all()
+        assert_same(verify_chain(**without_last_rows(call, counts), form=Form(bonus=bonus)), expected)
+
+    @pytest.mark.parametrize("padding", [True, False], ids=["padded", "unpadded"])
+    @pytest.mark.parametrize("method", FEW)
+    def test_other_forms(self, method, padding):
+        """Written into one row, counted and added, as without it."""
+        call, bonus = calls(method)
+        index = torch.randperm(B * (K + 1), generator=torch.Generator().manual_seed(1)).view(B, K + 1)
+        written = []
+        for arguments, given in ((call, None), (without_last_rows(call), bonus)):
+            row, path = (torch.full(size, UNTOUCHED, dtype=torch.int32) for size in ((B * (K + 1),), (B, K + 1)))
+            num, rejected = torch.arange(B, dtype=torch.int32), torch.full((B,), UNTOUCHED, dtype=torch.int32)
+            form = Form(index, path, rejected, padding=padding, count="emitted", add=True, bonus=given)
+            written.append((*verify_chain(**arguments, out=(row, num, None), form=form), path, rejected))
+        assert_same(*reversed(written))
+
+    @pytest.mark.interpreted
+    def test_drafts_that_pass(self):
+        call, bonus = calls("rejection", space="probs")
+        passed = torch.zeros(2, B, dtype=torch.int32)
+        expected = verify_chain(**call, form=Form(num_passed=passed[0]))
+        found = verify_chain(**without_last_rows(call), form=Form(num_passed=passed[1], bonus=bonus))
+        assert_same(found, expected)
+        assert torch.equal(*passed)
+
+    def test_one_draft_in_turn_with_and_without(self):
+        """Calls like ones that ran before, in other memory: neither kind takes the other's place."""
+        call, bonus = calls("rejection")
+        for turn in range(3):
+            bonus = (bonus + turn) % V
+            call["target"][:, -1] = torch.nn.functional.one_hot(bonus, V).float().log()
+            expected = verify_chain(**call)
+            assert_same(verify_chain(**without_last_rows(call), form=Form(bonus=bonus)), expected)
+            own = call | {"target": call["target"][:, :-1]}
+            one_less = verify_chain(
+                **own | {"draft_tokens": call["draft_tokens"][:, :-1], "draft": call["draft"][:, :-1]}
+            )
+            whole = one_less.num_accepted < K - 1
+            assert torch.equal(one_less.num_accepted[whole], expected.num_accepted[whole])
+
+
+def test_bad_arguments():
+    call, bonus = calls("rejection")
+    own, flat = without_last_rows(call), packed(call)
+    rows = flat["cu_drafts"] + torch.arange(B + 1, dtype=torch.int32)
+    by_rows = flat | {"draft_tokens": torch.zeros(len(flat["target"])).long(), "cu_drafts": None, "cu_rows": rows}
+    for arguments, error, message in (
+        (own | {"form": Form(bonus=3)}, TypeError, "form.bonus: expected a tensor of int32 or int64; got 3"),
+        (own | {"form": Form(bonus=bonus.float())}, TypeError, "form.bonus: expected a tensor of int32 or int64; got"),
+        (own | {"form": Form(bonus=bonus[:, None])}, ValueError, "form.bonus: expected 1 dimensions; got int64"),
+        (own | {"form": Form(bonus=bonus[1:])}, ValueError, r"form.bonus: expected shape \[8\]; got int64 \[7\]"),
+        (own | {"form": Form(bonus=bonus.to("meta"))}, ValueError, "form.bonus: expected a tensor on cpu"),
+        (call | {"form": Form(bonus=bonus)}, ValueError, r"target: expected shape \[8, 3, V\]; got float32 \[8, 4, 65\]"),
+        (own, ValueError, r"target: expected shape \[8, 4, V\]; got float32 \[8, 3, 65\]"),
+        (flat | {"form": Form(bonus=bonus)}, ValueError, r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
+        (by_rows | {"form": Form(bonus=bonus)}, ValueError, "cu_rows: expected None with form.bonus; got int32"),
+        (
+            own | {"form": Form(bonus=bonus), "position": None, "input_positions": torch.zeros(B, K).int()},
+            ValueError, "input_positions: expected None with form.bonus; got int32",
+        ),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            verify_chain(**arguments)
+    same = bonus.int()
+    with pytest.raises(ValueError, match="memory of its own"):
+        verify_chain(**own, form=Form(bonus=same, num_rejected=same))
+    tree = tree_call(1, requests=B, nodes=4, vocabulary=V)
+    with pytest.raises(ValueError, match=r"form\.bonus: expected None for trees; got int64"):
+        verify_tree(**tree, form=Form(bonus=bonus))
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", *INTERPRETED])
+def test_no_requests(backend):
+    call, bonus = calls("rejection")
+    with specdec_kernels.backend(backend):
+        none = {name: x[:0] if isinstance(x, torch.Tensor) else x for name, x in without_last_rows(call).items()}
+        assert verify_chain(**none, form=Form(bonus=bonus[:0]), check=True).tokens.shape == (0, K + 1)
