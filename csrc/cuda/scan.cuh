@@ -47,11 +47,13 @@ __device__ __forceinline__ void stream_chunks(const R& row, Part part, Start&& s
   const int steps = steps_a_chunk<T>(row.vocab, warps);
   const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep, stride = warps * chunk;
   const int64_t own = (part.rank * warps_in_block() + warp_id()) * chunk - row.skipped();
-  Batch<T> batch;
+  // What is loaded under a condition begins as zero. Else, in a kernel that calls this in a loop, the compiler keeps its
+  // registers from the start of that loop on, for each type of elements.
+  Batch<T> batch = {};
 #pragma unroll 1
   for (int64_t first = own - stride;; first += stride) {
     const bool starts = first < own, more = first + stride < row.vocab;
-    decltype(reduce(batch)) found;
+    decltype(reduce(batch)) found = {};
     if (!starts) found = reduce(batch);
     if (more) batch.load(row, static_cast<int32_t>(first + stride), steps);
     if (starts) start(static_cast<int32_t>(own), steps, more);

@@ -1,16 +1,16 @@
-// verify_chain in one launch. Two shapes:
+// verify_chain in one launch. Three shapes:
 //
-//   race_rows_kernel  method "race", if all rows fit the device at once. There are rows x splits blocks. The last block
-//                     of a request to come (by a ticket) walks the chain over the winners.
-//   chain_kernel      a team of blocks walks each request in order and stops (walker.cuh). Rows past the last one
-//                     decided are not read; block reads all that may be accepted. A team is one block in large batches,
-//                     a cluster or a software cluster in smaller ones. A software cluster takes the log-sum-exps of
-//                     several rows between two barriers.
+//   race_rows_kernel   method "race", if all rows fit the device at once. There are rows x splits blocks. The last
+//                      block of a request to come (by a ticket) walks the chain over the winners.
+//   race_queue_kernel  method "race", if they do not: blocks take parts of rows from a queue (race_queue.cuh).
+//   chain_kernel       a team of blocks walks each request in order and stops (walker.cuh). Rows past the last one
+//                      decided are not read; block reads all that may be accepted. A team is one block in large
+//                      batches, a cluster or a software cluster in smaller ones. A software cluster takes the
+//                      log-sum-exps of several rows between two barriers.
 //
-// With filters or edits: the same, but every row has a team of its own in the first shape, and the second takes one row
-// at a time.
-#include "race_request.cuh"
-#include "specdec/chain.h"
+// With filters or edits there is no queue. Every row has a team of its own in the first shape, and the last takes one
+// row at a time.
+#include "race_queue.cuh"
 #include "team_rows.cuh"
 #include "walker.cuh"
 
@@ -29,59 +29,6 @@ struct RaceRowsArguments {
   int splits;
 };
 
-// The row operations of walk_race when all winners are known.
-struct WinnerOps {
-  const Verdict& verdict;
-  const Shared<Draw>& winners;
-
-  __device__ bool race(int32_t node, const Noise&, Draw* draw) const {
-    *draw = winners[node];
-    return true;
-  }
-  __device__ bool argmax(int32_t node, Draw* draw) const { return race(node, {}, draw); }
-  __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
-    if (lane_id() == 0) verdict.put(depth, node, token);
-  }
-  __device__ void enter(int32_t, int32_t, int32_t) const {}
-};
-
-// How many rows the walk can come to: the first one, and each behind a draft that can be accepted. By the lanes of a
-// warp together, so that drafts are loaded side by side.
-__device__ __forceinline__ int32_t rows_in_reach(const ChainRequest& r) {
-  if (!r.readable) return 0;
-#pragma unroll 1
-  for (int32_t first = 0; first < r.slots; first += 32) {
-    const int32_t slot = first + lane_id();
-    const unsigned ends = __ballot_sync(kWarp, slot >= r.slots || !in_vocab(r, r.draft_token(slot + 1)));
-    if (ends) return first + __ffs(static_cast<int>(ends));
-  }
-  return r.slots + 1;
-}
-
-// What the last block of a request keeps of its rows, in bytes of shared memory.
-inline size_t bytes_of_winners(const ChainParams& p) { return (p.max_drafts() + 1) * sizeof(Draw); }
-
-// By the last block to come. A warp gathers the winner of a row, which is in `splits` parts: all rows in the time of
-// one. Then a warp walks over the winners, which are in shared memory from byte `at` on.
-__device__ __forceinline__ void walk_winners(const ChainRequest& r, int64_t request, int32_t rows,
-                                             const WideKey* partials, int splits, size_t at, int32_t status) {
-  const auto winners = dynamic_shared<Draw>(at, r.p.max_drafts() + 1);
-  const int64_t first = request * (r.p.max_drafts() + 1) * splits;
-#pragma unroll 1
-  for (int32_t row = warp_id(); row < rows; row += warps_in_block()) {
-    const Draw draw = draw_of(gather_partials(partials, first + static_cast<int64_t>(row) * splits, splits));
-    if (lane_id() == 0) winners[row] = draw;
-  }
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  const Verdict verdict = verdict_at(r.p, request);
-  WinnerOps ops{verdict, winners};
-  Walk walk = walk_from(0, 0);
-  if (r.readable) walk_race(r, ops, &walk, &status);
-  else if (!r.idle) ops.emit(0, 0, 0);
-  finish(verdict, accepted_by(r, walk), r.drafts(), status);
-}
-
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_kernel(const RaceRowsArguments a) {
   wait_for_kernel_before();
   const ChainParams& p = a.p;
@@ -97,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits))) return;
-  walk_winners(r, request, in_reach, a.room.words, a.splits, 0, r.status);
+  walk_winners(r, request, {0, in_reach}, a.room.words, a.splits, 0, r.status);
 }
 
 struct FilteredRowsArguments {
@@ -139,7 +86,8 @@ __device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& 
   }
   team.leave();
   if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows))) return;
-  walk_winners(r, request, in_reach, a.partials, 1, a.winners_at, r.status | filters.status());
+  // in_reach is found anew, because it would take a register until here.
+  walk_winners(r, request, {0, rows_in_reach(r)}, a.partials, 1, a.winners_at, r.status | filters.status());
 }
 
 template <class Team>
@@ -259,7 +207,7 @@ cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, co
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   static const Kernels kernels(
-      race_rows_kernel, filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
+      race_rows_kernel, race_queue_kernel, filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
       filtered_rows_kernel<GridTeam>, edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>,
       chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, filtered_chain_kernel<LocalTeam>,
       filtered_chain_kernel<ClusterTeam>, filtered_chain_kernel<GridTeam>, edited_chain_kernel<LocalTeam>,
@@ -274,8 +222,11 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
     if (has_filters(p))
       return p.method == Method::kRace && few ? launch_filtered_rows(p, device, room, stream, needed)
                                               : launch_filtered_chain(p, device, room, stream, needed);
-    return p.method == Method::kRace && few ? launch_race_rows(p, device, room, stream, needed)
-                                            : launch_chain(p, device, room, stream, needed);
+    if (p.method != Method::kRace) return launch_chain(p, device, room, stream, needed);
+    if (few) return launch_race_rows(p, device, room, stream, needed);
+    const QueuePlan plan = queue_plan(device, p);
+    return plan.blocks > 0 ? launch_race_queue(p, plan, room, stream, needed)
+                           : launch_chain(p, device, room, stream, needed);
   });
 }
 

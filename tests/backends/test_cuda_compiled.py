@@ -22,7 +22,10 @@ def key(row):
 
 
 # These stream rows alone, in whole chunks and at a row's end.
-WHOLE_ROWS = ("race_sample_kernel", "race_rows_kernel", "race_topk_kernel", "mass_tiles_kernel", "residual_race_kernel")
+WHOLE_ROWS = (
+    "race_sample_kernel", "race_rows_kernel", "race_queue_kernel", "race_topk_kernel", "mass_tiles_kernel",
+    "residual_race_kernel",
+)  # fmt: skip
 
 # Each compiles for minutes; sm_90a comes from the build.
 ARCHS = [arch if arch == "sm_90a" else pytest.param(arch, marks=pytest.mark.slow) for arch in cuda_aot.ARCHS]

@@ -1,0 +1,167 @@
+"""The queue of rows by which ``verify_chain`` races chains that do not all fit the device at once."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Form, verify_chain
+from tests.backends.test_cuda_ops import assert_same, indexed_calls, on_cpu
+from tests.support.cases import DTYPES, chain_call, ragged, seeds
+
+pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+
+RACE = {"method": "race", "draft": None}
+# Few multiprocessors, so that some ten rows do not fit.
+DEVICES = {
+    "three multiprocessors": {"multiprocessors": 3},
+    "one block at a time": {"multiprocessors": 3, "blocks_in_flight": 1},
+    "one block lags": {"multiprocessors": 2, "lags": True},
+    "blocks that wait are refused": {"multiprocessors": 2, "refuses": True},
+    "a kernel before it": {"multiprocessors": 2, "overlaps": True},
+}
+
+
+@pytest.fixture
+def play():
+    """The played machine, as asked for; afterwards it is the first one again."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        def played(**changes):
+            backend.play("large", **changes)
+            return backend
+
+        yield played
+        backend.play("small")
+
+
+def decided_chain(accepted, slots, vocabulary=4096):
+    """Requests whose target tokens are certain, as are the numbers of drafts accepted."""
+    tokens = torch.arange(len(accepted) * (slots + 1)).view(-1, slots + 1) % vocabulary
+    target = torch.full((*tokens.shape, vocabulary), -30.0).scatter(-1, tokens[..., None], 30.0).bfloat16()
+    refused = torch.arange(slots) == torch.tensor(accepted)[:, None]
+    drafts = torch.where(refused, (tokens[:, :-1] + 1) % vocabulary, tokens[:, :-1])
+    return {"draft_tokens": drafts, "target": target, "seed": seeds(len(accepted)), "position": 0, **RACE}
+
+
+def counted(backend, call):
+    """The verdict, and what the machine counted."""
+    found = []
+    count = backend.counted(lambda: found.append(verify_chain(**call)))
+    return found[0], count
+
+
+def calls(seed):
+    """Of all kinds of rows, chains that end early, greedy rows, drafts that are none."""
+    for dtype, space in zip(DTYPES, ("logits", "probs", "logits"), strict=True):
+        yield {**chain_call(seed, requests=11, slots=3, vocabulary=700, dtype=dtype, space=space), **RACE}
+    # Several parts a row, of one chunk or of two.
+    for requests in (5, 9):
+        yield {**chain_call(seed, requests=requests, slots=3, vocabulary=34_000, dtype=torch.bfloat16), **RACE}
+    yield {**chain_call(seed, requests=2, slots=19, vocabulary=70), **RACE}
+    packed = {**chain_call(seed, requests=8, slots=3, vocabulary=300), **RACE}
+    yield ragged(packed, torch.tensor([0, 3, 1, 2, 0, 0, 3, 3]))
+    yield decided_chain([19] * 3, slots=19, vocabulary=90)
+    yield decided_chain([0, 3, 1, 0, 0, 2, 3, 0, 1], slots=3, vocabulary=90)
+
+
+@pytest.mark.parametrize("change", DEVICES.values(), ids=DEVICES)
+def test_the_same_verdict(play, change):
+    for seed in (1, 2, 3):
+        for call in calls(seed):
+            backend = play(**change, schedule=seed)
+            found, count = counted(backend, call)
+            assert count["launches"] == 1
+            assert count["blocks"] <= 2 * change["multiprocessors"]
+            assert_same(found, on_cpu(verify_chain, **call))
+            for workspace in backend.workspaces():  # its counters are zero again
+                assert not workspace[: workspace.numel() // 64 * 8].any()
+
+
+def test_idle_requests(play):
+    play(multiprocessors=2)
+    called = [call for op, call in indexed_calls() if op is verify_chain and call.get("method") == "race"]
+    assert called
+    for call in called:
+        assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+
+
+def test_a_status_comes_along(play):
+    """What is wrong with a row is known to whoever ends the request, also if other rows came between."""
+    call = decided_chain([3] * 20, slots=3, vocabulary=90)
+    for slot in range(4):
+        call["target"][slot, slot, 5] = torch.nan
+    play(multiprocessors=2)
+    found = verify_chain(**call)
+    assert found.status.tolist() == [1] * 4 + [0] * 16
+    assert_same(found, on_cpu(verify_chain, **call))
+
+
+def test_forms(play):
+    """Tokens in one row by an index, and a path whose parts different blocks write."""
+    accepted, slots = [3, 0, 2, 3, 1, 0, 3], 3
+    call, places = decided_chain(accepted, slots, vocabulary=90), len(accepted) * (slots + 1)
+    index = torch.randperm(places, generator=torch.Generator().manual_seed(0)).view(len(accepted), -1)
+    index[3, 1] = places + 4  # no such place: the status says so, after two more rows
+
+    def verdict():
+        path = torch.full((len(accepted), slots + 1), -5, dtype=torch.int32)
+        rejected = torch.full((len(accepted),), -5, dtype=torch.int32)
+        form = Form(index=index, path=path, num_rejected=rejected, count="emitted", add=True)
+        tokens, counts = torch.full((places,), -5), torch.zeros(2, len(accepted), dtype=torch.int32)
+        found = verify_chain(**call, form=form, out=specdec_kernels.Verdict(tokens, *counts))
+        return *found, path, rejected
+
+    with specdec_kernels.backend("cpu"):
+        expected = verdict()
+    play(multiprocessors=2)
+    assert_same(verdict(), expected)
+
+
+@pytest.mark.parametrize("change", DEVICES.values(), ids=DEVICES)
+def test_given_tokens(play, change):
+    """The token after a request's last draft is given; a chain that ends early still draws from the row there."""
+    for slots in (1, 3):
+        call = decided_chain([0, slots, slots - 1] * 4, slots, vocabulary=90)
+        call["target"][:, -1] = torch.nan
+        call["draft_tokens"][7:, slots // 2] = -1
+        bonus = torch.arange(12) * 7 % 90
+        bonus[4] = 2**40
+        options = {**call, "target": call["target"][:, :-1], "form": Form(bonus=bonus)}
+        play(**change, schedule=slots)
+        found = verify_chain(**options)
+        assert found.tokens[1, slots] == 7
+        assert found.status.tolist() == [0] * 4 + [8] + [0] * 7
+        assert_same(found, on_cpu(verify_chain, **options))
+
+
+class TestRows:
+    """Which rows are read. A row of 4,096 is one part; up to 12 rows are worth having in the queue at once."""
+
+    SLOTS, ROW = 4, 4096 * 2
+
+    def bytes_read(self, play, accepted, bonus=None):
+        call = decided_chain(accepted, self.SLOTS)
+        if bonus is not None:
+            call |= {"target": call["target"][:, :-1], "form": Form(bonus=bonus)}
+        found, count = counted(play(multiprocessors=2), call)
+        assert found.num_accepted.tolist() == accepted
+        assert (count["launches"], count["blocks"]) == (1, 4)
+        return count["bytes_read"]
+
+    @pytest.mark.parametrize("accepted", [[0] * 20, [4] * 20, [0, 4] * 20, [3] * 20], ids=str)
+    def test_each_needed_row_once(self, play, accepted):
+        needed = sum(count + 1 for count in accepted)
+        ahead = 0 if max(accepted) != 3 else 12  # the last requests that run may read a row that is not needed
+        assert needed * self.ROW <= self.bytes_read(play, accepted) <= (needed + ahead) * self.ROW
+
+    def test_a_given_token_has_no_row(self, play):
+        assert self.bytes_read(play, [4] * 20, torch.arange(20)) // self.ROW == 20 * self.SLOTS
+
+    def test_rows_are_read_ahead_when_few_requests_are_left(self, play):
+        """The last request of twenty is refused in slot 1. Rows behind that are on their way by then."""
+        found = self.bytes_read(play, [0] * 19 + [1])
+        assert (20 + 1) * self.ROW < found <= (20 + self.SLOTS) * self.ROW
