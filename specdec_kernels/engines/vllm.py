@@ -228,7 +228,7 @@ def gumbel_sample(
     """
     nonce: int | torch.Tensor = 0
     if is_drafting:
-        nonce = 1 if logits_cache_col is None else logits_cache_col.to(torch.int64) + 1
+        nonce = 1 if logits_cache_col is None else logits_cache_col + 1
     if logits_cache is not None:
         source = logits if logits_cache_source is None else logits_cache_source
         _cache(logits_cache, expanded_idx_mapping, logits_cache_col, source)

@@ -158,8 +158,11 @@ class TestRows:
         ahead = 0 if max(accepted) != 3 else 12  # the last requests that run may read a row that is not needed
         assert needed * self.ROW <= self.bytes_read(play, accepted) <= (needed + ahead) * self.ROW
 
-    def test_a_given_token_has_no_row(self, play):
-        assert self.bytes_read(play, [4] * 20, torch.arange(20)) // self.ROW == 20 * self.SLOTS
+    @pytest.mark.parametrize("requests", [4, 20])
+    def test_a_given_token_has_no_row(self, play, requests):
+        """Three rows of each of four requests come together, and then the one that is left."""
+        found = self.bytes_read(play, [4] * requests, torch.arange(requests))
+        assert found // self.ROW == requests * self.SLOTS
 
     def test_rows_are_read_ahead_when_few_requests_are_left(self, play):
         """The last request of twenty is refused in slot 1. Rows behind that are on their way by then."""
