@@ -96,7 +96,7 @@ class HostCuda(Kernels):
 
         def chain(draft, method, law=law, edits=off):
             rows = drafts, target, draft, None, False, None, None
-            return *rows, method, law, law, edits, 1.0, 0.0, noise, None, *verdict, None, None, None, None, 0
+            return *rows, method, law, law, edits, 1.0, 0.0, noise, None, *verdict, None, None, None, None, None, 0
 
         def tree(law=law, edits=off):
             parents = torch.arange(-1, rows - 1)
