@@ -267,7 +267,10 @@ def test_bad_arguments():
         (own | {"form": Form(bonus=bonus[:, None])}, ValueError, "form.bonus: expected 1 dimensions; got int64"),
         (own | {"form": Form(bonus=bonus[1:])}, ValueError, r"form.bonus: expected shape \[8\]; got int64 \[7\]"),
         (own | {"form": Form(bonus=bonus.to("meta"))}, ValueError, "form.bonus: expected a tensor on cpu"),
-        (call | {"form": Form(bonus=bonus)}, ValueError, r"target: expected shape \[8, 3, V\]; got float32 \[8, 4, 65\]"),
+        (
+            call | {"form": Form(bonus=bonus)}, ValueError,
+            r"target: expected shape \[8, 3, V\]; got float32 \[8, 4, 65\]",
+        ),
         (own, ValueError, r"target: expected shape \[8, 4, V\]; got float32 \[8, 3, 65\]"),
         (flat | {"form": Form(bonus=bonus)}, ValueError, r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
         (by_rows | {"form": Form(bonus=bonus)}, ValueError, "cu_rows: expected None with form.bonus; got int32"),
