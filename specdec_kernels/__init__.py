@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.residual import Residual, residual
     from specdec_kernels.ops.residual_race import residual_race
     from specdec_kernels.ops.residual_sums import residual_sums
+    from specdec_kernels.ops.store_rows import store_rows
     from specdec_kernels.ops.tile_laws import tile_laws
     from specdec_kernels.ops.token_logits import token_logits
     from specdec_kernels.ops.tree_mask import tree_mask
@@ -72,6 +73,7 @@ __all__ = [
     "residual",
     "residual_race",
     "residual_sums",
+    "store_rows",
     "tile_laws",
     "token_logits",
     "tree_mask",

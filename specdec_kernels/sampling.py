@@ -114,6 +114,8 @@ class Sampling(NamedTuple):
         together.
     at_temperature : bool
         Whether filters see logits divided by the temperature, or as they came.
+    divided : bool
+        Whether logits came divided by the temperature. Then it says no more than whether it is 0.
 
     Notes
     -----
@@ -140,6 +142,7 @@ class Sampling(NamedTuple):
     top_p_after: tuple[str, ...] = ("top_k", "min_p")
     ties: Literal["first", "all"] = "first"
     at_temperature: bool = True
+    divided: bool = False
 
     @classmethod
     def vllm(cls, temperature: Number = 1.0, top_k: Count = 0, top_p: Number = 1.0, min_p: Number = 0.0) -> Sampling:
@@ -191,3 +194,15 @@ class Sampling(NamedTuple):
     ) -> Sampling:
         """As llama.cpp: ``top_p`` of what ``top_k`` keeps, all cuts before the temperature."""
         return cls(temperature, top_k, top_p, min_p, ("top_k",), at_temperature=False)
+
+
+def undivided(sampling: Sampling) -> Sampling:
+    """The same law without ``divided``: by temperatures of 1, and those that mean argmax."""
+    if not sampling.divided:
+        return sampling
+    temperature = sampling.temperature
+    if isinstance(temperature, torch.Tensor):
+        temperature = torch.where(temperature >= torch.finfo(torch.float32).tiny, 1.0, temperature)
+    elif temperature >= torch.finfo(torch.float32).tiny:
+        temperature = 1.0
+    return sampling._replace(temperature=temperature, divided=False)

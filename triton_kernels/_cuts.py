@@ -43,6 +43,7 @@ from specdec_kernels.triton_kernels._rows import (
     Row,
     barrier,
     bounds_of,
+    divisor,
     entry_of,
     is_last,
     load_tile,
@@ -273,7 +274,7 @@ def cuts_kernel(
                 if tokens is not None:
                     live = live & (tl.load(tokens + i * tokens_request + j * tokens_row) != -1)
                 inverse, greedy, _ = inverse_temperature(
-                    number(temperature, temperature_value, entry * temperature_request + j * temperature_row, live)
+                    divisor(temperature, temperature_value, entry * temperature_request + j * temperature_row, live)
                 )
                 k, share, log_min_p, bad = filter_of(
                     number(top_k, top_k_value, entry * top_k_request + j * top_k_row, live),
@@ -292,7 +293,7 @@ def cuts_kernel(
                 i, j = at // draft_rows, at % draft_rows
                 entry, live, _ = entry_of(i, request_index, entries)
                 at = entry * draft_temperature_request + j * draft_temperature_row
-                inverse, greedy, _ = inverse_temperature(number(draft_temperature, draft_temperature_value, at, live))
+                inverse, greedy, _ = inverse_temperature(divisor(draft_temperature, draft_temperature_value, at, live))
                 k, share, log_min_p, bad = filter_of(
                     number(draft_top_k, draft_top_k_value, entry * draft_top_k_request + j * draft_top_k_row, live),
                     number(draft_top_p, draft_top_p_value, entry * draft_top_p_request + j * draft_top_p_row, live),
@@ -367,13 +368,14 @@ def words_of(vocab, rows, device, looked):
 def side_of(name, rows, law, known, cuts):
     """The arguments of rows [requests, count, V], packed [D, V], or None, as the kernel's ``target`` or ``draft``."""
     own = "" if name == "target" else "draft_"
-    numbers = (1.0, 0, 1.0, 0.0) if rows is None else (law.temperature, law.top_k, law.top_p, law.min_p)
+    filters = (0, 1.0, 0.0) if rows is None else _launch.numbers_of(law)[1:]
     found = {
         name: rows, f"{name}_request": rows.stride(0) if rows is not None and rows.ndim == 3 else 0,
         f"{name}_row": 0 if rows is None else rows.stride(-2), f"{own}vocab": 0 if rows is None else rows.shape[-1],
         f"{own}rules": 0 if rows is None else law.rules, f"{own}cuts": cuts, f"{own}known": known,
     }  # fmt: skip
-    for part, value in zip(("temperature", "top_k", "top_p", "min_p"), numbers, strict=True):
+    found |= _launch.divisor(own + "temperature", None if rows is None else law, "request", "row")
+    for part, value in zip(("top_k", "top_p", "min_p"), filters, strict=True):
         found |= _launch.number(own + part, value, "request", "row")
     return found
 

@@ -19,6 +19,7 @@ from specdec_kernels.triton_kernels._rows import (
     DONE,
     FLAGS,
     Rows,
+    divisor,
     entry_of,
     is_last,
     key_at,
@@ -57,7 +58,7 @@ def filtered_tree_kernel(
         entry * nonce_request, live,
     )  # fmt: skip
     inverse, greedy, flags = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_request, live)
+        divisor(temperature, temperature_value, entry * temperature_request, live)
     )
     k, share, log_min_p, bad_filter = filter_of(
         number(top_k, top_k_value, entry * top_k_request, live),
@@ -117,7 +118,7 @@ def numbers_at(
 
     They are loaded where they are needed: registers are few where cuts are found.
     """
-    inverse, greedy, bad = inverse_temperature(number(temperature, temperature_value, temperature_at, live))
+    inverse, greedy, bad = inverse_temperature(divisor(temperature, temperature_value, temperature_at, live))
     k, share, log_min_p, bad_filter = filter_of(
         number(top_k, top_k_value, top_k_at, live), number(top_p, top_p_value, top_p_at, live),
         number(min_p, min_p_value, min_p_at, live), columns, greedy,
@@ -261,7 +262,7 @@ def cut_tree_kernel(
                         )
                         if DRAFT == "logits":
                             cold = inverse_temperature(
-                                number(
+                                divisor(
                                     draft_temperature, draft_temperature_value, entry * draft_temperature_request, live
                                 )
                             )
@@ -269,7 +270,7 @@ def cut_tree_kernel(
                         else:
                             q_law = Law(None, None)
                     heat = inverse_temperature(
-                        number(temperature, temperature_value, entry * temperature_request, live)
+                        divisor(temperature, temperature_value, entry * temperature_request, live)
                     )
                     try_cut_node(
                         tree, node, below, nodes, row_of(rows, node, ALIGNED),
@@ -322,9 +323,10 @@ def search_of(call, requests, width, edits, index, sides=1):
 
 def numbers(law, own=""):
     """The numbers of a law of logits, for arguments whose names begin with ``own``; else such that drop nothing."""
-    values = _launch.numbers_of(law) if law is not None and law.space == "logits" else (1.0, 0, 1.0, 0.0)
-    found = {}
-    for part, value in zip(("temperature", "top_k", "top_p", "min_p"), values, strict=True):
+    law = law if law is not None and law.space == "logits" else None
+    found = _launch.divisor(own + "temperature", law, "request")
+    filters = (0, 1.0, 0.0) if law is None else _launch.numbers_of(law)[1:]
+    for part, value in zip(("top_k", "top_p", "min_p"), filters, strict=True):
         found |= _launch.number(own + part, value, "request")
     return found
 

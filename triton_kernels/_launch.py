@@ -13,7 +13,7 @@ from specdec_kernels.triton_kernels import _versions
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime import driver
 
-from specdec_kernels.ops._laws import FILTERED
+from specdec_kernels.ops._laws import DIVIDED, FILTERED
 
 INTERPRETED = triton.knobs.runtime.interpret
 # Whether a ticket tells of what all threads of a program stored. On gfx942 a barrier waits for no stores of others.
@@ -202,6 +202,16 @@ def number(name, value, *strides):
     return {pointer: value, plain: nothing, **dict.fromkeys(steps, 0), **dict(zip(steps, value.stride(), strict=False))}
 
 
+def divisor(name, law, *strides):
+    """Arguments for a law's temperature, as kernels read it by ``_rows.divisor``; without a law it is 1."""
+    if law is None:
+        return number(name, 1.0, *strides)
+    found = number(name, law.temperature, *strides)
+    if law.rules & DIVIDED:
+        found[names_of(name, strides)[1]] = float(not is_greedy(law))
+    return found
+
+
 def noise(value, *strides):
     """Arguments for a ``Noise``."""
     return {
@@ -253,6 +263,7 @@ def is_own(law, other):
         )  # fmt: skip
     else:
         same = mine == others
+    same = same and (law.rules ^ other.rules) & DIVIDED == 0
     return not same and (law.space == "logits" or isinstance(mine, torch.Tensor) or is_greedy(law))
 
 

@@ -22,12 +22,12 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
     barrier,
+    divisor,
     entry_of,
     group_tops,
     key_at,
     learn_pair,
     mass_items_of,
-    number,
     row_at,
 )
 
@@ -46,8 +46,8 @@ def place_of(row, inner, request_index, entries):
 @triton.jit
 def temperatures_of(target, target_value, target_at, draft, draft_value, draft_at, live):
     """(1/T, argmax wanted) of the target and of the draft, and the status of both temperatures."""
-    inverse, greedy, bad = inverse_temperature(number(target, target_value, target_at, live))
-    draft_inverse, draft_greedy, bad_draft = inverse_temperature(number(draft, draft_value, draft_at, live))
+    inverse, greedy, bad = inverse_temperature(divisor(target, target_value, target_at, live))
+    draft_inverse, draft_greedy, bad_draft = inverse_temperature(divisor(draft, draft_value, draft_at, live))
     return inverse, greedy, draft_inverse, draft_greedy, bad | bad_draft
 
 
@@ -145,8 +145,8 @@ def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
         target=target, target_outer=target.stride(0), target_inner=target.stride(1),
         draft=draft, draft_outer=draft.stride(0), draft_inner=draft.stride(1),
         inner=inner, vocab=vocab, draft_vocab=draft.shape[-1], draft_map=call.draft_map, **index,
-        **_launch.number("target_temperature", call.target_law.temperature, "outer", "inner"),
-        **_launch.number("draft_temperature", call.draft_law.temperature, "outer", "inner"),
+        **_launch.divisor("target_temperature", call.target_law, "outer", "inner"),
+        **_launch.divisor("draft_temperature", call.draft_law, "outer", "inner"),
         counters=counters, figures=scratch, partials=items, **cuts, **edits,
         TARGET=call.target_law.space, DRAFT=call.draft_law.space, TILE=tile, TILES=_launch.power_of_2(tiles),
         ALIGNED=_launch.aligned(target, draft),

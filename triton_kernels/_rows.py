@@ -26,6 +26,7 @@ from specdec_kernels.triton_kernels._math import (
     NOBODY,
     NON_FINITE,
     PARAMETER,
+    SMALLEST,
     Noise,
     any_of,
     first_not_below,
@@ -85,6 +86,15 @@ def number(pointer, value, offset, live):
         return value
     else:
         return tl.load(pointer + offset, mask=live, other=0)
+
+
+@triton.jit
+def divisor(pointer, value, offset, live):
+    """A temperature: what logits are divided by, or 0. Beside a pointer a ``value`` of 1 says that this is done."""
+    t = number(pointer, value, offset, live)
+    if pointer is not None:
+        t = tl.where((value > 0.0) & (t >= SMALLEST), 1.0, t)
+    return t
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels._math import PARAMETER
 
-UNPADDED, EMITTED, ADDED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)
+UNPADDED, EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4, 8))
 
 
 class Verdict(NamedTuple):
@@ -72,7 +72,7 @@ def clear_places(verdict, depth, there):
     """Depths behind the last."""
     there = there & (verdict.form & UNPADDED == 0)
     if verdict.index is None:
-        tl.store(verdict.tokens + depth * verdict.tokens_slot, -1, mask=there)
+        tl.store(verdict.tokens + depth * verdict.tokens_slot, tl.where(verdict.form & ZEROS != 0, 0, -1), mask=there)
     if verdict.path is not None:
         tl.store(verdict.path + depth, -1, mask=there)
 

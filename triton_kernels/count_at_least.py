@@ -5,7 +5,16 @@ from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at
 from specdec_kernels.triton_kernels._laws import Law, clean
 from specdec_kernels.triton_kernels._math import INFINITY, inverse_temperature
-from specdec_kernels.triton_kernels._rows import DONE, Row, entry_of, is_last, load_tile, number, row_at, share_of
+from specdec_kernels.triton_kernels._rows import (
+    DONE,
+    Row,
+    divisor,
+    entry_of,
+    is_last,
+    load_tile,
+    row_at,
+    share_of,
+)
 
 
 @_launch.kernel
@@ -19,7 +28,7 @@ def count_at_least_kernel(
     i, j = row // inner, row % inner
     entry, live, _ = entry_of(i, request_index, entries)
     inverse, _, _ = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+        divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
     bar = tl.load(least + row)
     live = live & (bar > -INFINITY)
@@ -53,7 +62,7 @@ def count_at_least(call):
         counters, _ = _launch.workspace(rows, 4 * count, 0)
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab, **index,
-            **_launch.number("temperature", call.law.temperature, "outer", "inner"), least=call.least,
+            **_launch.divisor("temperature", call.law, "outer", "inner"), least=call.least,
             counts=call.counts, counters=counters, **edits, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(count, tiles, rows.device)

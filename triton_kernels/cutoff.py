@@ -7,7 +7,7 @@ from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, Filter, filter_of
 from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import INFINITY, NON_FINITE, PARAMETER, inverse_temperature
-from specdec_kernels.triton_kernels._rows import DONE, FLAGS, Row, barrier, entry_of, is_last, number, row_at
+from specdec_kernels.triton_kernels._rows import DONE, FLAGS, Row, barrier, divisor, entry_of, is_last, number, row_at
 
 
 @_launch.kernel
@@ -27,7 +27,7 @@ def cutoff_kernel(
         i, j = row // inner, row % inner
         entry, live, idle = entry_of(i, request_index, entries)
         inverse, greedy, flags = inverse_temperature(
-            number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+            divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
         )
         k, share, log_min_p, bad_number = filter_of(
             number(top_k, top_k_value, entry * top_k_outer + j * top_k_inner, live),
@@ -85,7 +85,7 @@ def cutoff(call):
             inner=inner, vocab=vocab,
             **_launch.index(call.request_index, *_launch.numbers_of(law), edit=call.edits),
             **edits,
-            **_launch.number("temperature", law.temperature, "outer", "inner"),
+            **_launch.divisor("temperature", law, "outer", "inner"),
             **_launch.number("top_k", law.top_k, "outer", "inner"),
             **_launch.number("top_p", law.top_p, "outer", "inner"),
             **_launch.number("min_p", law.min_p, "outer", "inner"), rules=law.rules,

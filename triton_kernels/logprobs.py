@@ -25,11 +25,11 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
     barrier,
+    divisor,
     entry_of,
     is_last,
     key_at,
     load_tile,
-    number,
     row_at,
     tile_tokens,
     value_at,
@@ -49,7 +49,7 @@ def logprobs_kernel(
     i, j = row // inner, row % inner
     entry, live, idle = entry_of(i, request_index, entries)
     inverse, greedy, flags = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+        divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
     token = tl.load(tokens + i * tokens_outer + j * tokens_inner).to(tl.int64)
     asked = live & ((token != -1) | (most > 0))
@@ -120,7 +120,7 @@ def logprobs(call):
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=inner, vocab=vocab,
             tokens=call.tokens, tokens_outer=call.tokens.stride(0), tokens_inner=call.tokens.stride(1), **index,
-            **_launch.number("temperature", law.temperature, "outer", "inner"),
+            **_launch.divisor("temperature", law, "outer", "inner"),
             logprob=call.logprob, rank=call.rank, top_tokens=call.top_tokens, top_logprobs=call.top_logprobs,
             most=most, status=call.status, counters=counters, cuts=cuts, known=known, counts=counts,
             scratch=scratch, **edits, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),

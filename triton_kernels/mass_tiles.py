@@ -10,9 +10,9 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
     barrier,
+    divisor,
     entry_of,
     is_last,
-    number,
     row_at,
     share_of,
     store_item,
@@ -33,7 +33,7 @@ def mass_tiles_kernel(
     i, j = row // inner, row % inner
     entry, live, idle = entry_of(i, request_index, entries)
     inverse, greedy, flags = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+        divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
     place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     law = Law(inverse, None, None, 0, *place, *edits)
@@ -71,7 +71,7 @@ def mass_tiles(call):
         counters, _ = _launch.workspace(rows, 4 * count, 0)
         arguments = dict(
             rows=rows, rows_outer=rows.stride(0), rows_inner=rows.stride(1), inner=inner, vocab=vocab, **index,
-            **_launch.number("temperature", call.law.temperature, "outer", "inner"), tiles=call.tiles,
+            **_launch.divisor("temperature", call.law, "outer", "inner"), tiles=call.tiles,
             status=call.status, counters=counters, **edits, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(count, -(-vocab // tile), rows.device)

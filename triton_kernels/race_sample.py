@@ -17,6 +17,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
     barrier,
+    divisor,
     entry_of,
     is_last,
     key_at,
@@ -62,7 +63,7 @@ def race_sample_kernel(
     i, j = row // inner, row % inner
     entry, live, idle = entry_of(i, request_index, entries)
     inverse, greedy, flags = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+        divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
     noise = noise_at(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
@@ -102,7 +103,7 @@ def filtered_race_kernel(
         i, j = row // inner, row % inner
         entry, live, idle = entry_of(i, request_index, entries)
         inverse, greedy, flags = inverse_temperature(
-            number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+            divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
         )
         k, share, log_min_p, bad_number = filter_of(
             number(top_k, top_k_value, entry * top_k_outer + j * top_k_inner, live),
@@ -157,7 +158,7 @@ def race_sample(call):
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
             inner=inner, vocab=vocab, first_token=call.first_token, draft_map=call.draft_map,
             **_launch.index(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits),
-            **_launch.number("temperature", law.temperature, "outer", "inner"),
+            **_launch.divisor("temperature", law, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status,
             scores=call.scores, counters=counters, **edits, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip

@@ -32,6 +32,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
     barrier,
+    divisor,
     entry_of,
     group_tops,
     is_last,
@@ -115,7 +116,7 @@ def race_topk_kernel(
     i, j = row // inner, row % inner
     entry, live, idle = entry_of(i, request_index, entries)
     inverse, greedy, flags = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+        divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
     )
     noise = noise_at(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
@@ -159,7 +160,7 @@ def filtered_topk_kernel(
         i, j = row // inner, row % inner
         entry, live, idle = entry_of(i, request_index, entries)
         inverse, greedy, flags = inverse_temperature(
-            number(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
+            divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
         )
         most, share, log_min_p, bad_number = filter_of(
             number(top_k, top_k_value, entry * top_k_outer + j * top_k_inner, live),
@@ -230,7 +231,7 @@ def race_topk(call):
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
             first_token=call.first_token, draft_map=call.draft_map,
             **_launch.index(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits),
-            **_launch.number("temperature", law.temperature, "outer", "inner"),
+            **_launch.divisor("temperature", law, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status,
             scores=call.scores, counters=counters, **edits, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Row,
     barrier,
+    divisor,
     is_last,
     key_at,
     load_tile,
@@ -60,7 +61,7 @@ def residual_race_kernel(
         beside = tl.load(draft_row + b)
         live = live & (beside >= -1) & (beside < draft_rows)
     place = tl.where(live, place, 0)
-    inverse, greedy, flags = inverse_temperature(number(temperature, temperature_value, b * temperature_outer, live))
+    inverse, greedy, flags = inverse_temperature(divisor(temperature, temperature_value, b * temperature_outer, live))
     noise = noise_at(
         seed, seed_value, b * seed_outer, position, position_value, b * position_outer, nonce, nonce_value,
         b * nonce_outer, live, first_token,
@@ -92,7 +93,7 @@ def residual_race_kernel(
     if draft is not None:  # noqa: SIM102  one is known when it is compiled
         if beside >= 0:
             q_inverse, _, q_flags = inverse_temperature(
-                number(draft_temperature, draft_temperature_value, b * draft_temperature_outer, live)
+                divisor(draft_temperature, draft_temperature_value, b * draft_temperature_outer, live)
             )
             flags |= q_flags
             what = known + b * known_row
@@ -152,8 +153,8 @@ def residual_race(call):
             target_rows=target.shape[0] * inner, vocab=vocab, first_token=call.first_token, **rows_of_draft,
             row=call.row, draft_row=call.draft_row, **out, cuts=_launch.floats(call.cuts),
             known=call.known, known_row=call.known.stride(0),
-            **_launch.number("temperature", call.target_law.temperature, "outer"),
-            **_launch.number("draft_temperature", call.draft_law.temperature, "outer"),
+            **_launch.divisor("temperature", call.target_law, "outer"),
+            **_launch.divisor("draft_temperature", call.draft_law, "outer"),
             **_launch.number("taken", call.taken, "outer"), **_launch.noise(call.noise, "outer"),
             tokens=call.tokens, status=call.status, scores=call.scores, counters=counters,
             **edits, ALIGNED=_launch.aligned(target, draft), TILE=tile,

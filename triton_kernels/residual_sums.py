@@ -8,6 +8,7 @@ from specdec_kernels.triton_kernels._math import PARAMETER, inverse_temperature,
 from specdec_kernels.triton_kernels._rows import (
     DONE,
     Row,
+    divisor,
     is_last,
     key_at,
     load_tile,
@@ -35,9 +36,9 @@ def residual_sums_kernel(
     idle = (place == -1) | (beside == -1)
     live = (place >= 0) & (place < target_rows) & (beside >= 0) & (beside < draft_rows)
     place, beside = tl.where(live, place, 0), tl.where(live, beside, 0)
-    inverse, _, flags = inverse_temperature(number(temperature, temperature_value, pair * temperature_outer, live))
+    inverse, _, flags = inverse_temperature(divisor(temperature, temperature_value, pair * temperature_outer, live))
     q_inverse, _, q_flags = inverse_temperature(
-        number(draft_temperature, draft_temperature_value, pair * draft_temperature_outer, live)
+        divisor(draft_temperature, draft_temperature_value, pair * draft_temperature_outer, live)
     )
     share = number(taken, taken_value, pair * taken_outer, live)
     i, j = place // inner, place % inner
@@ -89,8 +90,8 @@ def residual_sums(call):
             draft_inner=draft.stride(1), of_draft=draft.shape[1], draft_rows=draft.shape[0] * draft.shape[1],
             vocab=vocab, row=call.row, draft_row=call.draft_row, cuts=_launch.floats(call.cuts),
             known=call.known, known_row=call.known.stride(0),
-            **_launch.number("temperature", call.target_law.temperature, "outer"),
-            **_launch.number("draft_temperature", call.draft_law.temperature, "outer"),
+            **_launch.divisor("temperature", call.target_law, "outer"),
+            **_launch.divisor("draft_temperature", call.draft_law, "outer"),
             **_launch.number("taken", call.taken, "outer"), sums=call.sums, status=call.status, counters=counters,
             **edits, ALIGNED=_launch.aligned(target, draft), TILE=tile,
         )  # fmt: skip

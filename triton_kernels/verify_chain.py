@@ -46,6 +46,7 @@ from specdec_kernels.triton_kernels._rows import (
     Rows,
     bounds_of,
     clear,
+    divisor,
     entered,
     entry_of,
     is_last,
@@ -369,14 +370,14 @@ def verify_chain_kernel(
         noise, input_positions, row * input_row if RAGGED else b * input_request, readable & live
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
-        number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
+        divisor(target_temperature, target_temperature_value, entry * target_temperature_request, live)
     )
     share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_request, live))
     flags |= bad_temperature | bad_epsilon
     draft_inverse, draft_greedy = inverse, None
     if OWN_LAW:
         draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
-            number(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
+            divisor(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
         )
         flags |= bad_temperature
     if request_index is not None:
@@ -558,7 +559,7 @@ def filtered_chain_kernel(
         noise, input_positions, first_row * input_row if RAGGED else b * input_request, readable & live
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
-        number(temperature, temperature_value, entry * temperature_request, live)
+        divisor(temperature, temperature_value, entry * temperature_request, live)
     )
     k, share, log_min_p, bad_filter = filter_of(
         number(top_k, top_k_value, entry * top_k_request, live),
@@ -664,7 +665,7 @@ def filtered_race(call, requests, width, rows):
             **_launch.index(
                 call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
             ),
-            **_launch.number("temperature", law.temperature, "request"),
+            **_launch.divisor("temperature", law, "request"),
             **_launch.number("top_k", law.top_k, "request"), **_launch.number("top_p", law.top_p, "request"),
             **_launch.number("min_p", law.min_p, "request"), **_launch.number("epsilon", call.epsilon, "request"),
             **_launch.noise(call.noise, "request"),
@@ -721,8 +722,8 @@ def verify_chain(call):
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
             **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected), "num_passed": call.num_passed,
-            **_launch.number("target_temperature", call.target_law.temperature, "request"),
-            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
+            **_launch.divisor("target_temperature", call.target_law, "request"),
+            **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
             **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
         }  # fmt: skip

@@ -24,13 +24,13 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Rows,
     barrier,
+    divisor,
     entry_of,
     is_last,
     key_at,
     learn_pair,
     mass_items_of,
     noise_at,
-    number,
     row_at,
     row_of,
     share_of,
@@ -128,12 +128,12 @@ def verify_tree_kernel(
         entry * nonce_request, live,
     )  # fmt: skip
     inverse, greedy, flags = inverse_temperature(
-        number(target_temperature, target_temperature_value, entry * target_temperature_request, live)
+        divisor(target_temperature, target_temperature_value, entry * target_temperature_request, live)
     )
     draft_inverse, draft_greedy = inverse, None
     if OWN_LAW:
         draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
-            number(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
+            divisor(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
         )
         flags |= bad_temperature
     tree = (
@@ -315,8 +315,8 @@ def verify_tree(call):
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),
             **index, **cuts, **edits, **_verdict.arguments(call),
-            **_launch.number("target_temperature", call.target_law.temperature, "request"),
-            **_launch.number("draft_temperature", call.draft_law.temperature if own_law else 1.0, "request"),
+            **_launch.divisor("target_temperature", call.target_law, "request"),
+            **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
             **_launch.noise(call.noise, "request"),
         }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)

@@ -102,7 +102,7 @@ void check(const Mask& x) {
 void check(const LawParams& x) {
   choice(".space", x.space, Space::kProbs);
   at_least(".rules", x.rules, 0);
-  at_most(".rules", x.rules, 2 * kFiltered - 1);
+  at_most(".rules", x.rules, 2 * kDivided - 1);
   if (x.space == Space::kProbs && x.rules & kFiltered)
     refuse(".rules", "no SPECDEC_FILTERED with probabilities, which are final", std::to_string(x.rules));
 }
@@ -303,7 +303,7 @@ template <class Params>
 void check_written(const Params& p) {
   at_least(FIELD(tokens.columns), 1);
   at_least({"form"}, p.form, 0);
-  at_most({"form"}, p.form, kUnpadded | kEmitted | kAdded);
+  at_most({"form"}, p.form, kUnpadded | kEmitted | kAdded | kZeros);
   if (p.index.data) {
     rows_apart(FIELD(tokens), 1, p.tokens.columns);
     at_least(FIELD(path.columns), 1);
@@ -576,6 +576,14 @@ void check_mask_logits(MaskLogitsParams p) {
   equal(FIELD(out.rows), p.rows.rows);
   equal(FIELD(out.vocab), p.rows.vocab);
   equal("out.dtype", static_cast<int64_t>(p.out.dtype), static_cast<int64_t>(p.rows.dtype));
+}
+
+void check_store_rows(StoreRowsParams p) {
+  check_fields(p);
+  equal(FIELD(rows.rows), 1);
+  equal(FIELD(slots.slots), p.count());
+  at_least(FIELD(cache.vocab), p.rows.vocab);
+  equal("cache.dtype", static_cast<int64_t>(p.cache.dtype), static_cast<int64_t>(p.rows.dtype));
 }
 
 void check_first_arrivals(FirstArrivalsParams p) {

@@ -96,6 +96,7 @@ SPECDEC_SAME(specdec_token_logits_params, TokenLogitsParams, rows, places, token
 SPECDEC_SAME(specdec_mass_tiles_params, MassTilesParams, rows, request_index, law, edits, tiles, status)
 SPECDEC_SAME(specdec_tile_laws_params, TileLawsParams, tiles, raw, temperature, known, probs)
 SPECDEC_SAME(specdec_mask_logits_params, MaskLogitsParams, rows, temperature, value, last, out)
+SPECDEC_SAME(specdec_store_rows_params, StoreRowsParams, rows, slots, column, cache)
 SPECDEC_SAME(specdec_first_arrivals_params, FirstArrivalsParams, packed, tokens, status, empty)
 SPECDEC_SAME(specdec_chain_ends_params, ChainEndsParams, draft_tokens, cu_drafts, vocab, request_index, num_accepted,
              walked, met, draft_met, read, winners, draft_places, known, draft_known, temperature, draft_prob, tokens,
@@ -123,7 +124,8 @@ static_assert(same(Method::kRejection, SPECDEC_REJECTION) && same(Method::kRace,
               same(Method::kTraversal, SPECDEC_TRAVERSAL));
 static_assert(same(MaskLayout::kBool, SPECDEC_MASK_BOOL) && same(MaskLayout::kAdditive32, SPECDEC_MASK_ADDITIVE32) &&
               same(MaskLayout::kAdditive16, SPECDEC_MASK_ADDITIVE16) && same(MaskLayout::kBits, SPECDEC_MASK_BITS));
-static_assert(same(kUnpadded, SPECDEC_UNPADDED) && same(kEmitted, SPECDEC_EMITTED) && same(kAdded, SPECDEC_ADDED));
+static_assert(same(kUnpadded, SPECDEC_UNPADDED) && same(kEmitted, SPECDEC_EMITTED) && same(kAdded, SPECDEC_ADDED) &&
+              same(kZeros, SPECDEC_ZEROS));
 static_assert(same(kAllowedByRow, SPECDEC_ALLOWED_BY_ROW) && same(kBiasByRow, SPECDEC_BIAS_BY_ROW));
 static_assert(same(kStatusNonFinite, SPECDEC_STATUS_NON_FINITE) && same(kStatusParameter, SPECDEC_STATUS_PARAMETER) &&
               same(kStatusEmptyResidual, SPECDEC_STATUS_EMPTY_RESIDUAL) &&

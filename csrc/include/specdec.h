@@ -141,7 +141,8 @@ enum {
   SPECDEC_TOP_P_AFTER_MIN_P = 2,
   SPECDEC_TIES_ALL = 4,
   SPECDEC_BEFORE_TEMPERATURE = 8,
-  SPECDEC_FILTERED = 16
+  SPECDEC_FILTERED = 16,
+  SPECDEC_DIVIDED = 32 /* logits are divided by the temperature already, which only says whether it is 0 */
 };
 
 /* int32 [size], contiguous. */
@@ -231,8 +232,9 @@ typedef struct specdec_output_tokens {
 } specdec_output_tokens;
 
 /* How a verdict is written, a sum of these. SPECDEC_UNPADDED: places behind the last token stay as they are.
- * SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it is added to what is there. */
-enum { SPECDEC_UNPADDED = 1, SPECDEC_EMITTED = 2, SPECDEC_ADDED = 4 };
+ * SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it is added to what is there. SPECDEC_ZEROS:
+ * tokens behind the last are 0, not -1. */
+enum { SPECDEC_UNPADDED = 1, SPECDEC_EMITTED = 2, SPECDEC_ADDED = 4, SPECDEC_ZEROS = 8 };
 
 /* An output of verify_tree, as compact_kv takes it. */
 typedef struct specdec_path {
@@ -575,6 +577,16 @@ typedef struct specdec_mask_logits_params {
   specdec_rows out;           /* [A, R, V] of the same type; written. It may be `rows` */
 } specdec_mask_logits_params;
 SPECDEC_DECLARE(mask_logits)
+
+/* Rows [N, 1, V] put to cache[slots[n], column[n]]. Those of a slot or a column that is out of range, -1 for instance, go
+ * nowhere. */
+typedef struct specdec_store_rows_params {
+  specdec_rows rows;
+  specdec_tokens slots;   /* [N] */
+  specdec_counter column; /* (N, 0) */
+  specdec_rows cache;     /* [any, any, V or more] of the same type; written */
+} specdec_store_rows_params;
+SPECDEC_DECLARE(store_rows)
 
 /* The winners of n rows, from what the parts of each row found: -1 and a score of -inf are nobody. */
 typedef struct specdec_first_arrivals_params {

@@ -155,6 +155,8 @@ def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling 
         raise ValueError(f"temperature: expected None beside sampling=, which has one; got {temperature!r}")
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling: expected a Sampling; got {sampling!r}")
+    if sampling.divided:
+        raise ValueError("sampling.divided: expected False, for models give logits as they are; got True")
     top_k = one_or_each("sampling.top_k", sampling.top_k, batch, "whole number", kept_count)
     return sampling._replace(
         temperature=spread_temperature("sampling.temperature", sampling.temperature, batch),

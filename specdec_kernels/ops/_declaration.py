@@ -25,7 +25,8 @@ class Law(NamedTuple):
     """From a raw value of a row to a weight.
 
     ``rules`` is a sum of bits: 1 top_p after top_k, 2 top_p after min_p, 4 ties stay together, 8 filters before the
-    temperature, 16 filters may be on. It is 0 if every filter is a plain number that means off: 0, 1.0 and 0.0.
+    temperature, 16 filters may be on: none of them if every filter is a plain number that means off, 0, 1.0 and 0.0.
+    32: logits are divided by the temperature already.
     """
 
     space: str

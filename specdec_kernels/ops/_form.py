@@ -7,7 +7,7 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Count
 
-UNPADDED, EMITTED, ADDED = 1, 2, 4  # as in csrc/include/specdec/params.h
+UNPADDED, EMITTED, ADDED, ZEROS = 1, 2, 4, 8  # as in csrc/include/specdec/params.h
 
 
 class Form(NamedTuple):
@@ -32,6 +32,9 @@ class Form(NamedTuple):
         probabilities of one vocabulary.
     padding : bool
         Whether tokens and path have -1 after the last. False: what is there stays.
+    zeros : bool
+        Whether tokens have 0 there, not -1, so that each can be looked up in a table: for padded batches, where idle
+        requests have no token at all. The path has -1 all the same.
     count : str
         What ``out.num_accepted`` counts: "accepted" drafts, or "emitted" tokens, one more.
     add : bool
@@ -49,6 +52,7 @@ class Form(NamedTuple):
     num_rejected: torch.Tensor | None = None
     num_passed: torch.Tensor | None = None
     padding: bool = True
+    zeros: bool = False
     count: Count = "accepted"
     add: bool = False
     bonus: torch.Tensor | None = None
@@ -64,13 +68,15 @@ def checked(form, out, shape):
     if not isinstance(form, Form):
         raise TypeError(f"form: expected a Form; got {inputs.shown(form)}")
     inputs.check_choice("form.count", form.count, ("accepted", "emitted"))
-    for name in ("padding", "add"):
+    for name in ("padding", "zeros", "add"):
         if not isinstance(getattr(form, name), bool):
             raise TypeError(f"form.{name}: expected a bool; got {inputs.shown(getattr(form, name))}")
     given = (None,) * 3 if out is None else out
     if form.add and given[-2] is None:
         raise ValueError("out.num_accepted: expected a counter with form.add=True; got None")
-    bits = UNPADDED * (not form.padding) | EMITTED * (form.count == "emitted") | ADDED * form.add
+    if form.zeros and (not form.padding or form.index is not None):
+        raise ValueError("form.zeros: expected False with form.padding=False or form.index; got True")
+    bits = UNPADDED * (not form.padding) | EMITTED * (form.count == "emitted") | ADDED * form.add | ZEROS * form.zeros
     if form.index is None:
         return form, bits, shape
     if not isinstance(given[0], torch.Tensor) or given[0].ndim != 1:

@@ -7,6 +7,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot, pad
 
+from specdec_kernels.ops._laws import DIVIDED
+
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
@@ -67,7 +69,7 @@ class Overlap(torch.autograd.Function):
             live, entry = (index >= 0) & (index < len(draft)), index.long().clamp(0, len(draft) - 1)
             rows = draft[entry]
             laws = [law._replace(temperature=by_entry(law.temperature, entry)) for law in laws]
-        p, q = (LawOf(x, law.space, law.temperature) for x, law in ((target, laws[0]), (rows, laws[1])))
+        p, q = (LawOf(x, law.space, divisor(law)) for x, law in ((target, laws[0]), (rows, laws[1])))
         vocabulary, known = target.shape[-1], slice(draft.shape[-1]) if draft_map is None else draft_map.long()
         wide, log_wide = widened(q.probs, vocabulary, known, 0.0), widened(q.log, vocabulary, known, -torch.inf)
 
@@ -99,6 +101,15 @@ class Overlap(torch.autograd.Function):
             for gradient, tensor in zip((of_target, of_draft), given, strict=True)
         )
         return *of_each, None, None, None, None, None, None
+
+
+def divisor(law):
+    """The temperature of a Law; 1 in its place where rows are divided already."""
+    if not law.rules & DIVIDED:
+        return law.temperature
+    temperature = torch.as_tensor(law.temperature)
+    found = torch.where(temperature >= SMALLEST, 1.0, temperature)
+    return found if isinstance(law.temperature, torch.Tensor) else found.item()
 
 
 def by_entry(numbers, entry):

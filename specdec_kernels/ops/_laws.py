@@ -7,7 +7,7 @@ from specdec_kernels.ops._declaration import Law, Noise
 from specdec_kernels.sampling import Sampling
 
 AFTER = {"top_k": 1, "min_p": 2}  # bits of a Law's rules
-TOGETHER, BEFORE_TEMPERATURE, FILTERED = 4, 8, 16
+TOGETHER, BEFORE_TEMPERATURE, FILTERED, DIVIDED = 4, 8, 16, 32
 
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
@@ -31,7 +31,7 @@ def draft_law(law, space, sampling, shape, device, seen=None):
     else:
         inputs.check_choice("draft_space", space, inputs.SPACES)
     if sampling is None:  # of draft rows that are probabilities, the target's temperature only says whether it is 0
-        return Law(space, law.temperature)
+        return Law(space, law.temperature, rules=law.rules & DIVIDED if space == "logits" else 0)
     return _law("draft_sampling", sampling, "draft_space", space, shape, device, seen)
 
 
@@ -39,10 +39,12 @@ def _law(name, sampling, space_name, space, shape, device, seen):
     """The Law of a Sampling that was given as the argument ``name``."""
     if not isinstance(sampling, Sampling):
         raise TypeError(f"{name}: expected a Sampling; got {inputs.shown(sampling)}")
-    temperature, top_k, top_p, min_p, top_p_after, ties, at_temperature = sampling
+    temperature, top_k, top_p, min_p, top_p_after, ties, at_temperature, divided = sampling
     temperature = inputs.number(f"{name}.temperature", temperature, shape, device, seen=seen)
     inputs.check_final(f"{name}.temperature", temperature, space_name, space)
     rules = _rules(name, top_p_after, ties, at_temperature)
+    if not isinstance(divided, bool):
+        raise TypeError(f"{name}.divided: expected a bool; got {inputs.shown(divided)}")
     top_k = inputs.counter(f"{name}.top_k", top_k, shape, device, seen)
     top_p = inputs.number(f"{name}.top_p", top_p, shape, device, most=1.0, seen=seen)
     min_p = inputs.number(f"{name}.min_p", min_p, shape, device, most=1.0, seen=seen)
@@ -55,7 +57,7 @@ def _law(name, sampling, space_name, space, shape, device, seen):
             f"{name}.{filters[0]}: expected none with {space_name}='probs', whose laws are final (filter before the "
             f"softmax); got {inputs.shown(getattr(sampling, filters[0]))}"
         )
-    return law._replace(rules=rules | FILTERED if filters else 0)
+    return law._replace(rules=(rules | FILTERED if filters else 0) | DIVIDED * (divided and space == "logits"))
 
 
 def _rules(name, top_p_after, ties, at_temperature):

@@ -7,7 +7,7 @@ import torch
 from specdec_kernels.ops import Cut
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Space
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import kept_of, may_filter
@@ -54,7 +54,7 @@ def cutoff(
     if not may_filter(sampling):
         raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
     shard.check("cutoff", rows)
-    how = {"sampling": sampling, "request_index": request_index}
+    how = {"sampling": undivided(sampling), "request_index": request_index}
     own = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, rows.shape[:-1], edits)
     cut = kept_of(shard, rows, how["sampling"], how["request_index"], own).cut

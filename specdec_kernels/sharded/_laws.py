@@ -12,7 +12,7 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._constants import filled
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
@@ -30,7 +30,7 @@ def law_of(name, space, temperature, sampling):
         return Sampling(1.0 if temperature is None else temperature)
     if temperature is not None:
         raise ValueError(f"temperature: expected None beside {name}=, which has one; got {inputs.shown(temperature)}")
-    return sampling
+    return undivided(sampling)
 
 
 def draft_law_of(space, sampling, target):

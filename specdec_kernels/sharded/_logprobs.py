@@ -8,7 +8,7 @@ from specdec_kernels import ops
 from specdec_kernels.ops import Logprobs
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Number
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import SMALLEST, lists_of, own_list, scaled
@@ -67,7 +67,7 @@ def logprobs(
         sampling = Sampling(1.0 if temperature is None else temperature)
     elif temperature is not None:
         raise ValueError("temperature: expected None beside sampling=, which has one")
-    how = {"sampling": sampling, "request_index": request_index}
+    how = {"sampling": undivided(sampling), "request_index": request_index}
     own = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, lead, edits)
     found, met = _found(shard, rows, tokens, top, how["sampling"], how["request_index"], own)

@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Counter, Number, Space
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._races import of_rows, race
@@ -96,6 +96,8 @@ def race_topk(
 
 def _race(op, rows, k, shard, edits, draft_map, how):
     refuse(op, draft_map=draft_map)
+    if how["sampling"] is not None:
+        how["sampling"] = undivided(how["sampling"])
     inputs.check_rows("target" if k is None else "draft", rows)
     shard.check(op, rows)
     if edits is None:

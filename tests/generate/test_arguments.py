@@ -115,6 +115,10 @@ def test_other_types_are_named(target, options, message):
             "temperature: expected None beside sampling=, which has one; got 0.5",
         ),
         (dict(sampling=Sampling(-1.0)), "sampling.temperature: expected finite numbers >= 0; got -1.0"),
+        (
+            dict(sampling=Sampling(divided=True)),
+            "sampling.divided: expected False, for models give logits as they are; got True",
+        ),
         (dict(sampling=Sampling(top_p=1.5)), "sampling.top_p: expected numbers from 0 to 1; got 1.5"),
         (dict(sampling=Sampling(min_p=[float("nan")])), "sampling.min_p: expected numbers from 0 to 1; got [nan]"),
         (

@@ -122,6 +122,17 @@ class TestForm:
                 assert torch.equal(found.status, expected.status)
         assert torch.equal(tokens, torch.where(told(expected), expected.tokens, UNTOUCHED).int())
 
+    def test_zeros_in_the_place_of_padding(self, op, made, method):
+        """Behind the last token, and of an idle request at its first place, too. A path has -1 all the same."""
+        call = indexed(made(method))
+        expected = op(**call)
+        assert (expected.tokens[1] == -1).all()
+        tokens = room(*expected.tokens.shape)
+        found = op(**call, out=(tokens, *[None] * (len(expected) - 1)), form=Form(zeros=True))
+        assert torch.equal(tokens, expected.tokens.clamp(min=0).int())
+        for one, other in zip(found[1:], expected[1:], strict=True):
+            assert torch.equal(one, other)
+
     @pytest.mark.parametrize("padding", [True, False], ids=["padded", "unpadded"])
     def test_one_row_for_all(self, op, made, method, padding):
         assert_one_row(op, made, method, padding)
@@ -227,6 +238,9 @@ def test_bad_forms():
         ({"form": Form(count="all")}, "form.count: expected one of 'accepted', 'emitted'; got 'all'"),
         ({"form": Form(add=True)}, "out.num_accepted: expected a counter"),
         ({"form": Form(padding=0)}, "form.padding: expected a bool"),
+        ({"form": Form(zeros=1)}, "form.zeros: expected a bool"),
+        ({"form": Form(zeros=True, padding=False)}, "form.zeros: expected False with form.padding=False or form.index"),
+        (flat | {"form": Form(index=index, path=places, zeros=True)}, "form.zeros: expected False with"),
         ({"form": Form(index=index, path=places)}, "out.tokens: expected one dimension with form.index; got None"),
         (flat | {"form": Form(index=index)}, "form.path: expected int32"),
         (flat | {"form": Form(index=index[:, 1:], path=places)}, r"form.index: expected shape \[6, 4\]"),

@@ -80,15 +80,15 @@ def poison(tensor):
 
 def test_every_op_is_here():
     named = {op.__name__ for op, _ in CALLS.values()}
-    named |= {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs", "mask_logits"}
+    named |= {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs", "mask_logits", "store_rows"}
     # Of ops on slices, whose outputs are sent on.
     halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least", "token_logits"}
     halves |= {"first_arrivals", "chain_ends"}
     assert named | halves == set(OPS)
     for name in set(OPS) - halves:
         options = inspect.signature(getattr(specdec_kernels, name)).parameters
-        assert "out" in options or name in ("compact_kv", "count_tokens")  # they write in place
-        assert "status" in options or name.startswith("verify") or name in ("coin", "mask_logits")
+        assert "out" in options or name in ("compact_kv", "count_tokens", "store_rows")  # they write in place
+        assert "status" in options or name.startswith("verify") or name in ("coin", "mask_logits", "store_rows")
 
 
 @pytest.mark.usefixtures("backend")

@@ -4,8 +4,19 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from specdec_kernels import (
+    Sampling,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+    verify_tree,
+)
 from specdec_kernels.ops import Law
+from specdec_kernels.sampling import undivided
 from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import PROBS, Contexts, Given, completed, output_law
 from tests.support.tree_enumeration import emitted_law
@@ -35,6 +46,11 @@ CALLS = {
     "residual": (residual, {"target": rows_of(4), "draft": rows_of(4, seed=1)}),
     "overlap": (overlap, {"target": rows_of(4), "draft": rows_of(4, seed=1)}),
 }
+DIVIDED = CALLS | {
+    "cutoff": (cutoff, {"rows": rows_of(4)}),
+    "logprobs": (logprobs, {"rows": rows_of(4), "tokens": torch.arange(4), "top": 3}),
+}
+SAMPLINGS = Sampling(), Sampling(1.0, torch.tensor([5, 0, 9, 1]), 0.9)
 WITH_DRAFT = ("verify_chain", "verify_tree", "residual", "overlap")
 
 
@@ -53,6 +69,50 @@ class TestShortForm:
     def test_default_is_one(self, op, call):
         assert_same(op(**call), op(**call, temperature=1.0))
         assert_same(op(**call, sampling=Sampling()), op(**call, temperature=1.0))
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("op, call", DIVIDED.values(), ids=DIVIDED)
+@pytest.mark.parametrize("temperature", [*TEMPERATURES, torch.tensor([0.0, torch.nan, 0.3, -1.0])])
+class TestDivided:
+    """Of logits that are divided already a temperature says no more than whether it is 0."""
+
+    def test_is_a_temperature_of_one(self, op, call, temperature):
+        for sampling in SAMPLINGS[: 1 + (op is not overlap)]:  # filters under a NaN have a meaning there, no gradient
+            divided = sampling._replace(temperature=temperature, divided=True)
+            assert_same(op(**call, sampling=divided), op(**call, sampling=undivided(divided)))
+
+    def test_drafts_may_be_at_another(self, op, call, temperature):
+        if op.__name__ not in WITH_DRAFT or call["draft"] is None:
+            return
+        own, ours = Sampling(temperature), Sampling(temperature, divided=True)
+        for one, other in ((ours, own), (own, ours), (ours, None)):
+            wanted = undivided(one if other is None else other)
+            assert_same(
+                op(**call, sampling=one, draft_sampling=other),
+                op(**call, sampling=undivided(one), draft_sampling=wanted),
+            )
+
+
+def test_divided_in_words():
+    found = undivided(Sampling(torch.tensor([0.0, 0.3, 2.0]), 7, divided=True))
+    assert found.temperature.tolist() == [0.0, 1.0, 1.0]
+    assert found[1:] == Sampling(top_k=7)[1:]
+    assert [undivided(Sampling(x, divided=True)).temperature for x in (0.0, 0.3)] == [0.0, 1.0]
+    assert undivided(own := Sampling(0.3)) is own
+    with pytest.raises(TypeError, match=r"sampling\.divided: expected a bool; got 1"):
+        race_sample(rows_of(4), **NOISE, sampling=Sampling(divided=1))
+
+
+def test_the_gradient_of_divided_logits():
+    target, draft = rows_of(4).requires_grad_(), rows_of(4, seed=1).requires_grad_()
+    for temperature in (0.3, torch.tensor([0.3, 0.0, 2.0, 1.0])):
+        divided = Sampling(temperature, divided=True)
+        ours, wanted = (
+            torch.autograd.grad(sum(x.sum() for x in overlap(target, draft, sampling=sampling)), (target, draft))
+            for sampling in (divided, undivided(divided))
+        )
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Status, sharded
+from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded import VocabShard, race_finish, race_partial
 from tests.support.cases import DTYPES, adversarial_rows, poisoned, ragged, seeds
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
@@ -50,6 +50,25 @@ def test_any_number_of_ranks_gives_the_same(fast_backend, begins, dtype):
     assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
     call = {"target": rows.softmax(-1).to(dtype), "seed": seeds(6), "position": 3, "space": "probs"}
     assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 40, "top_p": 0.9}, {"top_p": 0.9, "top_p_after": ()}], ids=str)
+def test_logits_that_are_divided_already(fast_backend, filters):
+    """By every op that takes a Sampling, from both sides."""
+    rows = 3 * torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(2))
+    temperature = torch.tensor([0.3, 0.0, 2.0, 1.0])
+    law = {"sampling": Sampling(temperature, **filters, divided=True)}
+    noise = {"seed": seeds(4), "position": 3}
+    calls = [("race_sample", {"target": rows} | noise | law)]
+    chain = chain_call_with_hits(VOCABULARY, 4, 2)
+    del chain["temperature"]
+    calls.append(("verify_chain", chain | law | {"draft_sampling": Sampling(temperature, divided=True)}))
+    calls.append(("logprobs", {"rows": rows, "tokens": torch.arange(4)} | law))
+    if filters:
+        calls.append(("cutoff", {"rows": rows} | law))
+    for name, call in calls:
+        found = on_ranks(getattr(sharded, name), [0, 1024, 4096], call)
+        assert_all_equal(found, getattr(specdec_kernels, name)(**call))
 
 
 @pytest.mark.interpreted

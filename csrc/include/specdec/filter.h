@@ -8,7 +8,7 @@
 
 SPECDEC_BEGIN
 
-// Bits of LawParams::rules.
+// Bits of LawParams::rules; kDivided (law.h) is one more.
 enum FilterRule : int64_t {
   kTopPAfterTopK = 1,      // top_p is a share of the mass that top_k keeps; without this bit and the next, of the row's
   kTopPAfterMinP = 2,      // top_p is a share of the mass that min_p keeps; with both bits, of what both keep

@@ -152,8 +152,13 @@ SPECDEC_HD Law law_of(Space space, float t, int32_t* status) {
   return {space, 1.0f / t, false};
 }
 
+// A bit of LawParams::rules: logits are divided by the temperature already, which says no more than whether it is 0.
+constexpr int64_t kDivided = 32;
+
 SPECDEC_HD Law law_at(const LawParams& p, int64_t outer, int64_t inner, int32_t* status) {
-  return law_of(p.space, p.temperature.at(outer, inner), status);
+  Law law = law_of(p.space, p.temperature.at(outer, inner), status);
+  if (p.rules & kDivided) law.inverse = 1.0f;
+  return law;
 }
 
 // The status of a temperature is told with the tiles.

@@ -22,6 +22,7 @@
   op(cutoff, CutoffParams)                \
   op(logprobs, LogprobsParams)            \
   op(mask_logits, MaskLogitsParams)       \
+  op(store_rows, StoreRowsParams)         \
   op(tree_mask, MaskParams)               \
   op(tree_positions, PositionsParams)     \
   op(tree_parents, LinksParams)           \

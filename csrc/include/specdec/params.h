@@ -163,6 +163,7 @@ struct TokenOutput {
 constexpr int64_t kUnpadded = 1;  // what is behind the last token stays as it is
 constexpr int64_t kEmitted = 2;   // num_accepted counts the last token, too
 constexpr int64_t kAdded = 4;     // num_accepted is added to what is there
+constexpr int64_t kZeros = 8;     // tokens behind the last are 0, not -1
 
 struct ChainParams {
   Tokens draft_tokens;
@@ -350,6 +351,22 @@ struct MaskLogitsParams {
   Rows out;                    // like rows; written
   auto fields() { return std::tie(rows, temperature, value, last, out); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
+};
+
+// store_rows: rows put where an engine keeps them.
+struct StoreRowsParams {
+  Rows rows;            // one row a request
+  Tokens slots;         // [requests]; -1, like any that is out of range: the row is not written
+  Per<int64_t> column;  // of (request, 0); likewise
+  Rows cache;           // [slots, columns, vocab or more] of the same type; written
+  auto fields() { return std::tie(rows, slots, column, cache); }
+  SPECDEC_HD int64_t count() const { return rows.requests; }
+  // Where in `cache` a row goes, in elements; -1: nowhere.
+  SPECDEC_HD int64_t place(int64_t index) const {
+    const int64_t slot = slots.at(index * slots.slot_stride), place = column.at(index);
+    const bool inside = slot >= 0 && slot < cache.requests && place >= 0 && place < cache.rows;
+    return inside ? cache.offset(slot, place) : -1;
+  }
 };
 
 // first_arrivals: the winners of rows from what their parts found.

@@ -101,7 +101,7 @@ struct Verdict {
   // Of a depth behind the last.
   SPECDEC_HD void clear(int32_t depth) const {
     if (form & kUnpadded) return;
-    if (!index.data) write(tokens.offset(request, depth), -1);
+    if (!index.data) write(tokens.offset(request, depth), form & kZeros ? 0 : -1);
     if (path) path[depth] = -1;
   }
 

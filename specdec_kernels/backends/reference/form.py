@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.ops._form import ADDED, EMITTED, UNPADDED
+from specdec_kernels.ops._form import ADDED, EMITTED, UNPADDED, ZEROS
 from specdec_kernels.status import Status
 
 
@@ -22,14 +22,14 @@ def write(call, who, tokens, nodes, num_accepted, status, drafts=None):
     who.write(bits, status, outside=Status.PARAMETER)
     there = torch.arange(width, device=device) <= count[:, None]
 
-    def fill(output, values):
+    def fill(output, values, behind=-1):
         if call.form & UNPADDED:
             output[there] = values[there].to(output.dtype)
         else:
-            output.copy_(torch.where(there, values, -1))
+            output.copy_(torch.where(there, values, behind))
 
     if call.index is None:
-        fill(call.tokens, token)
+        fill(call.tokens, token, 0 if call.form & ZEROS else -1)
         if call.path is not None:
             fill(call.path, node)
     else:

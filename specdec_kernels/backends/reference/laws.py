@@ -11,7 +11,7 @@ import torch
 
 from specdec_kernels.backends.reference import filters
 from specdec_kernels.ops._declaration import Law
-from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, filters_of
+from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, DIVIDED, filters_of
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = torch.finfo(torch.float32).tiny
@@ -24,7 +24,7 @@ def decoded(law, who):
     """
     temperature = who.numbers(law.temperature, torch.float32)
     bad = ~(temperature >= 0)
-    temperature = torch.where(temperature >= SMALLEST, temperature, 0.0)
+    temperature = torch.where(temperature >= SMALLEST, 1.0 if law.rules & DIVIDED else temperature, 0.0)
     if not filters_of(law):
         return Law(law.space, temperature), bad
     top_k = who.numbers(law.top_k, torch.int64)

@@ -1,0 +1,72 @@
+"""store_rows: rows put where an engine keeps them by slot and column."""
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import COUNTER, TENSOR, Kind, Op
+from specdec_kernels.ops._types import Counter
+
+STORE_ROWS = Op(
+    "store_rows",
+    rows=Kind("Tensor {}", shown="rows"),
+    slots=TENSOR,
+    column=COUNTER,
+    cache=Kind("Tensor(!) {}", shown="cache"),
+)
+
+
+def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, column: Counter = 0) -> torch.Tensor:
+    """``cache[slots[n], column[n], :V] = rows[n]``, and nothing for rows of padding.
+
+    For engines that keep the draft's logits by slot until they are verified, as vLLM's V2 runner does. Of rows that go
+    to the same place one is kept.
+
+    Parameters
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [N, V], contiguous along the vocabulary.
+    cache : Tensor
+        [slots, columns, V or more] of the same type, contiguous along the vocabulary; written in place. What is behind
+        column V of a place, and every other place, stays as it is.
+    slots : Tensor
+        int32 or int64 [N]. -1 is a row of padding; it, and one out of range, is written nowhere.
+    column : int or Tensor
+        int32 or int64, broadcast to [N]. One out of range is written nowhere.
+
+    Returns
+    -------
+    Tensor
+        ``cache``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import store_rows
+    >>> kept = torch.zeros(2, 1, 2)
+    >>> store_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), kept, slots=torch.tensor([1, -1]))
+    tensor([[[0., 0.]],
+    <BLANKLINE>
+            [[1., 2.]]])
+    """
+    raw = (rows, cache, slots, column)
+    inputs.refuse_gradient("store_rows", rows=rows, cache=cache)
+    if found := STORE_ROWS.recall(raw):
+        return found[0]
+    inputs.check_rows("rows", rows, 2)
+    count, device = len(rows), rows.device
+    inputs.check_rows("cache", cache, 3)
+    inputs.check_tensor("cache", cache, (rows.dtype,), 3)
+    inputs.check_device("cache", cache, device)
+    if cache.shape[-1] < rows.shape[-1]:
+        raise ValueError(f"cache: expected {rows.shape[-1]} tokens or more, as rows has; got {inputs.shown(cache)}")
+    inputs.check_tensor("slots", slots, inputs.TOKEN_DTYPES, 1)
+    inputs.check_shape("slots", slots, (count,))
+    inputs.check_device("slots", slots, device)
+    column = inputs.counter("column", column, (count,), device, seen=(count, 1))
+    STORE_ROWS(rows.unsqueeze(1), slots, column, cache, given=True, raw=raw, results=(cache,))
+    return cache
