@@ -229,16 +229,13 @@ def _sample(
     )  # fmt: skip
     wants_processed = return_logprobs and self.logprobs_mode in PROCESSED
     law, seeds = shaped(self, logits, context, fused=not wants_processed), self.sampling_states.seeds.gpu
-    sampled = specdec.race_sample(
-        law.rows, seed=seeds, position=ours.positions(pos, idx_mapping, seeds), sampling=law.sampling, edits=law.edits,
-        request_index=idx_mapping,
-    )  # fmt: skip
+    sampled = ours.drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits)
     if wants_processed:
         logits = self.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
             seq_lens_upper_bound_np,
         )  # fmt: skip
-    return sampled.clamp_(min=0), logits
+    return sampled, logits
 
 
 def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -255,7 +252,7 @@ def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
                 spec_step_idx, num_steps,
             )  # fmt: skip
         logits = self.compute_draft_logits(hidden_states, spec_step_idx)
-        sampled = ours.drawn(logits, idx_mapping, temperature, seeds, sample_src_positions)
+        sampled = ours.drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions)
         self._maybe_predict_acceptance(logits, idx_mapping, draft_step)
         return sampled
 

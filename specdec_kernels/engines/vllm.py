@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 EMITTED = Form(count="emitted")
-UNPADDED = Form(padding=False)
+IN_RANGE = Form(zeros=True)
+TARGET = -1  # the nonce of the target's noise; drafts have those of columns
+BEYOND = 2**24  # positions: what lies between the noise of drafts in two columns, if each row has its own
 METHODS = ("rejection", "race", "block")
 
 
@@ -125,7 +127,7 @@ def rejection_sample(
         target_logits, draft_logits = target_logits[:, :known], draft_logits[..., :known]
     return verify(
         target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, num_speculative_steps, None,
-        seed=seed, sampling=Sampling(temperature.sign()), draft_sampling=Sampling(temperature),
+        seed=seed, sampling=Sampling(temperature, divided=True), draft_sampling=Sampling(temperature),
         method="block" if use_block_verification else "rejection",
     )  # fmt: skip
 
@@ -157,16 +159,9 @@ def verify(
         tokens = torch.full((batch, steps + 1), -1, device=logits.device)
         laws["out"] = tokens[:, : width + 1], None, None
     verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, input_positions=pos, request_index=idx_mapping, form=EMITTED, **laws
+        drafts, logits, seed=seed, nonce=TARGET, input_positions=pos, request_index=idx_mapping, form=EMITTED, **laws
     )
     return verdict.tokens if width == steps else tokens, verdict.num_accepted
-
-
-def positions(first: torch.Tensor, idx_mapping: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """int64, as many as `like` has: the position that each slot decides next, which is that after its input token."""
-    slots = torch.empty(len(like) + 1, dtype=torch.int64, device=like.device)
-    slots[idx_mapping] = first.long() + 1  # the last place is for rows of slot -1
-    return slots[:-1]
 
 
 def gumbel_sample(
@@ -226,45 +221,39 @@ def gumbel_sample(
     >>> gumbel_sample(torch.tensor([[0.0, 50.0]]), slot, torch.ones(1), seed, pos, True, False)
     tensor([1])
     """
-    nonce: int | torch.Tensor = 0
-    if is_drafting:
-        nonce = 1 if logits_cache_col is None else logits_cache_col + 1
     if logits_cache is not None:
         source = logits if logits_cache_source is None else logits_cache_source
-        _cache(logits_cache, expanded_idx_mapping, logits_cache_col, source)
+        _check_cache(logits_cache, logits_cache_col, source)
+        specdec.store_rows(source, logits_cache, slots=expanded_idx_mapping, column=logits_cache_col)
     elif logits_cache_source is not None:
         raise ValueError("logits_cache_source: expected None without logits_cache")
-    divisors = temperature if apply_temperature else temperature.sign()
-    return drawn(logits, expanded_idx_mapping, divisors, seed, pos, nonce)
+    nonce: int | torch.Tensor = TARGET
+    if is_drafting:
+        nonce = 0 if logits_cache_col is None else logits_cache_col
+    if isinstance(nonce, torch.Tensor) and nonce.ndim > 0:  # a nonce is by slot, a position by row
+        pos, nonce = torch.add(pos, nonce, alpha=BEYOND), 0
+    law = Sampling(temperature, divided=not apply_temperature)
+    return drawn(logits, expanded_idx_mapping, law, seed, pos, nonce=nonce)
 
 
 def drawn(
-    logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, pos: torch.Tensor,
-    nonce: int | torch.Tensor = 0,
+    logits: torch.Tensor, slots: torch.Tensor, sampling: Sampling, seed: torch.Tensor, pos: torch.Tensor,
+    nonce: int | torch.Tensor = TARGET, edits: Edits | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """A token of each row, int64 [N], with the noise of our verification if ``nonce`` is 0.
+    """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
 
-    A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. It
-    writes nothing for slot -1, so that tokens begin as 0. A nonce of each row is no number of a slot.
+    A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. Token 0
+    is that of slot -1.
     """
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
-    if isinstance(nonce, torch.Tensor) and nonce.ndim > 0:
-        return specdec.race_sample(
-            rows, seed=seed[slots], position=pos.long() + 1, nonce=nonce, temperature=temperature[slots]
-        )
-    tokens = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    specdec.verify_chain(
-        slots.new_empty(len(rows), 0), rows[:, None], method="race", temperature=temperature, seed=seed, nonce=nonce,
-        input_positions=pos[:, None], request_index=slots, out=(tokens[:, None], None, None), form=UNPADDED,
+    verdict = specdec.verify_chain(
+        slots.new_empty(len(rows), 0), rows[:, None], method="race", sampling=sampling, seed=seed, nonce=nonce,
+        edits=edits, input_positions=pos[:, None], request_index=slots, form=IN_RANGE,
     )  # fmt: skip
-    return tokens
+    return verdict.tokens[:, 0]
 
 
-def _cache(cache: torch.Tensor, slots: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:
-    """Write rows [N, V] to ``cache[slot, column, :V]``; those of slot -1 nowhere.
-
-    They are added as integers to what is there: a padded row adds 0, and it does not matter who writes first.
-    """
+def _check_cache(cache: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:
     if columns is None:
         raise ValueError("logits_cache_col: expected a tensor beside logits_cache; got None")
     if rows.dtype != cache.dtype or rows.shape[-1] > cache.shape[-1]:
@@ -272,11 +261,6 @@ def _cache(cache: torch.Tensor, slots: torch.Tensor, columns: torch.Tensor | Non
             f"logits_cache: expected {rows.dtype} and at least {rows.shape[-1]} tokens; got {cache.dtype} and "
             f"{cache.shape[-1]}"
         )
-    bits = {2: torch.int16, 4: torch.int32}[cache.element_size()]
-    there = cache.view(bits)[..., : rows.shape[-1]]
-    at = slots.clamp(min=0).long(), columns.long()
-    change = (rows.view(bits) - there[at]) * (slots >= 0)[:, None]
-    there.index_put_(at, change, accumulate=True)
 
 
 def apply_top_k_top_p(

@@ -102,13 +102,13 @@ def rejection_sample(
     words = torch.from_numpy(np.concatenate([seeds.view(np.int32), bounds])).to(device, non_blocking=True)
     seed, cu_drafts = words[: 2 * batch].view(torch.int64), words[2 * batch :]
 
-    temperature: float | torch.Tensor = 0.0 if sampling_metadata.all_greedy else 1.0
+    sampling = Sampling(0.0 if sampling_metadata.all_greedy else 1.0)
     if not (sampling_metadata.all_greedy or sampling_metadata.all_random):
-        temperature = sampling_metadata.temperature.sign()
+        sampling = Sampling(sampling_metadata.temperature, divided=True)
     laws = {} if draft_probs is None else {"draft": draft_probs, "draft_space": "probs"}
     tokens = torch.empty(batch, max_spec_len + 1, dtype=torch.int32, device=device)
     specdec.verify_chain(
-        draft_token_ids, target_logits, seed=seed, position=0, sampling=Sampling(temperature), cu_drafts=cu_drafts,
+        draft_token_ids, target_logits, seed=seed, position=0, sampling=sampling, cu_drafts=cu_drafts,
         out=(tokens, None, None), form=Form(bonus=bonus_token_ids[:, 0]), **laws,
     )  # fmt: skip
     return tokens

@@ -1,5 +1,6 @@
 """vLLM's contract, as its code has it, kept by our functions. vLLM need not be there."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -180,13 +181,13 @@ class TestRejection:
             vllm.rejection_sample(**arguments([3], [0], drafted(1), [5]), **option)
 
     def test_launches(self):
-        """Ours, and a sign: rows, drafts and positions are read where they lie."""
+        """Ours alone: rows, drafts and positions are read where they lie."""
         given = arguments([K + 1] * 4, range(4), drafted(4), [5] * 4)
-        assert launches(lambda: vllm.rejection_sample(**given)) == ["aten::sign", "specdec::verify_chain"]
+        assert launches(lambda: vllm.rejection_sample(**given)) == ["specdec::verify_chain"]
 
     def test_launches_of_rows_of_different_numbers(self):
         given = arguments([3, 1, 2, 1], range(4), drafted(4), [5] * 4)
-        assert launches(lambda: vllm.rejection_sample(**given)) == ["aten::sign", "specdec::verify_chain"]
+        assert launches(lambda: vllm.rejection_sample(**given)) == ["specdec::verify_chain"]
 
 
 class TestGumbel:
@@ -235,24 +236,29 @@ class TestGumbel:
         assert torch.equal(cache.isnan(), before.isnan())
 
     def test_launches(self):
-        """Numbers are found by slot and positions counted in ours; before it tokens of padded rows are 0."""
+        """Numbers are found by slot, positions counted, padded rows filled in ours. Another op of ours stores rows."""
         slots, numbers = torch.arange(4), (torch.ones(4), torch.arange(4), torch.arange(4))
         rows, column, columns = P.log().expand(4, 4), torch.tensor(1), torch.ones(4, dtype=torch.int64)
 
         def launched(*flags, **options):
             return launches(lambda: vllm.gumbel_sample(rows, slots, *numbers, *flags, **options))
 
-        two = ["aten::zeros", "specdec::verify_chain"]
-        assert launched(True, False) == launched(True, True) == two
-        assert launched(False, False) == ["aten::sign", *two]
-        assert launched(True, True, logits_cache_col=column) == ["aten::add", *two]
-        assert len(launched(True, True, logits_cache_col=columns)) == 5
+        alone, cache = ["specdec::verify_chain"], torch.zeros(4, 2, 4)
+        for apply, drafting in itertools.product((True, False), repeat=2):
+            assert launched(apply, drafting) == alone
+        assert launched(True, True, logits_cache_col=column) == alone
+        assert launched(True, True, logits_cache_col=columns) == ["aten::add", *alone]
+        stored = ["specdec::store_rows", *alone]
+        assert launched(True, True, logits_cache_col=column, logits_cache=cache) == stored
 
-    def test_a_column_for_each_row_is_as_one_for_all(self):
-        for column in range(2):
-            one, all_ = torch.tensor(column), torch.full((MANY,), column)
-            drawn = [self.draw(is_drafting=True, logits_cache_col=given) for given in (one, all_)]
-            assert torch.equal(*drawn)
+    @pytest.mark.parametrize("each", [False, True], ids=["one for all", "one for each row"])
+    def test_columns_have_noise_of_their_own(self, each):
+        columns = [torch.full((MANY,), column) if each else torch.tensor(column) for column in range(3)]
+        drawn = [self.draw(is_drafting=True, logits_cache_col=column) for column in columns]
+        drawn += [self.draw(), self.draw(is_drafting=True, pos=torch.full((MANY,), 8), logits_cache_col=columns[1])]
+        for n, one in enumerate(drawn):
+            for other in drawn[n + 1 :]:
+                assert_law(4 * one + other, torch.outer(P, P).flatten())
 
     def test_sources_and_caches_that_do_not_fit(self):
         cache = torch.zeros(MANY, 1, 4)
@@ -333,10 +339,10 @@ class TestV1:
         assert_law(pairs @ torch.tensor([4, 1]), prefix_law(TARGET[:2]))
 
     @pytest.mark.parametrize(
-        "kind, signs", [({}, 1), ({"all_random": True}, 0), ({"all_greedy": True, "temperature": None}, 0)],
+        "kind", [{}, {"all_random": True}, {"all_greedy": True, "temperature": None}],
         ids=["some greedy", "all random", "all greedy"],
     )  # fmt: skip
-    def test_launches(self, kind, signs):
+    def test_launches(self, kind):
         """One table comes from the host, ours does the rest."""
         logits, drafts, bonus = TARGET.log()[:2], torch.tensor([0, 1]).int(), torch.full((2, 1), 3).int()
         given, draft = metadata(2, generators={row: torch.Generator().manual_seed(row) for row in range(2)}), DRAFT
@@ -354,7 +360,7 @@ class TestV1:
         copy = torch.Tensor.to
         found = launches(call)
         found = [name for name in found if name not in ("aten::random_", "aten::_local_scalar_dense")]  # on the host
-        assert found == ["aten::sign"] * signs + ["specdec::verify_chain"]
+        assert found == ["specdec::verify_chain"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.Tensor, "to", copied)
             call()
