@@ -17,6 +17,27 @@ def test_memory_that_is_touched_early_is_seen():
     assert not cuda_aot.touches_early(["LDG.E", "EXIT"])
 
 
+LOAD = "LDG.E.NA.128.CONSTANT R{}, desc[UR4][R2.64] ;"
+
+
+@pytest.mark.parametrize(
+    "lines, together",
+    [
+        ([LOAD.format(4), LOAD.format(8), "FMNMX R0, R4, R5, PT ;", LOAD.format(12)], 2),
+        ([LOAD.format(4), "FMNMX R0, R7, R6, PT ;", LOAD.format(8), "STL.128 [R1], R8 ;", LOAD.format(12)], 1),
+        ([LOAD.format(4), "@!P0 BRA 0x0060 ;", LOAD.format(8), "IADD3 R0, R0, 1, RZ ;"], 2),  # it is not taken
+        ([LOAD.format(4), "BRA 0x0060 ;", LOAD.format(8)], 1),
+        (["IADD3 R0, R0, 1, RZ ;", LOAD.format(4), LOAD.format(8), "@P0 BRA 0x0020 ;"], 1),  # one of them in a loop
+        ([LOAD.format(4), "@P0 EXIT ;", LOAD.format(8)], 1),
+        ([LOAD.format(4), LOAD.format(8).replace("R2", "R4")], 1),  # the address of the second is what the first brings
+    ],
+)
+def test_loads_that_wait_for_each_other_are_not_together(lines, together):
+    """Nor would be those of a row's end that were stored one by one, as they once were."""
+    sass = "\n".join(f"/*{16 * place:04x}*/  {line}" for place, line in enumerate(lines))
+    assert cuda_aot.loads(sass)["loads_together"] == together
+
+
 def key(row):
     return row["op"], row["kernel"], row["arch"]
 

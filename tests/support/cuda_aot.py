@@ -23,7 +23,6 @@ from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, cuda_toolkit
 
 TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
-# Where a run of 16-byte loads ends: whatever comes next may wait for them.
 MEMORY = {"LD", "LDG", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS"}
 BRANCHES = {"BRA", "BRX", "CALL", "EXIT", "RET", "BSSY", "BSYNC", "WARPSYNC"}
 
@@ -76,24 +75,37 @@ def resources(log):
         )
 
 
+# Address, predicate, name and operands.
+LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+ +)?([A-Z][\w.]*)\s*([^;]*);")
+
+
 def instructions_of(sass):
-    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ +)?([A-Z][\w.]*)", sass)
+    return [name for _, _, name, _ in LINE.findall(sass)]
 
 
-def loads(instructions):
+def loads(sass):
     """The 16-byte loads from global memory, and how many are in flight at once: the most, and the fewest that stream.
 
-    A row's end and its middle are streamed by loads of their own, so the fewest are those of the slower path.
+    A run of loads ends where one of them is waited for, where control leaves, and where it may come from elsewhere. A
+    branch that is not taken waits for nothing. A row's end and its middle are streamed by loads of their own, so the
+    fewest are those of the slower path.
     """
-    together, streamed = [0], [0]
-    for instruction in instructions:
-        kind, *modifiers = instruction.split(".")
-        if kind in BRANCHES:
+    together, streamed, waited = [0], [0], set()
+    targets = set(re.findall(r"(?:BRA|BSSY)\S* .*?0x0*([0-9a-f]+) ;", sass))
+    for address, condition, name, operands in LINE.findall(sass):
+        kind, *modifiers = name.split(".")
+        is_load = kind in ("LDG", "LD") and "128" in modifiers
+        used = re.findall(r"\bR\d+", operands)
+        leaves = kind in BRANCHES and not (kind == "BRA" and condition)
+        if leaves or address.lstrip("0") in targets or waited.intersection(used[is_load:]):
             together.append(0)
             streamed.append(0)
-        elif kind in ("LDG", "LD") and "128" in modifiers:
+            waited = set()
+        if is_load:
             together[-1] += 1
             streamed[-1] += "NA" in modifiers  # load_stream: not kept in the L1 cache
+            first = int(used[0][1:])
+            waited |= {f"R{first + i}" for i in range(4)}
     return {
         "loads_of_16": sum(together),
         "loads_together": max(together),
@@ -126,7 +138,7 @@ def rows_of(source, arch, log, binary):
         instructions = instructions_of(text)
         if touches_early(instructions):
             raise RuntimeError(f"{row['kernel']} touches memory before it waits for the kernel before it")
-        rows.append({**row, **loads(instructions), **order(instructions), "compiler": compiler()})
+        rows.append({**row, **loads(text), **order(instructions), "compiler": compiler()})
     return sorted(rows, key=lambda row: row["kernel"])
 
 
