@@ -8,12 +8,12 @@ import torch
 from sglang.srt.layers.dp_attention import is_dp_attention_enabled
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.runtime_context import get_parallel
-from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.speculative import eagle_utils, spec_utils
 from sglang.srt.utils.async_probe import sanitize_nan_logits
 
 import specdec_kernels as specdec
 from specdec_kernels import Form, Sampling
+from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines.vllm import refuse
@@ -33,7 +33,7 @@ def eagle_sample(
 
     Temperature, top-k, top-p and min-p are those of SGLang's sampler, joint, so that the law is that of plain sampling;
     its own verification renormalises between them, and leaves min-p out. Penalties, bias and the grammar's mask are
-    written into the logits, as there. Drafts on the path to a row are penalised in it, too, as plain sampling would.
+    written into the logits, as there; penalties are those of plain sampling (`_sglang_penalties`).
     """
     device = batch.device
     if batch.forward_mode.is_idle():
@@ -50,16 +50,10 @@ def eagle_sample(
     candidates = verify_input.draft_token.view(requests, nodes)
     chain = options.speculative_use_rejection_sampling or verify_input.tree_topk == 1
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-    said = None
-    if info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None:
+    penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
+    if penalised:
         parents = None if chain else specdec.tree_parents(*links).parents
-        said = said_on_paths(rows, candidates, parents, verify_input.max_tree_depth - 1, batch.reqs, info)
-    if info.acc_additive_penalties is not None:
-        rows += info.acc_additive_penalties[:, None]
-    if info.acc_scaling_penalties is not None:
-        apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(nodes, dim=0))
-    if said is not None:
-        rows.scatter_(-1, *said)
+        penalties.apply(rows, candidates, parents, verify_input.max_tree_depth - 1, batch)
     if info.logit_bias is not None:
         rows += info.logit_bias[:, None]
     if grammar_mask is not None:
@@ -107,42 +101,9 @@ def eagle_sample(
     if group.world_size > 1:  # ranks without a request's seed draw others of their own
         for each in outputs:
             group.broadcast(each, src=0)
+    if penalised:
+        penalties.keep(batch, predict, accept_index)
     return predict, emitted, accept_index
-
-
-def said_on_paths(
-    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, reqs: Any, info: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the tokens on the path to its node, [B, N, N], and their logits with them penalised.
-
-    What SGLang has accumulated does not say whether a token was in the output. It was if something was added, or if it
-    was scaled. `parents` is None for chains. Places without a token repeat one.
-    """
-    batch, nodes = candidates.shape
-    node = torch.arange(nodes, device=rows.device)
-    if parents is None:
-        on_path = (node <= node[:, None]).expand(batch, -1, -1).clone()
-    else:
-        on_path, at = rows.new_zeros(batch, nodes, nodes, dtype=torch.bool), node.expand(batch, -1)
-        for _ in range(depth):
-            on_path.scatter_(2, at[..., None], True)
-            at = parents.long().gather(1, at).clamp(min=0)
-    on_path[..., 0] = False
-    drafts = candidates.long().clamp(0, rows.shape[-1] - 1)
-    tokens = torch.where(on_path, drafts[:, None], drafts[..., None])
-    count = ((tokens[..., None] == drafts[:, None, None]) & on_path[:, :, None]).sum(-1)
-
-    names = "frequency_penalty", "presence_penalty", "repetition_penalty"
-    numbers = torch.tensor([[getattr(req.sampling_params, name) for name in names] for req in reqs])
-    frequency, presence, repetition = numbers.to(rows.device, non_blocking=True)[..., None, None].unbind(1)
-    added, scale = torch.zeros_like(tokens, dtype=torch.float32), torch.ones_like(tokens, dtype=torch.float32)
-    if info.acc_additive_penalties is not None:
-        added = info.acc_additive_penalties[:, None].expand(-1, nodes, -1).gather(-1, tokens)
-    if info.acc_scaling_penalties is not None:
-        scale = info.acc_scaling_penalties[:, None].expand(-1, nodes, -1).gather(-1, tokens)
-    x = rows.gather(-1, tokens).float() + added - frequency * count - presence * ((count > 0) & (added == 0))
-    scale = torch.where(count > 0, repetition, scale)
-    return tokens, torch.where(x < 0, x * scale, x / scale).to(rows.dtype)
 
 
 def sampling_of(info: Any) -> Sampling:

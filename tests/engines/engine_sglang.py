@@ -1,12 +1,18 @@
-"""SGLang's own PyTorch sampler beside the preset that has its rules."""
+"""SGLang's own PyTorch sampler beside the preset that has its rules; its penalizers, with tokens counted by us."""
 
+import sys
+import types
 from typing import Optional
 
+import pytest
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from tests.engines.unpacked import made
+from specdec_kernels.engines import sglang
+from tests.engines.sglang_server import LENGTH, scenario
+from tests.engines.sglang_stand_in import installed
+from tests.engines.unpacked import FOLDER, functions, made, signature
 
 PATH, NAME = "sglang/srt/layers/sampler.py", "top_k_top_p_min_p_sampling_from_probs_torch"
 
@@ -31,3 +37,68 @@ def test_filters(table):
         assert same >= 63  # a sum of float32 may fall on the other side of top_p
         agree = ((ours > 0) == (theirs > 0)).all(-1)
         torch.testing.assert_close(ours[agree], theirs[agree], rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def own_penalizers(monkeypatch):
+    """SGLang's own penalizers, the plug-in registered; all else that it imports is a stand-in."""
+    folder = FOLDER / "sglang/srt/sampling"
+    if not folder.exists():
+        pytest.skip("sglang is not unpacked")
+    name = "sglang.srt.sampling.penaltylib"
+    for _ in installed(monkeypatch):
+        for module in [module for module in sys.modules if module.startswith(name)]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.delattr(sys.modules["sglang.srt.sampling"], "penaltylib")
+        monkeypatch.setattr(sys.modules["sglang.srt.sampling"], "__path__", [str(folder)], raising=False)
+        utils = {"get_compiler_backend": lambda: "eager", "is_npu": lambda: True}  # so nothing is compiled
+        vars(sys.modules["sglang.srt.utils"]).update(utils)
+        monkeypatch.setenv("SPECDEC_SGLANG", "race")
+        sglang.register()
+        yield sys.modules[name]
+        for module in [module for module in sys.modules if module.startswith(name)]:
+            del sys.modules[module]
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("tree", ["plain", "chain", "tree"])
+def test_penalties(tree, overlap, own_penalizers, table):
+    """Under its own penalizers, counted by the plug-in, rounds of drafts write the text of plain sampling."""
+
+    class Own(own_penalizers.BatchedPenalizerOrchestrator):
+        def __init__(self, vocab, batch):
+            for req in batch.reqs:
+                req.eos_token_ids = None
+                req.tokenizer = types.SimpleNamespace(eos_token_id=None, additional_stop_token_ids=None)
+            kinds = {getattr(own_penalizers, kind) for kind in own_penalizers.__all__ if "Penalizer" in kind}
+            super().__init__(vocab, batch, kinds - {own_penalizers.BatchedPenalizerOrchestrator})
+
+        def summed(self):
+            if not self.is_required:
+                return None, None
+            added = torch.zeros(len(self.reqs()), self.vocab_size)
+            self.accumulate_additive_penalties(added)
+            return added, self.accumulate_scaling_penalties()
+
+    assert len(own_penalizers.__all__) == 5
+    same, reqs = 0, scenario(tree, overlap, mixed=False, orchestrator=Own)[0]
+    for req in reqs:
+        same += list(req.output_ids[:LENGTH]) == req.expected[:LENGTH]
+    loop = {"drafts": tree, "scheduling": "overlap" if overlap else "in turns"}
+    table(
+        "SGLang: texts under its penalizers, as plain sampling writes them",
+        loop | {"the same": f"{same} of {len(reqs)}"},
+    )
+    assert same == len(reqs)
+
+
+@pytest.mark.parametrize(("path", "owner", "name", "arguments"), [
+    ("managers/schedule_batch.py", "ScheduleBatch", "cumulate_penalty_output_tokens", ["self"]),
+    ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "from_schedule_batch", ["cls", "batch", "vocab_size"]),
+    ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "copy_for_forward", ["self"]),
+    ("model_executor/model_runner.py", "ModelRunner", "sample", ["self", "logits_output", "forward_batch"]),
+])  # fmt: skip
+def test_what_is_hooked_is_there(path, owner, name, arguments):
+    given, by_name = signature(functions(f"sglang/srt/{path}", owner)[name])
+    assert [argument for argument, _ in given] == arguments
+    assert not by_name

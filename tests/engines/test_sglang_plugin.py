@@ -3,7 +3,6 @@
 import os
 import sys
 import types
-from typing import ClassVar
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.engines import sglang
 from tests.engines.launches import launches
+from tests.engines.sglang_stand_in import Pool, Registry, Sampler, info, installed, request
 from tests.support.laws import P, Q, assert_law, follows_law
 
 LAW = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1])
@@ -19,66 +19,9 @@ TREE = DraftTree.from_parents([-1, 0, 0, 1])
 MANY = 20_000
 
 
-class Sampler:
-    def _preprocess_logits(self, logits, info):
-        return logits
-
-    def _sync_token_ids_across_tp(self, tokens, info):
-        self.synced = tokens
-
-    def forward(self, logits_output, info, return_logprob, top, ids, positions, **options):
-        """As SGLang's: logits become probabilities in place, and the tokens' logprobs are kept."""
-        logits = logits_output.next_token_logits
-        logits[:] = (logits / info.temperatures).softmax(-1)
-        tokens, _ = self._sample_from_probs(logits, info, positions, True)
-        logits_output.next_token_logprobs = logits.log().gather(1, tokens[:, None])[:, 0]
-        return tokens
-
-
-class Registry:
-    hooks: ClassVar = []
-
-    @classmethod
-    def register(cls, target, hook, kind):
-        cls.hooks.append((target, hook, kind))
-
-
 @pytest.fixture(autouse=True)
 def engine(monkeypatch):
-    options = types.SimpleNamespace(
-        speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
-        speculative_use_rejection_sampling=False, speculative_use_block_verification=False,
-    )  # fmt: skip
-    backends, group = {}, types.SimpleNamespace(world_size=1)
-    contents = {
-        "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
-        "sglang.srt.layers.sampler": {"Sampler": Sampler, "register_sampler_backend": backends.__setitem__},
-        "sglang.srt.runtime_context": {"get_parallel": lambda: types.SimpleNamespace(tp_group=group)},
-        "sglang.srt.sampling.penaltylib.repetition_penalty": {
-            "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))
-        },
-        "sglang.srt.speculative.eagle_utils": {"get_spec": lambda: options},
-        "sglang.srt.speculative.spec_utils": {"SIMULATE_ACC_LEN": 0},
-        "sglang.srt.utils.async_probe": {"sanitize_nan_logits": lambda logits, where: None},
-        "sglang.srt.plugins.hook_registry": {
-            "HookRegistry": Registry, "HookType": types.SimpleNamespace(REPLACE="replace")
-        },
-    }  # fmt: skip
-    for name, parts in contents.items():
-        path = ""
-        for part in name.split("."):
-            above, path = path, f"{path}.{part}".strip(".")
-            if path not in sys.modules or above == "":
-                monkeypatch.setitem(sys.modules, path, types.ModuleType(path))
-            if above:
-                monkeypatch.setattr(sys.modules[above], part, sys.modules[path], raising=False)
-        vars(sys.modules[name]).update(parts)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._sglang", raising=False)
-    monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
-    Registry.hooks = []
-    yield types.SimpleNamespace(options=options, backends=backends, group=group)
-    os.environ.pop("SPECDEC_SGLANG", None)
-    sys.modules.pop("specdec_kernels.engines._sglang", None)
+    yield from installed(monkeypatch)
 
 
 def test_off_unless_asked_for(monkeypatch, engine):
@@ -87,32 +30,18 @@ def test_off_unless_asked_for(monkeypatch, engine):
     assert "specdec_kernels.engines._sglang" not in sys.modules
     monkeypatch.setenv("SPECDEC_SGLANG", "rejection")
     sglang.register()
-    ((target, hook, kind),) = Registry.hooks
-    assert target == "sglang.srt.speculative.eagle_utils.eagle_sample"
-    assert hook.__name__ == "eagle_sample"
-    assert kind == "replace"
+    kinds = {target.removeprefix("sglang.srt."): kind for target, (_, kind) in Registry.hooks.items()}
+    assert kinds == {
+        "speculative.eagle_utils.eagle_sample": "replace",
+        "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens": "replace",
+        "sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch": "after",
+        "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward": "after",
+        "model_executor.model_runner.ModelRunner.sample": "before",
+    }
     assert isinstance(engine.backends["specdec"](), Sampler)
     monkeypatch.setenv("SPECDEC_SGLANG", "fast")
     with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
         sglang.register()
-
-
-def info(batch, seeds=None, **changed):
-    """A SamplingBatchInfo."""
-    given = dict(
-        temperatures=torch.ones(batch, 1), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
-        top_ps=torch.ones(batch), min_ps=torch.zeros(batch), is_all_greedy=False, need_top_k_sampling=False,
-        need_top_p_sampling=False, need_min_p_sampling=False, acc_additive_penalties=None, acc_scaling_penalties=None,
-        logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
-        sampling_mask_batch_indices=None,
-    )  # fmt: skip
-    return types.SimpleNamespace(**given | changed)
-
-
-def request(frequency=0.0, presence=0.0, repetition=1.0):
-    """A Req."""
-    numbers = dict(frequency_penalty=frequency, presence_penalty=presence, repetition_penalty=repetition)
-    return types.SimpleNamespace(sampling_params=types.SimpleNamespace(**numbers))
 
 
 def verified(
@@ -120,8 +49,9 @@ def verified(
 ):  # fmt: skip
     """`eagle_sample` of logits [B, N, V] and tokens [B, N]: the tokens of each path [B, S], -1 after the last."""
     os.environ["SPECDEC_SGLANG"] = method
-    sglang.register()
-    hook = Registry.hooks[-1][1]
+    if not Registry.hooks:
+        sglang.register()
+    hook = Registry.hook("eagle_sample")
     batch, nodes = tokens.shape
     given = tree.to_sglang(batch)
     verify_input = types.SimpleNamespace(
@@ -131,7 +61,8 @@ def verified(
     )  # fmt: skip
     schedule = types.SimpleNamespace(
         device=torch.device("cpu"), forward_mode=types.SimpleNamespace(is_idle=lambda: False),
-        seq_lens=torch.full((batch,), length), sampling_info=sampling_info, reqs=reqs or [request()] * batch,
+        seq_lens=torch.full((batch,), length), sampling_info=sampling_info, req_pool_indices=torch.arange(batch),
+        reqs=reqs or [request(prompt=range(6))] * batch, req_to_token_pool=Pool(batch),
     )  # fmt: skip
     output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
     predict, lengths, path = hook(verify_input, schedule, output, **options)
@@ -262,7 +193,7 @@ def test_drafts_on_the_path_are_penalised(chain):
     added = -numbers[:, :1] * before - numbers[:, 1:2] * (before > 0)
     scaled = torch.where(before > 0, numbers[:, 2:], 1.0)
     given = info(batch, is_all_greedy=True, acc_additive_penalties=added, acc_scaling_penalties=scaled)
-    reqs = [request(*of_request) for of_request in numbers.tolist()]
+    reqs = [request(*of_request, prompt=range(6)) for of_request in numbers.tolist()]
     found = verified(logits, tokens, tree, given, topk=1 if chain else 2, reqs=reqs)
     deep = 0
     for b in range(batch):
@@ -290,7 +221,7 @@ def test_idle_batches_and_refusals(monkeypatch, engine):
     with pytest.raises(NotImplementedError, match="SGLANG_SIMULATE_ACC_LEN"):
         verified(*call, info(2))
     idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
-    found = Registry.hooks[-1][1](None, idle, None)
+    found = Registry.hook("eagle_sample")(None, idle, None)
     assert [x.numel() for x in found] == [0, 0, 0]
     backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
     with pytest.raises(NotImplementedError, match="return_sampling_mask"):
