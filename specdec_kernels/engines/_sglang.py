@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -125,6 +126,26 @@ def noise_of(info: Any, positions: torch.Tensor) -> dict[str, Any]:
         return {"seed": info.sampling_seed.long(), "position": position, "nonce": 0}
     nonce = torch.arange(len(position), device=position.device)
     return {"seed": seed_of(None, position.device), "position": position, "nonce": nonce}
+
+
+def fast_sample(
+    original: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    probs: torch.Tensor,
+    num_samples: int = 1,
+    *,
+    sampling_seed: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+    draft_step: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Around ``sglang.srt.speculative.spec_utils.fast_sample``: a draft is drawn by the noise that will verify it.
+
+    EAGLE's and the standalone worker say the place before the drafted token's. The multi-layer worker does not, and
+    without seeds there is no noise to share: these drafts stay SGLang's.
+    """
+    if sampling_seed is None or num_samples != 1 or eagle_utils.get_spec().enable_multi_layer_eagle:
+        return original(probs, num_samples, sampling_seed=sampling_seed, positions=positions, draft_step=draft_step)
+    tokens = specdec.race_sample(probs, space="probs", seed=sampling_seed.long(), position=positions + 1)[:, None]
+    return probs.gather(1, tokens), tokens
 
 
 def _of_rows(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from functools import partial
 from typing import Optional
 
 import pytest
@@ -11,7 +12,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels.engines import sglang
 from tests.engines.sglang_server import LENGTH, scenario
-from tests.engines.sglang_stand_in import installed
+from tests.engines.sglang_stand_in import Registry, installed
 from tests.engines.unpacked import FOLDER, functions, made, signature
 
 PATH, NAME = "sglang/srt/layers/sampler.py", "top_k_top_p_min_p_sampling_from_probs_torch"
@@ -102,3 +103,23 @@ def test_what_is_hooked_is_there(path, owner, name, arguments):
     given, by_name = signature(functions(f"sglang/srt/{path}", owner)[name])
     assert [argument for argument, _ in given] == arguments
     assert not by_name
+
+
+def test_drafts_are_drawn_by_the_function_that_is_hooked(own_penalizers):
+    """A greedy request's draft is the likeliest token all the same."""
+    path = "sglang/srt/speculative/spec_utils.py"
+    given, by_name = signature(functions(path)["fast_sample"])
+    assert [argument for argument, _ in given] == ["probs", "num_samples"]
+    assert by_name == ["sampling_seed", "positions", "draft_step"]
+    scope = {
+        "torch": torch, "Optional": Optional, "fast_sample": partial(Registry.hook("fast_sample"), None),
+        "sampling_softmax": lambda logits, temperatures: (logits / temperatures).softmax(-1),
+    }  # fmt: skip
+    logits, seeds = torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), torch.arange(40)
+    ks = torch.where(seeds < 20, 1, 1 << 30)
+    probs, mass, tokens = made(path, "sample_draft_proposal", scope)(
+        logits, torch.full((40, 1), 0.7), ks, sampling_seed=seeds, positions=seeds + 100, draft_step=3
+    )
+    raced = specdec.race_sample(logits, temperature=0.7, seed=seeds, position=seeds + 101)
+    assert torch.equal(tokens[:, 0], torch.where(seeds < 20, logits.argmax(-1), raced))
+    assert torch.equal(mass, probs.gather(1, tokens))

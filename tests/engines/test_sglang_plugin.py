@@ -39,6 +39,12 @@ def test_off_unless_asked_for(monkeypatch, engine):
         "model_executor.model_runner.ModelRunner.sample": "before",
     }
     assert isinstance(engine.backends["specdec"](), Sampler)
+    Registry.hooks = {}
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    assert Registry.hooks.keys() - {f"sglang.srt.{target}" for target in kinds} == {
+        "sglang.srt.speculative.spec_utils.fast_sample"
+    }
     monkeypatch.setenv("SPECDEC_SGLANG", "fast")
     with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
         sglang.register()
@@ -210,6 +216,51 @@ def test_drafts_on_the_path_are_penalised(chain):
         assert found[b, : len(expected)].tolist() == expected
         deep += len(expected) > 2
     assert deep > 0
+
+
+def test_drafts_of_a_race_share_its_noise(monkeypatch, engine):
+    """Drawn where EAGLE's worker draws them, from the target's own laws, all are accepted."""
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    engine.options.speculative_use_rejection_sampling = True
+    batch, drafts, length = 100, 4, 5
+    logits = torch.randn(batch, drafts + 1, 30, generator=torch.Generator().manual_seed(0))
+    given = info(batch, torch.arange(batch) + 7, temperatures=torch.full((batch, 1), 0.7))
+    probs = (logits / 0.7).softmax(-1)
+    draw, tokens = Registry.hook("fast_sample"), [torch.zeros(batch, 1, dtype=torch.int64)]
+    for step in range(drafts):  # the first after the extension, at its length, the others one place on
+        mass, found = draw(
+            None, probs[:, step], sampling_seed=given.sampling_seed, positions=torch.full((batch,), length + step),
+            draft_step=step,
+        )  # fmt: skip
+        assert torch.equal(mass, probs[:, step].gather(1, found))
+        tokens.append(found)
+    call = dict(tree=DraftTree.chain(drafts), sampling_info=given, topk=1, method="race", length=length)
+    found = verified(logits, torch.cat(tokens, 1), **call)
+    assert (found >= 0).all()
+    assert len(tokens[1].unique()) > 10
+    near = probs * torch.rand(probs.shape, generator=torch.Generator().manual_seed(1)).add(0.5)
+    near /= near.sum(-1, keepdim=True)
+    _, first = draw(None, near[:, 0], sampling_seed=given.sampling_seed, positions=torch.full((batch,), length))
+    agree = (verified(logits, torch.cat((tokens[0], first, *tokens[2:]), 1), **call)[:, 0] == first[:, 0]).sum()
+    assert agree > 0.7 * batch > 3 * (probs[:, 0] * near[:, 0]).sum()  # by chance
+
+
+def test_draws_that_stay_sglang_s(monkeypatch, engine):
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    draw, probs, seeds = Registry.hook("fast_sample"), LAW.expand(3, -1), torch.arange(3)
+
+    def original(*given, **named):
+        return given, named
+
+    named = dict(sampling_seed=seeds, positions=seeds, draft_step=2)
+    assert draw(original, probs, 2, **named) == ((probs, 2), named)
+    unseeded = dict(sampling_seed=None, positions=None, draft_step=0)
+    assert draw(original, probs) == ((probs, 1), unseeded)
+    assert draw(original, probs, **named)[1].shape == (3, 1)
+    engine.options.enable_multi_layer_eagle = True
+    assert draw(original, probs, **named) == ((probs, 1), named)
 
 
 def test_idle_batches_and_refusals(monkeypatch, engine):
