@@ -403,8 +403,8 @@ def register() -> None:
     """What SGLang calls, in each of its processes, as the plug-in ``specdec`` of the group ``sglang.srt.plugins``.
 
     With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need by SGLang's own
-    registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec". Without, it
-    does nothing.
+    registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec", with "race"
+    in the place of "pytorch", too. Without, it does nothing.
 
     Raises
     ------
@@ -427,7 +427,9 @@ def register() -> None:
         ("model_executor.model_runner.ModelRunner.sample", penalties.count_late, kinds.BEFORE),
     ):
         registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
-    if method_of() == "race":
-        registry.HookRegistry.register("sglang.srt.speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND)
     sampler = importlib.import_module("sglang.srt.layers.sampler")
     sampler.register_sampler_backend("specdec", parts.sampler)
+    if method_of() == "race":
+        registry.HookRegistry.register("sglang.srt.speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND)
+        # With seeds SGLang takes no other backend than this one.
+        sampler.register_sampler_backend("pytorch", parts.sampler)

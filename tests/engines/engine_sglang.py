@@ -1,5 +1,6 @@
 """SGLang's own PyTorch sampler beside the preset that has its rules; its penalizers, with tokens counted by us."""
 
+import ast
 import sys
 import types
 from functools import partial
@@ -103,6 +104,18 @@ def test_what_is_hooked_is_there(path, owner, name, arguments):
     given, by_name = signature(functions(f"sglang/srt/{path}", owner)[name])
     assert [argument for argument, _ in given] == arguments
     assert not by_name
+
+
+def test_the_backend_that_seeds_ask_for_can_be_ours():
+    """A factory that is registered comes before SGLang's own backends."""
+    path = "sglang/srt/layers/sampler.py"
+    factories = {"pytorch": dict}
+    scope = dict(
+        get_server_args=lambda: True, _CUSTOM_SAMPLER_FACTORIES=factories, Sampler=dict, Optional=Optional
+    )  # fmt: skip
+    assert made(path, "create_sampler", scope)("pytorch") == {}
+    overrides = functions("sglang/srt/arg_groups/overrides.py")["_deterministic_sampling_backend"]
+    assert "{'sampling_backend': 'pytorch'}" in ast.unparse(overrides)
 
 
 def test_drafts_are_drawn_by_the_function_that_is_hooked(own_penalizers):

@@ -39,12 +39,14 @@ def test_off_unless_asked_for(monkeypatch, engine):
         "model_executor.model_runner.ModelRunner.sample": "before",
     }
     assert isinstance(engine.backends["specdec"](), Sampler)
+    assert "pytorch" not in engine.backends
     Registry.hooks = {}
     monkeypatch.setenv("SPECDEC_SGLANG", "race")
     sglang.register()
     assert Registry.hooks.keys() - {f"sglang.srt.{target}" for target in kinds} == {
         "sglang.srt.speculative.spec_utils.fast_sample"
     }
+    assert engine.backends["pytorch"] is engine.backends["specdec"]
     monkeypatch.setenv("SPECDEC_SGLANG", "fast")
     with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
         sglang.register()
