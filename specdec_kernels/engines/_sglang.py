@@ -49,51 +49,57 @@ def eagle_sample(
     sanitize_nan_logits(logits, "verify: target model logits")
     rows = logits.view(requests, nodes, -1)
     candidates = verify_input.draft_token.view(requests, nodes)
-    chain = options.speculative_use_rejection_sampling or verify_input.tree_topk == 1
+    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
+    sampled, method = options.speculative_use_rejection_sampling, ours.method_of() or "rejection"
+    depth, index = verify_input.max_tree_depth, verify_input.retrieve_index
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+    is_chain = sampled or (verify_input.tree_topk == 1 and single == total == 1)
+    is_lenient = not is_chain and method != "race" and not single == total == 1
     penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
+    # SGLang's builders link siblings by rising index, behind their parents.
+    parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
     if penalised:
-        parents = None if chain else specdec.tree_parents(*links).parents
-        penalties.apply(rows, candidates, parents, verify_input.max_tree_depth - 1, batch)
+        penalties.apply(rows, candidates, parents, depth - 1, batch)
     if info.logit_bias is not None:
         rows += info.logit_bias[:, None]
     if grammar_mask is not None:
         grammar_mask.apply(logits)
 
+    # SGLang's draft model reads all of it, whatever was accepted.
     predict = torch.zeros(requests * nodes, dtype=torch.int32, device=device)
-    width, index = verify_input.max_tree_depth, verify_input.retrieve_index
-    accept_index = torch.full((requests, width), -1, dtype=torch.int32, device=device)
+    accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
     emitted = torch.empty(requests, dtype=torch.int32, device=device)
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted")
-    noise = noise_of(info, batch.seq_lens)
-    law = {"sampling": sampling_of(info), "method": ours.method_of() or "rejection"}
-    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
-    sampled = options.speculative_use_rejection_sampling
-    if sampled or (verify_input.tree_topk == 1 and single == total == 1):
-        if sampled and law["method"] == "rejection":
+    law = {"sampling": sampling_of(info), "method": method}
+    if is_chain:
+        width = min(depth, nodes)
+        if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
             if verify_input.draft_probs is None:
                 raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
+            law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
             if options.speculative_use_block_verification:
                 law["method"] = "block"
-        if sampled and law["method"] != "race":
-            law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
-        width = min(width, nodes)
         specdec.verify_chain(
-            candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
+            candidates[:, 1:width], rows[:, :width], **law, **key_of(info, requests, device),
+            input_positions=batch.seq_lens[:, None].expand(-1, width), out=(predict, emitted, None),
             form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
-    elif single == total == 1 or law["method"] == "race":
-        # SGLang's builders link siblings by rising index, behind their parents.
-        parents = specdec.tree_parents(*links).parents
-        if law["method"] == "block":
+        if depth > width:
+            accept_index[:, width:] = -1
+    elif not is_lenient:
+        if method == "block":
             law["method"] = "rejection"  # it is for chains
+        noise = noise_of(info, batch.seq_lens)
         specdec.verify_tree(candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form)
     else:
+        noise = noise_of(info, batch.seq_lens)
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
-        coins = specdec.coin(*(_of_rows(x) for x in noise.values()), index=kept(positions, logits, nodes, 1))
+        coins = specdec.coin(
+            **{name: _of_rows(x) for name, x in noise.items()}, index=kept(positions, logits, nodes, 1)
+        )
         specdec.verify_links(
             candidates, probs, first_child=links[0], next_sibling=links[1], coins=coins, threshold_single=single,
             threshold_total=max(total, 1e-9), **noise, out=(*outputs, None), form=form,
@@ -119,13 +125,16 @@ def sampling_of(info: Any) -> Sampling:
     )
 
 
-def noise_of(info: Any, positions: torch.Tensor) -> dict[str, Any]:
-    """Seeds of requests at the tokens after `positions`; without seeds one from the generator, a nonce for each."""
-    position = positions.long() + 1
+def key_of(info: Any, requests: int, device: torch.device) -> dict[str, Any]:
+    """Seeds of requests; without them one from the generator, and a nonce for each."""
     if info.sampling_seed is not None:
-        return {"seed": info.sampling_seed.long(), "position": position, "nonce": 0}
-    nonce = torch.arange(len(position), device=position.device)
-    return {"seed": seed_of(None, position.device), "position": position, "nonce": nonce}
+        return {"seed": info.sampling_seed.long(), "nonce": 0}
+    return {"seed": seed_of(None, device), "nonce": kept(positions, info.temperatures, requests, 1)}
+
+
+def noise_of(info: Any, last: torch.Tensor) -> dict[str, Any]:
+    """The noise of tokens after those at the places `last`."""
+    return {**key_of(info, len(last), last.device), "position": last + 1}
 
 
 def fast_sample(

@@ -1,5 +1,6 @@
 """What the plug-in does inside SGLang's workers, with stand-ins of the modules that it imports."""
 
+import contextlib
 import os
 import sys
 import types
@@ -52,18 +53,17 @@ def test_off_unless_asked_for(monkeypatch, engine):
         sglang.register()
 
 
-def verified(
-    logits, tokens, tree, sampling_info, draft_probs=None, topk=2, length=5, method="rejection", reqs=None, **options
+def prepared(
+    logits, tokens, tree, sampling_info, draft_probs=None, topk=2, length=5, method="rejection", reqs=None, depth=None,
 ):  # fmt: skip
-    """`eagle_sample` of logits [B, N, V] and tokens [B, N]: the tokens of each path [B, S], -1 after the last."""
+    """`eagle_sample` and its arguments, of logits [B, N, V] and tokens [B, N]."""
     os.environ["SPECDEC_SGLANG"] = method
     if not Registry.hooks:
         sglang.register()
-    hook = Registry.hook("eagle_sample")
     batch, nodes = tokens.shape
     given = tree.to_sglang(batch)
     verify_input = types.SimpleNamespace(
-        draft_token=tokens.flatten(), draft_token_num=nodes, max_tree_depth=tree.depth + 1, tree_topk=topk,
+        draft_token=tokens.flatten(), draft_token_num=nodes, max_tree_depth=depth or tree.depth + 1, tree_topk=topk,
         retrieve_index=given.retrive_index, retrieve_next_token=given.retrive_next_token,
         retrieve_next_sibling=given.retrive_next_sibling, draft_probs=draft_probs,
     )  # fmt: skip
@@ -73,12 +73,38 @@ def verified(
         reqs=reqs or [request(prompt=range(6))] * batch, req_to_token_pool=Pool(batch),
     )  # fmt: skip
     output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
-    predict, lengths, path = hook(verify_input, schedule, output, **options)
+    return Registry.hook("eagle_sample"), verify_input, schedule, output
+
+
+def verified(logits, tokens, tree, sampling_info, *, grammar_mask=None, watermark_state=None, **given):
+    """`eagle_sample`: the tokens of each path [B, S], -1 after the last."""
+    hook, verify_input, *rest = prepared(logits, tokens, tree, sampling_info, **given)
+    batch, nodes = tokens.shape
+    with empty_is_poison():
+        predict, lengths, path = hook(verify_input, *rest, grammar_mask, watermark_state=watermark_state)
     assert predict.dtype == lengths.dtype == path.dtype == torch.int32
-    assert path.shape == (batch, tree.depth + 1)
+    assert path.shape == (batch, verify_input.max_tree_depth)
     assert torch.equal((path >= 0).sum(1), lengths.long())
     assert torch.equal(path[:, 0].long(), torch.arange(batch) * nodes)
+    written = torch.zeros_like(predict, dtype=torch.bool)
+    written[path[path >= 0].long()] = True
+    assert not predict[~written].any()  # SGLang embeds these tokens, too
     return torch.where(path >= 0, predict[path.long().clamp(min=0)], -1).long()
+
+
+@contextlib.contextmanager
+def empty_is_poison():
+    """New tensors are full of NaN, or of the largest number."""
+    torch.use_deterministic_algorithms(True)
+    fill, torch.utils.deterministic.fill_uninitialized_memory = (
+        torch.utils.deterministic.fill_uninitialized_memory,
+        True,
+    )
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 def drafted(batch):
@@ -101,16 +127,47 @@ def test_law_of_trees_with_filters(method):
     assert (tokens[:, 2] >= 0).any()
 
 
-def test_a_tree_is_two_launches_of_ours():
-    found = launches(lambda: verified(LAW.log().expand(4, 4, -1), drafted(4), TREE, info(4)))
-    assert [name for name in found if "specdec" in name] == ["specdec::tree_parents", "specdec::verify_tree"]
+def launched(tokens, tree, sampling_info, **given):
+    """What `eagle_sample` launches; asking a generator for a seed launches nothing on a GPU."""
+    hook, *call = prepared(LAW.log().expand(*tokens.shape, -1), tokens, tree, sampling_info, **given)
+    asking = "aten::random_", "aten::_local_scalar_dense"
+    return [name for name in launches(lambda: hook(*call)) if name not in asking]
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+@pytest.mark.parametrize("method", ["rejection", "race", "block"])
+def test_launches(method, seeds, engine):
+    """Zeros for what SGLang reads of tokens that were not accepted, and ours; a tree's position."""
+    given = dict(sampling_info=info(4, **{} if seeds else {"sampling_seed": None}), method=method)
+    tree = ["aten::zeros", "aten::add", "specdec::verify_tree"]
+    assert launched(drafted(4), TREE, **given) == ["specdec::tree_parents", *tree]
+    chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
+    assert launched(**chain, **given) == ["aten::zeros", "specdec::verify_chain"]
+    engine.options.speculative_use_rejection_sampling = True
+    given["draft_probs"] = Q.expand(4, 2, -1)
+    assert launched(**chain, **given) == ["aten::zeros", "specdec::verify_chain"]
 
 
 def test_launches_of_lenient_thresholds(engine):
     engine.options.speculative_accept_threshold_acc = 0.5
-    found = launches(lambda: verified(LAW.log().expand(4, 4, -1), drafted(4), TREE, info(4)))
-    first = found.index("specdec::residual")
-    assert found[first : first + 3] == ["specdec::residual", "specdec::coin", "specdec::verify_links"]
+    ours = ["specdec::residual", "specdec::coin", "specdec::verify_links"]
+    assert launched(drafted(4), TREE, info(4)) == ["aten::zeros", "aten::add", *ours]
+
+
+def test_a_path_may_be_wider_than_a_chain():
+    call = LAW.log().expand(50, 3, -1), drafted(50)[:, :3], DraftTree.chain(2), info(50)
+    found = verified(*call, topk=1, depth=5)
+    assert torch.equal(found[:, :3], verified(*call, topk=1))
+    assert (found[:, 3:] == -1).all()
+
+
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_a_greedy_batch_has_no_draft_laws(method, engine):
+    engine.options.speculative_use_rejection_sampling = True
+    given = info(2, is_all_greedy=True)
+    tokens = torch.tensor([[9, 0, 1], [9, 1, 0]])
+    found = verified(LAW.log().expand(2, 3, -1), tokens, DraftTree.chain(2), given, topk=1, method=method)
+    assert found.tolist() == [[0, 0, -1], [0, -1, -1]]
 
 
 def test_min_p_is_not_left_out():
