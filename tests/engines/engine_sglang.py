@@ -1,6 +1,7 @@
 """SGLang's own PyTorch sampler beside the preset that has its rules; its penalizers, with tokens counted by us."""
 
 import ast
+import importlib.util
 import sys
 import types
 from functools import partial
@@ -13,7 +14,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels.engines import sglang
 from tests.engines.sglang_server import LENGTH, scenario
-from tests.engines.sglang_stand_in import Registry, installed
+from tests.engines.sglang_stand_in import Registry, installed, place
 from tests.engines.unpacked import FOLDER, functions, made, signature
 
 PATH, NAME = "sglang/srt/layers/sampler.py", "top_k_top_p_min_p_sampling_from_probs_torch"
@@ -104,6 +105,65 @@ def test_what_is_hooked_is_there(path, owner, name, arguments):
     given, by_name = signature(functions(f"sglang/srt/{path}", owner)[name])
     assert [argument for argument, _ in given] == arguments
     assert not by_name
+
+
+def test_hooks_are_applied(own_penalizers, monkeypatch):
+    """By SGLang's own registry, to classes and functions with the names of what they are for."""
+    name = "sglang.srt.plugins.hook_registry"
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name.replace('.', '/')}.py")
+    registry = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(registry)
+    req = types.SimpleNamespace(output_ids=[1], specdec_counted=1)
+    orchestrator = types.SimpleNamespace(is_required=True, penalizers={}, device="cpu", reqs=lambda: [req])
+
+    class SamplingBatchInfo(types.SimpleNamespace):
+        @classmethod
+        def from_schedule_batch(cls, batch, vocab_size):
+            req.output_ids = [1, 2, 3]
+            return cls(penalizer_orchestrator=orchestrator)
+
+        def copy_for_forward(self):
+            return types.SimpleNamespace()
+
+    class ScheduleBatch(types.SimpleNamespace):
+        def cumulate_penalty_output_tokens(self):
+            raise AssertionError("it is replaced")
+
+    class ModelRunner:
+        def sample(self, logits_output, forward_batch):
+            return forward_batch.sampling_info.specdec_reqs
+
+    def fast_sample(*given, **named):
+        raise AssertionError("it is replaced")
+
+    place(monkeypatch, {
+        name: vars(registry),
+        "sglang.srt.managers.schedule_batch": {"ScheduleBatch": ScheduleBatch},
+        "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": SamplingBatchInfo},
+        "sglang.srt.model_executor.model_runner": {"ModelRunner": ModelRunner},
+        "sglang.srt.speculative.eagle_utils": {"eagle_sample": lambda *given: None},
+        "sglang.srt.speculative.spec_utils": {"fast_sample": fast_sample},
+        "sglang.srt.speculative.eagle_worker_v2": {"fast_sample": fast_sample},
+    })  # fmt: skip
+    sglang.register()
+    registry.HookRegistry.apply_hooks()
+    batch = ScheduleBatch(reqs=[req])
+    batch.sampling_info = SamplingBatchInfo.from_schedule_batch(batch, 9)
+    assert req.specdec_counted == 3
+    req.output_ids.append(4)
+    batch.cumulate_penalty_output_tokens()
+    assert req.specdec_counted == 4
+    given = batch.sampling_info.copy_for_forward()
+    assert given.specdec_reqs == [req]
+    mode = types.SimpleNamespace(is_decode=lambda: False, is_mixed=lambda: False)
+    forward = types.SimpleNamespace(sampling_info=given, forward_mode=mode)
+    assert ModelRunner().sample(None, forward) is None  # it was counted
+    seeds, probs = torch.arange(5), torch.rand(5, 9, generator=torch.Generator().manual_seed(0))
+    worker = sys.modules["sglang.srt.speculative.eagle_worker_v2"]
+    tokens = worker.fast_sample(probs, num_samples=1, sampling_seed=seeds, positions=seeds)[1]
+    assert tokens[:, 0].tolist() == specdec.race_sample(probs, space="probs", seed=seeds, position=seeds + 1).tolist()
+    idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
+    assert len(sys.modules["sglang.srt.speculative.eagle_utils"].eagle_sample(None, idle, None)) == 3
 
 
 def test_the_backend_that_seeds_ask_for_can_be_ours():

@@ -219,6 +219,17 @@ def installed(monkeypatch):
             "HookType": types.SimpleNamespace(REPLACE="replace", AFTER="after", AROUND="around", BEFORE="before"),
         },
     }  # fmt: skip
+    place(monkeypatch, contents)
+    forget()
+    monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
+    Registry.hooks = {}
+    yield types.SimpleNamespace(options=options, backends=backends, group=group)
+    os.environ.pop("SPECDEC_SGLANG", None)
+    forget()
+
+
+def place(monkeypatch, contents):
+    """Modules by their names, with these parts."""
     for name, parts in contents.items():
         path = ""
         for part in name.split("."):
@@ -228,12 +239,6 @@ def installed(monkeypatch):
             if above:
                 monkeypatch.setattr(sys.modules[above], part, sys.modules[path], raising=False)
         vars(sys.modules[name]).update(parts)
-    forget()
-    monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
-    Registry.hooks = {}
-    yield types.SimpleNamespace(options=options, backends=backends, group=group)
-    os.environ.pop("SPECDEC_SGLANG", None)
-    forget()
 
 
 def forget():
