@@ -53,8 +53,8 @@ def eagle_sample(
     sampled, method = options.speculative_use_rejection_sampling, ours.method_of() or "rejection"
     depth, index = verify_input.max_tree_depth, verify_input.retrieve_index
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-    is_chain = sampled or (verify_input.tree_topk == 1 and single == total == 1)
-    is_lenient = not is_chain and method != "race" and not single == total == 1
+    is_lenient = method != "race" and not single == total == 1
+    is_chain = sampled or (verify_input.tree_topk == 1 and not is_lenient)
     penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
     # SGLang's builders link siblings by rising index, behind their parents.
     parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents

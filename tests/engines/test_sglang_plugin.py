@@ -152,6 +152,9 @@ def test_launches_of_lenient_thresholds(engine):
     engine.options.speculative_accept_threshold_acc = 0.5
     ours = ["specdec::residual", "specdec::coin", "specdec::verify_links"]
     assert launched(drafted(4), TREE, info(4)) == ["aten::zeros", "aten::add", *ours]
+    chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
+    assert launched(**chain, sampling_info=info(4)) == ["aten::zeros", "aten::add", *ours]
+    assert launched(**chain, sampling_info=info(4), method="race") == ["aten::zeros", "specdec::verify_chain"]
 
 
 def test_a_path_may_be_wider_than_a_chain():
