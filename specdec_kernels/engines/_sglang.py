@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from sglang.srt.layers.dp_attention import is_dp_attention_enabled
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.runtime_context import get_parallel
-from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.speculative import eagle_utils, spec_utils
 from sglang.srt.utils.async_probe import sanitize_nan_logits
 
 import specdec_kernels as specdec
 from specdec_kernels import Form, Sampling
+from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines.vllm import refuse
@@ -33,7 +34,7 @@ def eagle_sample(
 
     Temperature, top-k, top-p and min-p are those of SGLang's sampler, joint, so that the law is that of plain sampling;
     its own verification renormalises between them, and leaves min-p out. Penalties, bias and the grammar's mask are
-    written into the logits, as there. Drafts on the path to a row are penalised in it, too, as plain sampling would.
+    written into the logits, as there; penalties are those of plain sampling (`_sglang_penalties`).
     """
     device = batch.device
     if batch.forward_mode.is_idle():
@@ -48,57 +49,57 @@ def eagle_sample(
     sanitize_nan_logits(logits, "verify: target model logits")
     rows = logits.view(requests, nodes, -1)
     candidates = verify_input.draft_token.view(requests, nodes)
-    chain = options.speculative_use_rejection_sampling or verify_input.tree_topk == 1
+    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
+    sampled, method = options.speculative_use_rejection_sampling, ours.method_of() or "rejection"
+    depth, index = verify_input.max_tree_depth, verify_input.retrieve_index
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-    said = None
-    if info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None:
-        parents = None if chain else specdec.tree_parents(*links).parents
-        said = said_on_paths(rows, candidates, parents, verify_input.max_tree_depth - 1, batch.reqs, info)
-    if info.acc_additive_penalties is not None:
-        rows += info.acc_additive_penalties[:, None]
-    if info.acc_scaling_penalties is not None:
-        apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(nodes, dim=0))
-    if said is not None:
-        rows.scatter_(-1, *said)
+    is_lenient = method != "race" and not single == total == 1
+    is_chain = sampled or (verify_input.tree_topk == 1 and not is_lenient)
+    penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
+    # SGLang's builders link siblings by rising index, behind their parents.
+    parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
+    if penalised:
+        penalties.apply(rows, candidates, parents, depth - 1, batch)
     if info.logit_bias is not None:
         rows += info.logit_bias[:, None]
     if grammar_mask is not None:
         grammar_mask.apply(logits)
 
+    # SGLang's draft model reads all of it, whatever was accepted.
     predict = torch.zeros(requests * nodes, dtype=torch.int32, device=device)
-    width, index = verify_input.max_tree_depth, verify_input.retrieve_index
-    accept_index = torch.full((requests, width), -1, dtype=torch.int32, device=device)
+    accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
     emitted = torch.empty(requests, dtype=torch.int32, device=device)
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted")
-    noise = noise_of(info, batch.seq_lens)
-    law = {"sampling": sampling_of(info), "method": ours.method_of() or "rejection"}
-    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
-    sampled = options.speculative_use_rejection_sampling
-    if sampled or (verify_input.tree_topk == 1 and single == total == 1):
-        if sampled and law["method"] == "rejection":
+    law = {"sampling": sampling_of(info), "method": method}
+    if is_chain:
+        width = min(depth, nodes)
+        if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
             if verify_input.draft_probs is None:
                 raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
+            law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
             if options.speculative_use_block_verification:
                 law["method"] = "block"
-        if sampled and law["method"] != "race":
-            law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
-        width = min(width, nodes)
         specdec.verify_chain(
-            candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
+            candidates[:, 1:width], rows[:, :width], **law, **key_of(info, requests, device),
+            input_positions=batch.seq_lens[:, None].expand(-1, width), out=(predict, emitted, None),
             form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
-    elif single == total == 1 or law["method"] == "race":
-        # SGLang's builders link siblings by rising index, behind their parents.
-        parents = specdec.tree_parents(*links).parents
-        if law["method"] == "block":
+        if depth > width:
+            accept_index[:, width:] = -1
+    elif not is_lenient:
+        if method == "block":
             law["method"] = "rejection"  # it is for chains
+        noise = noise_of(info, batch.seq_lens)
         specdec.verify_tree(candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form)
     else:
+        noise = noise_of(info, batch.seq_lens)
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
-        coins = specdec.coin(*(_of_rows(x) for x in noise.values()), index=kept(positions, logits, nodes, 1))
+        coins = specdec.coin(
+            **{name: _of_rows(x) for name, x in noise.items()}, index=kept(positions, logits, nodes, 1)
+        )
         specdec.verify_links(
             candidates, probs, first_child=links[0], next_sibling=links[1], coins=coins, threshold_single=single,
             threshold_total=max(total, 1e-9), **noise, out=(*outputs, None), form=form,
@@ -107,42 +108,9 @@ def eagle_sample(
     if group.world_size > 1:  # ranks without a request's seed draw others of their own
         for each in outputs:
             group.broadcast(each, src=0)
+    if penalised:
+        penalties.keep(batch, predict, accept_index)
     return predict, emitted, accept_index
-
-
-def said_on_paths(
-    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, reqs: Any, info: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the tokens on the path to its node, [B, N, N], and their logits with them penalised.
-
-    What SGLang has accumulated does not say whether a token was in the output. It was if something was added, or if it
-    was scaled. `parents` is None for chains. Places without a token repeat one.
-    """
-    batch, nodes = candidates.shape
-    node = torch.arange(nodes, device=rows.device)
-    if parents is None:
-        on_path = (node <= node[:, None]).expand(batch, -1, -1).clone()
-    else:
-        on_path, at = rows.new_zeros(batch, nodes, nodes, dtype=torch.bool), node.expand(batch, -1)
-        for _ in range(depth):
-            on_path.scatter_(2, at[..., None], True)
-            at = parents.long().gather(1, at).clamp(min=0)
-    on_path[..., 0] = False
-    drafts = candidates.long().clamp(0, rows.shape[-1] - 1)
-    tokens = torch.where(on_path, drafts[:, None], drafts[..., None])
-    count = ((tokens[..., None] == drafts[:, None, None]) & on_path[:, :, None]).sum(-1)
-
-    names = "frequency_penalty", "presence_penalty", "repetition_penalty"
-    numbers = torch.tensor([[getattr(req.sampling_params, name) for name in names] for req in reqs])
-    frequency, presence, repetition = numbers.to(rows.device, non_blocking=True)[..., None, None].unbind(1)
-    added, scale = torch.zeros_like(tokens, dtype=torch.float32), torch.ones_like(tokens, dtype=torch.float32)
-    if info.acc_additive_penalties is not None:
-        added = info.acc_additive_penalties[:, None].expand(-1, nodes, -1).gather(-1, tokens)
-    if info.acc_scaling_penalties is not None:
-        scale = info.acc_scaling_penalties[:, None].expand(-1, nodes, -1).gather(-1, tokens)
-    x = rows.gather(-1, tokens).float() + added - frequency * count - presence * ((count > 0) & (added == 0))
-    scale = torch.where(count > 0, repetition, scale)
-    return tokens, torch.where(x < 0, x * scale, x / scale).to(rows.dtype)
 
 
 def sampling_of(info: Any) -> Sampling:
@@ -157,13 +125,36 @@ def sampling_of(info: Any) -> Sampling:
     )
 
 
-def noise_of(info: Any, positions: torch.Tensor) -> dict[str, Any]:
-    """Seeds of requests at the tokens after `positions`; without seeds one from the generator, a nonce for each."""
-    position = positions.long() + 1
+def key_of(info: Any, requests: int, device: torch.device) -> dict[str, Any]:
+    """Seeds of requests; without them one from the generator, and a nonce for each."""
     if info.sampling_seed is not None:
-        return {"seed": info.sampling_seed.long(), "position": position, "nonce": 0}
-    nonce = torch.arange(len(position), device=position.device)
-    return {"seed": seed_of(None, position.device), "position": position, "nonce": nonce}
+        return {"seed": info.sampling_seed.long(), "nonce": 0}
+    return {"seed": seed_of(None, device), "nonce": kept(positions, info.temperatures, requests, 1)}
+
+
+def noise_of(info: Any, last: torch.Tensor) -> dict[str, Any]:
+    """The noise of tokens after those at the places `last`."""
+    return {**key_of(info, len(last), last.device), "position": last + 1}
+
+
+def fast_sample(
+    original: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    probs: torch.Tensor,
+    num_samples: int = 1,
+    *,
+    sampling_seed: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+    draft_step: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Around ``sglang.srt.speculative.spec_utils.fast_sample``: a draft is drawn by the noise that will verify it.
+
+    EAGLE's and the standalone worker say the place before the drafted token's. The multi-layer worker does not, and
+    without seeds there is no noise to share: these drafts stay SGLang's.
+    """
+    if sampling_seed is None or num_samples != 1 or eagle_utils.get_spec().enable_multi_layer_eagle:
+        return original(probs, num_samples, sampling_seed=sampling_seed, positions=positions, draft_step=draft_step)
+    tokens = specdec.race_sample(probs, space="probs", seed=sampling_seed.long(), position=positions + 1)[:, None]
+    return probs.gather(1, tokens), tokens
 
 
 def _of_rows(x: Any) -> Any:

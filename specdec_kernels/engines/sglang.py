@@ -402,8 +402,9 @@ def method_of() -> str | None:
 def register() -> None:
     """What SGLang calls, in each of its processes, as the plug-in ``specdec`` of the group ``sglang.srt.plugins``.
 
-    With ``SPECDEC_SGLANG`` it replaces ``sglang.srt.speculative.eagle_utils.eagle_sample`` by SGLang's own registry of
-    hooks, and registers the sampling backend "specdec". Without, it does nothing.
+    With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need by SGLang's own
+    registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec", with "race"
+    in the place of "pytorch", too. Without, it does nothing.
 
     Raises
     ------
@@ -415,9 +416,20 @@ def register() -> None:
     if method_of() is None:
         return
     parts = importlib.import_module("specdec_kernels.engines._sglang")
-    hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
-    hooks.HookRegistry.register(
-        "sglang.srt.speculative.eagle_utils.eagle_sample", parts.eagle_sample, hooks.HookType.REPLACE
-    )
+    registry = importlib.import_module("sglang.srt.plugins.hook_registry")
+    kinds, penalties = registry.HookType, parts.penalties
+    batch, info = "managers.schedule_batch.ScheduleBatch", "sampling.sampling_batch_info.SamplingBatchInfo"
+    for target, hook, kind in (
+        ("speculative.eagle_utils.eagle_sample", parts.eagle_sample, kinds.REPLACE),
+        (f"{batch}.cumulate_penalty_output_tokens", penalties.cumulate_penalty_output_tokens, kinds.REPLACE),
+        (f"{info}.from_schedule_batch", penalties.begin, kinds.AFTER),
+        (f"{info}.copy_for_forward", penalties.attach, kinds.AFTER),
+        ("model_executor.model_runner.ModelRunner.sample", penalties.count_late, kinds.BEFORE),
+    ):
+        registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
     sampler = importlib.import_module("sglang.srt.layers.sampler")
     sampler.register_sampler_backend("specdec", parts.sampler)
+    if method_of() == "race":
+        registry.HookRegistry.register("sglang.srt.speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND)
+        # With seeds SGLang takes no other backend than this one.
+        sampler.register_sampler_backend("pytorch", parts.sampler)

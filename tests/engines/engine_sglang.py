@@ -1,12 +1,21 @@
-"""SGLang's own PyTorch sampler beside the preset that has its rules."""
+"""SGLang's own PyTorch sampler beside the preset that has its rules; its penalizers, with tokens counted by us."""
 
+import ast
+import importlib.util
+import sys
+import types
+from functools import partial
 from typing import Optional
 
+import pytest
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from tests.engines.unpacked import made
+from specdec_kernels.engines import sglang
+from tests.engines.sglang_server import LENGTH, scenario
+from tests.engines.sglang_stand_in import Registry, installed, place
+from tests.engines.unpacked import FOLDER, functions, made, signature
 
 PATH, NAME = "sglang/srt/layers/sampler.py", "top_k_top_p_min_p_sampling_from_probs_torch"
 
@@ -31,3 +40,159 @@ def test_filters(table):
         assert same >= 63  # a sum of float32 may fall on the other side of top_p
         agree = ((ours > 0) == (theirs > 0)).all(-1)
         torch.testing.assert_close(ours[agree], theirs[agree], rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def own_penalizers(monkeypatch):
+    """SGLang's own penalizers, the plug-in registered; all else that it imports is a stand-in."""
+    folder = FOLDER / "sglang/srt/sampling"
+    if not folder.exists():
+        pytest.skip("sglang is not unpacked")
+    name = "sglang.srt.sampling.penaltylib"
+    for _ in installed(monkeypatch):
+        for module in [module for module in sys.modules if module.startswith(name)]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.delattr(sys.modules["sglang.srt.sampling"], "penaltylib")
+        monkeypatch.setattr(sys.modules["sglang.srt.sampling"], "__path__", [str(folder)], raising=False)
+        utils = {"get_compiler_backend": lambda: "eager", "is_npu": lambda: True}  # so nothing is compiled
+        vars(sys.modules["sglang.srt.utils"]).update(utils)
+        monkeypatch.setenv("SPECDEC_SGLANG", "race")
+        sglang.register()
+        yield sys.modules[name]
+        for module in [module for module in sys.modules if module.startswith(name)]:
+            del sys.modules[module]
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("tree", ["plain", "chain", "tree"])
+def test_penalties(tree, overlap, own_penalizers, table):
+    """Under its own penalizers, counted by the plug-in, rounds of drafts write the text of plain sampling."""
+
+    class Own(own_penalizers.BatchedPenalizerOrchestrator):
+        def __init__(self, vocab, batch):
+            for req in batch.reqs:
+                req.eos_token_ids = None
+                req.tokenizer = types.SimpleNamespace(eos_token_id=None, additional_stop_token_ids=None)
+            kinds = {getattr(own_penalizers, kind) for kind in own_penalizers.__all__ if "Penalizer" in kind}
+            super().__init__(vocab, batch, kinds - {own_penalizers.BatchedPenalizerOrchestrator})
+
+        def summed(self):
+            if not self.is_required:
+                return None, None
+            added = torch.zeros(len(self.reqs()), self.vocab_size)
+            self.accumulate_additive_penalties(added)
+            return added, self.accumulate_scaling_penalties()
+
+    assert len(own_penalizers.__all__) == 5
+    same, reqs = 0, scenario(tree, overlap, mixed=False, orchestrator=Own)[0]
+    for req in reqs:
+        same += list(req.output_ids[:LENGTH]) == req.expected[:LENGTH]
+    loop = {"drafts": tree, "scheduling": "overlap" if overlap else "in turns"}
+    table(
+        "SGLang: texts under its penalizers, as plain sampling writes them",
+        loop | {"the same": f"{same} of {len(reqs)}"},
+    )
+    assert same == len(reqs)
+
+
+@pytest.mark.parametrize(("path", "owner", "name", "arguments"), [
+    ("managers/schedule_batch.py", "ScheduleBatch", "cumulate_penalty_output_tokens", ["self"]),
+    ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "from_schedule_batch", ["cls", "batch", "vocab_size"]),
+    ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "copy_for_forward", ["self"]),
+    ("model_executor/model_runner.py", "ModelRunner", "sample", ["self", "logits_output", "forward_batch"]),
+])  # fmt: skip
+def test_what_is_hooked_is_there(path, owner, name, arguments):
+    given, by_name = signature(functions(f"sglang/srt/{path}", owner)[name])
+    assert [argument for argument, _ in given] == arguments
+    assert not by_name
+
+
+def test_hooks_are_applied(own_penalizers, monkeypatch):
+    """By SGLang's own registry, to classes and functions with the names of what they are for."""
+    name = "sglang.srt.plugins.hook_registry"
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name.replace('.', '/')}.py")
+    registry = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(registry)
+    req = types.SimpleNamespace(output_ids=[1], specdec_counted=1)
+    orchestrator = types.SimpleNamespace(is_required=True, penalizers={}, device="cpu", reqs=lambda: [req])
+
+    class SamplingBatchInfo(types.SimpleNamespace):
+        @classmethod
+        def from_schedule_batch(cls, batch, vocab_size):
+            req.output_ids = [1, 2, 3]
+            return cls(penalizer_orchestrator=orchestrator)
+
+        def copy_for_forward(self):
+            return types.SimpleNamespace()
+
+    class ScheduleBatch(types.SimpleNamespace):
+        def cumulate_penalty_output_tokens(self):
+            raise AssertionError("it is replaced")
+
+    class ModelRunner:
+        def sample(self, logits_output, forward_batch):
+            return forward_batch.sampling_info.specdec_reqs
+
+    def fast_sample(*given, **named):
+        raise AssertionError("it is replaced")
+
+    place(monkeypatch, {
+        name: vars(registry),
+        "sglang.srt.managers.schedule_batch": {"ScheduleBatch": ScheduleBatch},
+        "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": SamplingBatchInfo},
+        "sglang.srt.model_executor.model_runner": {"ModelRunner": ModelRunner},
+        "sglang.srt.speculative.eagle_utils": {"eagle_sample": lambda *given: None},
+        "sglang.srt.speculative.spec_utils": {"fast_sample": fast_sample},
+        "sglang.srt.speculative.eagle_worker_v2": {"fast_sample": fast_sample},
+    })  # fmt: skip
+    sglang.register()
+    registry.HookRegistry.apply_hooks()
+    batch = ScheduleBatch(reqs=[req])
+    batch.sampling_info = SamplingBatchInfo.from_schedule_batch(batch, 9)
+    assert req.specdec_counted == 3
+    req.output_ids.append(4)
+    batch.cumulate_penalty_output_tokens()
+    assert req.specdec_counted == 4
+    given = batch.sampling_info.copy_for_forward()
+    assert given.specdec_reqs == [req]
+    mode = types.SimpleNamespace(is_decode=lambda: False, is_mixed=lambda: False)
+    forward = types.SimpleNamespace(sampling_info=given, forward_mode=mode)
+    assert ModelRunner().sample(None, forward) is None  # it was counted
+    seeds, probs = torch.arange(5), torch.rand(5, 9, generator=torch.Generator().manual_seed(0))
+    worker = sys.modules["sglang.srt.speculative.eagle_worker_v2"]
+    tokens = worker.fast_sample(probs, num_samples=1, sampling_seed=seeds, positions=seeds)[1]
+    assert tokens[:, 0].tolist() == specdec.race_sample(probs, space="probs", seed=seeds, position=seeds + 1).tolist()
+    idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
+    assert len(sys.modules["sglang.srt.speculative.eagle_utils"].eagle_sample(None, idle, None)) == 3
+
+
+def test_the_backend_that_seeds_ask_for_can_be_ours():
+    """A factory that is registered comes before SGLang's own backends."""
+    path = "sglang/srt/layers/sampler.py"
+    factories = {"pytorch": dict}
+    scope = dict(
+        get_server_args=lambda: True, _CUSTOM_SAMPLER_FACTORIES=factories, Sampler=dict, Optional=Optional
+    )  # fmt: skip
+    assert made(path, "create_sampler", scope)("pytorch") == {}
+    overrides = functions("sglang/srt/arg_groups/overrides.py")["_deterministic_sampling_backend"]
+    assert "{'sampling_backend': 'pytorch'}" in ast.unparse(overrides)
+
+
+def test_drafts_are_drawn_by_the_function_that_is_hooked(own_penalizers):
+    """A greedy request's draft is the likeliest token all the same."""
+    path = "sglang/srt/speculative/spec_utils.py"
+    given, by_name = signature(functions(path)["fast_sample"])
+    assert [argument for argument, _ in given] == ["probs", "num_samples"]
+    assert by_name == ["sampling_seed", "positions", "draft_step"]
+    scope = {
+        "torch": torch, "Optional": Optional, "fast_sample": partial(Registry.hook("fast_sample"), None),
+        "sampling_softmax": lambda logits, temperatures: (logits / temperatures).softmax(-1),
+    }  # fmt: skip
+    logits, seeds = torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), torch.arange(40)
+    ks = torch.where(seeds < 20, 1, 1 << 30)
+    probs, mass, tokens = made(path, "sample_draft_proposal", scope)(
+        logits, torch.full((40, 1), 0.7), ks, sampling_seed=seeds, positions=seeds + 100, draft_step=3
+    )
+    raced = specdec.race_sample(logits, temperature=0.7, seed=seeds, position=seeds + 101)
+    assert torch.equal(tokens[:, 0], torch.where(seeds < 20, logits.argmax(-1), raced))
+    assert torch.equal(mass, probs.gather(1, tokens))

@@ -1,9 +1,9 @@
 """What the plug-in does inside SGLang's workers, with stand-ins of the modules that it imports."""
 
+import contextlib
 import os
 import sys
 import types
-from typing import ClassVar
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.engines import sglang
 from tests.engines.launches import launches
+from tests.engines.sglang_stand_in import Pool, Registry, Sampler, info, installed, request
 from tests.support.laws import P, Q, assert_law, follows_law
 
 LAW = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1])
@@ -19,66 +20,9 @@ TREE = DraftTree.from_parents([-1, 0, 0, 1])
 MANY = 20_000
 
 
-class Sampler:
-    def _preprocess_logits(self, logits, info):
-        return logits
-
-    def _sync_token_ids_across_tp(self, tokens, info):
-        self.synced = tokens
-
-    def forward(self, logits_output, info, return_logprob, top, ids, positions, **options):
-        """As SGLang's: logits become probabilities in place, and the tokens' logprobs are kept."""
-        logits = logits_output.next_token_logits
-        logits[:] = (logits / info.temperatures).softmax(-1)
-        tokens, _ = self._sample_from_probs(logits, info, positions, True)
-        logits_output.next_token_logprobs = logits.log().gather(1, tokens[:, None])[:, 0]
-        return tokens
-
-
-class Registry:
-    hooks: ClassVar = []
-
-    @classmethod
-    def register(cls, target, hook, kind):
-        cls.hooks.append((target, hook, kind))
-
-
 @pytest.fixture(autouse=True)
 def engine(monkeypatch):
-    options = types.SimpleNamespace(
-        speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
-        speculative_use_rejection_sampling=False, speculative_use_block_verification=False,
-    )  # fmt: skip
-    backends, group = {}, types.SimpleNamespace(world_size=1)
-    contents = {
-        "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
-        "sglang.srt.layers.sampler": {"Sampler": Sampler, "register_sampler_backend": backends.__setitem__},
-        "sglang.srt.runtime_context": {"get_parallel": lambda: types.SimpleNamespace(tp_group=group)},
-        "sglang.srt.sampling.penaltylib.repetition_penalty": {
-            "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))
-        },
-        "sglang.srt.speculative.eagle_utils": {"get_spec": lambda: options},
-        "sglang.srt.speculative.spec_utils": {"SIMULATE_ACC_LEN": 0},
-        "sglang.srt.utils.async_probe": {"sanitize_nan_logits": lambda logits, where: None},
-        "sglang.srt.plugins.hook_registry": {
-            "HookRegistry": Registry, "HookType": types.SimpleNamespace(REPLACE="replace")
-        },
-    }  # fmt: skip
-    for name, parts in contents.items():
-        path = ""
-        for part in name.split("."):
-            above, path = path, f"{path}.{part}".strip(".")
-            if path not in sys.modules or above == "":
-                monkeypatch.setitem(sys.modules, path, types.ModuleType(path))
-            if above:
-                monkeypatch.setattr(sys.modules[above], part, sys.modules[path], raising=False)
-        vars(sys.modules[name]).update(parts)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._sglang", raising=False)
-    monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
-    Registry.hooks = []
-    yield types.SimpleNamespace(options=options, backends=backends, group=group)
-    os.environ.pop("SPECDEC_SGLANG", None)
-    sys.modules.pop("specdec_kernels.engines._sglang", None)
+    yield from installed(monkeypatch)
 
 
 def test_off_unless_asked_for(monkeypatch, engine):
@@ -87,59 +31,80 @@ def test_off_unless_asked_for(monkeypatch, engine):
     assert "specdec_kernels.engines._sglang" not in sys.modules
     monkeypatch.setenv("SPECDEC_SGLANG", "rejection")
     sglang.register()
-    ((target, hook, kind),) = Registry.hooks
-    assert target == "sglang.srt.speculative.eagle_utils.eagle_sample"
-    assert hook.__name__ == "eagle_sample"
-    assert kind == "replace"
+    kinds = {target.removeprefix("sglang.srt."): kind for target, (_, kind) in Registry.hooks.items()}
+    assert kinds == {
+        "speculative.eagle_utils.eagle_sample": "replace",
+        "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens": "replace",
+        "sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch": "after",
+        "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward": "after",
+        "model_executor.model_runner.ModelRunner.sample": "before",
+    }
     assert isinstance(engine.backends["specdec"](), Sampler)
+    assert "pytorch" not in engine.backends
+    Registry.hooks = {}
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    assert Registry.hooks.keys() - {f"sglang.srt.{target}" for target in kinds} == {
+        "sglang.srt.speculative.spec_utils.fast_sample"
+    }
+    assert engine.backends["pytorch"] is engine.backends["specdec"]
     monkeypatch.setenv("SPECDEC_SGLANG", "fast")
     with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
         sglang.register()
 
 
-def info(batch, seeds=None, **changed):
-    """A SamplingBatchInfo."""
-    given = dict(
-        temperatures=torch.ones(batch, 1), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
-        top_ps=torch.ones(batch), min_ps=torch.zeros(batch), is_all_greedy=False, need_top_k_sampling=False,
-        need_top_p_sampling=False, need_min_p_sampling=False, acc_additive_penalties=None, acc_scaling_penalties=None,
-        logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
-        sampling_mask_batch_indices=None,
-    )  # fmt: skip
-    return types.SimpleNamespace(**given | changed)
-
-
-def request(frequency=0.0, presence=0.0, repetition=1.0):
-    """A Req."""
-    numbers = dict(frequency_penalty=frequency, presence_penalty=presence, repetition_penalty=repetition)
-    return types.SimpleNamespace(sampling_params=types.SimpleNamespace(**numbers))
-
-
-def verified(
-    logits, tokens, tree, sampling_info, draft_probs=None, topk=2, length=5, method="rejection", reqs=None, **options
+def prepared(
+    logits, tokens, tree, sampling_info, draft_probs=None, topk=2, length=5, method="rejection", reqs=None, depth=None,
 ):  # fmt: skip
-    """`eagle_sample` of logits [B, N, V] and tokens [B, N]: the tokens of each path [B, S], -1 after the last."""
+    """`eagle_sample` and its arguments, of logits [B, N, V] and tokens [B, N]."""
     os.environ["SPECDEC_SGLANG"] = method
-    sglang.register()
-    hook = Registry.hooks[-1][1]
+    if not Registry.hooks:
+        sglang.register()
     batch, nodes = tokens.shape
     given = tree.to_sglang(batch)
     verify_input = types.SimpleNamespace(
-        draft_token=tokens.flatten(), draft_token_num=nodes, max_tree_depth=tree.depth + 1, tree_topk=topk,
+        draft_token=tokens.flatten(), draft_token_num=nodes, max_tree_depth=depth or tree.depth + 1, tree_topk=topk,
         retrieve_index=given.retrive_index, retrieve_next_token=given.retrive_next_token,
         retrieve_next_sibling=given.retrive_next_sibling, draft_probs=draft_probs,
     )  # fmt: skip
     schedule = types.SimpleNamespace(
         device=torch.device("cpu"), forward_mode=types.SimpleNamespace(is_idle=lambda: False),
-        seq_lens=torch.full((batch,), length), sampling_info=sampling_info, reqs=reqs or [request()] * batch,
+        seq_lens=torch.full((batch,), length), sampling_info=sampling_info, req_pool_indices=torch.arange(batch),
+        reqs=reqs or [request(prompt=range(6))] * batch, req_to_token_pool=Pool(batch),
     )  # fmt: skip
     output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
-    predict, lengths, path = hook(verify_input, schedule, output, **options)
+    return Registry.hook("eagle_sample"), verify_input, schedule, output
+
+
+def verified(logits, tokens, tree, sampling_info, *, grammar_mask=None, watermark_state=None, **given):
+    """`eagle_sample`: the tokens of each path [B, S], -1 after the last."""
+    hook, verify_input, *rest = prepared(logits, tokens, tree, sampling_info, **given)
+    batch, nodes = tokens.shape
+    with empty_is_poison():
+        predict, lengths, path = hook(verify_input, *rest, grammar_mask, watermark_state=watermark_state)
     assert predict.dtype == lengths.dtype == path.dtype == torch.int32
-    assert path.shape == (batch, tree.depth + 1)
+    assert path.shape == (batch, verify_input.max_tree_depth)
     assert torch.equal((path >= 0).sum(1), lengths.long())
     assert torch.equal(path[:, 0].long(), torch.arange(batch) * nodes)
+    written = torch.zeros_like(predict, dtype=torch.bool)
+    written[path[path >= 0].long()] = True
+    assert not predict[~written].any()  # SGLang embeds these tokens, too
     return torch.where(path >= 0, predict[path.long().clamp(min=0)], -1).long()
+
+
+@contextlib.contextmanager
+def empty_is_poison():
+    """New tensors are full of NaN, or of the largest number."""
+    torch.use_deterministic_algorithms(True)
+    fill, torch.utils.deterministic.fill_uninitialized_memory = (
+        torch.utils.deterministic.fill_uninitialized_memory,
+        True,
+    )
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 def drafted(batch):
@@ -162,16 +127,50 @@ def test_law_of_trees_with_filters(method):
     assert (tokens[:, 2] >= 0).any()
 
 
-def test_a_tree_is_two_launches_of_ours():
-    found = launches(lambda: verified(LAW.log().expand(4, 4, -1), drafted(4), TREE, info(4)))
-    assert [name for name in found if "specdec" in name] == ["specdec::tree_parents", "specdec::verify_tree"]
+def launched(tokens, tree, sampling_info, **given):
+    """What `eagle_sample` launches; asking a generator for a seed launches nothing on a GPU."""
+    hook, *call = prepared(LAW.log().expand(*tokens.shape, -1), tokens, tree, sampling_info, **given)
+    asking = "aten::random_", "aten::_local_scalar_dense"
+    return [name for name in launches(lambda: hook(*call)) if name not in asking]
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+@pytest.mark.parametrize("method", ["rejection", "race", "block"])
+def test_launches(method, seeds, engine):
+    """Zeros for what SGLang reads of tokens that were not accepted, and ours; a tree's position."""
+    given = dict(sampling_info=info(4, **{} if seeds else {"sampling_seed": None}), method=method)
+    tree = ["aten::zeros", "aten::add", "specdec::verify_tree"]
+    assert launched(drafted(4), TREE, **given) == ["specdec::tree_parents", *tree]
+    chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
+    assert launched(**chain, **given) == ["aten::zeros", "specdec::verify_chain"]
+    engine.options.speculative_use_rejection_sampling = True
+    given["draft_probs"] = Q.expand(4, 2, -1)
+    assert launched(**chain, **given) == ["aten::zeros", "specdec::verify_chain"]
 
 
 def test_launches_of_lenient_thresholds(engine):
     engine.options.speculative_accept_threshold_acc = 0.5
-    found = launches(lambda: verified(LAW.log().expand(4, 4, -1), drafted(4), TREE, info(4)))
-    first = found.index("specdec::residual")
-    assert found[first : first + 3] == ["specdec::residual", "specdec::coin", "specdec::verify_links"]
+    ours = ["specdec::residual", "specdec::coin", "specdec::verify_links"]
+    assert launched(drafted(4), TREE, info(4)) == ["aten::zeros", "aten::add", *ours]
+    chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
+    assert launched(**chain, sampling_info=info(4)) == ["aten::zeros", "aten::add", *ours]
+    assert launched(**chain, sampling_info=info(4), method="race") == ["aten::zeros", "specdec::verify_chain"]
+
+
+def test_a_path_may_be_wider_than_a_chain():
+    call = LAW.log().expand(50, 3, -1), drafted(50)[:, :3], DraftTree.chain(2), info(50)
+    found = verified(*call, topk=1, depth=5)
+    assert torch.equal(found[:, :3], verified(*call, topk=1))
+    assert (found[:, 3:] == -1).all()
+
+
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_a_greedy_batch_has_no_draft_laws(method, engine):
+    engine.options.speculative_use_rejection_sampling = True
+    given = info(2, is_all_greedy=True)
+    tokens = torch.tensor([[9, 0, 1], [9, 1, 0]])
+    found = verified(LAW.log().expand(2, 3, -1), tokens, DraftTree.chain(2), given, topk=1, method=method)
+    assert found.tolist() == [[0, 0, -1], [0, -1, -1]]
 
 
 def test_min_p_is_not_left_out():
@@ -262,7 +261,7 @@ def test_drafts_on_the_path_are_penalised(chain):
     added = -numbers[:, :1] * before - numbers[:, 1:2] * (before > 0)
     scaled = torch.where(before > 0, numbers[:, 2:], 1.0)
     given = info(batch, is_all_greedy=True, acc_additive_penalties=added, acc_scaling_penalties=scaled)
-    reqs = [request(*of_request) for of_request in numbers.tolist()]
+    reqs = [request(*of_request, prompt=range(6)) for of_request in numbers.tolist()]
     found = verified(logits, tokens, tree, given, topk=1 if chain else 2, reqs=reqs)
     deep = 0
     for b in range(batch):
@@ -281,6 +280,51 @@ def test_drafts_on_the_path_are_penalised(chain):
     assert deep > 0
 
 
+def test_drafts_of_a_race_share_its_noise(monkeypatch, engine):
+    """Drawn where EAGLE's worker draws them, from the target's own laws, all are accepted."""
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    engine.options.speculative_use_rejection_sampling = True
+    batch, drafts, length = 100, 4, 5
+    logits = torch.randn(batch, drafts + 1, 30, generator=torch.Generator().manual_seed(0))
+    given = info(batch, torch.arange(batch) + 7, temperatures=torch.full((batch, 1), 0.7))
+    probs = (logits / 0.7).softmax(-1)
+    draw, tokens = Registry.hook("fast_sample"), [torch.zeros(batch, 1, dtype=torch.int64)]
+    for step in range(drafts):  # the first after the extension, at its length, the others one place on
+        mass, found = draw(
+            None, probs[:, step], sampling_seed=given.sampling_seed, positions=torch.full((batch,), length + step),
+            draft_step=step,
+        )  # fmt: skip
+        assert torch.equal(mass, probs[:, step].gather(1, found))
+        tokens.append(found)
+    call = dict(tree=DraftTree.chain(drafts), sampling_info=given, topk=1, method="race", length=length)
+    found = verified(logits, torch.cat(tokens, 1), **call)
+    assert (found >= 0).all()
+    assert len(tokens[1].unique()) > 10
+    near = probs * torch.rand(probs.shape, generator=torch.Generator().manual_seed(1)).add(0.5)
+    near /= near.sum(-1, keepdim=True)
+    _, first = draw(None, near[:, 0], sampling_seed=given.sampling_seed, positions=torch.full((batch,), length))
+    agree = (verified(logits, torch.cat((tokens[0], first, *tokens[2:]), 1), **call)[:, 0] == first[:, 0]).sum()
+    assert agree > 0.7 * batch > 3 * (probs[:, 0] * near[:, 0]).sum()  # by chance
+
+
+def test_draws_that_stay_sglang_s(monkeypatch, engine):
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    draw, probs, seeds = Registry.hook("fast_sample"), LAW.expand(3, -1), torch.arange(3)
+
+    def original(*given, **named):
+        return given, named
+
+    named = dict(sampling_seed=seeds, positions=seeds, draft_step=2)
+    assert draw(original, probs, 2, **named) == ((probs, 2), named)
+    unseeded = dict(sampling_seed=None, positions=None, draft_step=0)
+    assert draw(original, probs) == ((probs, 1), unseeded)
+    assert draw(original, probs, **named)[1].shape == (3, 1)
+    engine.options.enable_multi_layer_eagle = True
+    assert draw(original, probs, **named) == ((probs, 1), named)
+
+
 def test_idle_batches_and_refusals(monkeypatch, engine):
     given = info(2, has_watermark_candidates=True)
     call = LAW.log().expand(2, 4, -1), drafted(2), TREE
@@ -290,7 +334,7 @@ def test_idle_batches_and_refusals(monkeypatch, engine):
     with pytest.raises(NotImplementedError, match="SGLANG_SIMULATE_ACC_LEN"):
         verified(*call, info(2))
     idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
-    found = Registry.hooks[-1][1](None, idle, None)
+    found = Registry.hook("eagle_sample")(None, idle, None)
     assert [x.numel() for x in found] == [0, 0, 0]
     backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
     with pytest.raises(NotImplementedError, match="return_sampling_mask"):

@@ -9,12 +9,15 @@ import pytest
 FOLDER = Path(sysconfig.get_path("data")) / "unpacked"
 
 
-def functions(path):
-    """The functions of a file's top level, as syntax."""
+def functions(path, owner=None):
+    """The functions of a file's top level, or of a class of it, as syntax."""
     file = FOLDER / path
     if not file.exists():
         pytest.skip(f"{path} is not unpacked")
-    return {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+    body = ast.parse(file.read_text()).body
+    if owner is not None:
+        (body,) = (node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner)
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
 
 def made(path, name, scope):

@@ -15,7 +15,10 @@ import yaml
 import specdec_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINES = {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_sglang": "sglang", "_vllm": "vllm"}
+# By the parts that import them.
+ENGINES = {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_vllm": "vllm"} | dict.fromkeys(
+    ("_sglang", "_sglang_penalties"), "sglang"
+)
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -39,10 +42,6 @@ def modules(package):
     """
     found = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     return [package.__name__, *(module.name for module in found if not absent(module.name))]
-
-
-# By the parts that import them.
-ENGINES = {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_sglang": "sglang", "_vllm": "vllm"}
 
 
 def absent(name):

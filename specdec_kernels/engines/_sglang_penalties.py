@@ -1,0 +1,249 @@
+"""Penalties in SGLang as plain sampling would have them: all tokens of the output count, once. It imports SGLang.
+
+SGLang's scheduler counts one token of each request before a round, the last that it knows. Here it counts all that it
+had not counted yet (`cumulate_penalty_output_tokens`, `begin`). With overlap scheduling it knows a round's tokens only
+after the next round was launched. Those are kept on the device, and are counted there (`apply`, `count_late`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from sglang.srt.sampling import penaltylib
+from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+from sglang.srt.utils.common import is_pin_memory_available
+
+from specdec_kernels.engines.vllm import refuse
+
+PLACES = 256  # tokens kept of each request slot: more than a path has
+
+
+def _frequency(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    numbers = penalizer.frequency_penalties[rows, 0]
+    penalizer.cumulated_frequency_penalties.index_put_((rows, tokens), numbers, accumulate=True)
+
+
+def _presence(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    penalizer.cumulated_presence_penalties.index_put_((rows, tokens), penalizer.presence_penalties[rows, 0])
+
+
+def _repetition(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    penalizer.cumulated_repetition_penalties.index_put_((rows, tokens), penalizer.repetition_penalties[rows, 0])
+
+
+def _length(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    lengths = penalizer.len_output_tokens[:, 0]
+    lengths.index_add_(0, rows, torch.ones_like(rows, dtype=lengths.dtype))
+
+
+COUNT = {
+    penaltylib.BatchedFrequencyPenalizer: _frequency,
+    penaltylib.BatchedPresencePenalizer: _presence,
+    penaltylib.BatchedRepetitionPenalizer: _repetition,
+    penaltylib.BatchedMinNewTokensPenalizer: _length,
+}
+
+
+def cumulate_penalty_output_tokens(batch: Any) -> None:
+    """``ScheduleBatch.cumulate_penalty_output_tokens``: count all tokens of the output that were not counted yet."""
+    count(batch.reqs, batch.sampling_info.penalizer_orchestrator)
+
+
+def begin(info: Any, cls: type, batch: Any, *rest: Any) -> None:
+    """After ``SamplingBatchInfo.from_schedule_batch``, whose penalizers are new and have counted nothing.
+
+    A request that comes back after a retraction, or from another server, has an output already.
+    """
+    for req in batch.reqs:
+        req.specdec_counted = 0
+    if info.penalizer_orchestrator.is_required:
+        count(batch.reqs, info.penalizer_orchestrator)
+
+
+def count(reqs: list[Any], orchestrator: Any) -> None:
+    """Count what `reqs` have put out since they were counted last.
+
+    How much that was stands in the request, as ``specdec_counted``: SGLang filters and merges penalizers with their
+    requests, and `begin` knows of new ones. A penalizer that is none of `COUNT` can only be given one token of every
+    request, no more and no less, so it is refused.
+    """
+    penalizers = {kind: each for kind, each in orchestrator.penalizers.items() if each.is_prepared()}
+    refuse(**{kind.__name__: kind not in COUNT for kind in penalizers})
+    new = [req.output_ids[counted(req) :] for req in reqs]
+    for req in reqs:
+        req.specdec_counted = len(req.output_ids)
+    rows = [row for row, tokens in enumerate(new) for _ in tokens]
+    if not rows:
+        return
+    tokens = [token for of_request in new for token in of_request]
+    pairs = _sent([rows, tokens], torch.int64, orchestrator.device)
+    for kind, penalizer in penalizers.items():
+        COUNT[kind](penalizer, *pairs)
+
+
+def counted(req: Any) -> int:
+    """Tokens of its output that its penalizers have counted."""
+    return getattr(req, "specdec_counted", 0)
+
+
+def _sent(numbers: list[Any], dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """To the device, without waiting."""
+    tensor = torch.tensor(numbers, dtype=dtype, pin_memory=is_pin_memory_available(device))
+    return tensor.to(device, non_blocking=True)
+
+
+class Recent:
+    """The last tokens of the requests in a pool's slots, on the device: that of position i at i mod `PLACES`."""
+
+    def __init__(self, pool: Any) -> None:
+        table = pool.req_to_token
+        self.tokens = torch.zeros(len(table), PLACES, dtype=torch.int64, device=table.device)
+        self.width = 1  # of the widest path so far
+
+
+_recent: weakref.WeakKeyDictionary[Any, Recent] = weakref.WeakKeyDictionary()
+
+
+def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
+    """Keep the tokens of a round. What is written behind a path is written again before it is looked at."""
+    width, pool = accept_index.shape[1], batch.req_to_token_pool
+    if width > PLACES:
+        raise ValueError(f"max_tree_depth: expected {PLACES} at most with penalties; got {width}")
+    if pool not in _recent:
+        _recent[pool] = Recent(pool)
+    recent = _recent[pool]
+    recent.width = max(recent.width, width)
+    places = (batch.seq_lens[:, None] + torch.arange(1, width + 1, device=predict.device)) % PLACES
+    recent.tokens[batch.req_pool_indices[:, None], places] = predict[accept_index.long().clamp(min=0)].long()
+
+
+def late(
+    pool: Any, slots: torch.Tensor, last: torch.Tensor, token: torch.Tensor, known: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [B, W] up to `token`, which stands at `last`, and whether they stand behind the `known` first ones."""
+    recent = _recent.get(pool)
+    width = 1 if recent is None else recent.width
+    positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device)
+    if recent is None:
+        return token[:, None], positions >= known[:, None]
+    tokens = recent.tokens[slots[:, None], positions % PLACES]
+    tokens[:, -1] = token
+    return tokens, positions >= known[:, None]
+
+
+class Changes(NamedTuple):
+    """What a request's tokens since its last count change, by row."""
+
+    tokens: torch.Tensor  # [B, N, M]; places without a token repeat one
+    added: torch.Tensor  # float32 [B, N, M], of these tokens
+    scale: torch.Tensor
+    free: torch.Tensor | None  # [B, N]: rows that the least length of an output no longer binds; None if it binds none
+
+
+def changes_of(
+    info: Any, reqs: list[Any], said: torch.Tensor, in_row: torch.Tensor, lengths: torch.Tensor, before: torch.Tensor
+) -> Changes:
+    """Of tokens `said` [B, M], which row n counts where `in_row` [B, N, M]; it has `before` [B, N] tokens before it.
+
+    What SGLang has accumulated does not tell whether a token was counted. It was if something was added, or if it was
+    scaled. (Frequency and presence penalties that sum up to 0 are taken for none.) -inf is of a least length alone.
+    """
+    names = "frequency_penalty", "presence_penalty", "repetition_penalty"
+    numbers = [[getattr(req.sampling_params, name) for name in names] for req in reqs]
+    frequency, presence, repetition = _sent(numbers, torch.float32, said.device)[..., None, None].unbind(1)
+    tokens = torch.where(in_row, said[:, None], said[:, None, :1])
+    times = ((tokens[..., None] == said[:, None, None]) & in_row[:, :, None]).sum(-1)
+    added, scale = torch.zeros_like(tokens, dtype=torch.float32), torch.ones_like(tokens, dtype=torch.float32)
+    if info.acc_additive_penalties is not None:
+        added = info.acc_additive_penalties[:, None].expand(-1, tokens.shape[1], -1).gather(-1, tokens)
+    if info.acc_scaling_penalties is not None:
+        scale = info.acc_scaling_penalties[:, None].expand(-1, tokens.shape[1], -1).gather(-1, tokens)
+    free = None
+    if any(req.sampling_params.min_new_tokens > counted(req) for req in reqs):
+        free = before - lengths[:, :1] >= lengths[:, 1:2]
+        added = torch.where(free[..., None] & added.isneginf(), 0, added)
+    new = (times > 0) & (added == 0) & (scale == 1)
+    return Changes(tokens, added - frequency * times - presence * new, torch.where(times > 0, repetition, scale), free)
+
+
+def lengths_of(reqs: list[Any], device: Any) -> torch.Tensor:
+    """int64 [B, 3]: the length of the prompt, the least of the output, and that of what the penalizers have counted."""
+    prompts = [len(req.origin_input_ids) for req in reqs]
+    rows = [[n, req.sampling_params.min_new_tokens, n + counted(req)] for n, req in zip(prompts, reqs, strict=True)]
+    return _sent(rows, torch.int64, device)
+
+
+def apply(rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, batch: Any) -> None:
+    """Penalise `rows` [B, N, V] of a round, in place: by what SGLang has accumulated, and by what it has not.
+
+    That is the tokens of the round before which the host does not know yet, and the drafts on the path to a row.
+    `parents` is None for chains.
+    """
+    info = batch.sampling_info
+    on_path = _paths(candidates, parents, depth)
+    lengths = lengths_of(batch.reqs, rows.device)
+    tokens, are_late = late(
+        batch.req_to_token_pool, batch.req_pool_indices, batch.seq_lens, candidates[:, 0], lengths[:, 2]
+    )
+    said = torch.cat((tokens, candidates[:, 1:]), 1).long().clamp(0, rows.shape[-1] - 1)
+    in_row = torch.cat((are_late[:, None].expand(-1, candidates.shape[1], -1), on_path), 2)
+    before = batch.seq_lens[:, None] + 1 + on_path.sum(-1)
+    change = changes_of(info, batch.reqs, said, in_row, lengths, before)
+    x = (rows.gather(-1, change.tokens).float() + change.added).to(rows.dtype)
+    x = torch.where(x < 0, x * change.scale, x / change.scale).to(rows.dtype)
+    if (added := info.acc_additive_penalties) is not None:
+        rows += added[:, None] if change.free is None else _freed(added[:, None], change.free[..., None])
+    if info.acc_scaling_penalties is not None:
+        apply_scaling_penalties(rows, info.acc_scaling_penalties[:, None])
+    rows.scatter_(-1, change.tokens, x)
+
+
+def attach(given: Any, info: Any) -> None:
+    """After ``SamplingBatchInfo.copy_for_forward``: what a forward is given does not say whose it is."""
+    if info.penalizer_orchestrator.is_required:
+        given.specdec_reqs = list(info.penalizer_orchestrator.reqs())
+
+
+def count_late(runner: Any, logits_output: Any, forward: Any) -> None:
+    """Before ``ModelRunner.sample``: the token that entered a row may not be counted yet, nor those of a round before.
+
+    What SGLang has accumulated for this forward is changed in place; it applies it then.
+    """
+    info, mode = forward.sampling_info, forward.forward_mode
+    reqs, info.specdec_reqs = getattr(info, "specdec_reqs", None), None
+    if reqs is None or not (mode.is_decode() or mode.is_mixed()):
+        return
+    if mode.is_decode():
+        last, tokens = forward.positions[: len(reqs)], forward.input_ids[: len(reqs)]
+    else:
+        last = forward.seq_lens[: len(reqs)] - 1
+        tokens = forward.input_ids[forward.extend_seq_lens[: len(reqs)].cumsum(0) - 1]
+    lengths, slots = lengths_of(reqs, last.device), forward.req_pool_indices[: len(reqs)]
+    said, are_late = late(runner.req_to_token_pool, slots, last.long(), tokens.long(), lengths[:, 2])
+    added, scale = info.acc_additive_penalties, info.acc_scaling_penalties
+    said = said.clamp(0, added.shape[-1] - 1)
+    change = changes_of(info, reqs, said, are_late[:, None], lengths, last[:, None] + 1)
+    if change.free is not None:
+        added.copy_(_freed(added, change.free))
+    added.scatter_(1, change.tokens[:, 0], change.added[:, 0])
+    if scale is not None:
+        scale.scatter_(1, change.tokens[:, 0], change.scale[:, 0])
+
+
+def _freed(added: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
+    return torch.where(free & added.isneginf(), 0, added)
+
+
+def _paths(candidates: torch.Tensor, parents: torch.Tensor | None, depth: int) -> torch.Tensor:
+    """bool [B, N, N - 1]: the drafts on the path to each node, its own among them."""
+    batch, nodes = candidates.shape
+    node = torch.arange(nodes, device=candidates.device)
+    if parents is None:
+        return (node[1:] <= node[:, None]).expand(batch, -1, -1)
+    on_path, at = candidates.new_zeros(batch, nodes, nodes, dtype=torch.bool), node.expand(batch, -1)
+    for _ in range(depth):
+        on_path.scatter_(2, at[..., None], True)
+        at = parents.long().gather(1, at).clamp(min=0)
+    return on_path[..., 1:]

@@ -1,0 +1,248 @@
+"""The parts of SGLang that our plug-in hooks into, no more of them than it uses, in plain torch.
+
+What they do is what SGLang's documentation and code say they do. `installed` puts them into ``sys.modules``.
+"""
+
+import os
+import sys
+import types
+from array import array
+from typing import ClassVar
+
+import torch
+
+import specdec_kernels.engines
+
+OURS = "_sglang", "_sglang_penalties"
+
+
+class Sampler:
+    def _preprocess_logits(self, logits, info):
+        return logits
+
+    def _sync_token_ids_across_tp(self, tokens, info):
+        self.synced = tokens
+
+    def forward(self, logits_output, info, return_logprob, top, ids, positions, **options):
+        """As SGLang's: logits become probabilities in place, and the tokens' logprobs are kept."""
+        logits = logits_output.next_token_logits
+        logits[:] = (logits / info.temperatures).softmax(-1)
+        tokens, _ = self._sample_from_probs(logits, info, positions, True)
+        logits_output.next_token_logprobs = logits.log().gather(1, tokens[:, None])[:, 0]
+        return tokens
+
+
+class Registry:
+    hooks: ClassVar = {}
+
+    @classmethod
+    def register(cls, target, hook, kind):
+        assert target not in cls.hooks
+        cls.hooks[target] = hook, kind
+
+    @classmethod
+    def hook(cls, name):
+        """That of the function whose path ends so."""
+        (found,) = (hook for target, (hook, _) in cls.hooks.items() if target.endswith(f".{name}"))
+        return found
+
+
+class Penalizer:
+    """One of the four: numbers of the requests, [B, 1], and what was made of them."""
+
+    NUMBERS: ClassVar = ""  # the attribute that has them
+    PARAMETER: ClassVar = ""
+    MADE: ClassVar = ""
+    NEUTRAL: ClassVar = 0.0
+
+    def __init__(self, orchestrator):
+        self.orchestrator, self.ready = orchestrator, False
+        if self.is_required():
+            self.prepare()
+
+    def given(self):
+        return [getattr(req.sampling_params, self.PARAMETER) for req in self.orchestrator.reqs()]
+
+    def is_required(self):
+        return any(number != self.NEUTRAL for number in self.given())
+
+    def is_prepared(self):
+        return self.ready
+
+    def prepare(self):
+        if not self.ready:
+            setattr(self, self.NUMBERS, torch.tensor(self.given(), dtype=torch.float32)[:, None])
+            setattr(self, self.MADE, self.start(len(self.orchestrator.reqs()), self.orchestrator.vocab_size))
+            self.ready = True
+
+    def start(self, batch, vocab):
+        return torch.full((batch, vocab), self.NEUTRAL)
+
+    def tensors(self):
+        return self.NUMBERS, self.MADE
+
+    def filter(self, keep):
+        if not self.is_required():
+            self.ready = False
+        for name in self.tensors() if self.ready else ():
+            setattr(self, name, getattr(self, name)[keep])
+
+    def merge(self, other):
+        if self.ready or other.ready:
+            self.prepare()
+            other.prepare()
+            for name in self.tensors():
+                setattr(self, name, torch.cat((getattr(self, name), getattr(other, name))))
+
+    def add(self, logits):
+        logits -= getattr(self, self.MADE)
+
+
+class BatchedFrequencyPenalizer(Penalizer):
+    NUMBERS, PARAMETER, MADE = "frequency_penalties", "frequency_penalty", "cumulated_frequency_penalties"
+
+
+class BatchedPresencePenalizer(Penalizer):
+    NUMBERS, PARAMETER, MADE = "presence_penalties", "presence_penalty", "cumulated_presence_penalties"
+
+
+class BatchedRepetitionPenalizer(Penalizer):
+    NUMBERS, PARAMETER, MADE = "repetition_penalties", "repetition_penalty", "cumulated_repetition_penalties"
+    NEUTRAL = 1.0
+
+
+class BatchedMinNewTokensPenalizer(Penalizer):
+    NUMBERS, PARAMETER, MADE = "min_new_tokens", "min_new_tokens", "len_output_tokens"
+
+    def start(self, batch, vocab):
+        self.stop_token_penalties = torch.zeros(batch, vocab)
+        for row, req in enumerate(self.orchestrator.reqs()):
+            self.stop_token_penalties[row, list(req.sampling_params.stop_token_ids)] = -torch.inf
+        return torch.zeros(batch, 1, dtype=torch.int32)
+
+    def tensors(self):
+        return (*super().tensors(), "stop_token_penalties")
+
+    def add(self, logits):
+        logits += torch.where(self.len_output_tokens < self.min_new_tokens, self.stop_token_penalties, 0.0)
+
+
+PENALIZERS = (
+    BatchedFrequencyPenalizer, BatchedMinNewTokensPenalizer, BatchedPresencePenalizer, BatchedRepetitionPenalizer,
+)  # fmt: skip
+
+
+class Orchestrator:
+    def __init__(self, vocab_size, batch, penalizers=PENALIZERS):
+        self.vocab_size, self.batch, self.device = vocab_size, batch, "cpu"
+        self.penalizers = {kind: kind(self) for kind in penalizers}
+
+    def reqs(self):
+        return self.batch.reqs
+
+    @property
+    def is_required(self):
+        return any(each.is_prepared() for each in self.penalizers.values())
+
+    def filter(self, keep):
+        for each in self.penalizers.values():
+            each.filter(keep)
+
+    def merge(self, other):
+        for kind, each in self.penalizers.items():
+            each.merge(other.penalizers[kind])
+
+    def summed(self):
+        """What a forward is given: (what is added, what is scaled by), None for what no request has."""
+        if not self.is_required:
+            return None, None
+        added = torch.zeros(len(self.reqs()), self.vocab_size)
+        scale = self.penalizers[BatchedRepetitionPenalizer]
+        for each in self.penalizers.values():
+            if each.is_prepared() and each is not scale:
+                each.add(added)
+        return added, scale.cumulated_repetition_penalties.clone() if scale.is_prepared() else None
+
+
+def request(frequency=0.0, presence=0.0, repetition=1.0, least=0, stop=(), prompt=()):
+    """A Req."""
+    numbers = dict(
+        frequency_penalty=frequency, presence_penalty=presence, repetition_penalty=repetition, min_new_tokens=least,
+        stop_token_ids=set(stop),
+    )  # fmt: skip
+    return types.SimpleNamespace(
+        sampling_params=types.SimpleNamespace(**numbers), origin_input_ids=array("q", prompt), output_ids=array("q")
+    )
+
+
+def info(batch, seeds=None, **changed):
+    """A SamplingBatchInfo."""
+    given = dict(
+        temperatures=torch.ones(batch, 1), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
+        top_ps=torch.ones(batch), min_ps=torch.zeros(batch), is_all_greedy=False, need_top_k_sampling=False,
+        need_top_p_sampling=False, need_min_p_sampling=False, acc_additive_penalties=None, acc_scaling_penalties=None,
+        logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
+        sampling_mask_batch_indices=None,
+    )  # fmt: skip
+    return types.SimpleNamespace(**given | changed)
+
+
+class Pool:
+    """A ReqToTokenPool."""
+
+    def __init__(self, slots):
+        self.req_to_token = torch.zeros(slots, 1, dtype=torch.int32)
+
+
+def installed(monkeypatch):
+    """Generator of what tests turn: SGLang's options, its backends of sampling, its group of ranks."""
+    options = types.SimpleNamespace(
+        speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
+        speculative_use_rejection_sampling=False, speculative_use_block_verification=False,
+        enable_multi_layer_eagle=False,
+    )  # fmt: skip
+    backends, group = {}, types.SimpleNamespace(world_size=1)
+    contents = {
+        "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
+        "sglang.srt.layers.sampler": {"Sampler": Sampler, "register_sampler_backend": backends.__setitem__},
+        "sglang.srt.runtime_context": {"get_parallel": lambda: types.SimpleNamespace(tp_group=group)},
+        "sglang.srt.sampling.penaltylib": {kind.__name__: kind for kind in PENALIZERS},
+        "sglang.srt.sampling.penaltylib.repetition_penalty": {
+            "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))
+        },
+        "sglang.srt.speculative.eagle_utils": {"get_spec": lambda: options},
+        "sglang.srt.speculative.spec_utils": {"SIMULATE_ACC_LEN": 0},
+        "sglang.srt.utils.async_probe": {"sanitize_nan_logits": lambda logits, where: None},
+        "sglang.srt.utils.common": {"is_pin_memory_available": lambda device: False},
+        "sglang.srt.plugins.hook_registry": {
+            "HookRegistry": Registry,
+            "HookType": types.SimpleNamespace(REPLACE="replace", AFTER="after", AROUND="around", BEFORE="before"),
+        },
+    }  # fmt: skip
+    place(monkeypatch, contents)
+    forget()
+    monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
+    Registry.hooks = {}
+    yield types.SimpleNamespace(options=options, backends=backends, group=group)
+    os.environ.pop("SPECDEC_SGLANG", None)
+    forget()
+
+
+def place(monkeypatch, contents):
+    """Modules by their names, with these parts."""
+    for name, parts in contents.items():
+        path = ""
+        for part in name.split("."):
+            above, path = path, f"{path}.{part}".strip(".")
+            if path not in sys.modules or above == "":
+                monkeypatch.setitem(sys.modules, path, types.ModuleType(path))
+            if above:
+                monkeypatch.setattr(sys.modules[above], part, sys.modules[path], raising=False)
+        vars(sys.modules[name]).update(parts)
+
+
+def forget():
+    """Our modules that imported these."""
+    for name in OURS:
+        sys.modules.pop(f"specdec_kernels.engines.{name}", None)
+        vars(specdec_kernels.engines).pop(name, None)
