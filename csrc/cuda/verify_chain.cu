@@ -86,8 +86,14 @@ __device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& 
   }
   team.leave();
   if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows))) return;
-  // in_reach is found anew, because it would take a register until here.
-  walk_winners(r, request, {0, rows_in_reach(r)}, a.partials, 1, a.winners_at, r.status | filters.status());
+  // in_reach is found anew, because it would take a register until here; so are the others beside edits.
+  if constexpr (Edits::kEdited) {
+    const ChainRequest again(p, request);
+    const int32_t status = again.status | RowFilters(again, {}).status();
+    walk_winners(again, request, {0, rows_in_reach(again)}, a.partials, 1, a.winners_at, status);
+  } else {
+    walk_winners(r, request, {0, rows_in_reach(r)}, a.partials, 1, a.winners_at, r.status | filters.status());
+  }
 }
 
 template <class Team>
