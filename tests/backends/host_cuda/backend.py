@@ -62,6 +62,7 @@ class HostCuda(Kernels):
     def play(self, machine, **changes):
         """Play another machine from here on."""
         self._native.configure(**{**MACHINES[machine], **changes})
+        self._before = []  # what kernels before write: the machine knows addresses alone
 
     def counted(self, call):
         """Kernels and blocks that a call launches, and bytes it streams from rows."""
@@ -78,6 +79,7 @@ class HostCuda(Kernels):
         assert to.is_contiguous()
         assert values.is_contiguous()
         assert (to.dtype, to.shape) == (values.dtype, values.shape)
+        self._before.append(values)
         self._native.kernel_before(to.data_ptr(), values.data_ptr(), to.numel() * to.element_size())
 
     def workspaces(self):
