@@ -247,10 +247,10 @@ def drawn(
     """
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
     verdict = specdec.verify_chain(
-        slots.new_empty(len(rows), 0), rows[:, None], method="race", sampling=sampling, seed=seed, nonce=nonce,
-        edits=edits, input_positions=pos[:, None], request_index=slots, form=IN_RANGE,
+        slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed, nonce=nonce,
+        edits=edits, input_positions=pos.unsqueeze(1), request_index=slots, form=IN_RANGE,
     )  # fmt: skip
-    return verdict.tokens[:, 0]
+    return verdict.tokens.squeeze(1)
 
 
 def _check_cache(cache: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:
