@@ -122,6 +122,7 @@ class TestForm:
                 assert torch.equal(found.status, expected.status)
         assert torch.equal(tokens, torch.where(told(expected), expected.tokens, UNTOUCHED).int())
 
+    @pytest.mark.interpreted
     def test_zeros_in_the_place_of_padding(self, op, made, method):
         """Behind the last token, and of an idle request at its first place, too. A path has -1 all the same."""
         call = indexed(made(method))

@@ -94,6 +94,23 @@ class TestDivided:
             )
 
 
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("op, call", DIVIDED.values(), ids=DIVIDED)
+def test_divided_beside_what_is_not(op, call):
+    """Few calls: a number, a tensor, and, where there is a draft, one law for both or each of its own kind."""
+    laws = [(Sampling(temperature, divided=True), None) for temperature in TEMPERATURES[1:]]
+    if op is not overlap:
+        laws.append((SAMPLINGS[1]._replace(temperature=TEMPERATURES[2], divided=True), None))
+    if op.__name__ in WITH_DRAFT and call["draft"] is not None:
+        laws.append((Sampling(TEMPERATURES[2]), Sampling(TEMPERATURES[2], divided=True)))
+    for ours, drafts in laws:
+        alike = {"sampling": ours}, {"sampling": undivided(ours)}
+        if drafts is not None:
+            alike = {**alike[0], "draft_sampling": drafts}, {**alike[1], "draft_sampling": undivided(drafts)}
+        assert_same(op(**call, **alike[0]), op(**call, **alike[1]))
+
+
 def test_divided_in_words():
     found = undivided(Sampling(torch.tensor([0.0, 0.3, 2.0]), 7, divided=True))
     assert found.temperature.tolist() == [0.0, 1.0, 1.0]
