@@ -46,6 +46,20 @@ def sglang_verification(function):
     return call
 
 
+NUMBERS = torch.arange(-1, K * K).expand(B, -1).contiguous(), torch.arange(K).expand(B, -1).contiguous()
+
+
+def sglang_tree():
+    mask, outputs = torch.zeros(B * (K + 1) ** 2).bool(), torch.zeros(4, B, K + 1).long()
+    positions, *links = outputs
+
+    def call():
+        sglang.build_tree_kernel_efficient(*NUMBERS, SLOTS, mask, positions.view(-1), *links, K, 2, K + 1, 1)
+        return mask.clone(), outputs.clone()
+
+    return call
+
+
 CHAIN = lambda: sd.verify_chain(DRAFTS, P, Q, space="probs", seed=SEEDS, position=0)  # noqa: E731
 
 # Adapter and bare op, by the adapter's name.
@@ -83,6 +97,7 @@ CALLS = {
         sglang_verification(lambda *given: sglang.verify_tree_greedy(*given[:-4], WANTED)),
         lambda: sd.verify_links(TOKENS, first_child=TREE[1], next_sibling=TREE[2], target_tokens=WANTED),
     ),
+    "build_tree_kernel_efficient": (sglang_tree(), lambda: sd.build_tree(*NUMBERS, topk=K, prefix_len=SLOTS)),
     "speculative_sampling": (
         lambda: transformers.speculative_sampling(DRAFTS[:1], Q[:1].log(), K, P[:1].log()),
         lambda: sd.verify_chain(DRAFTS[:1], P[:1].log(), Q[:1].log(), seed=SEED, position=0),

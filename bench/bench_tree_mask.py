@@ -1,4 +1,4 @@
-"""Masks, positions and parents of a batch of trees, against loops over depths or siblings in torch."""
+"""Masks, positions, links and parents of a batch of trees, against torch, by loops over depths or siblings."""
 
 import pytest
 import torch
@@ -44,6 +44,26 @@ def torch_parents(first_child, next_sibling):
     return parents
 
 
+# Node i is candidate 3 (i - 1) of groups of three, whose parent is the node that PARENTS says.
+SELECTED = (3 * torch.arange(NODES - 1) + 3).expand(BATCH, -1).contiguous()
+GROUPS = torch.cat((PARENTS[:, :1], torch.where(PARENTS > 0, 3 * PARENTS, -1)[:, 1:]), 1)
+
+
+def torch_built(groups, selected, lengths):
+    """Links, positions and the nodes' mask, by comparing all numbers with all."""
+    followed = groups.gather(1, selected // 3)
+    matches = selected[:, None] == followed[..., None]
+    found = torch.where(matches.any(2), matches.int().argmax(2) + 1, 0)
+    parents = torch.nn.functional.pad(found, (1, 0), value=-1)
+    node = torch.arange(NODES)
+    child = parents[:, :, None] == node
+    first = torch.where(child.any(1), child.int().argmax(1), -1)
+    younger = (parents[:, :, None] == parents[:, None]) & (node > node[:, None])
+    sibling = torch.where(younger.any(2), younger.int().argmax(2), -1)
+    mask = torch_mask(parents, torch.zeros_like(lengths))[..., :NODES]
+    return mask, torch_positions(parents, lengths), torch.arange(BATCH * NODES).view(BATCH, NODES), first, sibling
+
+
 # The inputs, and who works on them.
 CALLS = {
     "tree_mask": (
@@ -53,6 +73,10 @@ CALLS = {
     "tree_positions": (
         (PARENTS, LENGTHS),
         {OURS: lambda p, n: sd.tree_positions(p, prefix_len=n), "torch": torch_positions},
+    ),
+    "build_tree": (
+        (GROUPS, SELECTED, LENGTHS),
+        {OURS: lambda g, s, n: sd.build_tree(g, s, topk=3, prefix_len=n), "torch": torch_built},
     ),
     "tree_parents": (
         sd.DraftTree.from_parents(PARENTS[0].tolist()).to_sglang(BATCH)[1:],
@@ -67,8 +91,10 @@ def bench_peers(measure, op, contender, threads):
     inputs, contenders = CALLS[op]
 
     def check(call):
-        assert torch.equal(call(*inputs).long(), contenders["torch"](*inputs).long())
+        found, expected = call(*inputs), contenders["torch"](*inputs)
+        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+        assert all(torch.equal(x.long(), y.long()) for x, y in pairs)
 
     case = {"B": BATCH, "nodes": NODES, "prefix": PREFIX, "threads": threads}
-    written = BATCH * NODES * (COLUMNS if op == "tree_mask" else 8)
+    written = BATCH * NODES * {"tree_mask": COLUMNS, "build_tree": NODES + 4 * 8}.get(op, 8)
     measure(op, contender, case, contenders[contender], [inputs], check, bytes=written)

@@ -53,6 +53,9 @@ class Call {
     out = named == 3 ? Method::kTraversal : static_cast<Method>(named);
   }
   void read(PyObject* object, Space& out) { out = static_cast<Space>(choice(object, {"logits", "probs"})); }
+  void read(PyObject* object, TreeMask& out) {
+    out = static_cast<TreeMask>(choice(object, {"full", "nodes", "bits"}));
+  }
   void read(PyObject* object, bool& out) { out = PyObject_IsTrue(object) != 0; }
   void read(PyObject* object, int64_t& out) {
     if (!number(object, &out)) expected("an int", object);
@@ -228,7 +231,8 @@ class Call {
   }
   template <class T>
   static constexpr Element element_for() {
-    return std::is_floating_point_v<T> ? Element::kFloat32 : sizeof(T) == 4 ? Element::kInt32 : Element::kInt64;
+    if (std::is_floating_point_v<T>) return Element::kFloat32;
+    return sizeof(T) == 8 ? Element::kInt64 : sizeof(T) == 4 ? Element::kInt32 : Element::kUInt8;
   }
 
   template <class P>

@@ -18,7 +18,7 @@ struct Device {
   int32_t type, index;
 };
 
-enum Code : uint8_t { kInt = 0, kFloat = 2, kBFloat = 4, kBool = 6 };
+enum Code : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBFloat = 4, kBool = 6 };
 
 struct DataType {
   uint8_t code, bits;

@@ -21,6 +21,7 @@ enum class Element : uint16_t {
   kInt32 = dlpack::kInt << 8 | 32,
   kInt64 = dlpack::kInt << 8 | 64,
   kBool = dlpack::kBool << 8 | 8,
+  kUInt8 = dlpack::kUInt << 8 | 8,
 };
 
 struct Tensor {
@@ -72,7 +73,8 @@ inline Element element_of(const py::handle& dtype) {
     Element element;
   } kNamed[] = {{"torch.float32", Element::kFloat32}, {"torch.float16", Element::kFloat16},
                 {"torch.bfloat16", Element::kBFloat16}, {"torch.int32", Element::kInt32},
-                {"torch.int64", Element::kInt64},       {"torch.bool", Element::kBool}};
+                {"torch.int64", Element::kInt64},       {"torch.bool", Element::kBool},
+                {"torch.uint8", Element::kUInt8}};
   const py::str name(dtype);
   for (const auto& named : kNamed)
     if (PyUnicode_CompareWithASCIIString(name.ptr(), named.name) == 0) return named.element;

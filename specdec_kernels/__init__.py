@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
     from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
     from specdec_kernels.ops._form import Form
+    from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
     from specdec_kernels.ops.chain_ends import ChainEnds, chain_ends
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
+    "BuiltTrees",
     "ChainEnds",
     "Cut",
     "DraftTree",
@@ -53,6 +55,7 @@ __all__ = [
     "available_backends",
     "backend",
     "build_info",
+    "build_tree",
     "chain_ends",
     "coin",
     "compact_kv",

@@ -106,6 +106,7 @@ void check(const LawParams& x) {
   if (x.space == Space::kProbs && x.rules & kFiltered)
     refuse(".rules", "no SPECDEC_FILTERED with probabilities, which are final", std::to_string(x.rules));
 }
+void check(const TreeMask& x) { choice("", x, TreeMask::kBits); }
 void check(const Method& x) { choice("", x, Method::kTraversal); }
 
 void check(const Lists& x) {
@@ -448,6 +449,23 @@ void check_tree_parents(LinksParams p) {
   holds(FIELD(next_sibling), p.parents.rows, p.parents.columns);
   if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.parents.rows);
   contiguous(FIELD(status), p.parents.rows);
+}
+
+void check_build_tree(BuildParams p) {
+  check_fields(p);
+  const int64_t batch = p.index.rows, nodes = p.index.columns;
+  at_least(FIELD(topk), 1);
+  at_least(FIELD(index.columns), 1);
+  contiguous(FIELD(index), batch, nodes);
+  contiguous(FIELD(positions), batch, nodes);
+  contiguous(FIELD(first_child), batch, nodes);
+  contiguous(FIELD(next_sibling), batch, nodes);
+  contiguous(FIELD(status), batch);
+  holds(FIELD(parent_list), batch, p.parent_list.slots);
+  holds(FIELD(selected), batch, nodes - 1);
+  contiguous(FIELD(mask), p.mask.rows);
+  if (p.layout == TreeMask::kBits) at_most(FIELD(index.columns), 32);
+  if (p.layout != TreeMask::kFull) at_least(FIELD(mask.rows), batch * nodes * p.row_bytes());
 }
 
 void check_verify_links(LinkedParams p) {

@@ -64,6 +64,7 @@ SPECDEC_SAME(specdec_request_index, RequestIndex, data, size, entries, wide)
 SPECDEC_SAME(specdec_output_i64, Output<int64_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_i32, Output<int32_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_f32, Output<float>, data, row_stride, rows, columns)
+SPECDEC_SAME(specdec_output_u8, Output<uint8_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_path, Output<const int32_t>, data, row_stride, rows, columns)
 SPECDEC_SAME(specdec_output_tokens, TokenOutput, data, row_stride, rows, columns, column_stride, narrow)
 SPECDEC_SAME(specdec_mask, Mask, data, batch, nodes, layout, minus_infinity)
@@ -85,6 +86,8 @@ SPECDEC_SAME(specdec_overlap_params, OverlapParams, target, draft, draft_map, re
 SPECDEC_SAME(specdec_tree_mask_params, MaskParams, parents, prefix_len, columns, mask, status)
 SPECDEC_SAME(specdec_tree_positions_params, PositionsParams, parents, prefix_len, positions, status)
 SPECDEC_SAME(specdec_tree_parents_params, LinksParams, first_child, next_sibling, tree_valid, parents, ranks, status)
+SPECDEC_SAME(specdec_build_tree_params, BuildParams, parent_list, selected, prefix_len, topk, layout, mask, positions,
+             index, first_child, next_sibling, status)
 SPECDEC_SAME(specdec_verify_links_params, LinkedParams, draft_tokens, first_child, next_sibling, tree_valid, target,
              target_tokens, coins, threshold_single, threshold_total, noise, tokens, path, num_accepted, status, index,
              form)
@@ -124,6 +127,8 @@ static_assert(same(Method::kRejection, SPECDEC_REJECTION) && same(Method::kRace,
               same(Method::kTraversal, SPECDEC_TRAVERSAL));
 static_assert(same(MaskLayout::kBool, SPECDEC_MASK_BOOL) && same(MaskLayout::kAdditive32, SPECDEC_MASK_ADDITIVE32) &&
               same(MaskLayout::kAdditive16, SPECDEC_MASK_ADDITIVE16) && same(MaskLayout::kBits, SPECDEC_MASK_BITS));
+static_assert(same(TreeMask::kFull, SPECDEC_TREE_FULL) && same(TreeMask::kNodes, SPECDEC_TREE_NODES) &&
+              same(TreeMask::kBits, SPECDEC_TREE_BITS));
 static_assert(same(kUnpadded, SPECDEC_UNPADDED) && same(kEmitted, SPECDEC_EMITTED) && same(kAdded, SPECDEC_ADDED) &&
               same(kZeros, SPECDEC_ZEROS));
 static_assert(same(kAllowedByRow, SPECDEC_ALLOWED_BY_ROW) && same(kBiasByRow, SPECDEC_BIAS_BY_ROW));

@@ -222,6 +222,12 @@ typedef struct specdec_output_f32 {
   int64_t rows, columns;
 } specdec_output_f32;
 
+typedef struct specdec_output_u8 {
+  uint8_t* data;
+  int64_t row_stride;
+  int64_t rows, columns;
+} specdec_output_u8;
+
 /* Tokens that are written, int64 or int32, [rows, columns] of any strides. */
 typedef struct specdec_output_tokens {
   void* data;
@@ -395,6 +401,27 @@ typedef struct specdec_tree_parents_params {
   specdec_output_i32 status;                /* [B] */
 } specdec_tree_parents_params;
 SPECDEC_DECLARE(tree_parents)
+
+/* Trees of N nodes from candidates that were selected by their numbers, as EAGLE makes them. Candidate c is one of group
+ * c / topk. Group 0 follows the root, group g the candidate parent_list[b, g]. A node whose parent is not a node before
+ * it has none; the status is 8 then, and where the mask is too short. */
+typedef struct specdec_build_tree_params {
+  specdec_tokens parent_list; /* [B, any] */
+  specdec_tokens selected;    /* [B, N - 1]: the candidates that are nodes 1, 2, ... */
+  specdec_counter prefix_len; /* (B, 0) */
+  int64_t topk;
+  int32_t layout;         /* SPECDEC_TREE_FULL, ... */
+  specdec_output_u8 mask; /* [bytes]: what each node attends to, itself and its ancestors */
+  specdec_output_i64 positions;                 /* [B, N] */
+  specdec_output_i64 index;                     /* [B, N]: where a node stands in the batch, b N + i */
+  specdec_output_i64 first_child, next_sibling; /* [B, N], -1 for none */
+  specdec_output_i32 status;                    /* [B] */
+} specdec_build_tree_params;
+SPECDEC_DECLARE(build_tree)
+
+/* Layouts of its mask. Full: rows of prefix_len[b] + N bytes, request after request; the last N are written, 0 or 1.
+ * Nodes: bytes [B, N, N]. Bits: a little-endian word of 1, 2 or 4 bytes a node, for at most 8, 16 or 32 nodes. */
+enum { SPECDEC_TREE_FULL = 0, SPECDEC_TREE_NODES = 1, SPECDEC_TREE_BITS = 2 };
 
 /* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
  * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is

@@ -6,6 +6,7 @@ slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a 
 
 from .backends import available_backends, backend
 from .ops import (
+    BuiltTrees,
     ChainEnds,
     Cut,
     Form,
@@ -15,6 +16,7 @@ from .ops import (
     TreeParents,
     TreeVerdict,
     Verdict,
+    build_tree,
     chain_ends,
     coin,
     compact_kv,
@@ -45,6 +47,7 @@ from .sampling import Edits, Sampling
 from .status import Status
 
 __all__ = [
+    "BuiltTrees",
     "ChainEnds",
     "Cut",
     "Edits",
@@ -59,6 +62,7 @@ __all__ = [
     "Verdict",
     "available_backends",
     "backend",
+    "build_tree",
     "chain_ends",
     "coin",
     "compact_kv",

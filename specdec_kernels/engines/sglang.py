@@ -36,6 +36,7 @@ __all__ = [
 
 METHODS = ("rejection", "race", "block")
 FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
+LAYOUTS = {FULL_MASK: "full", QLEN_ONLY: "nodes", QLEN_ONLY_BITPACKING: "bits"}
 
 
 def tree_speculative_sampling_target_only(
@@ -263,7 +264,7 @@ def build_tree_kernel_efficient(
     retrieve_next_token: torch.Tensor | None = None,
     retrieve_next_sibling: torch.Tensor | None = None,
 ) -> None:
-    """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name.
+    """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name, by `build_tree`.
 
     A node whose parent was not selected (of scores with NaN) is in no tree, and attends to itself alone; SGLang's walk
     then leaves its arrays.
@@ -277,9 +278,9 @@ def build_tree_kernel_efficient(
     verified_seq_len : Tensor
         int64 or int32 [B]: tokens before the root.
     tree_mask : Tensor
-        One dimension, written from its beginning. FULL_MASK (0): bool or uint8, N rows of ``verified_seq_len[b] + N``
-        for each request, of which the last N columns are written. QLEN_ONLY (1): [B N N]. QLEN_ONLY_BITPACKING (2):
-        little-endian bits in 1, 2 or 4 bytes a node, for up to 8, 16 or 32 nodes.
+        bool or uint8, written from its beginning. FULL_MASK (0): N rows of ``verified_seq_len[b] + N`` for each
+        request, of which the last N columns are written. QLEN_ONLY (1): [B N N]. QLEN_ONLY_BITPACKING (2):
+        little-endian bits in 1, 2 or 4 bytes a node, for up to 8, 16 or 32 nodes; also uint16 or uint32.
     positions : Tensor
         int64 [B N].
     retrive_index, retrive_next_token, retrive_next_sibling : Tensor
@@ -289,8 +290,9 @@ def build_tree_kernel_efficient(
 
     Raises
     ------
-    ValueError
-        A mode that is none of these, more than 32 nodes with bits, a mask that is too short where that can be seen.
+    TypeError, ValueError
+        A mode that is none of these, more than 32 nodes with bits, a mask that is too short. How long a full mask has
+        to be stands in ``verified_seq_len``: rows that it has no room for are left out.
 
     Examples
     --------
@@ -305,54 +307,17 @@ def build_tree_kernel_efficient(
         (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
         (retrive_next_sibling, retrieve_next_sibling),
     )  # fmt: skip
-    batch, nodes, device = len(verified_seq_len), draft_token_num, selected_index.device
-    if tree_mask_mode not in (FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING):
+    batch, nodes = selected_index.shape[0], selected_index.shape[1] + 1
+    if tree_mask_mode not in LAYOUTS:
         raise ValueError(f"tree_mask_mode: expected 0, 1 or 2; got {tree_mask_mode}")
-    parents = _parents(parent_list, selected_index, topk, nodes)
-    before = verified_seq_len.long()
-    positions.view(batch, nodes).copy_(specdec.tree_positions(parents, prefix_len=before))
-    node = torch.arange(nodes, device=device)
-    index.copy_(torch.arange(batch * nodes, device=device).view(batch, nodes))
-    # Parents rise from left to right: of the children of a node the first has the lowest index.
-    child = parents[:, :, None] == node  # [B, child, parent]
-    first.copy_(torch.where(child.any(1), child.int().argmax(1), -1))
-    younger = (parents[:, :, None] == parents[:, None]) & (node > node[:, None]) & (parents >= 0)[:, :, None]
-    sibling.copy_(torch.where(younger.any(2), younger.int().argmax(2), -1))
-
-    if tree_mask_mode == QLEN_ONLY_BITPACKING:
-        if nodes > 32:
-            raise ValueError(f"draft_token_num: expected 32 at most with bits; got {nodes}")
-        size = 4 if nodes > 16 else 2 if nodes > 8 else 1
-        words = specdec.tree_mask(parents, layout="bits").view(torch.uint8).view(batch * nodes, 4)[:, :size]
-        _checked(tree_mask.view(torch.uint8), batch * nodes * size).view(batch * nodes, size).copy_(words)
-        return
-    mask = specdec.tree_mask(parents).to(tree_mask.dtype)
-    if tree_mask_mode == QLEN_ONLY:
-        _checked(tree_mask, mask.numel()).copy_(mask.flatten())
-        return
-    # Row i of request b ends N columns after its prefix.
-    ends = (before + nodes).mul_(nodes).cumsum(0)
-    starts = torch.nn.functional.pad(ends, (1, 0))[:-1, None] + node * (before + nodes)[:, None] + before[:, None]
-    tree_mask.index_put_(((starts[..., None] + node),), mask)
-
-
-def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int, nodes: int) -> torch.Tensor:
-    """int64 [B, N], -1 for the root and for nodes without a parent."""
-    group = selected // topk
-    if parent_list.shape[1] == 0:  # a single level
-        parent_list = parent_list.new_full((len(selected), 1), -1)
-    wanted = parent_list.gather(1, group.clamp(0, parent_list.shape[1] - 1))
-    matches = selected[:, None] == wanted[..., None]  # [B, node, candidate]
-    found = torch.where(matches.any(2), matches.int().argmax(2) + 1, -1) if nodes > 1 else wanted
-    below = torch.where(group == 0, 0, found)
-    below = torch.where(below < torch.arange(1, nodes, device=selected.device), below, -1)
-    return torch.nn.functional.pad(below, (1, 0), value=-1)
-
-
-def _checked(mask: torch.Tensor, least: int) -> torch.Tensor:
-    if mask.numel() < least:
-        raise ValueError(f"tree_mask: expected {least} entries at least; got {mask.numel()}")
-    return mask[:least]
+    if draft_token_num != nodes:
+        raise ValueError(f"draft_token_num: expected {nodes}, one more than selected_index has; got {draft_token_num}")
+    if tree_mask_mode == QLEN_ONLY_BITPACKING and nodes > 32:
+        raise ValueError(f"draft_token_num: expected 32 at most with bits; got {nodes}")
+    specdec.build_tree(
+        parent_list, selected_index, topk=topk, prefix_len=verified_seq_len, layout=LAYOUTS[tree_mask_mode],
+        out=(tree_mask, positions.view(batch, nodes), index, first, sibling),
+    )  # fmt: skip
 
 
 def _bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:

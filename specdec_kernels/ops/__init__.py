@@ -8,6 +8,7 @@ from specdec_kernels.ops._declaration import Edit as Edit
 from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops._form import Form
+from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
 from specdec_kernels.ops.chain_ends import ChainEnds, chain_ends
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
@@ -35,6 +36,7 @@ from specdec_kernels.ops.verify_links import verify_links
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
+    "BuiltTrees",
     "ChainEnds",
     "Cut",
     "Form",
@@ -44,6 +46,7 @@ __all__ = [
     "TreeParents",
     "TreeVerdict",
     "Verdict",
+    "build_tree",
     "chain_ends",
     "coin",
     "compact_kv",

@@ -13,4 +13,5 @@ TreeMethod = Literal["rejection", "race", "traversal"]
 Method = Literal["rejection", "race"]  # of both, and of rows in parts
 Count = Literal["accepted", "emitted"]
 Layout = Literal["bool", "additive", "bits"]
+BuiltLayout = Literal["full", "nodes", "bits"]
 Tensors = torch.Tensor | Sequence["Tensors"]

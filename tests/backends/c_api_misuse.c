@@ -165,6 +165,30 @@ static specdec_tree_positions_params tree_positions(void) {
   return p;
 }
 
+static specdec_build_tree_params build_tree(void) {
+  static int64_t each[4][B * N];
+  static uint8_t bytes[B * N * N];
+  static const int32_t groups[2] = {-1, 0};
+  specdec_output_i64* outputs[4];
+  specdec_build_tree_params p;
+  int i;
+  memset(&p, 0, sizeof p);
+  outputs[0] = &p.positions, outputs[1] = &p.index, outputs[2] = &p.first_child, outputs[3] = &p.next_sibling;
+  for (i = 0; i < 4; ++i) {
+    const specdec_output_i64 output = {each[i], N, B, N};
+    *outputs[i] = output;
+  }
+  p.parent_list = some_tokens(groups, 1, 2);
+  p.selected = some_tokens(parents + 1, 1, N - 1);
+  p.topk = 2;
+  p.layout = SPECDEC_TREE_NODES;
+  p.mask.data = bytes;
+  p.mask.row_stride = p.mask.columns = 1;
+  p.mask.rows = sizeof bytes;
+  p.status = i32(B);
+  return p;
+}
+
 static specdec_tree_parents_params tree_parents(void) {
   static const bool valid[B] = {true, false};
   static int32_t above[B * N], ranks[B * N];
@@ -315,6 +339,13 @@ static void trees(void) {
   INVALID(tree_positions, tree_positions, p.parents.slots = 1, "parents.slots: expected 4 or more; got 1");
   INVALID(tree_positions, tree_positions, p.positions.data = NULL, "positions.data: expected memory; got NULL");
   INVALID(tree_positions, tree_positions, p.status.data = NULL, "status.data: expected memory; got NULL");
+  INVALID(build_tree, build_tree, p.topk = 0, "topk: expected 1 or more; got 0");
+  INVALID(build_tree, build_tree, p.layout = 3, "layout: expected at most 2; got 3");
+  INVALID(build_tree, build_tree, p.selected.slots = 2, "selected.slots: expected 3 or more; got 2");
+  INVALID(build_tree, build_tree, p.parent_list.data = NULL, "parent_list.data: expected memory; got NULL");
+  INVALID(build_tree, build_tree, p.mask.rows = 31, "mask.rows: expected 32 or more; got 31");
+  INVALID(build_tree, build_tree, p.mask.row_stride = 2, "mask.row_stride: expected 1; got 2");
+  INVALID(build_tree, build_tree, p.next_sibling.columns = 3, "next_sibling.columns: expected 4; got 3");
   INVALID(tree_parents, tree_parents, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
   INVALID(tree_parents, tree_parents, p.next_sibling.data = NULL, "next_sibling.data: expected memory; got NULL");
   INVALID(tree_parents, tree_parents, p.tree_valid.size = 1, "tree_valid.size: expected 2; got 1");
@@ -359,6 +390,7 @@ static void trees(void) {
   FINE(tree_mask, mask, (void)p);
   FINE(tree_positions, tree_positions, (void)p);
   FINE(tree_parents, tree_parents, (void)p);
+  FINE(build_tree, build_tree, (void)p);
   FINE(verify_links, links, (void)p);
   FINE(compact_kv, compact, (void)p);
 }
@@ -477,6 +509,7 @@ int main(void) {
   NOTHING(tree_mask);
   NOTHING(tree_positions);
   NOTHING(tree_parents);
+  NOTHING(build_tree);
   NOTHING(verify_links);
   NOTHING(compact_kv);
   NOTHING(count_tokens);

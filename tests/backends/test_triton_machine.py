@@ -201,6 +201,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
 ]
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
 UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2 + [("tree_parents", "tree_parents_kernel")] * 6
+UNSEEN += [("build_tree", "build_tree_kernel")] * 2
 FAULTS = [(module, name, " barrier()", " pass", call) for module, name, call in WITHOUT_BARRIER] + [
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, done, sem="relaxed")', "race_sample"),
     ("_rows", "is_last", TICKET, 'tl.atomic_add(ticket, done, sem="acq_rel", scope="cta")', "race_sample"),

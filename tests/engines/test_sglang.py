@@ -273,10 +273,14 @@ class TestBuild:
         nodes = given[1].shape[1] + 1
         lengths, positions = torch.tensor([7, 3]), torch.full((2 * nodes,), -5)
         arrays = torch.full((3, 2, nodes), -1)
-        sglang.build_tree_kernel_efficient(
-            *given, lengths, mask, positions, *arrays, topk=self.TOPK, depth=self.DEPTH, draft_token_num=nodes,
-            tree_mask_mode=mode,
-        )  # fmt: skip
+
+        def call():
+            sglang.build_tree_kernel_efficient(
+                *given, lengths, mask, positions, *arrays, topk=self.TOPK, depth=self.DEPTH, draft_token_num=nodes,
+                tree_mask_mode=mode,
+            )  # fmt: skip
+
+        assert launches(call) == ["specdec::build_tree"]
         return positions.view(2, nodes), arrays
 
     TREES = (DraftTree.from_parents([-1, 0, 0, 1, 1, 3]), DraftTree.chain(5))
@@ -335,11 +339,27 @@ class TestBuild:
 
     def test_refused(self):
         with pytest.raises(ValueError, match="tree_mask_mode: expected 0, 1 or 2; got 3"):
-            self.build(3, torch.zeros(72))
-        with pytest.raises(ValueError, match="tree_mask: expected 72 entries at least; got 71"):
-            self.build(sglang.QLEN_ONLY, torch.zeros(71))
+            self.build(3, torch.zeros(72).bool())
+        with pytest.raises(ValueError, match="mask: expected 72 bytes at least; got bool"):
+            self.build(sglang.QLEN_ONLY, torch.zeros(71).bool())
+        with pytest.raises(TypeError, match="mask: expected a tensor of bool or uint8; got float32"):
+            self.build(sglang.QLEN_ONLY, torch.zeros(72))
         with pytest.raises(ValueError, match="draft_token_num: expected 32 at most"):
-            self.build(2, torch.zeros(999), torch.zeros(2, 0).long(), torch.zeros(2, 40).long())
+            self.build(2, torch.zeros(999).byte(), torch.zeros(2, 0).long(), torch.zeros(2, 40).long())
+        links = torch.full((3, 1, 3), -1)
+        with pytest.raises(ValueError, match="draft_token_num: expected 3, one more than selected_index has; got 4"):
+            sglang.build_tree_kernel_efficient(
+                torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 2]]), torch.tensor([5]), torch.zeros(9).bool(),
+                torch.zeros(3).long(), *links, 2, 2, 4, 1,
+            )  # fmt: skip
+
+    def test_a_full_mask_that_is_too_short(self):
+        """SGLang's kernel writes on behind it."""
+        memory = torch.full((200,), 7, dtype=torch.uint8)
+        self.build(sglang.FULL_MASK, memory[:100])
+        assert torch.equal(memory[:78].view(6, 13)[:, 7:].bool(), self.TREES[0].mask())
+        assert torch.equal(memory[78:96].view(2, 9)[:, 3:].bool(), self.TREES[1].mask()[:2])
+        assert (memory[96:] == 7).all()
 
 
 def test_trees_built_are_trees_verified():

@@ -14,6 +14,7 @@ from specdec_kernels import (
     Overlap,
     Residual,
     Verdict,
+    build_tree,
     compact_kv,
     overlap,
     race_sample,
@@ -69,6 +70,7 @@ CALLS = {
         },
     ),
     "tree_parents": (tree_parents, {"first_child": CHILDREN, "next_sibling": CHILDREN - 2}),
+    "build_tree": (build_tree, {"parent_list": CHILDREN, "selected": CHILDREN[:, 1:], "topk": 2}),
 }
 EVERY_CALL = pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
 ON_ROWS = ("race_sample", "race_topk", "residual", "overlap")

@@ -26,6 +26,7 @@
   op(tree_mask, MaskParams)               \
   op(tree_positions, PositionsParams)     \
   op(tree_parents, LinksParams)           \
+  op(build_tree, BuildParams)             \
   op(compact_kv, CompactParams)           \
   op(count_tokens, CountParams)           \
   op(coin, CoinParams)

@@ -513,6 +513,31 @@ struct LinksParams {
   auto fields() { return std::tie(first_child, next_sibling, tree_valid, parents, ranks, status); }
 };
 
+// What build_tree's mask covers: a prefix and the nodes, the nodes, the nodes as bits.
+enum class TreeMask : int32_t { kFull = 0, kNodes = 1, kBits = 2 };
+
+// build_tree: trees of candidates that were selected by their numbers (specdec/build.h).
+struct BuildParams {
+  Tokens parent_list;       // [batch, groups]: the candidate that a group of them follows
+  Tokens selected;          // [batch, nodes - 1]: the candidates that are nodes 1, 2, ...
+  Per<int64_t> prefix_len;  // of a request
+  int64_t topk;             // candidates of a group
+  TreeMask layout;
+  Output<uint8_t> mask;                                         // [bytes]
+  Output<int64_t> positions, index, first_child, next_sibling;  // [batch, nodes]
+  Output<int32_t> status;                                       // [batch]
+  auto fields() {
+    return std::tie(parent_list, selected, prefix_len, topk, layout, mask, positions, index, first_child, next_sibling,
+                    status);
+  }
+  SPECDEC_HD int32_t nodes() const { return static_cast<int32_t>(index.columns); }
+  // What is written of a node's row. A row of bits is one word.
+  SPECDEC_HD int32_t row_bytes() const {
+    if (layout != TreeMask::kBits) return nodes();
+    return nodes() > 16 ? 4 : nodes() > 8 ? 2 : 1;
+  }
+};
+
 // verify_links: a walk through trees by their links, decided by what is given (specdec/link_walk.h).
 struct LinkedParams {
   Tokens draft_tokens, first_child, next_sibling;  // [batch, nodes]

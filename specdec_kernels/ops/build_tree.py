@@ -1,0 +1,166 @@
+"""build_tree: links, positions and mask of trees from candidates that were selected by their numbers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _trees as trees
+from specdec_kernels.ops._declaration import CHOICE, COUNTER, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._types import BuiltLayout, Counter
+
+
+class BuiltTrees(NamedTuple):
+    """Trees as an engine's model and its verification need them.
+
+    Attributes
+    ----------
+    mask : Tensor
+        What each node attends to, itself and its ancestors, in one of the layouts.
+    positions : Tensor
+        int64 [B, N]: ``prefix_len`` + depth.
+    index : Tensor
+        int64 [B, N]: where a node stands in the batch, ``b N + i``.
+    first_child, next_sibling : Tensor
+        int64 [B, N], -1 for none. Siblings are linked in the order of their indices.
+    """
+
+    mask: torch.Tensor
+    positions: torch.Tensor
+    index: torch.Tensor
+    first_child: torch.Tensor
+    next_sibling: torch.Tensor
+
+
+LAYOUTS = ("full", "nodes", "bits")
+BYTE_DTYPES = (torch.bool, torch.uint8)
+WORD_DTYPES = (torch.uint8, torch.uint16, torch.uint32)  # of 1, 2 and 4 bytes a node
+MOST_BITS = 32
+
+BUILD_TREE = Op(
+    "build_tree",
+    parent_list=TENSOR,
+    selected=TENSOR,
+    prefix_len=COUNTER,
+    topk=SIZE,
+    layout=CHOICE,
+    mask=Output(torch.uint8, "out.mask"),  # the bytes of one of any of these types
+    positions=Output(torch.int64, "out.positions"),
+    index=Output(torch.int64, "out.index"),
+    first_child=Output(torch.int64, "out.first_child"),
+    next_sibling=Output(torch.int64, "out.next_sibling"),
+    status=Output(torch.int32, "status"),
+)
+
+
+def build_tree(
+    parent_list: torch.Tensor,
+    selected: torch.Tensor,
+    *,
+    topk: int,
+    prefix_len: Counter = 0,
+    layout: BuiltLayout = "nodes",
+    out: Sequence[torch.Tensor | None] | None = None,
+    status: torch.Tensor | None = None,
+) -> BuiltTrees:
+    """A batch of EAGLE's trees, from the numbers of the candidates that were selected as nodes.
+
+    Candidates are numbered over all levels, in groups of ``topk``: candidate c is one of group ``c // topk``, and all
+    of a group follow one candidate. Those of group 0 follow the root, those of group g candidate ``parent_list[b, g]``.
+    Node 0 is the root, node i is candidate ``selected[b, i - 1]``. A node whose parent is none of the nodes before it
+    has none: it attends to itself, and no link leads to it.
+
+    Parameters
+    ----------
+    parent_list : Tensor
+        int32 or int64 [B, G], G of any size. Entry 0 is not looked at.
+    selected : Tensor
+        int32 or int64 [B, N - 1], rising, so that parents come before their children.
+    topk : int
+        Candidates of a group, at least 1.
+    prefix_len : int or Tensor
+        int64 or int32 [B]: number of tokens before the root.
+    layout : {"full", "nodes", "bits"}
+        Of the mask. "full": rows of ``prefix_len[b] + N``, request after request, in one dimension. The last N of each
+        row are written; what stands for the prefix is the caller's. "nodes": [B, N, N]. "bits": [B, N] words whose bit
+        j says whether the node attends to node j, uint8 for up to 8 nodes, uint16 for up to 16, uint32 for up to 32.
+    out : BuiltTrees, optional
+        Preallocated, contiguous; None among them is made anew, but for a mask with the layout "full". The mask may have
+        any shape, and be larger than what is written from its beginning: bool or uint8, or with "bits" also the other
+        types of words.
+    status : Tensor, optional
+        int32 [B], overwritten: 8 where a node has no parent, where a ``prefix_len`` is out of range and counts as the
+        nearest possible one, or where a full mask has no room for a row, which is left out then.
+
+    Returns
+    -------
+    BuiltTrees
+        ``(mask, positions, index, first_child, next_sibling)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    References
+    ----------
+    Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees".
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> # Groups of two: 0 and 1 follow the root, 2 and 3 candidate 0.
+    >>> trees = specdec_kernels.build_tree(torch.tensor([[-1, 0]]), torch.tensor([[0, 1, 3]]), topk=2, prefix_len=5)
+    >>> trees.positions.tolist(), trees.first_child.tolist(), trees.next_sibling.tolist()
+    ([[5, 6, 6, 7]], [[1, 3, -1, -1]], [[-1, 2, -1, -1]])
+    >>> trees.mask[0].int().tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
+    """
+    raw = parent_list, selected, topk, prefix_len, layout, out, status
+    if found := BUILD_TREE.recall(raw):
+        return BuiltTrees(*found[:-1])
+    inputs.check_tensor("parent_list", parent_list, trees.PARENT_DTYPES, 2)
+    inputs.check_tensor("selected", selected, trees.PARENT_DTYPES, 2)
+    batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
+    inputs.check_shape("parent_list", parent_list, (batch, parent_list.shape[1]))
+    inputs.check_device("parent_list", parent_list, device)
+    if not inputs.is_int(topk) or topk < 1:
+        raise ValueError(f"topk: expected an int of 1 or more; got {topk!r}")
+    inputs.check_choice("layout", layout, LAYOUTS)
+    if layout == "bits" and nodes > MOST_BITS:
+        raise ValueError(f"layout: expected 'full' or 'nodes' with more than {MOST_BITS} nodes; got 'bits'")
+    prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
+    given = out is not None or status is not None
+    out = (None,) * len(BuiltTrees._fields) if out is None else out
+    if not isinstance(out, (tuple, list)) or len(out) != len(BuiltTrees._fields):
+        raise TypeError(f"out: expected ({', '.join(BuiltTrees._fields)}); got {inputs.shown(out)}")
+    mask = _mask(out[0], layout, batch, nodes, device)
+    made = [
+        BUILD_TREE.output(name, x, (batch, nodes), device)
+        for name, x in zip(BuiltTrees._fields[1:], out[1:], strict=True)
+    ]
+    status = BUILD_TREE.output("status", status, (batch,), device)
+    BUILD_TREE(
+        parent_list, selected, prefix_len, topk, layout, mask.view(-1).view(torch.uint8), *made, status, given=given,
+        raw=raw, results=(mask, *made, status),
+    )  # fmt: skip
+    return BuiltTrees(mask, *made)
+
+
+def _mask(given, layout, batch, nodes, device):
+    """A new mask, or the one given once it is found fit."""
+    word = WORD_DTYPES[(nodes > 8) + (nodes > 16)]
+    if given is None:
+        if layout == "full":
+            raise ValueError("out.mask: expected a tensor with layout='full'; got None")
+        shape, dtype = ((batch, nodes), word) if layout == "bits" else ((batch, nodes, nodes), torch.bool)
+        return torch.empty(shape, dtype=dtype, device=device)
+    inputs.check_tensor("out.mask", given, {*BYTE_DTYPES, *WORD_DTYPES} if layout == "bits" else BYTE_DTYPES, None)
+    inputs.check_device("out.mask", given, device)
+    if not given.is_contiguous():
+        raise ValueError(f"out.mask: expected contiguous; got strides {given.stride()}")
+    least = batch * nodes * (word.itemsize if layout == "bits" else nodes)
+    if layout != "full" and given.numel() * given.element_size() < least:
+        raise ValueError(f"out.mask: expected {least} bytes at least; got {inputs.shown(given)}")
+    return given

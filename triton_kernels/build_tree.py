@@ -1,0 +1,150 @@
+"""EAGLE's trees: one launch, a program for each request. It takes the steps of csrc/include/specdec/build.h.
+
+Until the end ``index`` holds each node's parent. A program is one warp, so that what it wrote is there when it goes on.
+"""
+
+import triton
+import triton.language as tl
+from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._math import PARAMETER, any_of
+from specdec_kernels.triton_kernels._rows import barrier, number
+from specdec_kernels.triton_kernels._trees import prefix_of
+
+BLOCK = 64  # nodes at once
+
+
+@triton.jit
+def bytes_before(b, prefix_len, prefix_len_request, prefix_len_value, nodes, size, BLOCK: tl.constexpr):
+    """What the full masks of the requests before ``b`` take; more than ``size`` if they do not fit."""
+    taken = tl.zeros([BLOCK], tl.int64)
+    for base in range(0, b, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        length = number(prefix_len, prefix_len_value, at * prefix_len_request, at < b).to(tl.int64)
+        columns = prefix_of(length, size)[0] + nodes
+        each = tl.where(columns > size // nodes, size + 1, nodes * columns)
+        taken = tl.minimum(taken + tl.where(at < b, each, 0), size + 1)
+    return tl.sum(taken, axis=0)
+
+
+@triton.jit
+def parent_of(parent_list, parent_list_node, groups, selected, selected_node, topk, node, there, nodes):
+    """The node that each of a block follows; -1 if none before it is the candidate that its group follows."""
+    mine = tl.load(selected + (node - 1).to(tl.int64) * selected_node, mask=there, other=-1).to(tl.int64)
+    group = tl.where(mine < 0, -1, mine // topk)
+    listed = there & (group > 0) & (group < groups)
+    followed = tl.load(parent_list + group * parent_list_node, mask=listed, other=-1).to(tl.int64)
+    parent = tl.where(there & (group == 0), 0, -1)
+    for other in range(1, nodes):
+        candidate = tl.load(selected + (other - 1) * selected_node).to(tl.int64)
+        found = (parent < 0) & (followed >= 0) & (candidate == followed) & (other < node)
+        parent = tl.where(found, other, parent)
+    return parent
+
+
+@triton.jit
+def attended(parents, node, first, there):
+    """Bit j: whether each of a block of nodes attends to node ``first`` + j."""
+    word = node * 0
+    at = tl.where(there, node, -1).to(tl.int64)
+    while any_of(at >= first) > 0:
+        bit = (node * 0 + 1) << ((at - first) & 31).to(tl.int32)
+        word |= tl.where((at >= first) & (at < first + 32), bit, 0)
+        at = tl.where(at >= first, tl.load(parents + at, mask=at >= first, other=-1), -1)
+    return word
+
+
+@triton.jit
+def write_rows(mask, row, parents, node, there, nodes, row_bytes, LAYOUT: tl.constexpr):
+    """What a block of nodes attends to, to the bytes from ``row`` on."""
+    if LAYOUT == "bits":
+        word = attended(parents, node, 0, there)
+        for byte in range(0, row_bytes):
+            tl.store(mask + row + byte, (word >> 8 * byte) & 255, mask=there)
+    else:
+        for first in range(0, nodes, 32):
+            word = attended(parents, node, first, there)
+            for j in range(0, 32):
+                tl.store(mask + row + first + j, (word >> j) & 1, mask=there & (first + j < nodes))
+
+
+@triton.jit
+def links_of(parents, node, there, nodes):
+    """Of each of a block of nodes the first behind it that has it as parent, and the first that has its parent."""
+    parent = tl.load(parents + node, mask=there, other=-1)
+    child, sibling = node * 0 - 1, node * 0 - 1
+    for other in range(1, nodes):
+        above = tl.load(parents + other)
+        child = tl.where((child < 0) & (above == node), other, child)
+        sibling = tl.where((sibling < 0) & (other > node) & (parent >= 0) & (above == parent), other, sibling)
+    return child, sibling
+
+
+@_launch.kernel
+def build_tree_kernel(
+    parent_list, parent_list_request: tl.int64, parent_list_node: tl.int64, groups: tl.int32,
+    selected, selected_request: tl.int64, selected_node: tl.int64,
+    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, topk: tl.int64, nodes: tl.int32,
+    mask, size: tl.int64, row_bytes: tl.int32, positions, index, first_child, next_sibling, status,
+    LAYOUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    parent_list += b * parent_list_request
+    selected += b * selected_request
+    positions += b * nodes
+    index += b * nodes
+    first_child += b * nodes
+    next_sibling += b * nodes
+    length = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
+    prefix, bad = prefix_of(length, 2**63 - 1 - nodes.to(tl.int64))
+    room = size
+    if LAYOUT == "full":
+        room -= bytes_before(b, prefix_len, prefix_len_request, prefix_len_value, nodes, size, BLOCK)
+    for base in range(0, nodes, BLOCK):
+        node = base + tl.arange(0, BLOCK)
+        there = (node > 0) & (node < nodes)
+        parent = parent_of(
+            parent_list, parent_list_node, groups, selected, selected_node, topk, node, there, nodes
+        )  # fmt: skip
+        bad |= any_of(there & (parent < 0)) * PARAMETER
+        tl.store(index + node, parent.to(tl.int64), mask=node < nodes)
+    barrier()
+    for base in range(0, nodes, BLOCK):
+        node = base + tl.arange(0, BLOCK)
+        there = node < nodes
+        depth = tl.zeros([BLOCK], tl.int64)
+        at = tl.load(index + node, mask=there, other=-1)
+        while any_of(at >= 0) > 0:
+            depth += (at >= 0).to(tl.int64)
+            at = tl.load(index + at, mask=at >= 0, other=-1)
+        tl.store(positions + node, prefix + depth, mask=there)
+        row, fits = (b * nodes + node) * row_bytes, there
+        if LAYOUT == "full":
+            row = size - room + node * (prefix + nodes) + prefix
+            fits = there & (room >= 0) & (prefix <= room) & (prefix + nodes <= room // (node + 1))
+            bad |= any_of(there & (fits == 0)) * PARAMETER
+        write_rows(mask, row, index, node, fits, nodes, row_bytes, LAYOUT)
+        child, sibling = links_of(index, node, there, nodes)
+        tl.store(first_child + node, child.to(tl.int64), mask=there)
+        tl.store(next_sibling + node, sibling.to(tl.int64), mask=there)
+    barrier()
+    for base in range(0, nodes, BLOCK):
+        node = base + tl.arange(0, BLOCK)
+        tl.store(index + node, b * nodes + node, mask=node < nodes)
+    tl.store(status + b, bad)
+
+
+def build_tree(call):
+    """Links, ``positions`` and ``index`` int64 [B, N], ``mask`` in bytes; ``status`` int32 [B]."""
+    requests, nodes = call.index.shape
+    if requests == 0:
+        return
+    row_bytes = nodes if call.layout != "bits" else 4 if nodes > 16 else 2 if nodes > 8 else 1
+    with _launch.on_device(call.selected):
+        arguments = dict(
+            **_launch.nodes("parent_list", call.parent_list), groups=call.parent_list.shape[1],
+            **_launch.nodes("selected", call.selected), **_launch.number("prefix_len", call.prefix_len, "request"),
+            topk=call.topk, nodes=nodes, mask=call.mask, size=len(call.mask), row_bytes=row_bytes,
+            positions=call.positions, index=call.index, first_child=call.first_child, next_sibling=call.next_sibling,
+            status=call.status, LAYOUT=call.layout, BLOCK=BLOCK,
+        )  # fmt: skip
+        _launch.launch(build_tree_kernel, (requests,), 1, arguments)
