@@ -62,7 +62,15 @@ from specdec_kernels.triton_kernels._rows import (
     value_at,
 )
 from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
-from specdec_kernels.triton_kernels._verdict import ADDED, clear_places, put_count, put_node, put_token, verdict_at
+from specdec_kernels.triton_kernels._verdict import (
+    ADDED,
+    clear_nodes,
+    clear_places,
+    put_count,
+    put_node,
+    put_token,
+    verdict_at,
+)
 
 CHUNK = tl.constexpr(32)  # slots handled at once
 # Of a request's record: where the walk ends, and what block has to say of that place.
@@ -233,6 +241,7 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
         put_token(verdict, slot, slot, winner, there)
         flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
         clear_places(verdict, slot, behind)
+        clear_nodes(verdict, slot, behind)
     if chain.given_at is not None:
         flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
@@ -327,6 +336,7 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, verdict
         put_token(verdict, slot, slot, tl.where(slot == n, last_token, token_at(chain, slot)), there)
         flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
         clear_places(verdict, slot, behind)
+        clear_nodes(verdict, slot, behind)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     put_count(verdict, n, tl.where(readable, chain.slots, 0))
     tl.store(verdict.status, flags)

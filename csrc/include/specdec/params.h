@@ -163,7 +163,7 @@ struct TokenOutput {
 constexpr int64_t kUnpadded = 1;  // what is behind the last token stays as it is
 constexpr int64_t kEmitted = 2;   // num_accepted counts the last token, too
 constexpr int64_t kAdded = 4;     // num_accepted is added to what is there
-constexpr int64_t kZeros = 8;     // tokens behind the last are 0, not -1
+constexpr int64_t kZeros = 8;     // tokens behind the last are 0, not -1; with an index those of nodes off the path
 
 struct ChainParams {
   Tokens draft_tokens;
