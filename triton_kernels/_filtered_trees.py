@@ -20,6 +20,7 @@ from specdec_kernels.triton_kernels._rows import (
     FLAGS,
     Rows,
     divisor,
+    entered,
     entry_of,
     is_last,
     key_at,
@@ -43,7 +44,7 @@ def filtered_tree_kernel(
     top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
     min_p, min_p_request: tl.int64, min_p_value: tl.float32, rules: tl.int32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
+    nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
     form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
@@ -57,6 +58,7 @@ def filtered_tree_kernel(
         seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
         entry * nonce_request, live,
     )  # fmt: skip
+    noise = entered(noise, input_positions, b * input_request, live)
     inverse, greedy, flags = inverse_temperature(
         divisor(temperature, temperature_value, entry * temperature_request, live)
     )
@@ -163,7 +165,7 @@ def cut_tree_kernel(
     draft_min_p, draft_min_p_request: tl.int64, draft_min_p_value: tl.float32, draft_rules: tl.int32, draft_cuts,
     draft_known, draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
+    nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
     form: tl.int32, counters, scratch, scratch_row: tl.int64, edits,
@@ -178,6 +180,7 @@ def cut_tree_kernel(
         seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
         entry * nonce_request, live,
     )  # fmt: skip
+    noise = entered(noise, input_positions, b * input_request, live)
     found = numbers_at(
         temperature, temperature_value, entry * temperature_request, top_k, top_k_value, entry * top_k_request,
         top_p, top_p_value, entry * top_p_request, min_p, min_p_value, entry * min_p_request, vocab, live,
@@ -314,11 +317,17 @@ def search_of(call, requests, width, edits, index, sides=1):
         nodes=nodes, max_depth=width - 1, vocab=vocab, rules=law.rules, scratch_row=words,
         CELL=_cuts.cell_of(tile, tiles), TILE=tile, TILES=_launch.power_of_2(tiles), **_launch.rows("target", target),
         **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents), **numbers(law),
-        **_launch.noise(call.noise, "request"), **edits, **index, **_verdict.arguments(call),
+        **_launch.noise(call.noise, "request"), **inputs_of(call), **edits, **index, **_verdict.arguments(call),
     )  # fmt: skip
     return Search(
         (requests, chunks, splits), warps, words * requests * chunks * (1 if splits == 1 else sides), arguments
     )
+
+
+def inputs_of(call):
+    """Arguments for the positions of nodes."""
+    given = call.input_positions
+    return {"input_positions": given, "input_request": 0 if given is None else given.stride(0)}
 
 
 def numbers(law, own=""):

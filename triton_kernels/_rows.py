@@ -111,13 +111,18 @@ def noise_at(
 
 
 @triton.jit
-def entered(noise, input_positions, at, there):
-    """The noise of a row at the position after that of the token that enters it, if that is given."""
+def entered(noise, input_positions, at, there, input_nonces=None, nonce_at=0):
+    """The noise of a row at the position after that of the token that enters it, if that is given.
+
+    Then its nonce may be given, too.
+    """
     if input_positions is None:
         return noise
     else:
-        position = tl.load(input_positions + at, mask=there, other=0) + 1
-        return Noise(noise.seed, position.to(tl.uint32), noise.nonce, noise.first)
+        position, nonce = tl.load(input_positions + at, mask=there, other=0) + 1, noise.nonce
+        if input_nonces is not None:
+            nonce = tl.load(input_nonces + nonce_at, mask=there, other=0).to(tl.uint32)
+        return Noise(noise.seed, position.to(tl.uint32), nonce, noise.first)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._math import NOBODY, NON_FINITE, PARAMETER, TOKEN_RANGE, key_token
 from specdec_kernels.triton_kernels._rows import DONE, FLAGS, clear, key_at
 from specdec_kernels.triton_kernels._trees import NODES, child_with, next_child, parents_of, status_of, strays
-from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token
+from specdec_kernels.triton_kernels._verdict import clear_off_path, clear_places, put_count, put_node, put_token
 
 ROW = tl.constexpr(6)  # words of a row's record
 PAIR, NEXT, TAKEN = tl.constexpr(1), tl.constexpr(4), tl.constexpr(5)  # of a row's record
@@ -106,6 +106,7 @@ def finish(nodes, depth, flags, live, idle, records, request, left, verdict, max
     for base in range(0, max_depth + 1, NODES):
         at = base + tl.arange(0, NODES)
         clear_places(verdict, at, (at <= max_depth) & (at > depth))
+    clear_off_path(verdict, nodes, depth)
     clear(records, nodes * ROW)
     tl.store(request + DONE, 0)
     tl.store(request + FLAGS, 0)

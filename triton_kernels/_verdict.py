@@ -5,6 +5,8 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels._math import PARAMETER
+from specdec_kernels.triton_kernels._rows import barrier
+from specdec_kernels.triton_kernels._trees import NODES
 
 UNPADDED, EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4, 8))
 
@@ -75,6 +77,28 @@ def clear_places(verdict, depth, there):
         tl.store(verdict.tokens + depth * verdict.tokens_slot, tl.where(verdict.form & ZEROS != 0, 0, -1), mask=there)
     if verdict.path is not None:
         tl.store(verdict.path + depth, -1, mask=there)
+
+
+@triton.jit
+def clear_nodes(verdict, node, there):
+    """Nodes that are not on the path: where an index leads to, and its places are wanted without gaps."""
+    if verdict.index is not None:
+        put_token(verdict, node, node, node * 0, there & (verdict.form & ZEROS != 0))
+
+
+@triton.jit
+def clear_off_path(verdict, nodes, depth):
+    """All nodes but those of the path, which this program has written down to ``depth``."""
+    if verdict.index is not None:  # noqa: SIM102  one is known when it is compiled
+        if verdict.form & ZEROS != 0:
+            barrier()
+            for base in range(0, nodes, NODES):
+                node = base + tl.arange(0, NODES)
+                place = tl.load(verdict.index + node * verdict.index_node, mask=node < nodes, other=-1).to(tl.int64)
+                off = node < nodes
+                for at in range(0, depth + 1):
+                    off = off & (tl.load(verdict.path + at, cache_modifier=".cg") != place)
+                clear_nodes(verdict, node, off)
 
 
 @triton.jit

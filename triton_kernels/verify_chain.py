@@ -62,7 +62,15 @@ from specdec_kernels.triton_kernels._rows import (
     value_at,
 )
 from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
-from specdec_kernels.triton_kernels._verdict import ADDED, clear_places, put_count, put_node, put_token, verdict_at
+from specdec_kernels.triton_kernels._verdict import (
+    ADDED,
+    clear_nodes,
+    clear_places,
+    put_count,
+    put_node,
+    put_token,
+    verdict_at,
+)
 
 CHUNK = tl.constexpr(32)  # slots handled at once
 # Of a request's record: where the walk ends, and what block has to say of that place.
@@ -233,6 +241,7 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
         put_token(verdict, slot, slot, winner, there)
         flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
         clear_places(verdict, slot, behind)
+        clear_nodes(verdict, slot, behind)
     if chain.given_at is not None:
         flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
@@ -327,6 +336,7 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, verdict
         put_token(verdict, slot, slot, tl.where(slot == n, last_token, token_at(chain, slot)), there)
         flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
         clear_places(verdict, slot, behind)
+        clear_nodes(verdict, slot, behind)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
     put_count(verdict, n, tl.where(readable, chain.slots, 0))
     tl.store(verdict.status, flags)
@@ -347,7 +357,7 @@ def verify_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    input_positions, input_request: tl.int64, input_row: tl.int64,
+    input_positions, input_request: tl.int64, input_row: tl.int64, input_nonces, input_nonce: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
     num_rejected, num_passed, status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
@@ -367,7 +377,8 @@ def verify_chain_kernel(
         entry * nonce_request, live,
     )  # fmt: skip
     noise = entered(
-        noise, input_positions, row * input_row if RAGGED else b * input_request, readable & live
+        noise, input_positions, row * input_row if RAGGED else b * input_request, readable & live, input_nonces,
+        b * input_nonce,
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
         divisor(target_temperature, target_temperature_value, entry * target_temperature_request, live)
@@ -535,7 +546,7 @@ def filtered_chain_kernel(
     epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    input_positions, input_request: tl.int64, input_row: tl.int64,
+    input_positions, input_request: tl.int64, input_row: tl.int64, input_nonces, input_nonce: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
     num_rejected, status, form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
@@ -556,7 +567,8 @@ def filtered_chain_kernel(
         entry * nonce_request, live,
     )  # fmt: skip
     noise = entered(
-        noise, input_positions, first_row * input_row if RAGGED else b * input_request, readable & live
+        noise, input_positions, first_row * input_row if RAGGED else b * input_request, readable & live, input_nonces,
+        b * input_nonce,
     )  # fmt: skip
     inverse, greedy, bad_temperature = inverse_temperature(
         divisor(temperature, temperature_value, entry * temperature_request, live)
@@ -626,11 +638,12 @@ def packed_drafts(call, requests):
 
 
 def inputs_of(call):
-    """Arguments for positions of the tokens that enter rows."""
-    given = call.input_positions
+    """Arguments for positions of the tokens that enter rows, and for nonces of requests."""
+    given, nonces = call.input_positions, call.input_nonces
     return {
         "input_positions": given, "input_request": 0 if given is None or given.ndim == 1 else given.stride(0),
         "input_row": 0 if given is None else given.stride(-1),
+        "input_nonces": nonces, "input_nonce": 0 if nonces is None else nonces.stride(0),
     }  # fmt: skip
 
 

@@ -26,7 +26,14 @@ from specdec_kernels.triton_kernels._rows import (
     row_of,
 )
 from specdec_kernels.triton_kernels._trees import NODES
-from specdec_kernels.triton_kernels._verdict import clear_places, put_count, put_node, put_token, verdict_at
+from specdec_kernels.triton_kernels._verdict import (
+    clear_off_path,
+    clear_places,
+    put_count,
+    put_node,
+    put_token,
+    verdict_at,
+)
 
 
 class Linked(NamedTuple):
@@ -186,6 +193,8 @@ def verify_links_kernel(
             node = child
             depth += 1
 
+    if writes:
+        clear_off_path(verdict, nodes, depth)
     if target is None:
         token = tl.load(target_tokens + node * target_tokens_node).to(tl.int64)
         finish_verdict(verdict, depth, node, token, flags, max_depth)

@@ -25,6 +25,7 @@ from specdec_kernels.triton_kernels._rows import (
     Rows,
     barrier,
     divisor,
+    entered,
     entry_of,
     is_last,
     key_at,
@@ -114,7 +115,7 @@ def verify_tree_kernel(
     target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
+    nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
     form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
@@ -127,6 +128,7 @@ def verify_tree_kernel(
         seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
         entry * nonce_request, live,
     )  # fmt: skip
+    noise = entered(noise, input_positions, b * input_request, live)
     inverse, greedy, flags = inverse_temperature(
         divisor(target_temperature, target_temperature_value, entry * target_temperature_request, live)
     )
@@ -317,7 +319,7 @@ def verify_tree(call):
             **index, **cuts, **edits, **_verdict.arguments(call),
             **_launch.divisor("target_temperature", call.target_law, "request"),
             **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
-            **_launch.noise(call.noise, "request"),
+            **_launch.noise(call.noise, "request"), **_filtered_trees.inputs_of(call),
         }  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
         split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)

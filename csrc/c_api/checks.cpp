@@ -388,6 +388,10 @@ void check_verify_chain(ChainParams p) {
     if (p.by_rows) refuse("bonus", "NULL with by_rows", "memory");
     if (p.input_positions.data) refuse("bonus", "NULL with input_positions", "memory");
   }
+  if (p.input_nonces.data) {
+    holds(FIELD(input_nonces), 1, p.batch());
+    if (!p.input_positions.data) refuse("input_nonces", "NULL without input_positions", "memory");
+  }
   if (p.cu_drafts.data) return check_ragged(p);
   if (p.by_rows) refuse("by_rows", "false without cu_drafts", "true");
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
@@ -406,6 +410,7 @@ void check_verify_tree(TreeParams p) {
   holds(FIELD(target), p.batch(), 1);
   holds(FIELD(draft_tokens), p.batch(), p.nodes());
   holds(FIELD(parents), p.batch(), p.nodes());
+  if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   check_draft(p, entries(p, p.batch()), p.nodes());
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.nodes());
 }

@@ -73,10 +73,11 @@ SPECDEC_SAME(specdec_cache_layer, CacheLayer, data, batch_stride, head_stride, s
 SPECDEC_SAME(specdec_cache_layers, Vector<const CacheLayer>, data, size)
 
 SPECDEC_SAME(specdec_verify_chain_params, ChainParams, draft_tokens, target, draft, cu_drafts, by_rows, draft_map,
-             request_index, method, target_law, draft_law, edits, draft_prob, epsilon, noise, input_positions, tokens,
-             num_accepted, status, path, num_rejected, num_passed, index, bonus, form)
+             request_index, method, target_law, draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces,
+             tokens, num_accepted, status, path, num_rejected, num_passed, index, bonus, form)
 SPECDEC_SAME(specdec_verify_tree_params, TreeParams, draft_tokens, parents, target, draft, draft_map, request_index,
-             method, replacement, target_law, draft_law, edits, noise, tokens, path, num_accepted, status, index, form)
+             method, replacement, target_law, draft_law, edits, noise, input_positions, tokens, path, num_accepted,
+             status, index, form)
 SPECDEC_SAME(specdec_race_params, RaceParams, rows, draft_map, request_index, law, edits, noise, tokens, status,
              scores)
 SPECDEC_SAME(specdec_residual_params, ResidualParams, target, draft, draft_map, request_index, target_law, draft_law,

@@ -37,6 +37,7 @@ void verify_links(const LinkedParams& p, int threads) {
     const LinkedRequest t(p, b);
     const Verdict verdict = verdict_at(p, b);
     for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
+    for (int32_t node = 0; node < verdict.zeroed_nodes(); ++node) verdict.zero(node);
     const auto probability = [&](int32_t node, int32_t token, int32_t* status) {
       return probability_of(element(row_at(p.target, t.row(node)), token), status);
     };

@@ -457,6 +457,7 @@ SPECDEC_HD void verify_request(const typename Topology::Params& p, int64_t b, co
   const Topology t(p, b);
   const Verdict verdict = verdict_at(p, b);
   for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
+  for (int32_t node = 0; node < verdict.zeroed_nodes(); ++node) verdict.zero(node);
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
   if (!traverse_by_bounds(t, b, verdict, crew, &at, &status)) {

@@ -25,6 +25,7 @@ __device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const 
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   for (int32_t word = thread; word < words; word += threads) tried[word] = 0;
   for (int32_t depth = thread; writes && depth < verdict.places; depth += threads) verdict.clear(depth);
+  for (int32_t node = thread; writes && node < verdict.zeroed_nodes(); node += threads) verdict.zero(node);
   __syncthreads();
   if (thread == 0) {
     const auto probability = [&](int32_t node, int32_t token, int32_t* status) {

@@ -441,9 +441,14 @@ template <class Topology, class Filters, bool kBounds>
 using TesterOf = std::conditional_t<
     kBounds, ByBounds, std::conditional_t<Topology::kSiblings || Filters::kFiltered, ByLaws, ByLanes>>;
 
-// By a warp: the end of a verdict. Clears the places after the last token.
+// By a warp: the end of a verdict. Clears the places after the last token, and those of nodes off the path.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
+  if (const int32_t nodes = verdict.zeroed_nodes()) {
+    __syncwarp();  // the first lane has written the path
+#pragma unroll 1
+    for (int32_t node = lane_id(); node < nodes; node += 32) verdict.zero_off_path(node, accepted);
+  }
   if (lane_id() == 0) verdict.count(accepted, drafts, status);
 }
 

@@ -239,7 +239,7 @@ typedef struct specdec_output_tokens {
 
 /* How a verdict is written, a sum of these. SPECDEC_UNPADDED: places behind the last token stay as they are.
  * SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it is added to what is there. SPECDEC_ZEROS:
- * tokens behind the last are 0, not -1. */
+ * tokens behind the last are 0, not -1; with an index those at the places of all its nodes that are not on the path. */
 enum { SPECDEC_UNPADDED = 1, SPECDEC_EMITTED = 2, SPECDEC_ADDED = 4, SPECDEC_ZEROS = 8 };
 
 /* An output of verify_tree, as compact_kv takes it. */
@@ -276,6 +276,8 @@ typedef struct specdec_verify_chain_params {
   specdec_noise noise;
   specdec_tokens input_positions;  /* [B, K+1], ragged [1, D+B], optional: where the token that enters a row stands. Then
                                     * noise.position is one more than that of a request's first row */
+  specdec_tokens input_nonces;     /* [1, B], optional: the nonces in the place of noise.nonce, of requests and not of
+                                    * entries. Only with input_positions */
   specdec_output_tokens tokens;    /* [B, K+1]: what is emitted, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
@@ -307,6 +309,7 @@ typedef struct specdec_verify_tree_params {
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */
   specdec_noise noise;
+  specdec_tokens input_positions;  /* [B, N], optional, as for chains: noise.position is one more than the root's */
   specdec_output_tokens tokens;    /* [B, D+1] */
   specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
   specdec_output_i32 num_accepted; /* [B] */

@@ -65,15 +65,15 @@ def eagle_sample(
     if grammar_mask is not None:
         grammar_mask.apply(logits)
 
-    # SGLang's draft model reads all of it, whatever was accepted.
-    predict = torch.zeros(requests * nodes, dtype=torch.int32, device=device)
+    # SGLang's draft model looks up all of `predict`, whatever was accepted. Where no index leads zeros come first.
+    width = min(depth, nodes) if is_chain else nodes
+    predict = (torch.empty if width == nodes else torch.zeros)(requests * nodes, dtype=torch.int32, device=device)
     accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
     emitted = torch.empty(requests, dtype=torch.int32, device=device)
     outputs = predict, accept_index, emitted
-    form = Form(index=index, count="emitted")
+    form = Form(index=index, count="emitted", zeros=width == nodes)
     law = {"sampling": sampling_of(info), "method": method}
     if is_chain:
-        width = min(depth, nodes)
         if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
             if verify_input.draft_probs is None:
                 raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
@@ -90,8 +90,10 @@ def eagle_sample(
     elif not is_lenient:
         if method == "block":
             law["method"] = "rejection"  # it is for chains
-        noise = noise_of(info, batch.seq_lens)
-        specdec.verify_tree(candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form)
+        specdec.verify_tree(
+            candidates, rows, parents=parents, **law, **key_of(info, requests, device),
+            input_positions=batch.seq_lens[:, None].expand(-1, nodes), out=(*outputs, None), form=form,
+        )  # fmt: skip
     else:
         noise = noise_of(info, batch.seq_lens)
         probs = specdec.residual(

@@ -37,7 +37,6 @@ __all__ = [
 EMITTED = Form(count="emitted")
 IN_RANGE = Form(zeros=True)
 TARGET = -1  # the nonce of the target's noise; drafts have those of columns
-BEYOND = 2**24  # positions: what lies between the noise of drafts in two columns, if each row has its own
 METHODS = ("rejection", "race", "block")
 
 
@@ -230,8 +229,6 @@ def gumbel_sample(
     nonce: int | torch.Tensor = TARGET
     if is_drafting:
         nonce = 0 if logits_cache_col is None else logits_cache_col
-    if isinstance(nonce, torch.Tensor) and nonce.ndim > 0:  # a nonce is by slot, a position by row
-        pos, nonce = torch.add(pos, nonce, alpha=BEYOND), 0
     law = Sampling(temperature, divided=not apply_temperature)
     return drawn(logits, expanded_idx_mapping, law, seed, pos, nonce=nonce)
 
@@ -243,12 +240,14 @@ def drawn(
     """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
 
     A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. Token 0
-    is that of slot -1.
+    is that of slot -1. A ``nonce`` is one for all, or has one for each row.
     """
+    by_row = isinstance(nonce, torch.Tensor) and nonce.ndim > 0
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
     verdict = specdec.verify_chain(
-        slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed, nonce=nonce,
-        edits=edits, input_positions=pos.unsqueeze(1), request_index=slots, form=IN_RANGE,
+        slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed,
+        nonce=0 if by_row else nonce, input_nonces=nonce if by_row else None, edits=edits,
+        input_positions=pos.unsqueeze(1), request_index=slots, form=IN_RANGE,
     )  # fmt: skip
     return verdict.tokens.squeeze(1)
 

@@ -34,7 +34,8 @@ class Form(NamedTuple):
         Whether tokens and path have -1 after the last. False: what is there stays.
     zeros : bool
         Whether tokens have 0 there, not -1, so that each can be looked up in a table: for padded batches, where idle
-        requests have no token at all. The path has -1 all the same.
+        requests have no token at all. The path has -1 all the same. With an ``index`` the places of all nodes that are
+        not on the path get 0, those of idle requests among them.
     count : str
         What ``out.num_accepted`` counts: "accepted" drafts, or "emitted" tokens, one more.
     add : bool
@@ -74,8 +75,8 @@ def checked(form, out, shape):
     given = (None,) * 3 if out is None else out
     if form.add and given[-2] is None:
         raise ValueError("out.num_accepted: expected a counter with form.add=True; got None")
-    if form.zeros and (not form.padding or form.index is not None):
-        raise ValueError("form.zeros: expected False with form.padding=False or form.index; got True")
+    if form.zeros and not form.padding:
+        raise ValueError("form.zeros: expected False with form.padding=False; got True")
     bits = UNPADDED * (not form.padding) | EMITTED * (form.count == "emitted") | ADDED * form.add | ZEROS * form.zeros
     if form.index is None:
         return form, bits, shape

@@ -96,6 +96,15 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     )
 
 
+def check_positions(input_positions, position, target):
+    """Positions of the tokens that enter the target's rows, in the place of ``position``."""
+    if position is not None:
+        raise ValueError(f"position: expected None beside input_positions; got {inputs.shown(position)}")
+    inputs.check_tensor("input_positions", input_positions, inputs.COUNTER_DTYPES, target.ndim - 1)
+    inputs.check_shape("input_positions", input_positions, target.shape[:-1])
+    inputs.check_device("input_positions", input_positions, target.device)
+
+
 def check_draft_map(draft_map, draft_vocab, vocab, device):
     """int32, one token of the target for each of the draft's, rising. ``vocab`` is None where there is no target."""
     inputs.check_tensor("draft_map", draft_map, (torch.int32,), 1)

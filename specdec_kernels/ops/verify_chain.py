@@ -53,6 +53,7 @@ VERIFY_CHAIN = Op(
     epsilon=NUMBER,
     noise=NOISE,
     input_positions=OPTIONAL,
+    input_nonces=OPTIONAL,
     tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
     num_accepted=Output(torch.int32, "out.num_accepted"),
     status=Output(torch.int32, "out.status"),
@@ -84,6 +85,7 @@ def verify_chain(
     position: Counter | None = None,
     nonce: Counter = 0,
     input_positions: torch.Tensor | None = None,
+    input_nonces: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     cu_drafts: torch.Tensor | None = None,
     cu_rows: torch.Tensor | None = None,
@@ -152,6 +154,8 @@ def verify_chain(
         int64 or int32 [B, K+1], or like packed target rows, in the place of ``position``: where the token stands that
         enters a row, so that row decides the token after it. Only that of a request's first row is looked at. It is of
         the batch, not of an entry of ``request_index``.
+    input_nonces : Tensor, optional
+        int64 or int32 [B], beside ``input_positions`` in the place of ``nonce``: of the batch, too.
     request_index : Tensor, optional
         int32 or int64 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise
         then have S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
@@ -203,10 +207,12 @@ def verify_chain(
     >>> verdict.num_accepted.tolist()  # p(0) >= q(0): always accepted
     [1]
     """
+    if input_nonces is not None:  # what is remembered of a call does not say which nonce it had
+        _check_nonce(nonce, input_nonces, input_positions)
     raw = (
         seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_space,
-        draft_sampling, draft_map, draft_prob, epsilon, input_positions, request_index, cu_drafts, cu_rows, max_drafts,
-        out, form,
+        draft_sampling, draft_map, draft_prob, epsilon, input_positions, input_nonces, request_index, cu_drafts,
+        cu_rows, max_drafts, out, form,
     )  # fmt: skip
     if found := VERIFY_CHAIN.recall(raw):
         verdict = Verdict(*found[:3])
@@ -262,11 +268,11 @@ def verify_chain(
     if input_positions is None:
         noise = laws.noise_of(batch, seed, position, nonce, shape, device)
     else:
-        if position is not None:
-            raise ValueError(f"position: expected None beside input_positions; got {inputs.shown(position)}")
-        inputs.check_tensor("input_positions", input_positions, inputs.COUNTER_DTYPES, 1 if ragged else 2)
-        inputs.check_shape("input_positions", input_positions, target.shape[:-1])
-        inputs.check_device("input_positions", input_positions, device)
+        laws.check_positions(input_positions, position, target)
+        if input_nonces is not None:
+            inputs.check_tensor("input_nonces", input_nonces, inputs.COUNTER_DTYPES, 1)
+            inputs.check_shape("input_nonces", input_nonces, (batch,))
+            inputs.check_device("input_nonces", input_nonces, device)
         noise = laws.noise_of(1, seed, 0, nonce, shape, device)
 
     sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
@@ -292,13 +298,20 @@ def verify_chain(
         return verdict
     VERIFY_CHAIN(
         draft_tokens, target, draft, packing, by_rows, draft_map, request_index, method, target_law, draft_law,
-        changes, draft_prob, epsilon, noise, input_positions, *verdict, *written, form.index, bonus, choices,
-        given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
+        changes, draft_prob, epsilon, noise, input_positions, input_nonces, *verdict, *written, form.index, bonus,
+        choices, given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)
     return verdict
+
+
+def _check_nonce(nonce, input_nonces, input_positions):
+    if input_positions is None:
+        raise ValueError(f"input_nonces: expected None without input_positions; got {inputs.shown(input_nonces)}")
+    if not (inputs.is_int(nonce) and nonce == 0):
+        raise ValueError(f"nonce: expected 0 beside input_nonces; got {inputs.shown(nonce)}")
 
 
 def _check_ragged(packing, by_rows, draft_tokens, target, last_rows):

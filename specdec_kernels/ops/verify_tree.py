@@ -56,6 +56,7 @@ VERIFY_TREE = Op(
     draft_law=LAW,
     edits=EDITS,
     noise=NOISE,
+    input_positions=OPTIONAL,
     tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
     path=Output(torch.int32, "out.path", by_rows=True),
     num_accepted=Output(torch.int32, "out.num_accepted"),
@@ -81,8 +82,9 @@ def verify_tree(
     draft_sampling: Sampling | None = None,
     draft_map: torch.Tensor | None = None,
     seed: Counter,
-    position: Counter,
+    position: Counter | None = None,
     nonce: Counter = 0,
+    input_positions: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     max_depth: int | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
@@ -139,6 +141,9 @@ def verify_tree(
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at
         depth d decides ``position + d``; the coin of node i has index i - 1 (traversal: 2^30 + i - 1). So a chain gives
         what ``verify_chain`` gives.
+    input_positions : Tensor, optional
+        int64 or int32 [B, N], in the place of ``position``: where the token of a node stands. Only that of the root is
+        looked at, whose row decides the token after it. It is of the batch, not of an entry of ``request_index``.
     request_index : Tensor, optional
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
@@ -185,7 +190,7 @@ def verify_tree(
     """
     raw = (
         seed, position, nonce, draft_tokens, target, draft, parents, method, replacement, space, temperature, sampling,
-        edits, draft_space, draft_sampling, draft_map, request_index, max_depth, out, form,
+        edits, draft_space, draft_sampling, draft_map, input_positions, request_index, max_depth, out, form,
     )  # fmt: skip
     if found := VERIFY_TREE.recall(raw):
         verdict = TreeVerdict(*found)
@@ -219,7 +224,11 @@ def verify_tree(
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, (requests,), device)
     changes = edit.of_requests(edits, target_law, target, requests)
-    noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
+    if input_positions is None:
+        noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
+    else:
+        laws.check_positions(input_positions, position, target)
+        noise = laws.noise_of(1, seed, 0, nonce, (requests,), device)
 
     width = _width(max_depth, depth, nodes, out)
     form, choices, room = forms.checked(form, out, (batch, width))
@@ -230,7 +239,8 @@ def verify_tree(
         return verdict
     VERIFY_TREE(
         draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
-        changes, noise, *verdict, form.index, choices, given=out is not None, raw=raw, results=verdict,
+        changes, noise, input_positions, *verdict, form.index, choices, given=out is not None, raw=raw,
+        results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

@@ -356,6 +356,15 @@ static void trees(void) {
           "draft_tokens.slots: expected 2 or more; got 1");
   INVALID(verify_chain, chain, p.input_positions = some_tokens(draft_tokens, B, 0),
           "input_positions.slots: expected 1 or more; got 0");
+  INVALID(verify_tree, tree, p.input_positions = some_tokens(draft_tokens, B, 0),
+          "input_positions.slots: expected 1 or more; got 0");
+  INVALID(verify_chain, chain, p.input_nonces = some_tokens(draft_tokens, 1, B - 1),
+          "input_nonces.slots: expected 2 or more; got 1");
+  INVALID(verify_chain, chain, p.input_nonces = some_tokens(draft_tokens, 1, B),
+          "input_nonces: expected NULL without input_positions; got memory");
+  FINE(verify_tree, tree, p.input_positions = some_tokens(draft_tokens, B, N));
+  FINE(verify_chain, chain,
+       (p.input_positions = some_tokens(draft_tokens, B, K + 1), p.input_nonces = some_tokens(draft_tokens, 1, B)));
   INVALID(verify_chain, chain, p.bonus = some_tokens(draft_tokens, 1, B - 1), "bonus.slots: expected 2 or more; got 1");
   INVALID(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.by_rows = true),
           "bonus: expected NULL with by_rows; got memory");

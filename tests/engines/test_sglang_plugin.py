@@ -137,24 +137,30 @@ def launched(tokens, tree, sampling_info, **given):
 @pytest.mark.parametrize("seeds", [True, False])
 @pytest.mark.parametrize("method", ["rejection", "race", "block"])
 def test_launches(method, seeds, engine):
-    """Zeros for what SGLang reads of tokens that were not accepted, and ours; a tree's position."""
+    """Ours alone; zeros where a chain may not be as long as SGLang's, for what SGLang reads behind it."""
     given = dict(sampling_info=info(4, **{} if seeds else {"sampling_seed": None}), method=method)
-    tree = ["aten::zeros", "aten::add", "specdec::verify_tree"]
-    assert launched(drafted(4), TREE, **given) == ["specdec::tree_parents", *tree]
+    assert launched(drafted(4), TREE, **given) == ["specdec::tree_parents", "specdec::verify_tree"]
     chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
-    assert launched(**chain, **given) == ["aten::zeros", "specdec::verify_chain"]
+    assert launched(**chain, **given) == ["specdec::verify_chain"]
+    assert launched(**chain, **given, depth=2) == ["aten::zeros", "specdec::verify_chain"]
     engine.options.speculative_use_rejection_sampling = True
     given["draft_probs"] = Q.expand(4, 2, -1)
-    assert launched(**chain, **given) == ["aten::zeros", "specdec::verify_chain"]
+    assert launched(**chain, **given) == ["specdec::verify_chain"]
 
 
 def test_launches_of_lenient_thresholds(engine):
     engine.options.speculative_accept_threshold_acc = 0.5
     ours = ["specdec::residual", "specdec::coin", "specdec::verify_links"]
-    assert launched(drafted(4), TREE, info(4)) == ["aten::zeros", "aten::add", *ours]
+    assert launched(drafted(4), TREE, info(4)) == ["aten::add", *ours]
     chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
-    assert launched(**chain, sampling_info=info(4)) == ["aten::zeros", "aten::add", *ours]
-    assert launched(**chain, sampling_info=info(4), method="race") == ["aten::zeros", "specdec::verify_chain"]
+    assert launched(**chain, sampling_info=info(4)) == ["aten::add", *ours]
+    assert launched(**chain, sampling_info=info(4), method="race") == ["specdec::verify_chain"]
+
+
+def test_a_chain_may_be_longer_than_paths():
+    """What stands behind it is 0, too."""
+    call = LAW.log().expand(50, 3, -1), drafted(50)[:, :3], DraftTree.chain(2), info(50)
+    assert torch.equal(verified(*call, topk=1, depth=2)[:, 0], verified(*call, topk=1)[:, 0])
 
 
 def test_a_path_may_be_wider_than_a_chain():

@@ -23,6 +23,8 @@ CHAINS = {
 TREES = {
     "rejection": {},
     "race": {"method": "race", "draft": None},
+    "race, filtered": {"method": "race", "draft": None, "temperature": None, "sampling": Sampling(top_k=5)},
+    "rejection, filtered": {"temperature": None, "sampling": Sampling(top_k=5)},
     "traversal": {"method": "traversal"},
     "some greedy": {"temperature": torch.tensor([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])},
     "traversal, some greedy": {"method": "traversal", "temperature": torch.tensor([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])},
@@ -134,6 +136,35 @@ class TestForm:
         for one, other in zip(found[1:], expected[1:], strict=True):
             assert torch.equal(one, other)
 
+    @pytest.mark.interpreted
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["int32", "int64"])
+    def test_zeros_off_the_path(self, op, made, method, dtype):
+        """At the places of all nodes but those of the path, those of idle and lost requests, too; nowhere else."""
+        call = indexed(made(method))
+        expected = op(**call)
+        nodes, width = N if op is verify_tree else K + 1, expected.tokens.shape[1]
+        index = torch.randperm(B * nodes, generator=torch.Generator().manual_seed(2)).view(B, nodes).to(dtype)
+        index[0, -1], index[5, nodes // 2], index[1, 0] = -1, 2 * B * nodes, -9
+        verdicts = []
+        for zeros in (False, True):
+            whole, places = room(2 * B * nodes + 3), room(B, width)
+            row, form = whole[1:-2:2], Form(index=index, zeros=zeros)
+            if op is verify_chain:
+                found = op(**call, out=(row, None, None), form=form._replace(path=places))
+            else:
+                found = op(**call, out=(row, places, None, None), form=form)
+            verdicts.append((whole, row, places, *found[-2:]))
+        (_, without, path, *rest), (whole, row, places, *others) = verdicts
+        assert torch.equal(path, places)
+        assert all(map(torch.equal, rest, others))
+        known = index[(index >= 0) & (index < len(row))].long()
+        own = torch.zeros(len(row), dtype=torch.bool)
+        own[known] = True
+        assert torch.equal(row[own], torch.where(without == UNTOUCHED, 0, without)[own])
+        assert (row[~own] == UNTOUCHED).all()
+        assert (whole[::2] == UNTOUCHED).all()
+        assert (row[own] == 0).sum() > B
+
     @pytest.mark.parametrize("padding", [True, False], ids=["padded", "unpadded"])
     def test_one_row_for_all(self, op, made, method, padding):
         assert_one_row(op, made, method, padding)
@@ -240,8 +271,11 @@ def test_bad_forms():
         ({"form": Form(add=True)}, "out.num_accepted: expected a counter"),
         ({"form": Form(padding=0)}, "form.padding: expected a bool"),
         ({"form": Form(zeros=1)}, "form.zeros: expected a bool"),
-        ({"form": Form(zeros=True, padding=False)}, "form.zeros: expected False with form.padding=False or form.index"),
-        (flat | {"form": Form(index=index, path=places, zeros=True)}, "form.zeros: expected False with"),
+        ({"form": Form(zeros=True, padding=False)}, "form.zeros: expected False with form.padding=False; got True"),
+        (
+            flat | {"form": Form(index=index, path=places, zeros=True, padding=False)},
+            "form.zeros: expected False with form.padding=False; got True",
+        ),
         ({"form": Form(index=index, path=places)}, "out.tokens: expected one dimension with form.index; got None"),
         (flat | {"form": Form(index=index)}, "form.path: expected int32"),
         (flat | {"form": Form(index=index[:, 1:], path=places)}, r"form.index: expected shape \[6, 4\]"),

@@ -1,14 +1,26 @@
-"""verify_chain by the layouts of engines: drafts and positions in the rows that they enter, int64 indices."""
+"""By the layouts of engines: drafts and positions in the rows that they enter, nonces of requests, int64 indices."""
 
 import pytest
 import torch
 
-from specdec_kernels import verify_chain
+from specdec_kernels import Sampling, verify_chain, verify_tree
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds, untouched_verdict
+from tests.support.trees import tree_call
 
 B, K, V = 6, 4, 67
 COUNTS = torch.tensor([4, 0, 2, 4, 1, 3])
 METHODS = ("rejection", "race", "block")
+FAR = 10**9  # a number that nobody may look at
+N = 7
+FILTERED = {"temperature": None, "sampling": Sampling(0.8, top_k=9)}
+TREES = {
+    "rejection": {},
+    "race": {"method": "race", "draft": None},
+    "traversal": {"method": "traversal"},
+    "rejection, filtered": FILTERED,
+    "race, filtered": {"method": "race", "draft": None} | FILTERED,
+    "traversal, filtered": {"method": "traversal"} | FILTERED,
+}
 
 
 def padded(method="rejection", seed=1):
@@ -39,6 +51,14 @@ def in_rows(call, counts, more=3):
     made = call | {"draft_tokens": tokens, "target": target, "cu_rows": rows, "max_drafts": K}
     del made["position"]
     return made | {"input_positions": positions}
+
+
+def tree_of(method, seed=1):
+    return tree_call(seed, requests=B, nodes=N, vocabulary=V) | TREES[method]
+
+
+def without_position(call):
+    return {name: value for name, value in call.items() if name != "position"}
 
 
 def assert_same(found, expected):
@@ -104,7 +124,75 @@ class TestRows:
         assert_same(verify_chain(**call, out=out), verify_chain(**call))
 
 
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestTrees:
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    @pytest.mark.parametrize("method", TREES)
+    def test_positions_of_roots(self, method, dtype):
+        """Of any strides; those of other nodes, of an idle request and of one that points outside are not read."""
+        call, index = tree_of(method), torch.tensor([3, 0, -1, 5, 99, 4])
+        there = (index >= 0) & (index < 9)
+        slots = by_entry(call, torch.where(there, index, torch.tensor([0, 0, 1, 0, 2, 0]))) | {"request_index": index}
+        expected = verify_tree(**slots)
+        positions = torch.full((N, B), FAR, dtype=dtype)
+        positions[0] = torch.where(there, call["position"] - 1, FAR)
+        assert_same(verify_tree(**without_position(slots), input_positions=positions.T), expected)
+        assert expected.num_accepted.tolist()[2] == -1
+        assert expected.status[4] == 8
+
+    def test_one_for_all_nodes(self):
+        """Lengths of requests, expanded, as an engine has them; twice, for a call like one that ran before."""
+        for seed in (1, 2):
+            call = tree_of("rejection", seed)
+            lengths = call["position"] - 1
+            found = verify_tree(**without_position(call), input_positions=lengths[:, None].expand(-1, N))
+            assert_same(found, verify_tree(**call))
+
+
+def nonces(dtype=torch.int64):
+    return torch.tensor([5, -1, 0, 2**31 - 1, 7, 7], dtype=dtype)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestNonces:
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    @pytest.mark.parametrize("method", METHODS)
+    def test_of_requests(self, method, dtype):
+        """Of any stride; entries have none of them."""
+        call, index = padded(method), torch.tensor([3, 0, -1, 5, 99, 4])
+        own = torch.where((index >= 0) & (index < 9), index, torch.tensor([0, 0, 1, 0, 2, 0]))
+        slots = by_entry(call, own) | {"request_index": index}
+        by_slot = torch.zeros(9, dtype=torch.int64)
+        by_slot[own] = nonces()
+        expected = verify_chain(**slots, nonce=by_slot)
+        positions = (call["position"] - 1)[:, None].expand(-1, K + 1)
+        given = torch.full((B, 2), FAR, dtype=dtype)
+        given[:, 1] = nonces(dtype)
+        found = verify_chain(**without_position(slots), input_positions=positions, input_nonces=given[:, 1])
+        assert_same(found, expected)
+        assert not torch.equal(found.tokens, verify_chain(**slots).tokens)
+
+    def test_of_packed_chains(self):
+        call = padded("race")
+        rows = in_rows(call, COUNTS)
+        expected = verify_chain(**ragged(call, COUNTS), max_drafts=K, nonce=nonces())
+        assert_same(verify_chain(**rows, input_nonces=nonces()), expected)
+
+    def test_of_filtered_races(self):
+        call = padded("race") | FILTERED
+        positions = (call["position"] - 1)[:, None].expand(-1, K + 1)
+        expected = verify_chain(**call, nonce=nonces())
+        for shift in (0, 1):  # the second is a call like the first
+            given = torch.roll(nonces(), shift)
+            found = verify_chain(**without_position(call), input_positions=positions, input_nonces=given)
+            assert_same(found, expected if not shift else verify_chain(**call, nonce=given))
+
+
 CALL = padded()
+TREE = tree_of("rejection")
+BESIDE = without_position(CALL) | {"input_positions": torch.zeros(B, K + 1).int(), "input_nonces": seeds(B)}
 ROWS = in_rows(CALL | {"draft": None}, COUNTS)
 
 
@@ -122,6 +210,12 @@ ROWS = in_rows(CALL | {"draft": None}, COUNTS)
         (CALL, {"position": None, "input_positions": torch.zeros(B, K + 1)}, TypeError, "input_positions: expected a"),
         (CALL, {"position": None, "input_positions": torch.zeros(B, K).int()}, ValueError,
          r"input_positions: expected shape \[6, 5\]; got int32 \[6, 4\]"),
+        (BESIDE, {"nonce": 3}, ValueError, "nonce: expected 0 beside input_nonces; got 3"),
+        (BESIDE, {"nonce": seeds(B)}, ValueError, r"nonce: expected 0 beside input_nonces; got int64 \[6\]"),
+        (BESIDE, {"input_nonces": seeds(5)}, ValueError, r"input_nonces: expected shape \[6\]; got int64 \[5\]"),
+        (BESIDE, {"input_nonces": torch.zeros(B)}, TypeError, "input_nonces: expected a tensor of int64 or int32; got"),
+        (CALL, {"input_nonces": seeds(B)}, ValueError,
+         r"input_nonces: expected None without input_positions; got int64 \[6\]"),
         (CALL, {"request_index": torch.zeros(B)}, TypeError, "request_index: expected a tensor of int32 or int64; got"),
         (CALL, {"request_index": seeds(5)}, ValueError, r"request_index: expected contiguous \[6\]; got int64 \[5\]"),
     ],
@@ -129,3 +223,26 @@ ROWS = in_rows(CALL | {"draft": None}, COUNTS)
 def test_bad_input(call, changes, error, message):
     with pytest.raises(error, match=f"^{message}"):
         verify_chain(**call | changes)
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"input_positions": torch.zeros(B, N).int()}, ValueError,
+         r"position: expected None beside input_positions; got int64 \[6\]"),
+        ({"position": None}, TypeError, "position: expected an int or an int64 tensor; got None"),
+        ({"position": None, "input_positions": torch.zeros(B, N)}, TypeError, "input_positions: expected a tensor of"),
+        ({"position": None, "input_positions": seeds(N)}, ValueError, "input_positions: expected 2 dimensions; got"),
+        ({"position": None, "input_positions": torch.zeros(B, N + 1).int()}, ValueError,
+         r"input_positions: expected shape \[6, 7\]; got int32 \[6, 8\]"),
+    ],
+)  # fmt: skip
+def test_bad_input_of_trees(changes, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        verify_tree(**TREE | changes)
+
+
+def test_a_nonce_is_refused_beside_a_call_that_was_remembered():
+    verify_chain(**BESIDE)
+    with pytest.raises(ValueError, match="nonce: expected 0 beside input_nonces; got 3"):
+        verify_chain(**BESIDE, nonce=3)

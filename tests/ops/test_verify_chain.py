@@ -45,6 +45,7 @@ CALLS = {
             "target": torch.randn(6, 33, generator=torch.Generator().manual_seed(2)),
             "cu_rows": torch.tensor([0, 3, 4, 6], dtype=torch.int32),
             "input_positions": torch.arange(6),
+            "input_nonces": torch.tensor([4, -1, 0]),
             "request_index": torch.tensor([2, 0, 1]),
             "max_drafts": 2,
         },

@@ -194,6 +194,23 @@ class TestWalks:
         assert torch.equal(row[places[there]], whole.tokens[there].int())
         assert (row == UNTOUCHED).sum() == 60 - there.sum()
 
+    @pytest.mark.parametrize("made", [dict, by_tokens], ids=["coins", "tokens"])
+    def test_zeros_off_the_path(self, made):
+        """At the places of all nodes but those of the path; one is not there."""
+        call = made(call_of(13, requests=6, nodes=9, vocabulary=7))
+        whole, path = verify_links(**call), untouched(6, 9).path
+        row = torch.full((60,), UNTOUCHED, dtype=torch.int32)
+        index = torch.randperm(60, generator=torch.Generator().manual_seed(3))[:54].view(6, 9)
+        index[2, 8], index[3, 7] = -1, 60
+        verify_links(**call, out=(row, path, None, None), form=Form(index=index, zeros=True))
+        wanted, there = torch.full((60,), UNTOUCHED, dtype=torch.int32), whole.path >= 0
+        wanted[index[(index >= 0) & (index < 60)]] = 0
+        places, tokens = index.gather(1, whole.path.clamp(min=0).long())[there], whole.tokens[there].int()
+        inside = (places >= 0) & (places < 60)
+        wanted[places[inside]] = tokens[inside]
+        assert torch.equal(row, wanted)
+        assert whole.num_accepted.max() > 0
+
     def test_poison_around_and_off_the_path(self):
         """Strides of any kind; what the walk does not come by is not looked at."""
         call = call_of(6, requests=8, nodes=7, vocabulary=130, links=(FIRST, SIBLING))

@@ -6,18 +6,28 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import TreeVerdict, race_sample, verify_chain, verify_tree
+from specdec_kernels import Form, TreeVerdict, race_sample, verify_chain, verify_tree
 from tests.support.calls import PARENTS, tree
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
 from tests.support.races import log_arrivals, log_weights
 from tests.support.trees import children, depths, random_parents, tree_call
 
+IN_ONE_ROW = (  # zeros at the places of nodes off the path
+    tuple(torch.zeros(*shape, dtype=torch.int32) for shape in ((12,), (3, 3), (3,), (3,))),
+    Form(index=torch.arange(12).view(3, 4), zeros=True),
+)
 CALLS = {
     "verify_tree rejection": (verify_tree, tree()),
     "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
     "verify_tree race": (verify_tree, tree(method="race", draft=None)),
     "verify_tree traversal": (verify_tree, tree(method="traversal", nonce=4)),
+    "verify_tree rows": (
+        verify_tree,
+        {name: value for name, value in tree().items() if name != "position"}
+        | {"input_positions": torch.arange(12).view(3, 4), "request_index": torch.tensor([2, 0, 1])},
+    ),
+    "verify_tree in one row": (verify_tree, tree(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),
 }
 
 OPTIONS = {

@@ -120,13 +120,13 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         target, draft = given.rows(p_rows, q_rows)
         shared = dict(
             target=target, draft_map=given.draft_map, request_index=None, target_law=given.target,
-            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), tokens=tokens,
-            num_accepted=num_accepted, status=status, index=None, form=0,
+            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), input_positions=None,
+            tokens=tokens, num_accepted=num_accepted, status=status, index=None, form=0,
         )  # fmt: skip
         if op == "verify_chain":
             reference.verify_chain(OPS[op].Call(
                 draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], cu_drafts=None, by_rows=False,
-                method="block", draft_prob=1.0, epsilon=0.0, input_positions=None, path=None, num_rejected=None,
+                method="block", draft_prob=1.0, epsilon=0.0, input_nonces=None, path=None, num_rejected=None,
                 num_passed=None, bonus=None, **shared,
             ))  # fmt: skip
             path = torch.where(tokens >= 0, torch.arange(width), -1)

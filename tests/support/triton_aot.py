@@ -176,14 +176,14 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     def chain(method, draft, temperature, edit=Edit()):  # noqa: B008
         rows = draft_tokens, target, draft, None, False, None, None
         run(
-            "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), None, tokens,
-            *counts, None, None, None, None, None, 0,
+            "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), None, None,
+            tokens, *counts, None, None, None, None, None, 0,
         )  # fmt: skip
 
     def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
         rows = tokens, parents, target, draft, None, None
         run(
-            "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), tokens, path,
+            "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), None, tokens, path,
             *counts, None, 0,
         )  # fmt: skip
 
@@ -211,21 +211,21 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
         raced = draft_tokens, target, None, None, False, None, None, "race", whole, whole, Edit(), 1.0, 0.0
         yield "verify_chain, race, filtered", lambda: run(
-            "verify_chain", *raced, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, None, 0
+            "verify_chain", *raced, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 5, 0
         )  # fmt: skip
         both = *raced[:2], draft, *raced[3:7], "rejection", whole, Law(space, 1.0), Edit(), 1.0, 0.0
         yield "verify_chain, rejection, filtered", lambda: run(
-            "verify_chain", *both, Noise(seed, seed, seed), None, tokens, *counts, None, None, None, None, None, 0
+            "verify_chain", *both, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 5, 0
         )  # fmt: skip
         best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
         yield "race_topk, filtered", lambda: run("race_topk", *best)
         yield "verify_tree, race, filtered", lambda: run(
             "verify_tree", tokens, parents, target, None, None, None, "race", False, whole, whole, Edit(),
-            Noise(seed, seed, seed), tokens, path, *counts, None, 0,
+            Noise(seed, seed, seed), None, tokens, path, *counts, None, 0,
         )  # fmt: skip
         yield "verify_tree, rejection, filtered", lambda: run(
             "verify_tree", tokens, parents, target, whole_draft, None, None, "rejection", False, whole, whole, Edit(),
-            Noise(seed, seed, seed), tokens, path, *counts, None, 0,
+            Noise(seed, seed, seed), None, tokens, path, *counts, None, 0,
         )  # fmt: skip
         found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
@@ -276,12 +276,12 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
 
     yield run(
         "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, False, draft_map, index.long(), "rejection", *laws,
-        Edit(), numbers, numbers, noise, tokens, tokens.int().flatten(), counts, counts, path, counts.clone(),
+        Edit(), numbers, numbers, noise, tokens, counters, tokens.int().flatten(), counts, counts, path, counts.clone(),
         counts.clone(), tokens, counts, 7,
     )  # fmt: skip
     yield run(
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
-        tokens.int().flatten(), path, counts, counts, tokens, 7,
+        tokens, tokens.int().flatten(), path, counts, counts, tokens, 7,
     )  # fmt: skip
     found = row_counts, figures[0]
     yield run("race_sample", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), *found)

@@ -43,6 +43,7 @@ struct ChainRequest : WalkRequest {
     if (p.cu_drafts.data) read_ragged(b, p.cu_drafts.data[b], p.cu_drafts.data[b + 1]);
     noise = noise_at(p.noise, entry, 0, kStreamRace);
     if (p.input_positions.data && readable) noise.position = static_cast<uint32_t>(input_position(b)) + 1;
+    if (p.input_nonces.data) noise.nonce = static_cast<uint32_t>(p.input_nonces.at(b * p.input_nonces.slot_stride));
     target_law = law_at(p.target_law, entry, 0, &status);
     draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
     over_acceptance = epsilon_of(p.epsilon.at(entry), &status);

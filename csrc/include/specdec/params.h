@@ -163,7 +163,7 @@ struct TokenOutput {
 constexpr int64_t kUnpadded = 1;  // what is behind the last token stays as it is
 constexpr int64_t kEmitted = 2;   // num_accepted counts the last token, too
 constexpr int64_t kAdded = 4;     // num_accepted is added to what is there
-constexpr int64_t kZeros = 8;     // tokens behind the last are 0, not -1
+constexpr int64_t kZeros = 8;     // tokens behind the last are 0, not -1; with an index those of nodes off the path
 
 struct ChainParams {
   Tokens draft_tokens;
@@ -179,6 +179,7 @@ struct ChainParams {
   NoiseParams noise;
   Tokens input_positions;  // like the target's rows, may be null: where the token that enters a row stands. Then the
                            // noise's position is one more than that of a request's first row
+  Tokens input_nonces;     // [1, batch], may be null: the noise's nonces, of requests and not of entries
   TokenOutput tokens;      // [batch, max_drafts + 1]; flat with an index
   Output<int32_t> num_accepted, status;
   Output<int32_t> path;          // [batch, max_drafts + 1], wanted with an index: the places of the path
@@ -190,8 +191,8 @@ struct ChainParams {
   int64_t form;                  // a sum of the bits above
   auto fields() {
     return std::tie(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
-                    draft_law, edits, draft_prob, epsilon, noise, input_positions, tokens, num_accepted, status, path,
-                    num_rejected, num_passed, index, bonus, form);
+                    draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, tokens, num_accepted,
+                    status, path, num_rejected, num_passed, index, bonus, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
@@ -210,14 +211,16 @@ struct TreeParams {
   LawParams target_law, draft_law;
   EditParams edits;  // of the target's rows
   NoiseParams noise;
-  TokenOutput tokens;    // [batch, max_depth + 1]; deeper nodes count as absent. Flat with an index
-  Output<int32_t> path;  // [batch, max_depth + 1]; with an index of places
+  Tokens input_positions;  // [batch, nodes], may be null: where a node's token stands. Then the noise's position is one
+                           // more than that of the root
+  TokenOutput tokens;      // [batch, max_depth + 1]; deeper nodes count as absent. Flat with an index
+  Output<int32_t> path;    // [batch, max_depth + 1]; with an index of places
   Output<int32_t> num_accepted, status;
   Tokens index;  // [batch, nodes], may be null: the place of the token after each node
   int64_t form;
   auto fields() {
     return std::tie(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
-                    draft_law, edits, noise, tokens, path, num_accepted, status, index, form);
+                    draft_law, edits, noise, input_positions, tokens, path, num_accepted, status, index, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }

@@ -35,6 +35,8 @@ struct TreeRequest : WalkRequest {
     target_row_stride = p.target.row_stride;
     draft_row_stride = p.draft.row_stride;
     noise = noise_at(p.noise, entry, 0, kStreamRace);
+    const Tokens& x = p.input_positions;
+    if (x.data) noise.position = static_cast<uint32_t>(x.at(b * x.request_stride)) + 1;
     target_law = law_at(p.target_law, entry, 0, &status);
     draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
     parent(0, &status);  // the root has none

@@ -92,10 +92,9 @@ struct Verdict {
       if (path) path[depth] = node;
       return;
     }
-    const int64_t place = index.at(request * index.request_stride + node * index.slot_stride);
-    const bool inside = place >= 0 && place < tokens.columns;
-    if (inside) write(tokens.offset(0, place), token);
-    path[depth] = inside ? static_cast<int32_t>(place) : -1;
+    const int32_t place = place_of(node);
+    if (place >= 0) write(tokens.offset(0, place), token);
+    path[depth] = place;
   }
 
   // Of a depth behind the last.
@@ -103,6 +102,23 @@ struct Verdict {
     if (form & kUnpadded) return;
     if (!index.data) write(tokens.offset(request, depth), form & kZeros ? 0 : -1);
     if (path) path[depth] = -1;
+  }
+
+  // How many nodes have token 0 at their places if they are not on the path: all of them, or none.
+  SPECDEC_HD int32_t zeroed_nodes() const { return index.data && form & kZeros ? index.slots : 0; }
+
+  // Before the walk.
+  SPECDEC_HD void zero(int32_t node) const {
+    const int32_t place = place_of(node);
+    if (place >= 0) write(tokens.offset(0, place), 0);
+  }
+
+  // Behind it, once the path is written.
+  SPECDEC_HD void zero_off_path(int32_t node, int32_t accepted) const {
+    const int32_t place = place_of(node);
+    for (int32_t depth = 0; depth <= accepted; ++depth)
+      if (path[depth] == place) return;
+    if (place >= 0) write(tokens.offset(0, place), 0);
   }
 
   // Whoever wrote the path writes how long it is: `accepted` of `drafts`, -1 for an idle request.
@@ -117,6 +133,11 @@ struct Verdict {
   }
 
  private:
+  // Where the index leads, -1 if that is not among the tokens.
+  SPECDEC_HD int32_t place_of(int32_t node) const {
+    const int64_t place = index.at(request * index.request_stride + node * index.slot_stride);
+    return place >= 0 && place < tokens.columns ? static_cast<int32_t>(place) : -1;
+  }
   SPECDEC_HD void write(int64_t at, int64_t token) const {
     if (tokens.narrow) static_cast<int32_t*>(tokens.data)[at] = static_cast<int32_t>(token);
     else static_cast<int64_t*>(tokens.data)[at] = token;

@@ -33,6 +33,9 @@ def write(call, who, tokens, nodes, num_accepted, status, drafts=None):
         if call.path is not None:
             fill(call.path, node)
     else:
+        if call.form & ZEROS:
+            every = call.index.long()
+            call.tokens[every[(every >= 0) & (every < len(call.tokens))]] = 0
         place = call.index.long().gather(1, node.clamp(min=0))
         inside = (place >= 0) & (place < len(call.tokens))
         call.tokens[place[there & inside]] = token[there & inside].to(call.tokens.dtype)

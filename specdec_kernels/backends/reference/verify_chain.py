@@ -27,6 +27,8 @@ def verify_chain(call):
     if call.input_positions is not None:
         first = start + who.live if call.cu_drafts is not None else who.live * call.input_positions.shape[-1]
         whose = whose._replace(position=call.input_positions.reshape(-1)[first].long() + 1)
+    if call.input_nonces is not None:
+        whose = whose._replace(nonce=call.input_nonces[who.live].long())
     node, drafted = torch.arange(width, device=device), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
     tokens_from = start + who.live + 1 if call.by_rows else start

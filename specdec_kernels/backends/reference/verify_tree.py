@@ -18,6 +18,8 @@ def verify_tree(call):
     target_law, bad_temperature = laws.decoded(call.target_law, who)
     draft_law, bad_draft_temperature = laws.decoded(call.draft_law, who)
     whose = who.noise(call.noise)
+    if call.input_positions is not None:
+        whose = whose._replace(position=call.input_positions[who.live, 0].long() + 1)
     draft_tokens = call.draft_tokens[who.live].long()
     parents = call.parents.expand(batch, nodes)[who.live].long()
     rejection, certain = call.method == "rejection", target_law.temperature == 0
