@@ -83,13 +83,13 @@ def rows_of(parents):
 @pytest.mark.interpreted
 class TestTrees:
     @pytest.mark.parametrize(
-        "topk, depth, nodes", [(1, 1, 1), (1, 6, 7), (2, 3, 8), (3, 4, 33), (8, 5, 64), (10, 8, 131)]
+        "topk, depth, nodes", [(1, 1, 1), (1, 6, 7), (2, 3, 8), (4, 4, 33), (8, 5, 64), (10, 8, 131)]
     )
     def test_drafts_of_eagle(self, topk, depth, nodes):
         """Numbers of any strides and widths; what lies between is no number."""
         generator = torch.Generator().manual_seed(nodes)
         groups, selected, parents = zip(*(drafted(topk, depth, nodes - 1, generator) for _ in range(3)), strict=True)
-        groups, selected = torch.tensor(groups), torch.tensor(selected).view(3, nodes - 1)
+        groups, selected = torch.tensor(groups), torch.tensor(selected, dtype=torch.int64)
         lengths, layouts = torch.tensor([5, 0, 1000]), ["nodes", "full"] + ["bits"] * (nodes <= 32)
         apart = torch.full((groups.shape[1], 3, 2), 2**30, dtype=torch.int32)
         apart[:, :, 1] = groups.T
@@ -177,8 +177,11 @@ BAD = {
 @pytest.mark.interpreted
 class TestBadNumbers:
     def test_of_every_kind(self):
-        """Each beside a good neighbour, which does not notice. The layout makes no difference."""
-        good = [0, 2], [-1, 0, 1], [-1, 0, 1]
+        """Each beside a good neighbour, which does not notice. The layout makes no difference.
+
+        Who reads a group too many of the list before a neighbour's gets candidate 0, and so a parent.
+        """
+        good = [0, 2], [0, 0, 1], [-1, 0, 1]
         selected, groups, parents = zip(*(case for bad in BAD.values() for case in (bad, good)), strict=True)
         batch = len(selected)
         for layout, out in (("nodes", None), ("bits", None), ("full", torch.ones(3 * 4 * batch, dtype=torch.uint8))):
