@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch, _verdict
 from specdec_kernels.triton_kernels._laws import Known, Law
-from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, TOKEN_RANGE, later
+from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, TOKEN_RANGE, accept_coin, later
 from specdec_kernels.triton_kernels._races import Listed, draw_part, drawn
 from specdec_kernels.triton_kernels._rows import (
     DONE,
@@ -176,15 +176,22 @@ def verify_links_kernel(
     if target_tokens is not None:
         target_tokens += b * target_tokens_request
 
+    seeds = noise_at(
+        seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
+        b * nonce_request, there,
+    )  # fmt: skip
     node, depth, flags, tried = tl.full([], 0, tl.int64), 0 * nodes, 0 * nodes, b < 0
     walks = there
     while walks:
-        own, wanted = None, None
+        own, wanted, coin = None, None, 0.0
         if target is None:
             wanted = target_tokens + node * target_tokens_node
         else:
             own = row_of(rows, node, ALIGNED)
-        coin = number(coins, coins_value, b * coins_request + node * coins_node, there)
+            if coins is None:
+                coin = accept_coin(later(seeds, depth), node)
+            else:
+                coin = tl.load(coins + b * coins_request + node * coins_node)
         child, tried, met = try_links(tree, node, depth == max_depth, own, wanted, coin * total, single)
         flags |= met | put_node(verdict, depth, node, writes)
         walks = child >= 0
@@ -202,10 +209,6 @@ def verify_links_kernel(
         record = counters + 4 * b
         if writes:
             tl.atomic_or(record + FLAGS, flags, sem="relaxed")
-        seeds = noise_at(
-            seed, seed_value, b * seed_request, position, position_value, b * position_request, nonce, nonce_value,
-            b * nonce_request, there,
-        )  # fmt: skip
         noise, own, law = later(seeds, depth), row_of(rows, node, ALIGNED), Law(None, None)
         children = Listed(
             tree.tokens, tree.tokens_node, tree.next_sibling, tree.next_sibling_node,

@@ -435,7 +435,7 @@ typedef struct specdec_verify_links_params {
   specdec_flags tree_valid;                               /* [B], optional */
   specdec_rows target;                                    /* [B, N, V]: probabilities; none beside target_tokens */
   specdec_tokens target_tokens;                           /* [B, N], optional */
-  specdec_number coins;                                   /* [B, N], in [0, 1) */
+  specdec_number coins;                                   /* [B, N], in [0, 1). Without data they are the noise's */
   specdec_number threshold_single, threshold_total;       /* 1.0f: the law is the target's */
   specdec_noise noise;                                    /* of the token after the root */
   specdec_output_tokens tokens;                           /* this and the rest as of verify_tree */

@@ -19,6 +19,8 @@ from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines.vllm import refuse
 
+LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both
+
 
 def eagle_sample(
     verify_input: Any,
@@ -95,16 +97,15 @@ def eagle_sample(
             input_positions=batch.seq_lens[:, None].expand(-1, nodes), out=(*outputs, None), form=form,
         )  # fmt: skip
     else:
-        noise = noise_of(info, batch.seq_lens)
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
-        coins = specdec.coin(
-            **{name: _of_rows(x) for name, x in noise.items()}, index=kept(positions, logits, nodes, 1)
-        )
+        key = key_of(info, requests, device)
+        if info.sampling_seed is not None:
+            key["nonce"] = LENIENT
         specdec.verify_links(
-            candidates, probs, first_child=links[0], next_sibling=links[1], coins=coins, threshold_single=single,
-            threshold_total=max(total, 1e-9), **noise, out=(*outputs, None), form=form,
+            candidates, probs, first_child=links[0], next_sibling=links[1], threshold_single=single,
+            threshold_total=max(total, 1e-9), **key, position=batch.seq_lens, out=(*outputs, None), form=form,
         )  # fmt: skip
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
     if group.world_size > 1:  # ranks without a request's seed draw others of their own

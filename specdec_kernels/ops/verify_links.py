@@ -1,4 +1,4 @@
-"""verify_links: walk trees by the links by which engines keep them, by coins or tokens that are given."""
+"""verify_links: walk trees by the links by which engines keep them, and by the coins or tokens that they give."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ def verify_links(
     form: Form | None = None,
     check: bool = False,
 ) -> TreeVerdict:
-    """Verify trees that an engine keeps as links, where it gives the coins too, or the target's own tokens.
+    """Verify trees that an engine keeps as links, where it may give the coins too, or the target's own tokens.
 
     ``verify_tree`` without draft laws, but siblings are tried in the order in which they are linked, nodes may have any
     order of indices, and one coin u of a node decides among its children: the m-th, with token x_m, is accepted iff
@@ -76,14 +76,15 @@ def verify_links(
     tree_valid : Tensor, optional
         bool [B]: without it a tree is its root alone, and its links are not looked at.
     coins : Tensor, optional
-        float32 [B, N] in [0, 1]: one for the children of each node. Needed with ``target``.
+        float32 [B, N] in [0, 1]: one for the children of each node. Default: the noise's accept coin of index i for
+        node i, at depth d that of position + d. So a chain gives what ``verify_chain`` gives without draft laws.
     target_tokens : Tensor, optional
         int32 or int64 [B, N]: the token after each node.
     threshold_single, threshold_total : float or Tensor
         In [0, 1], or float32 [B].
     seed, position, nonce : int or Tensor
-        int64 or int32 [B], as for ``verify_tree``: of the last token, at depth d of position + d. Tokens that are given
-        need none.
+        int64 or int32 [B], as for ``verify_tree``: of the last token, at depth d of position + d, and of coins that are
+        not given. Tokens that are given need none.
     out : TreeVerdict, optional
         Preallocated outputs, as for ``verify_tree``. The columns of its path say how deep a tree may be, the root
         counted; deeper nodes count as absent. Default: N.
@@ -182,4 +183,5 @@ def _check_rows(target, coins, draft_tokens):
     if target.shape[:2] != (batch, nodes):
         raise ValueError(f"target: expected shape [{batch}, {nodes}, V]; got {inputs.shown(target)}")
     inputs.check_device("target", target, draft_tokens.device)
-    _check_nodes("coins", coins, (torch.float32,), draft_tokens)
+    if coins is not None:
+        _check_nodes("coins", coins, (torch.float32,), draft_tokens)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form, TreeVerdict, verify_links, verify_tree
+from specdec_kernels import DraftTree, Form, TreeVerdict, verify_chain, verify_links, verify_tree
 from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
 from tests.support.cases import DTYPES, UNTOUCHED, poisoned, seeds
 from tests.support.laws import assert_law, follows_law, random_laws
@@ -52,6 +52,7 @@ CALLS = {
         },
     ),
     "verify_links by tokens": (verify_links, by_tokens(ONE_TREE) | {"tree_valid": VALID}),
+    "verify_links by noise": (verify_links, ONE_TREE | {"coins": None, "tree_valid": VALID}),
 }  # fmt: skip
 
 
@@ -334,14 +335,53 @@ class TestEqualsTheOracle:
         assert_same(verify_links(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
 
 
+def coins_of(call, nonce):
+    """The accept coins of the nodes, each at its depth."""
+    requests, nodes = call["draft_tokens"].shape
+    depths = torch.zeros(requests, nodes, dtype=torch.int64)
+    for b in range(requests):
+        below = [0]
+        for node in below:  # which grows
+            children = [*listed(call, b, node)]
+            depths[b, children] = depths[b, node] + 1
+            below += children
+    position = call["position"][:, None] + depths
+    index, stream = torch.arange(nodes), 4
+    return specdec_kernels.coin(call["seed"][:, None], position, nonce[:, None], index=index, stream=stream)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+class TestCoinsOfTheNoise:
+    @pytest.mark.parametrize("thresholds", [{}, {"threshold_total": 0.6, "threshold_single": 0.5}])
+    def test_each_at_the_depth_of_its_node(self, thresholds):
+        call, nonce = call_of(13, requests=48, nodes=11, vocabulary=3), torch.arange(48)
+        given = verify_links(**call | {"coins": coins_of(call, nonce)}, nonce=nonce, **thresholds)
+        assert_same(verify_links(**call | {"coins": None}, nonce=nonce, **thresholds), given)
+        assert given.num_accepted.max() >= 3
+
+    def test_chains_are_those_of_verify_chain(self):
+        """Without draft laws: the same coins, and the same noise of the last token."""
+        links = DraftTree.chain(5).to_sglang(48)[1:]
+        call = call_of(14, requests=48, nodes=6, vocabulary=3, links=links) | {"coins": None}
+        chain = {name: call[name] for name in ("target", "seed", "position")}
+        expected = verify_chain(call["draft_tokens"][:, 1:], **chain, space="probs")
+        found = verify_links(**call)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.num_accepted, expected.num_accepted)
+        assert set(expected.num_accepted.tolist()) >= {0, 1, 2}
+
+
 @pytest.mark.usefixtures("quick_backend")
-def test_law():
+@pytest.mark.parametrize("given", [True, False])
+def test_law(given):
     """The first token has the target's law with thresholds of 1, and another below. False alarms: 1e-6 each."""
     many, law = 20_000, torch.tensor([0.4, 0.3, 0.1, 0.0, 0.2])
     call = {
         "draft_tokens": torch.tensor([9, 1, 2, 0, 0, 4, 0]).expand(many, N), "target": law.expand(many, N, 5),
         "first_child": FIRST.expand(many, N), "next_sibling": SIBLING.expand(many, N), "position": 0,
-        "coins": torch.rand(many, N, generator=torch.Generator().manual_seed(0)), "seed": seeds(many),
+        "coins": torch.rand(many, N, generator=torch.Generator().manual_seed(0)) if given else None,
+        "seed": seeds(many),
     }  # fmt: skip
     found = verify_links(**call)
     assert_law(found.tokens[:, 0], law)
@@ -358,7 +398,7 @@ def test_law():
         ({"tree_valid": torch.ones(3)}, TypeError, "tree_valid: expected a tensor of bool; got float32"),
         ({"target": None}, TypeError, "target: expected a tensor of float32, bfloat16 or float16|target: expected a"),
         ({"target": ONE_TREE["target"][:, 1:]}, ValueError, r"target: expected shape \[3, 7, V\]; got float32 \[3, 6"),
-        ({"coins": None}, TypeError, "coins: expected a tensor of float32; got None"),
+        ({"coins": 0.5}, TypeError, "coins: expected a tensor of float32; got 0.5"),
         ({"coins": ONE_TREE["coins"].double()}, TypeError, "coins: expected a tensor of float32; got float64"),
         ({"coins": ONE_TREE["coins"][:2]}, ValueError, r"coins: expected shape \[3, 7\]; got float32 \[2, 7\]"),
         ({"target_tokens": FIRST.repeat(3, 1)}, ValueError, "target: expected None beside target_tokens; got float32"),

@@ -1,5 +1,5 @@
 // A walk through a tree by its links (links.h). Siblings are tried in the order in which they are linked. What decides
-// is given: a coin for the children of each node, or the target's own tokens. Only the last token is drawn.
+// is given: a coin for the children of each node, or the target's own tokens. Without both, coins are the noise's.
 //
 // Below a node one coin u decides. Child m, with token x_m, is accepted iff p(x_m) > 0 and
 //   u total < p(x_1) + ... + p(x_m),   or p(x_m) >= single.
@@ -7,6 +7,7 @@
 // the node comes from p without x_1 ... x_m. So the law is p. A token that is listed twice counts once.
 #pragma once
 
+#include "accept.h"
 #include "walk.h"
 
 SPECDEC_BEGIN
@@ -35,6 +36,10 @@ struct LinkedRequest {
   SPECDEC_HD int64_t row(int32_t node) const { return p.target.offset(request, node); }
   SPECDEC_HD Noise noise_at_depth(int32_t depth) const {
     return later(noise_at(p.noise, request, 0, kStreamRace), depth, kStreamResidual);
+  }
+  // That decides among the children of a node. In a chain it is that of verify_tree.
+  SPECDEC_HD float coin_at(int32_t node, int32_t depth) const {
+    return p.coins.data ? p.coins.at(request, node) : accept_coin(noise_at_depth(depth), static_cast<uint32_t>(node));
   }
 
   // Calls f(child, token) for the children of a node that are not absent, until it returns true. Any links end: a list
@@ -67,8 +72,8 @@ struct LinkedRequest {
   // Of the child after `count` others, whose tokens weigh `total`.
   SPECDEC_CALLS_BACK
   template <class Probability>
-  SPECDEC_HD bool accepts(int32_t node, int64_t token, int32_t count, float* total, Probability&& probability,
-                          int32_t* bits) const {
+  SPECDEC_HD bool accepts(int32_t node, int64_t token, float coin, int32_t count, float* total,
+                          Probability&& probability, int32_t* bits) const {
     if (has_tokens()) return token == target_token(node);
     if (!in_vocab(*this, token)) {
       *bits |= kStatusTokenRange;
@@ -77,7 +82,7 @@ struct LinkedRequest {
     if (lists(node, token, count)) return false;
     const float weight = probability(node, static_cast<int32_t>(token), bits);
     *total = add(*total, weight);
-    return weight > 0.0f && (mul(p.coins.at(request, node), p.threshold_total.at(request)) < *total ||
+    return weight > 0.0f && (mul(coin, p.threshold_total.at(request)) < *total ||
                              weight >= p.threshold_single.at(request));
   }
 
@@ -96,13 +101,14 @@ SPECDEC_HD LinkWalk walk_links(const LinkedRequest& t, Probability&& probability
   for (;;) {
     int32_t next = kNoNode, count = 0;
     float total = 0.0f;
+    const float coin = t.has_tokens() ? 0.0f : t.coin_at(at.node, at.depth);
     t.over_children(at.node, &at.status, [&](int32_t child, int64_t token) {
       if (at.depth == t.max_depth()) {
         at.status |= kStatusParameter;
         return true;
       }
       at.tried = true;
-      if (!t.accepts(at.node, token, count++, &total, probability, &at.status)) return false;
+      if (!t.accepts(at.node, token, coin, count++, &total, probability, &at.status)) return false;
       put(at.depth, at.node, token);
       next = child;
       return true;

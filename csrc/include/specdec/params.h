@@ -547,7 +547,7 @@ struct LinkedParams {
   Vector<const bool> tree_valid;                   // [batch]; null: all are
   Rows target;                                     // probabilities, or none beside target_tokens
   Tokens target_tokens;                            // [batch, nodes], may be null: the target's own
-  Per<float> coins;                                // (request, node)
+  Per<float> coins;                                // (request, node); without data those of the noise
   Per<float> threshold_single, threshold_total;
   NoiseParams noise;     // of the token after the root
   TokenOutput tokens;    // [batch, max_depth + 1]; deeper nodes count as absent. Flat with an index

@@ -1,4 +1,4 @@
-"""Walks through trees by their links, by coins or tokens that are given: request by request, node by node."""
+"""Walks through trees by their links, and by coins or tokens that may be given: request by request, node by node."""
 
 import torch
 
@@ -13,10 +13,12 @@ def verify_links(call):
     single, total = (who.numbers(x, torch.float32) for x in (call.threshold_single, call.threshold_total))
     tokens, path = torch.full((2, batch, width), -1, device=device)
     depth, status = torch.zeros(2, batch, dtype=torch.int64, device=device)
-    tried = [()] * batch
+    tried, whose = [()] * batch, who.noise(call.noise)
     for b in range(batch):
         tree = Tree(call, b)
-        accepts = tree.by_tokens() if call.target is None else tree.by_coins(single[b], total[b])
+        accepts = (
+            tree.by_tokens() if call.target is None else tree.by_coins(coins_of(call, b, whose), single[b], total[b])
+        )
         nodes, tried[b] = walk(tree, accepts, width)
         drafts = [tree.tokens[node] for node in nodes[1:]]
         path[b, : len(nodes)] = torch.tensor(nodes)
@@ -27,7 +29,7 @@ def verify_links(call):
     if call.target is None:
         tokens[everyone, depth] = call.target_tokens[everyone, last].long()
     else:
-        tokens[everyone, depth], found = drawn(call.target[everyone, last], tried, who.noise(call.noise), depth)
+        tokens[everyone, depth], found = drawn(call.target[everyone, last], tried, whose, depth)
         status |= found
     form.write(call, who, tokens, path, depth, status)
 
@@ -53,13 +55,13 @@ class Tree:
 
     def by_tokens(self):
         wanted = self.call.target_tokens[self.b].tolist()
-        return lambda node, token, elders: token == wanted[node]
+        return lambda node, depth, token, elders: token == wanted[node]
 
-    def by_coins(self, single, total):
-        rows, coins = self.call.target[self.b], self.call.coins[self.b]
+    def by_coins(self, coin, single, total):
+        rows = self.call.target[self.b]
         weights = laws.weights(rows).float()
 
-        def accepts(node, token, elders):
+        def accepts(node, depth, token, elders):
             if not 0 <= token < rows.shape[-1]:
                 self.status |= Status.TOKEN_RANGE
                 return False
@@ -72,9 +74,17 @@ class Tree:
             p, mass = weights[node, token], weights.new_zeros(())
             for each in (*before, token):
                 mass = mass + weights[node, each]
-            return p > 0 and (coins[node] * total < mass or p >= single)
+            return p > 0 and (coin(node, depth) * total < mass or p >= single)
 
         return accepts
+
+
+def coins_of(call, b, whose):
+    """The coin of request b for the children of a node, at its depth: one that is given, or the noise's."""
+    if isinstance(call.coins, torch.Tensor):
+        return lambda node, depth: call.coins[b, node]
+    request = torch.tensor([b], device=call.draft_tokens.device)
+    return lambda node, depth: noise.coins(noise.at(whose, request, depth), noise.COIN, node)[0].float()
 
 
 def walk(tree, accepts, width):
@@ -86,7 +96,7 @@ def walk(tree, accepts, width):
             if len(nodes) == width:
                 tree.status |= Status.PARAMETER
                 return nodes, tried
-            if accepts(nodes[-1], tree.tokens[child], tried):
+            if accepts(nodes[-1], len(nodes) - 1, tree.tokens[child], tried):
                 nodes.append(child)
                 break
             tried.append(tree.tokens[child])
