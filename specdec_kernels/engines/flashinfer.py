@@ -414,7 +414,7 @@ def _drawn(
     if indices is not None:
         if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
             raise TypeError(f"indices: expected int32 or int64 [B]; got {indices.dtype} {list(indices.shape)}")
-        dtype, rows = indices.dtype, rows[indices]
+        dtype, rows, made = indices.dtype, rows[indices], True
         sampling = Sampling(*(x[indices] if isinstance(x, torch.Tensor) and len(x) > 1 else x for x in sampling))
     noise = _noise(rows, len(rows), generator, seed, offset)
     status = torch.empty(len(rows), dtype=torch.int32, device=rows.device) if return_valid else None

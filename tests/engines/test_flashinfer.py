@@ -346,6 +346,7 @@ OURS_AND_ONE_MORE = {
     "top_k_top_p": lambda: flashinfer.top_k_top_p_sampling_from_logits(ROWS, 3, 0.9, seed=1, offset=0),
     "min_p": lambda: flashinfer.min_p_sampling_from_probs(ROWS, 0.1, seed=1, offset=0),
     "joint": lambda: flashinfer.top_k_top_p_sampling_from_logits(ROWS, 3, 0.9, None, "joint", seed=1, offset=0),
+    "rows by index": lambda: flashinfer.sampling_from_logits(ROWS, torch.tensor([1, 0, 1]), seed=1, offset=0),
     "top_k_renorm": lambda: flashinfer.top_k_renorm_probs(ROWS, 3),
     "top_p_renorm": lambda: flashinfer.top_p_renorm_probs(ROWS, 0.9),
 }
