@@ -15,8 +15,8 @@ class Form(NamedTuple):
 
     With an ``index`` the tokens of all requests lie in one row, ``out.tokens`` [any]: the token after node i of request
     b is written to ``out.tokens[index[b, i]]``, and the path is of these places in the place of nodes. Of chains node 0
-    is the last committed token, and node i draft i - 1. A place outside of the row is not written: the path has -1
-    there, and the status 8.
+    is the last committed token, and node i draft i - 1. Each node has a place of its own. One outside of the row is not
+    written: the path has -1 there, and the status 8.
 
     Attributes
     ----------
