@@ -156,7 +156,7 @@ def _mask(given, layout, batch, nodes, device):
             raise ValueError("out.mask: expected a tensor with layout='full'; got None")
         shape, dtype = ((batch, nodes), word) if layout == "bits" else ((batch, nodes, nodes), torch.bool)
         return torch.empty(shape, dtype=dtype, device=device)
-    inputs.check_tensor("out.mask", given, {*BYTE_DTYPES, *WORD_DTYPES} if layout == "bits" else BYTE_DTYPES, None)
+    inputs.check_tensor("out.mask", given, (*BYTE_DTYPES, *WORD_DTYPES[1:]) if layout == "bits" else BYTE_DTYPES, None)
     inputs.check_device("out.mask", given, device)
     if not given.is_contiguous():
         raise ValueError(f"out.mask: expected contiguous; got strides {given.stride()}")

@@ -271,6 +271,10 @@ class TestBadNumbers:
             {"out": (torch.zeros(2, 6, 6), *[None] * 4)}, TypeError,
             "out.mask: expected a tensor of bool or uint8; got float32",
         ),
+        (
+            {"layout": "bits", "out": (torch.zeros(2, 6), *[None] * 4)}, TypeError,
+            "out.mask: expected a tensor of bool or uint8 or uint16 or uint32; got float32",
+        ),
         ({"out": (torch.zeros(71).bool(), *[None] * 4)}, ValueError, "out.mask: expected 72 bytes at least; got bool"),
         (
             {"out": (torch.zeros(72, 2).bool()[:, 0], *[None] * 4)}, ValueError,
