@@ -13,8 +13,8 @@ ENGINES := $(VENV)/engines
 # A build for use on this machine and for the tests needs one architecture; a package takes setup.py's own list.
 DIST_CUDA_ARCHS := $(SPECDEC_CUDA_ARCHS)
 export SPECDEC_CUDA_ARCHS ?= 90a
-# Two test workers, one thread each: more only gets in each other's way on a small machine.
-TEST_JOBS ?= 2
+# A test worker for each processor, up to eight, with one thread each: threads only get in each other's way.
+TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
 .PHONY: demo test test-all test-engines bench lint docs dist build clean
 
