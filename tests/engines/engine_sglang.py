@@ -1,4 +1,4 @@
-"""SGLang's own PyTorch sampler beside the preset that has its rules; its penalizers, with tokens counted by us."""
+"""SGLang's own code beside ours: its PyTorch sampler, its Triton kernels in the interpreter, its penalizers."""
 
 import ast
 import importlib.util
@@ -15,7 +15,9 @@ from specdec_kernels import Sampling
 from specdec_kernels.engines import sglang
 from tests.engines.sglang_server import LENGTH, scenario
 from tests.engines.sglang_stand_in import Registry, installed, place
+from tests.engines.sglang_unpacked import load
 from tests.engines.unpacked import FOLDER, functions, made, signature
+from tests.ops.test_build_tree import drafted
 
 PATH, NAME = "sglang/srt/layers/sampler.py", "top_k_top_p_min_p_sampling_from_probs_torch"
 
@@ -40,6 +42,94 @@ def test_filters(table):
         assert same >= 63  # a sum of float32 may fall on the other side of top_p
         agree = ((ours > 0) == (theirs > 0)).all(-1)
         torch.testing.assert_close(ours[agree], theirs[agree], rtol=1e-4, atol=1e-6)
+
+
+TITLE = "SGLang: its Triton code in the interpreter, beside ours"
+BATCH = 6
+
+
+def built(build, numbers, lengths, shape, mask, mode):
+    """Links, positions and mask of trees of EAGLE's, by SGLang's function or ours."""
+    nodes = numbers[1].shape[1] + 1
+    outputs = torch.full((BATCH * nodes,), -5), *torch.full((3, BATCH, nodes), -1)
+    build(*numbers, lengths, mask, *outputs, *shape, nodes, mode)
+    return mask, *outputs
+
+
+def random_trees(topk, depth, nodes, seed=0):
+    """(parent lists, selected numbers) of a batch."""
+    generator = torch.Generator().manual_seed(seed)
+    groups, selected, _ = zip(*(drafted(topk, depth, nodes - 1, generator) for _ in range(BATCH)), strict=True)
+    return torch.tensor(groups), torch.tensor(selected)
+
+
+@pytest.mark.parametrize("mode", [sglang.FULL_MASK, sglang.QLEN_ONLY])
+@pytest.mark.parametrize("topk, depth, nodes", [(1, 4, 5), (2, 3, 8), (4, 4, 33)])
+def test_trees_are_built_alike(topk, depth, nodes, mode, table):
+    theirs = load("spec_tree")
+    numbers, lengths = random_trees(topk, depth, nodes, seed=nodes), torch.tensor([5, 0, 17, 1, 2, 9])
+    size = nodes * int((lengths + nodes).sum()) if mode == sglang.FULL_MASK else BATCH * nodes**2
+    found, expected = (
+        built(build, numbers, lengths, (topk, depth), torch.ones(size, dtype=torch.bool), mode)
+        for build in (sglang.build_tree_kernel_efficient, theirs.sgl_build_tree_kernel_triton)
+    )
+    for ours, wanted in zip(found, expected, strict=True):
+        assert torch.equal(ours, wanted)
+    name = "FULL_MASK" if mode == sglang.FULL_MASK else "QLEN_ONLY"
+    table(TITLE, {
+        "what": f"trees of {nodes} nodes, {name}", "compared": f"{BATCH} trees",
+        "the same": "links, positions, mask",
+    })  # fmt: skip
+
+
+def test_greedy_walks_alike(table):
+    theirs, nodes, width = load("spec_tree"), 20, 5
+    numbers, mask = random_trees(4, 4, nodes), torch.zeros(BATCH * nodes**2).bool()
+    _, _, *links = built(sglang.build_tree_kernel_efficient, numbers, torch.zeros(BATCH).long(), (4, 4), mask, 1)
+    generator, lengths = torch.Generator().manual_seed(1), set()
+    for _ in range(8):
+        tokens, wanted = torch.randint(3, (2, BATCH, nodes), generator=generator)
+        results = []
+        for verify in (sglang.verify_tree_greedy, theirs.verify_tree_greedy_triton):
+            outputs = torch.zeros(BATCH * nodes).int(), torch.full((BATCH, width), -1).int(), torch.zeros(BATCH).int()
+            verify(*outputs, tokens, *links, wanted)
+            results.append(outputs)
+        for ours, expected in zip(*results, strict=True):
+            assert torch.equal(ours, expected)
+        lengths |= set(outputs[2].tolist())
+    assert len(lengths) >= 4
+    table(TITLE, {
+        "what": "`verify_tree_greedy`", "compared": f"{8 * BATCH} trees of {nodes} nodes",
+        "the same": "tokens, paths, counts",
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_chains_that_no_coin_can_change(block, table):
+    """Targets that are certain; drafts of which most are right."""
+    theirs, width, vocabulary = load("reject_sampling"), 5, 11
+    generator = torch.Generator().manual_seed(2)
+    wanted = torch.randint(vocabulary, (40, width), generator=generator)
+    wrong = torch.rand(40, width - 1, generator=generator) < 0.25
+    drafts = torch.where(wrong, (wanted[:, :-1] + 1) % vocabulary, wanted[:, :-1])
+    target = torch.nn.functional.one_hot(wanted, vocabulary).float()
+    draft = torch.rand(40, width - 1, vocabulary, generator=generator).softmax(-1)
+    given = (
+        torch.nn.functional.pad(drafts, (1, 0)), torch.arange(40 * width).view(40, width), None, None,
+        torch.rand(40, width, generator=generator), torch.rand(40, generator=generator), target, draft, 1.0, 1.0, True,
+    )  # fmt: skip
+    results = []
+    for verify in (sglang.chain_speculative_sampling_triton, theirs.chain_speculative_sampling_triton):
+        outputs = torch.zeros(40 * width).int(), torch.full((40, width), -1).int(), torch.zeros(40).int()
+        verify(*outputs, *given, block_verification=block)
+        results.append(outputs)
+    for ours, expected in zip(*results, strict=True):
+        assert torch.equal(ours, expected)
+    assert len(set(outputs[2].tolist())) == width
+    table(TITLE, {
+        "what": f"`chain_speculative_sampling_triton`{', block' * block}, certain targets", "compared": "40 chains",
+        "the same": "tokens, paths, counts",
+    })  # fmt: skip
 
 
 @pytest.fixture
