@@ -44,9 +44,10 @@ def torch_parents(first_child, next_sibling):
     return parents
 
 
-# Node i is candidate 3 (i - 1) of groups of three, whose parent is the node that PARENTS says.
-SELECTED = (3 * torch.arange(NODES - 1) + 3).expand(BATCH, -1).contiguous()
-GROUPS = torch.cat((PARENTS[:, :1], torch.where(PARENTS > 0, 3 * PARENTS, -1)[:, 1:]), 1)
+# Of groups of three. The root's children are group 0; each node i behind them is the first of group i.
+CANDIDATES = torch.tensor([-1, 0, 1, 2, *(3 * i for i in range(4, NODES))])
+SELECTED = CANDIDATES[1:].expand(BATCH, -1).contiguous()
+GROUPS = torch.where(PARENTS > 0, CANDIDATES[PARENTS], -1)
 
 
 def torch_built(groups, selected, lengths):
