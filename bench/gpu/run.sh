@@ -88,7 +88,9 @@ for step in ${*:-$steps}; do
     echo "== $step"
     IN_STEP=$step timeout -k 10 "$LIMIT" sh "$0" "$step" >"$log" 2>&1 || { failed=1 && echo "FAILED: $step" >>"$log"; }
     tail -n 25 "$log"
-    # All results at once, however many files come back.
+    # All results at once, however many files come back. The archive is there before tar looks at its folder: tar fails
+    # if a folder changes meanwhile.
+    : >"$OUT/gpu.tar.gz.new"
     tar -czf "$OUT/gpu.tar.gz.new" -C "$OUT" --exclude='gpu.tar.gz*' --exclude=micro . && mv "$OUT/gpu.tar.gz.new" "$OUT/gpu.tar.gz"
 done
 exit $failed
