@@ -134,8 +134,8 @@ def build_tree_kernel(
 
 
 def build_tree(call):
-    """Links, ``positions`` and ``index`` int64 [B, N], ``mask`` in bytes; ``status`` int32 [B]."""
-    requests, nodes = call.index.shape
+    """Links, ``positions`` and ``node_index`` int64 [B, N], ``mask`` in bytes; ``status`` int32 [B]."""
+    requests, nodes = call.node_index.shape
     if requests == 0:
         return
     row_bytes = nodes if call.layout != "bits" else 4 if nodes > 16 else 2 if nodes > 8 else 1
@@ -144,7 +144,7 @@ def build_tree(call):
             **_launch.nodes("parent_list", call.parent_list), groups=call.parent_list.shape[1],
             **_launch.nodes("selected", call.selected), **_launch.number("prefix_len", call.prefix_len, "request"),
             topk=call.topk, nodes=nodes, mask=call.mask, size=len(call.mask), row_bytes=row_bytes,
-            positions=call.positions, index=call.index, first_child=call.first_child, next_sibling=call.next_sibling,
-            status=call.status, LAYOUT=call.layout, BLOCK=BLOCK,
+            positions=call.positions, index=call.node_index, first_child=call.first_child,
+            next_sibling=call.next_sibling, status=call.status, LAYOUT=call.layout, BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(build_tree_kernel, (requests,), 1, arguments)

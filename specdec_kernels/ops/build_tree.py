@@ -20,7 +20,7 @@ class BuiltTrees(NamedTuple):
         What each node attends to, itself and its ancestors, in one of the layouts.
     positions : Tensor
         int64 [B, N]: ``prefix_len`` + depth.
-    index : Tensor
+    node_index : Tensor
         int64 [B, N]: where a node stands in the batch, ``b N + i``.
     first_child, next_sibling : Tensor
         int64 [B, N], -1 for none. Siblings are linked in the order of their indices.
@@ -28,7 +28,7 @@ class BuiltTrees(NamedTuple):
 
     mask: torch.Tensor
     positions: torch.Tensor
-    index: torch.Tensor
+    node_index: torch.Tensor
     first_child: torch.Tensor
     next_sibling: torch.Tensor
 
@@ -47,7 +47,7 @@ BUILD_TREE = Op(
     layout=CHOICE,
     mask=Output(torch.uint8, "out.mask"),  # the bytes of one of any of these types
     positions=Output(torch.int64, "out.positions"),
-    index=Output(torch.int64, "out.index"),
+    node_index=Output(torch.int64, "out.node_index"),
     first_child=Output(torch.int64, "out.first_child"),
     next_sibling=Output(torch.int64, "out.next_sibling"),
     status=Output(torch.int32, "status"),
@@ -96,7 +96,7 @@ def build_tree(
     Returns
     -------
     BuiltTrees
-        ``(mask, positions, index, first_child, next_sibling)``.
+        ``(mask, positions, node_index, first_child, next_sibling)``.
 
     Raises
     ------

@@ -15,6 +15,7 @@ from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
 from specdec_kernels import (
+    Form,
     Sampling,
     compact_kv,
     cutoff,
@@ -74,6 +75,14 @@ CALLS = {
     "tree, race": (verify_tree, TREE | RACE),
     "tree, one-hot": (verify_tree, TREE | {"draft": None}),
     "tree, traversal": (verify_tree, TREE | {"method": "traversal"}),
+    "tree, into one row of zeros": (
+        verify_tree,
+        TREE
+        | {
+            "form": Form(index=torch.arange(10).view(2, 5), zeros=True),
+            "out": (torch.full((10,), -77), torch.full((2, 5), -77, dtype=torch.int32), None, None),
+        },
+    ),
     "race_sample": (race_sample, {"target": rows(2)} | NOISE),
     "race_topk": (race_topk, {"draft": rows(2), "k": 3} | NOISE),
     "residual": (residual, PAIR),
@@ -146,6 +155,8 @@ def results(name):
     op, call = CALLS[name]
     if op in WITH_STATUS:
         call = call | {"status": torch.full((2,), -77, dtype=torch.int32)}
+    if "form" in call:
+        call = call | {"out": tuple(x if x is None else x.clone() for x in call["out"])}
     if op is compact_kv:
         call = call | {"cache": [layer.clone() for layer in call["cache"]]}
     with specdec_kernels.backend("triton"):
@@ -198,6 +209,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("verify_tree", "verify_tree_kernel", "tree"),
     ("mass_tiles", "mass_tiles_kernel", "mass_tiles"),
     ("residual_race", "residual_race_kernel", "residual_race"),
+    ("_verdict", "clear_off_path", "tree, into one row of zeros"),
 ]
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.
 UNSEEN = [("count_tokens", "count_tokens_kernel")] * 2 + [("tree_parents", "tree_parents_kernel")] * 6

@@ -18,11 +18,7 @@ FULL = 6 * (7 + 6) + 6 * (3 + 6)  # bytes of the full masks of these
 
 CALLS = {
     "build_tree": (build_tree, NUMBERS),
-    "build_tree, bits": (build_tree, NUMBERS | {"layout": "bits", "prefix_len": 4}),
-    "build_tree, full": (
-        build_tree,
-        NUMBERS | {"layout": "full", "out": (torch.zeros(FULL, dtype=torch.bool), None, None, None, None)},
-    ),
+    "build_tree, bits": (build_tree, NUMBERS | {"layout": "bits"}),
 }
 
 
@@ -66,7 +62,7 @@ def assert_trees(found, parents, lengths):
         for parent in tree:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         assert found.positions[b].tolist() == [length + depth for depth in depths]
-        assert found.index[b].tolist() == list(range(b * len(tree), (b + 1) * len(tree)))
+        assert found.node_index[b].tolist() == list(range(b * len(tree), (b + 1) * len(tree)))
         assert [found.first_child[b].tolist(), found.next_sibling[b].tolist()] == [*lists_of(tree)]
 
 
@@ -266,7 +262,7 @@ class TestBadNumbers:
         ({"layout": "full"}, ValueError, "out.mask: expected a tensor with layout='full'; got None"),
         ({"prefix_len": -1}, ValueError, r"prefix_len: expected 0 to 2\*\*63 - 1 - 6, the number of nodes; got -1"),
         ({"prefix_len": LENGTHS[:1].expand(3)}, ValueError, r"prefix_len: expected shape \[2\]; got int64 \[3\]"),
-        ({"out": SELECTED}, TypeError, r"out: expected \(mask, positions, index, first_child, next_sib"),
+        ({"out": SELECTED}, TypeError, r"out: expected \(mask, positions, node_index, first_child, next_sib"),
         (
             {"out": (torch.zeros(2, 6, 6), *[None] * 4)}, TypeError,
             "out.mask: expected a tensor of bool or uint8; got float32",

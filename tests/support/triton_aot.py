@@ -113,7 +113,7 @@ def other_calls(shown, requests, number):
             continue
         shown.add(name)
         kinds = OPS[function.__name__].arguments.items()
-        counters = {part for part, kind in kinds if kind is COUNTER and part != "num"}  # which has a largest value
+        counters = {part for part, kind in kinds if kind is COUNTER and part not in ("num", "prefix_len")}  # of a range
         counters |= {part for _, kind in kinds if kind is NOISE for part in Noise._fields}
         if name == "verify_links":  # not all requests may have the same noise
             counters.remove("seed")

@@ -8,7 +8,7 @@ from specdec_kernels.status import Status
 
 def build_tree(call):
     """Node by node: its parent, its ancestors, its row of the mask."""
-    requests, nodes = call.index.shape
+    requests, nodes = call.node_index.shape
     lengths = trees.prefix_lens(call.prefix_len, requests, most=2**63 - 1 - nodes)
     begin = 0  # of a request's full mask
     for b, (groups, selected) in enumerate(zip(call.parent_list.tolist(), call.selected.tolist(), strict=True)):
@@ -33,7 +33,7 @@ def build_tree(call):
                 call.mask[at : at + len(written)] = torch.tensor(list(written), dtype=torch.uint8)
         begin += nodes * (prefix + nodes)
         call.positions[b] = torch.tensor(positions)
-        call.index[b] = b * nodes + torch.arange(nodes)
+        call.node_index[b] = b * nodes + torch.arange(nodes)
         for links, same in ((call.first_child, range(nodes)), (call.next_sibling, parents)):
             behind = [[j for j in range(i + 1, nodes) if parents[j] == above >= 0] for i, above in enumerate(same)]
             links[b] = torch.tensor([found[0] if found else -1 for found in behind])
