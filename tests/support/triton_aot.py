@@ -316,10 +316,12 @@ def row(name, launch, dtype, space, arch):
     }  # fmt: skip
 
 
-def report(arch, vocabulary):
+def report(arch, vocabulary, without):
     """A row for each kernel, with what the program is made of: fused multiply-adds, loads of 16 bytes, and tickets."""
     dtype, space = torch.bfloat16, "logits"
     for name, launch in kernels(dtype, space, vocabulary, arch=arch).items():
+        if any(part in name for part in without):
+            continue
         program, found = row(name, launch, dtype, space, arch)
         text = program.asm.get("ptx", "")
         found["fused"] = len(re.findall(r"\bfma\.\S*f32\b", text))
@@ -366,6 +368,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("table", "specialisations", "unusual", *ARCHS))
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    parser.add_argument("--without", nargs="*", default=[], help="parts of names of kernels to leave out")
     chosen = parser.parse_args()
     if chosen.what == "table":
         write_table()
@@ -374,7 +377,7 @@ def main():
     elif chosen.what == "specialisations":
         print(json.dumps(specialisations(ARCHS["sm_90"])))
     else:
-        print(json.dumps(list(report(chosen.what, chosen.vocabulary))))
+        print(json.dumps(list(report(chosen.what, chosen.vocabulary, chosen.without))))
 
 
 if __name__ == "__main__":
