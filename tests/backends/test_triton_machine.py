@@ -36,7 +36,7 @@ from tests.support.trees import tree_call
 from tests.support.triton_machine import Race, interleaved, planted, small_tiles, sources
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-SEEDS = range(int(os.environ.get("SPECDEC_TRITON_SEEDS", "6")))
+SEEDS = range(int(os.environ.get("SPECDEC_TRITON_SEEDS", "3")))  # two show every fault below
 VOCABULARY = 300  # three tiles
 
 
