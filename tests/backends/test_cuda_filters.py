@@ -246,7 +246,7 @@ class TestTheLaunch:
             from tests.backends.host_cuda import backend
 
             backend.play("large", multiprocessors=132)
-            logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
+            logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(0)).bfloat16().expand(rows, -1)
             call = {"seed": seeds(rows), "position": 0, "sampling": Sampling(top_k=9)}
             found = backend.counted(lambda: race_sample(logits, **call))
             assert found["blocks"] <= max(264, rows)
