@@ -589,9 +589,10 @@ def library_of(name):
 
 
 @pytest.mark.parametrize(
-    "machine", [pytest.param(name, marks=[] if name == "large" else pytest.mark.slow) for name in MACHINES]
+    "machine, sanitizers",
+    [("large", "address"), *(pytest.param(name, "address,undefined", marks=pytest.mark.slow) for name in MACHINES)],
 )
-def test_sanitized(machine):
+def test_sanitized(machine, sanitizers):
     """AddressSanitizer and UndefinedBehaviorSanitizer see every op once, on every machine, and parts of rows.
 
     All of it in a capture, from the first call on.
@@ -604,7 +605,7 @@ def test_sanitized(machine):
         "LD_PRELOAD": f"{address} {library_of('libubsan.so')} {library_of('libstdc++.so.6')}",
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "SPECDEC_HOST_CUDA_SANITIZE": "1",
+        "SPECDEC_HOST_CUDA_SANITIZE": sanitizers,
     }
     command = [sys.executable, "-c", f"MACHINE = {machine!r}{PLAY_SANITIZED}"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

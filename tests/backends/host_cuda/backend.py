@@ -41,10 +41,10 @@ def unavailable():
     return None if shutil.which(os.environ.get("CXX", "g++")) else "no C++ compiler"
 
 
-def load(sanitize=False):
+def load():
     """The native module, built when it is not there yet."""
     sources = [HERE / "module.cpp", ROOT / "csrc" / "cuda" / "bindings.cpp", *KERNELS]
-    path = build("specdec_host_cuda", sources, sanitize=sanitize, module=True)
+    path = build("specdec_host_cuda", sources, module=True)
     spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -55,8 +55,8 @@ def load(sanitize=False):
 class HostCuda(Kernels):
     """The CUDA ops on the played machine."""
 
-    def __init__(self, machine="small", sanitize=False, **changes):
-        super().__init__(load(sanitize), lambda device: 0)
+    def __init__(self, machine="small", **changes):
+        super().__init__(load(), lambda device: 0)
         self.play(machine, **changes)
 
     def play(self, machine, **changes):
@@ -144,7 +144,7 @@ class HostCuda(Kernels):
         }
 
 
-_kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"), os.environ.get("SPECDEC_HOST_CUDA_SANITIZE") == "1")
+_kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"))
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
 begin_capture = _kernels.begin_capture
 write_before = _kernels.write_before

@@ -23,7 +23,8 @@ KERNELS = [
 WARNINGS = "-Wall -Wextra -Wno-unknown-pragmas".split()
 FLAGS = [*"-std=c++17 -DSPECDEC_WITH_CUDA -fPIC -ffp-contract=off -fno-math-errno".split(), *WARNINGS]
 # Unoptimised: to compile takes less than half of the time, and the tests under sanitizers are few.
-SANITIZE = "-O0 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
+SANITIZERS = os.environ.get("SPECDEC_HOST_CUDA_SANITIZE")  # as g++ names them: "address", "address,undefined"
+SANITIZE = f"-O0 -fsanitize={SANITIZERS} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
 
 
 def include_flags():
@@ -72,13 +73,13 @@ def make(path, command, wait=True):
     return True
 
 
-def build(name, sources, sanitize=False, module=False):
+def build(name, sources, module=False):
     """The path of ``name``: `sources` and the machine, compiled and linked, or taken from the cache.
 
     A file that ends in ``.cu`` is compiled as C++, unchanged. ``module`` names the library as Python expects it.
     """
     cxx = os.environ.get("CXX", "g++")
-    flags = [*FLAGS, *(SANITIZE if sanitize else ["-O2"])]
+    flags = [*FLAGS, *(SANITIZE if SANITIZERS else ["-O2"])]
     folder = ROOT / "build" / "host_cuda" / digest(cxx, compiler_version(cxx), *flags)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -97,6 +98,5 @@ def build(name, sources, sanitize=False, module=False):
     place = folder / f"{name}-{whole}"
     place.mkdir(exist_ok=True)
     library = place / f"{name}{sysconfig.get_config_var('EXT_SUFFIX') if module else '.so'}"
-    sanitizers = ["-fsanitize=address,undefined"] if sanitize else []
-    make(library, [cxx, "-shared", *sanitizers, *map(str, objects), "-ldl"])
+    make(library, [cxx, "-shared", *(SANITIZE if SANITIZERS else []), *map(str, objects), "-ldl"])
     return library
