@@ -22,9 +22,10 @@ KERNELS = [
 ]
 WARNINGS = "-Wall -Wextra -Wno-unknown-pragmas".split()
 FLAGS = [*"-std=c++17 -DSPECDEC_WITH_CUDA -fPIC -ffp-contract=off -fno-math-errno".split(), *WARNINGS]
-# Unoptimised: to compile takes less than half of the time, and the tests under sanitizers are few.
 SANITIZERS = os.environ.get("SPECDEC_HOST_CUDA_SANITIZE")  # as g++ names them: "address", "address,undefined"
+# Unoptimised under sanitizers: to compile takes less than half of the time, and these tests are few.
 SANITIZE = f"-O0 -fsanitize={SANITIZERS} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
+MODE = SANITIZE if SANITIZERS else ["-O2"]
 
 
 def include_flags():
@@ -79,7 +80,7 @@ def build(name, sources, module=False):
     A file that ends in ``.cu`` is compiled as C++, unchanged. ``module`` names the library as Python expects it.
     """
     cxx = os.environ.get("CXX", "g++")
-    flags = [*FLAGS, *(SANITIZE if SANITIZERS else ["-O2"])]
+    flags = [*FLAGS, *MODE]
     folder = ROOT / "build" / "host_cuda" / digest(cxx, compiler_version(cxx), *flags)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -98,5 +99,5 @@ def build(name, sources, module=False):
     place = folder / f"{name}-{whole}"
     place.mkdir(exist_ok=True)
     library = place / f"{name}{sysconfig.get_config_var('EXT_SUFFIX') if module else '.so'}"
-    make(library, [cxx, "-shared", *(SANITIZE if SANITIZERS else []), *map(str, objects), "-ldl"])
+    make(library, [cxx, "-shared", *MODE, *map(str, objects), "-ldl"])
     return library

@@ -1,0 +1,60 @@
+// Rows that are copied, as they are or changed: a block has a share of a row, a thread some vectors of it at a time.
+#pragma once
+
+#include "rows.cuh"
+
+namespace specdec {
+namespace cuda {
+
+constexpr int kShareThreads = 256, kVectorsInFlight = 4;
+
+// The elements [first, end) of a row.
+struct RowShare {
+  int32_t first, end;
+};
+
+// Shares begin with multiples of 8 elements, so that vectors stay aligned.
+__device__ __forceinline__ RowShare share_of(int32_t vocab, int32_t share, int splits) {
+  const int64_t eights = (int64_t{vocab} + 7) / 8;
+  const int64_t next = 8 * (eights * (share + 1) / splits);
+  return {static_cast<int32_t>(8 * (eights * share / splits)), next < vocab ? static_cast<int32_t>(next) : vocab};
+}
+
+inline int splits_of(int32_t vocab) {
+  constexpr int64_t kShare = 16384;  // elements of a block
+  return static_cast<int>((int64_t{vocab} + kShare - 1) / kShare);
+}
+
+// Writes change(raw, token) of each element.
+template <class T, class Change>
+__device__ __forceinline__ void copy_share(const void* from, void* to, RowShare share, const Change& change) {
+  using Raw = typename T::Raw;
+  const Raw* const in = static_cast<const Raw*>(from);
+  Raw* const out = static_cast<Raw*>(to);
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+  const bool aligned = (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % 16 == 0;
+  const int32_t whole =
+      aligned ? share.first + (share.end - share.first) / T::kPerVector * T::kPerVector : share.first;
+  const int32_t step = threads * T::kPerVector;
+  for (int32_t token = share.first + thread * T::kPerVector; token < whole; token += kVectorsInFlight * step) {
+    union Vector {
+      uint4 words;
+      Raw raw[T::kPerVector];
+    } vector[kVectorsInFlight];
+#pragma unroll
+    for (int k = 0; k < kVectorsInFlight; ++k)
+      if (token + k * step < whole) vector[k].words = *reinterpret_cast<const uint4*>(in + token + k * step);
+#pragma unroll
+    for (int k = 0; k < kVectorsInFlight; ++k) {
+      const int32_t at = token + k * step;
+      if (at >= whole) break;
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) vector[k].raw[i] = change(vector[k].raw[i], at + i);
+      *reinterpret_cast<uint4*>(out + at) = vector[k].words;
+    }
+  }
+  for (int32_t token = whole + thread; token < share.end; token += threads) out[token] = change(in[token], token);
+}
+
+}  // namespace cuda
+}  // namespace specdec
