@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstring>
-#include <unordered_map>
+#include <iterator>
+#include <memory>
+#include <mutex>
 
 #include "bindings.h"
 #include "cpu/check_parents.h"
@@ -25,6 +27,15 @@ inline bool watched() {
     if (PyObject_IsTrue(answer.ptr()) != 0) return true;
   }
   return false;
+}
+
+// torch.Tensor.is_neg.
+inline PyObject* negated = nullptr;
+
+inline bool is_negated(PyObject* tensor) {
+  const py::object answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(negated, tensor));
+  if (!answer) throw py::error_already_set();
+  return answer.ptr() == Py_True;
 }
 
 // One tensor of a raw call. Torch owns its shape and strides.
@@ -47,20 +58,17 @@ struct Seen {
   bool meets(const Seen& other) const { return data() < other.end() && other.data() < end(); }
 };
 
-// A raw call that was read. One object serves many calls, so that its memory is reused.
+// A raw call that was read.
 class RawCall {
  public:
   std::vector<int64_t> key;
   std::vector<Seen> tensors;
   int64_t counters[3];  // seed, position and nonce, if they are numbers
 
-  // Whether the key has the addresses of tensors in lists and plain tuples.
-  explicit RawCall(bool lists_by_address) : lists_by_address_(lists_by_address) {}
-
-  // False if the call has something that only Python's checks can read.
-  bool read(PyObject* tuple, bool has_noise) {
-    key.clear();
-    tensors.clear();
+  // False if the call has something that only Python's checks can read. `lists_by_address` puts the addresses of
+  // tensors in lists and plain tuples into the key.
+  bool read(PyObject* tuple, bool has_noise, bool lists_by_address) {
+    lists_by_address_ = lists_by_address;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
       PyObject* const object = PyTuple_GET_ITEM(tuple, i);
       if (has_noise && i < 3 && PyLong_CheckExact(object)) {
@@ -111,6 +119,8 @@ class RawCall {
     tensors.push_back({object, {}});
     dlpack::View& v = tensors.back().view;
     if (viewed.api->view_object(object, &v) != 0) return PyErr_Clear(), false;
+    const bool floating = v.dtype.code == dlpack::kFloat || v.dtype.code == dlpack::kBFloat;
+    if (floating && is_negated(object)) return false;  // its memory has the opposite signs
     add_pair(kTensor | v.dtype.code << 8 | v.dtype.bits << 16 | static_cast<int64_t>(v.ndim) << 32,
              static_cast<int64_t>(v.device.type) << 32 | static_cast<uint32_t>(v.device.index));
     key.insert(key.end(), v.shape, v.shape + v.ndim);
@@ -123,7 +133,7 @@ class RawCall {
     key.push_back(value);
     return true;
   }
-  bool lists_by_address_;
+  bool lists_by_address_ = false;
 
   bool add_pair(int64_t kind, const void* address) { return add_pair(kind, reinterpret_cast<intptr_t>(address)); }
 
@@ -140,16 +150,19 @@ class RawCall {
   }
 };
 
-// torch.empty_like: the fastest way to make a tensor.
-inline PyObject* empty_like = nullptr;
+// torch.empty_strided.
+inline PyObject* empty_strided = nullptr;
 
-// An output for the caller: the raw call's tensor of this index, or for index -1 a new one like `like`.
+// An output for the caller: the raw call's tensor of this index, or for index -1 a new one by empty_strided with these
+// arguments, a tuple and a dict. No tensor is kept as a template: a small piece of memory that lives on above a large
+// one, which was freed, keeps the process from giving that back.
 struct Result {
   int tensor;
-  py::object like;
+  py::object positional, named;
 
   Seen make() const {
-    const py::object made = py::reinterpret_steal<py::object>(PyObject_CallOneArg(empty_like, like.ptr()));
+    const py::object made =
+        py::reinterpret_steal<py::object>(PyObject_Call(empty_strided, positional.ptr(), named.ptr()));
     Seen seen = {made.ptr(), {}};
     if (!made || viewed.api->view_object(made.ptr(), &seen.view) != 0) throw py::error_already_set();
     made.inc_ref();
@@ -207,6 +220,37 @@ const void* map_of(const Params&, long) { return nullptr; }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 
+// Where the address of tensor `tensor` goes: `offset` bytes into the parameters, or into the layers.
+struct Place {
+  bool in_layers;
+  size_t offset, tensor;
+};
+
+// All that a call at hand needs. A thread keeps one when its call is done, so that the memory is used again. A call
+// inside another one (of a finaliser, say) finds none and makes its own.
+class Scratch {
+ public:
+  Scratch() : parts_(spare ? std::move(spare) : std::make_unique<Parts>()) {}
+  ~Scratch() {
+    parts_->raw.key.clear();
+    parts_->raw.tensors.clear();
+    parts_->results.clear();
+    if (!spare) spare = std::move(parts_);
+  }
+  Scratch(const Scratch&) = delete;
+
+  struct Parts {
+    RawCall raw;
+    std::vector<Result> results;
+    std::vector<Place> places;
+  };
+  Parts* operator->() { return parts_.get(); }
+
+ private:
+  static inline thread_local std::unique_ptr<Parts> spare;
+  std::unique_ptr<Parts> parts_;
+};
+
 // A raw call that was recognised: parameters ready to run, and the outputs to return.
 template <class Params>
 struct Recalled {
@@ -215,145 +259,198 @@ struct Recalled {
   py::tuple results;
 };
 
-// The calls of one op by one backend. Python's lock is held all the time.
+// The calls of one op by one backend. Any number of threads may use it: what is remembered is read and written under a
+// lock, and no Python runs meanwhile; everything else belongs to a call.
 template <class Params>
 class Calls {
  public:
   // False if no such call was remembered, or if only Python can say what is wrong with this one.
   bool recall(PyObject* tuple, Recalled<Params>* recalled) {
-    if (!look(tuple)) return false;
-    const auto found = known_.find(raw_.hash());
-    if (found == known_.end() || found->second.key != raw_.key) return false;
-    Known& known = found->second;
-    if (outputs_meet(known)) return false;
-    recalled->params = known.params;
-    recalled->layers = known.layers;
-    make_results(known, *recalled);
-    place(known, *recalled);
-    return content_of(recalled->params) == known.content;
+    Scratch call;
+    if (!look(tuple, call->raw)) return false;
+    const size_t hash = call->raw.hash();
+    Content content;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const Known* const known = find(hash, call->raw.key);
+      if (!known) return false;
+      recalled->params = known->params;
+      recalled->layers = known->layers;
+      call->results = known->results;
+      call->places = known->places;
+      content = known->content;
+    }
+    if (outputs_meet(call->results, call->raw)) return false;
+    recalled->results = make_results(call->results, call->raw);
+    place(call->places, call->raw, *recalled);
+    return content_of(recalled->params, call->raw) == content;
   }
 
-  // Called after Python's checks. `call` is what they made of the raw call, `results` are the caller's outputs, `likes`
-  // tensors to make new outputs like. If an address cannot be traced to one tensor (an argument was copied, perhaps),
+  // Called after Python's checks. `checked` is what they made of the raw call, `results` are the caller's outputs, and
+  // `recipes` say how to make new ones. If an address cannot be traced to one tensor (an argument was copied, perhaps),
   // nothing is remembered.
-  void remember(PyObject* tuple, PyObject* call, const py::tuple& results, const py::tuple& likes) {
-    if (!look(tuple)) return;
-    Call<Params> checked(call);
-    Known known = {raw_.key, checked.params, checked.take_layers(), {}, {}, {}};
-    for (size_t i = 0; i < results.size(); ++i) add_result(known, results[i].ptr(), likes[i].ptr());
-    if (!find_addresses(known)) return;
-    known.content = content_of(known.params);
-    if (known_.size() >= kMostCalls) known_.clear();
-    known_.insert_or_assign(raw_.hash(), std::move(known));
+  void remember(PyObject* tuple, PyObject* checked, const py::tuple& results, const py::tuple& recipes) {
+    Scratch call;
+    if (!look(tuple, call->raw)) return;
+    const size_t hash = call->raw.hash();
+    Call<Params> read(checked);
+    Params& params = read.params;
+    std::vector<CacheLayer> layers = read.take_layers();
+    for (size_t i = 0; i < results.size(); ++i)
+      call->results.push_back(result_of(call->raw, results[i].ptr(), recipes[i]));
+    call->places.clear();
+    if (!find_addresses(call->raw, params, layers, call->places)) return;
+    const Content content = content_of(params, call->raw);
+    std::vector<Result> before;  // its Python objects end after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Known& known = oldest(hash);
+    known.hash = hash;
+    known.used = ++clock_;
+    known.key.assign(call->raw.key.begin(), call->raw.key.end());
+    known.params = params;
+    known.layers.assign(layers.begin(), layers.end());
+    known.places.assign(call->places.begin(), call->places.end());
+    known.content = content;
+    before.assign(std::make_move_iterator(known.results.begin()), std::make_move_iterator(known.results.end()));
+    known.results.assign(call->results.begin(), call->results.end());
   }
 
  private:
-  static constexpr size_t kMostCalls = 1024;
+  // A call's hash says which kWays places it may have.
+  static constexpr size_t kPlaces = 256, kWays = 4;
   using Content = std::pair<int64_t, const void*>;
 
-  // Where the address of tensor `tensor` goes: `offset` bytes into the parameters, or into the layers.
-  struct Place {
-    bool in_layers;
-    size_t offset, tensor;
-  };
-
+  // The memory of these lists is used again by the call that takes the place, for the reason that Result gives.
   struct Known {
+    size_t hash = 0;
+    uint64_t used = 0;
     std::vector<int64_t> key;
-    Params params;
+    Params params = {};
     std::vector<CacheLayer> layers;
     std::vector<Result> results;
     std::vector<Place> places;
     Content content;
   };
 
-  bool look(PyObject* tuple) { return viewed.type && !watched() && raw_.read(tuple, HasNoise<Params>::value); }
+  static bool look(PyObject* tuple, RawCall& raw) {
+    return viewed.type && !watched() && raw.read(tuple, HasNoise<Params>::value, HasLayers<Params>::value);
+  }
+
+  Known* set_of(size_t hash) {
+    if (known_.empty()) {
+      known_.resize(kPlaces);
+      for (Known& known : known_) known.key.reserve(128), known.results.reserve(4), known.places.reserve(32);
+    }
+    return &known_[hash % (kPlaces / kWays) * kWays];
+  }
+
+  const Known* find(size_t hash, const std::vector<int64_t>& key) {
+    Known* const set = set_of(hash);
+    for (size_t i = 0; i < kWays; ++i)
+      if (set[i].used && set[i].hash == hash && set[i].key == key) return set[i].used = ++clock_, &set[i];
+    return nullptr;
+  }
+
+  // The place of this call, or the one that was longest of no use.
+  Known& oldest(size_t hash) {
+    Known* const set = set_of(hash);
+    Known* found = set;
+    for (size_t i = 0; i < kWays; ++i) {
+      if (set[i].used && set[i].hash == hash) return set[i];
+      if (set[i].used < found->used) found = &set[i];
+    }
+    return *found;
+  }
 
   // The content that Python's checks look at.
-  Content content_of(const Params& params) const {
-    const bool on_host = !raw_.tensors.empty() && raw_.tensors.front().on_host();
+  static Content content_of(const Params& params, const RawCall& raw) {
+    const bool on_host = !raw.tensors.empty() && raw.tensors.front().on_host();
     return {on_host ? depth_of(params, 0) : 0, map_of(params, 0)};
   }
 
   // Whether an output may share memory with another tensor. Rows that lie between another's rows count as shared here;
   // Python's checks decide about them.
-  bool outputs_meet(const Known& known) const {
-    for (const Result& result : known.results) {
+  static bool outputs_meet(const std::vector<Result>& results, const RawCall& raw) {
+    for (const Result& result : results) {
       if (result.tensor < 0) continue;
-      const Seen& output = raw_.tensors[static_cast<size_t>(result.tensor)];
-      for (const Seen& other : raw_.tensors)
+      const Seen& output = raw.tensors[static_cast<size_t>(result.tensor)];
+      for (const Seen& other : raw.tensors)
         if (&other != &output && output.meets(other)) return true;
     }
     return false;
   }
 
-  // Makes the outputs that were not given, and appends them to raw_.tensors.
-  void make_results(Known& known, Recalled<Params>& recalled) {
-    recalled.results = py::tuple(known.results.size());
-    for (size_t i = 0; i < known.results.size(); ++i) {
+  // The outputs; those that were not given are made, and appended to the call's tensors.
+  static py::tuple make_results(const std::vector<Result>& results, RawCall& raw) {
+    py::tuple made(results.size());
+    for (size_t i = 0; i < results.size(); ++i) {
       PyObject* object;
-      if (known.results[i].tensor >= 0) {
-        object = raw_.tensors[static_cast<size_t>(known.results[i].tensor)].object;
+      if (results[i].tensor >= 0) {
+        object = raw.tensors[static_cast<size_t>(results[i].tensor)].object;
         Py_INCREF(object);
       } else {
-        raw_.tensors.push_back(known.results[i].make());
-        object = raw_.tensors.back().object;
+        raw.tensors.push_back(results[i].make());
+        object = raw.tensors.back().object;
       }
-      PyTuple_SET_ITEM(recalled.results.ptr(), static_cast<Py_ssize_t>(i), object);
+      PyTuple_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), object);
     }
+    return made;
   }
 
-  void place(const Known& known, Recalled<Params>& recalled) {
+  static void place(const std::vector<Place>& places, const RawCall& raw, Recalled<Params>& recalled) {
     if constexpr (HasNoise<Params>::value) {
       Per<int64_t>* counter[] = {&recalled.params.noise.seed, &recalled.params.noise.position,
                                  &recalled.params.noise.nonce};
-      for (int i = 0; i < 3; ++i) counter[i]->value = raw_.counters[i];
+      for (int i = 0; i < 3; ++i) counter[i]->value = raw.counters[i];
     }
     if constexpr (HasLayers<Params>::value) recalled.params.layers.data = recalled.layers.data();
-    for (const Place& place : known.places) {
+    for (const Place& place : places) {
       void* const whole = place.in_layers ? static_cast<void*>(recalled.layers.data()) : &recalled.params;
-      *reinterpret_cast<void**>(static_cast<char*>(whole) + place.offset) = raw_.tensors[place.tensor].data();
+      *reinterpret_cast<void**>(static_cast<char*>(whole) + place.offset) = raw.tensors[place.tensor].data();
     }
   }
 
-  void add_result(Known& known, PyObject* object, PyObject* like) {
-    for (size_t i = 0; i < raw_.tensors.size(); ++i)
-      if (raw_.tensors[i].object == object) return void(known.results.push_back({static_cast<int>(i), {}}));
-    raw_.tensors.push_back({object, {}});
-    if (viewed.api->view_object(object, &raw_.tensors.back().view) != 0) throw py::error_already_set();
-    known.results.push_back({-1, py::reinterpret_borrow<py::object>(like)});
+  // A new output is appended to the call's tensors.
+  static Result result_of(RawCall& raw, PyObject* object, const py::handle& recipe) {
+    for (size_t i = 0; i < raw.tensors.size(); ++i)
+      if (raw.tensors[i].object == object) return {static_cast<int>(i), {}, {}};
+    raw.tensors.push_back({object, {}});
+    if (viewed.api->view_object(object, &raw.tensors.back().view) != 0) throw py::error_already_set();
+    const auto [positional, named] = recipe.cast<std::pair<py::object, py::object>>();
+    return {-1, positional, named};
   }
 
   // Finds the tensor of each address in the parameters. False if none fits, or more than one.
-  bool find_addresses(Known& known) {
+  static bool find_addresses(const RawCall& raw, Params& params, std::vector<CacheLayer>& layers,
+                             std::vector<Place>& places) {
     bool fine = true;
     const auto find = [&](bool in_layers, const void* whole, void** pointer) {
       const auto offset = static_cast<size_t>(reinterpret_cast<char*>(pointer) - static_cast<const char*>(whole));
       if (!*pointer) return;
       int meant = 0;
-      for (size_t i = 0; i < raw_.tensors.size(); ++i)
-        if (raw_.tensors[i].data() == *pointer && ++meant == 1) known.places.push_back({in_layers, offset, i});
+      for (size_t i = 0; i < raw.tensors.size(); ++i)
+        if (raw.tensors[i].data() == *pointer && ++meant == 1) places.push_back({in_layers, offset, i});
       fine &= meant == 1;
     };
-    over_addresses(known.params, [&](void** pointer) { find(false, &known.params, pointer); });
-    for (CacheLayer& layer : known.layers)
-      find(true, known.layers.data(), reinterpret_cast<void**>(&layer.data));
+    over_addresses(params, [&](void** pointer) { find(false, &params, pointer); });
+    for (CacheLayer& layer : layers) find(true, layers.data(), reinterpret_cast<void**>(&layer.data));
     return fine;
   }
 
-  std::unordered_map<size_t, Known> known_;
-  // The call at hand. compact_kv's list of caches may be long: whether their memory overlaps was checked once for these
-  // addresses, and is not checked again.
-  RawCall raw_{HasLayers<Params>::value};
+  std::mutex mutex_;
+  std::vector<Known> known_;
+  uint64_t clock_ = 0;
 };
 
 // The Python functions that every call uses.
-inline void use_functions(py::object make_like, const py::list& tell_watched) {
-  empty_like = make_like.release().ptr();
-  for (const py::handle& function : tell_watched) watchers.push_back(py::reinterpret_borrow<py::object>(function).release().ptr());
+inline void use_functions(py::object make_strided, py::object tell_negated, const py::list& tell_watched) {
+  empty_strided = make_strided.release().ptr();
+  negated = tell_negated.release().ptr();
+  for (const py::handle& function : tell_watched) watchers.push_back(function.inc_ref().ptr());
 }
 
-// The calls of one op, which is known by its function. Never destroyed, because the tensors in them must not be freed
-// after Python has ended.
+// The calls of one op, which is known by its function. Never destroyed, because the Python objects in them must not be
+// freed after Python has ended.
 template <auto op, class Params>
 Calls<Params>& calls_of() {
   static auto& calls = *new Calls<Params>;
@@ -374,7 +471,7 @@ PyObject* recalled(Calls<Params>& calls, PyObject* const* arguments, Py_ssize_t 
   });
 }
 
-// remember_op(raw call, call, results, likes).
+// remember_op(raw call, call, results, recipes).
 template <class Params>
 PyObject* remembered(Calls<Params>& calls, PyObject* const* arguments, Py_ssize_t count) {
   return called(arguments, count, 4, [&](PyObject* const* argument) {

@@ -24,6 +24,7 @@ POINTERS, SIZES = ("target", "draft", "probs", "mask"), ("vocab", "draft_vocab")
 EDITS = "edits"
 _here = contextlib.nullcontext()
 _workspaces = threading.local()
+_interpreter = threading.RLock()  # to interpret a kernel Triton changes its own functions, for all threads
 
 
 def kernel(function):
@@ -112,7 +113,10 @@ def options_of(kernel, arguments, backend):
 
 def jit_launch(kernel, grid, num_warps, arguments):
     """Triton's own launch."""
-    backend = None if INTERPRETED else driver.active.get_current_target().backend
+    if INTERPRETED:
+        with _interpreter:
+            return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, None))
+    backend = driver.active.get_current_target().backend
     return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, backend))
 
 

@@ -11,9 +11,14 @@ def use_torch(native):
     If one of the last three functions says that a mode or a profiler watches torch, calls are not recalled.
     """
     native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
-    native.use_functions(torch.empty_like, [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled])
+    watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
+    native.use_functions(torch.empty_strided, torch.Tensor.is_neg, watchers)
 
 
-def likes(results):
-    """Outputs as a caller got them, and templates for new ones: tensors of their shapes that hold almost no memory."""
-    return tuple(results), tuple(x.new_empty(()).expand(x.shape) for x in results)
+def recipes(results):
+    """Outputs as a caller got them, and for each the arguments with which ``torch.empty_strided`` makes a new one."""
+    strides = [torch.empty(x.shape, device="meta").stride() for x in results]
+    return tuple(results), tuple(
+        ((tuple(x.shape), stride), {"dtype": x.dtype, "device": x.device})
+        for x, stride in zip(results, strides, strict=True)
+    )

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._native import likes, use_torch
+from specdec_kernels.backends._native import recipes, use_torch
 from specdec_kernels.ops import OPS
 
 _HAS = [name for name in OPS if hasattr(_C, name)]
@@ -13,7 +13,7 @@ __all__ = [*_HAS, "recalls", "remember"]
 
 def remember(op, raw, call, results):
     """From now on ``recalls[op.name]`` runs calls like this one."""
-    getattr(_C, f"remember_{op.name}")(raw, call, *likes(results))
+    getattr(_C, f"remember_{op.name}")(raw, call, *recipes(results))
 
 
 use_torch(_C)

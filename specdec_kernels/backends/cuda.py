@@ -6,7 +6,7 @@ import json
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._native import likes, use_torch
+from specdec_kernels.backends._native import recipes, use_torch
 from specdec_kernels.ops import OPS
 
 __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
@@ -145,7 +145,7 @@ class Kernels:
 
     def remember(self, op, raw, call, results):
         """From now on ``recalls[op.name]`` runs calls like this one."""
-        getattr(self._native, f"remember_{op.name}")(raw, call, *likes(results))
+        getattr(self._native, f"remember_{op.name}")(raw, call, *recipes(results))
 
 
 class _OnDevice(Kernels):

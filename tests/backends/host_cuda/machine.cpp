@@ -568,7 +568,10 @@ uint64_t& capture() {
   return number;
 }
 const std::string& last_fault() { return machine().fault; }
-void load(const void* kernel) { machine().loaded.insert(kernel); }
+void load(const void* kernel) {
+  const std::lock_guard<std::mutex> guard(machine().mutex);
+  machine().loaded.insert(kernel);
+}
 
 bool launch(const Launch& launch) {
   Machine& m = machine();
@@ -733,7 +736,10 @@ void progress() { machine().idle_spins = 0; }
 
 size_t shared_limit() { return machine().device.capability >= 90 ? 227 << 10 : machine().device.capability == 80 ? 163 << 10 : 99 << 10; }
 
-void allow_dynamic_shared(const void* kernel, size_t bytes) { machine().allowed[kernel] = bytes; }
+void allow_dynamic_shared(const void* kernel, size_t bytes) {
+  const std::lock_guard<std::mutex> guard(machine().mutex);
+  machine().allowed[kernel] = bytes;
+}
 
 // A kernel may have 48 KiB, with what it declares itself; more dynamic memory must be allowed first.
 void check_shared(size_t declared) {
