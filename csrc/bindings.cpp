@@ -38,38 +38,49 @@ int threads() {
   return static_cast<int>(number);
 }
 
-template <class C, class Params>
-void run(int (*op)(const C*, int), const Params& params) {
+using Run = int (*)(const void* params, int threads);
+
+void run(Run op, const Params& params) {
   const int count = threads();
   int error;
   {
     const Unlocked unlocked;
-    error = op(c_api::c_of<C>(params), count);
+    error = op(params.bytes, count);
   }
   raise_for(error);
 }
 
+// The C function of an op, for a struct of any type.
+template <class C>
+const C* struct_of(int (*)(const C*, int), const void* params) { return static_cast<const C*>(params); }
+
+// Three functions of the module for each op. Its calls are never destroyed, because the Python objects in them must not
+// be freed after Python has ended.
 void bind_ops(py::module_& m) {
-#define SPECDEC_METHOD(op, Params)                                                          \
-  method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
-    return called(arguments, count, 1, [](PyObject* const* argument) {                     \
-      run(specdec_cpu_##op, Call<Params>(argument[0]).params);                             \
-      Py_RETURN_NONE;                                                                      \
-    });                                                                                    \
-  }),                                                                                      \
-  method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
-    return recalled(calls_of<&specdec_cpu_##op, Params>(), arguments, count, 1,            \
-                    [](const Params& params, PyObject* const*) {                           \
-                      run(specdec_cpu_##op, params);                                       \
-                      return true;                                                         \
-                    });                                                                    \
-  }),                                                                                      \
-  method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
-    return remembered(calls_of<&specdec_cpu_##op, Params>(), arguments, count);            \
-  }),
-  static PyMethodDef methods[] = {SPECDEC_OPS(SPECDEC_METHOD) PyMethodDef{}};
+#define SPECDEC_METHOD(name, P)                                                                       \
+  static const Run run_##name = [](const void* params, int threads) {                                \
+    return specdec_cpu_##name(struct_of(specdec_cpu_##name, params), threads);                       \
+  };                                                                                                 \
+  static Calls& calls_##name = *new Calls(table_of<P>());                                            \
+  methods.push_back(method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
+    return called(arguments, count, 1, [](PyObject* const* argument) {                               \
+      run(run_##name, Call(table_of<P>(), argument[0]).params);                                      \
+      Py_RETURN_NONE;                                                                                \
+    });                                                                                              \
+  }));                                                                                               \
+  methods.push_back(method("recall_" #name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) { \
+    return recalled(calls_##name, arguments, count, 1, [](const Params& params, PyObject* const*) {  \
+      return run(run_##name, params), true;                                                          \
+    });                                                                                              \
+  }));                                                                                               \
+  methods.push_back(method("remember_" #name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) { \
+    return remembered(calls_##name, arguments, count);                                               \
+  }));
+  static std::vector<PyMethodDef> methods;
+  SPECDEC_OPS(SPECDEC_METHOD)
 #undef SPECDEC_METHOD
-  add_functions(m, methods);
+  methods.push_back({});
+  add_functions(m, methods.data());
 }
 
 template <class T>

@@ -1,69 +1,253 @@
-// Reads a call, Python's tuple of an op's arguments, into the op's parameter struct. The type of a field
-// (specdec/params.h) says how its item is read. The bindings of the CPU and the CUDA backend share this.
+// Reads a call, Python's tuple of an op's arguments, into the op's parameter struct. A table says what each argument is
+// and where it goes. It is made from the types of the struct's fields (specdec/params.h). One reader serves the ops of
+// all backends, so it is compiled once, not for each op.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <initializer_list>
 #include <new>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "c_api/mirror.h"
+#include "cpu/check_parents.h"
+#include "specdec.h"
+#include "specdec/ops.h"
 #include "tensor.h"
 
 namespace specdec {
 namespace python {
 
-template <class Params>
+// ---- tables of structs ----------------------------------------------------------------------------------------------
+
+enum class Kind : uint8_t {
+  kMethod, kSpace, kTreeMask, kBool, kInt32, kInt64, kRows, kTokens, kTokenOutput, kFloats, kCounters, kIndices, kValues,
+  kFlags, kLists, kRequestIndex, kInt64Output, kInt32Output, kFloatOutput, kByteOutput, kMask, kLayers, kGroup, kEdits,
+};  // clang-format off
+
+template <class T>
+constexpr Kind kind_of() { return Kind::kGroup; }  // a struct of several arguments
+#define SPECDEC_KIND(T, kind) \
+  template <>                 \
+  constexpr Kind kind_of<T>() { return Kind::kind; }
+SPECDEC_KIND(Method, kMethod)
+SPECDEC_KIND(Space, kSpace)
+SPECDEC_KIND(TreeMask, kTreeMask)
+SPECDEC_KIND(bool, kBool)
+SPECDEC_KIND(int32_t, kInt32)
+SPECDEC_KIND(int64_t, kInt64)
+SPECDEC_KIND(Rows, kRows)
+SPECDEC_KIND(Tokens, kTokens)
+SPECDEC_KIND(TokenOutput, kTokenOutput)
+SPECDEC_KIND(Per<float>, kFloats)
+SPECDEC_KIND(Per<int64_t>, kCounters)
+SPECDEC_KIND(Vector<const int32_t>, kIndices)
+SPECDEC_KIND(Vector<const float>, kValues)
+SPECDEC_KIND(Vector<const bool>, kFlags)
+SPECDEC_KIND(Lists, kLists)
+SPECDEC_KIND(RequestIndex, kRequestIndex)
+SPECDEC_KIND(Output<int64_t>, kInt64Output)
+SPECDEC_KIND(Output<int32_t>, kInt32Output)
+SPECDEC_KIND(Output<const int32_t>, kInt32Output)
+SPECDEC_KIND(Output<float>, kFloatOutput)
+SPECDEC_KIND(Output<uint8_t>, kByteOutput)
+SPECDEC_KIND(Mask, kMask)
+SPECDEC_KIND(Vector<const CacheLayer>, kLayers)
+SPECDEC_KIND(EditParams, kEdits)
+#undef SPECDEC_KIND
+
+constexpr size_t kNone = ~size_t{0}, kMostBytes = 4096;
+
+struct Table;
+
+struct Field {
+  Kind kind;
+  size_t at;           // bytes from the begin of the op's struct
+  const Table* parts;  // of a group, whose fields lie from there
+};
+
+struct Type;
+
+struct Table {
+  void add(const Type& type, size_t place);
+
+  size_t bytes = 0;
+  std::vector<Field> fields;
+  std::vector<size_t> addresses;  // where pointers to tensors stand
+  // Fields that some ops have, by their place.
+  size_t noise = kNone, request_index = kNone, draft = kNone, parents = kNone, draft_map = kNone, layers = kNone;
+  int64_t (*rows)(const void*) = nullptr;  // how many rows the op's outputs have, where the op counts them
+};
+
+template <class Struct, class F>
+auto over_arguments(Struct& s, const F& f, int) -> decltype(s.arguments(f)) { return s.arguments(f); }
+template <class Struct, class F>
+void over_arguments(Struct& s, const F& f, long) { s.fields(f); }
+
+inline size_t place_in(const void* whole, const void* field) {
+  return static_cast<size_t>(static_cast<const char*>(field) - static_cast<const char*>(whole));
+}
+
+// The place of a field of this name, if the struct has one of this type.
+#define SPECDEC_PLACE_OF(field, Type)                                                                        \
+  template <class P>                                                                                         \
+  auto place_of_##field(const P& p, int) -> std::enable_if_t<std::is_same_v<decltype(p.field), Type>, size_t> { \
+    return place_in(&p, &p.field);                                                                             \
+  }                                                                                                          \
+  template <class P>                                                                                         \
+  size_t place_of_##field(const P&, long) { return kNone; }
+SPECDEC_PLACE_OF(noise, NoiseParams)
+SPECDEC_PLACE_OF(request_index, RequestIndex)
+SPECDEC_PLACE_OF(draft, Rows)
+SPECDEC_PLACE_OF(parents, Tokens)
+SPECDEC_PLACE_OF(draft_map, Vector<const int32_t>)
+SPECDEC_PLACE_OF(layers, Vector<const CacheLayer>)
+#undef SPECDEC_PLACE_OF
+
+using RowsOf = int64_t (*)(const void*);
+template <class P>
+auto rows_of(int) -> decltype(std::declval<const P&>().count(), RowsOf{}) {
+  return [](const void* p) -> int64_t { return static_cast<const P*>(p)->count(); };
+}
+template <class P>
+RowsOf rows_of(long) { return nullptr; }
+
+template <class P>
+const Table& table_of();
+
+// What an argument of this type is, and, of a tensor, how far from its begin its address stands.
+struct Type {
+  Kind kind;
+  size_t address;
+  const Table& (*parts)();  // of a group
+
+  Field at(size_t place) const { return {kind, place, parts ? &parts() : nullptr}; }
+};
+
+template <class T, class = void>
+struct TypeOf {
+  static constexpr Type value = {kind_of<T>(), kNone, nullptr};
+};
+template <class T>
+struct TypeOf<T, std::enable_if_t<sizeof(T::data) != 0>> {
+  static constexpr Type value = {kind_of<T>(), offsetof(T, data), nullptr};
+};
+template <class T>
+struct TypeOf<T, std::enable_if_t<kind_of<T>() == Kind::kGroup || kind_of<T>() == Kind::kEdits>> {
+  static constexpr Type value = {kind_of<T>(), kNone, &table_of<T>};
+};
+
+inline void Table::add(const Type& type, size_t place) {
+  fields.push_back(type.at(place));
+  if (const Table* const parts = fields.back().parts)
+    for (const size_t at : parts->addresses) addresses.push_back(place + at);
+  else if (type.address != kNone && type.kind != Kind::kLayers)  // layers are in host memory
+    addresses.push_back(place + type.address);
+}
+
+template <class P>
+const Table& table_of() {
+  static_assert(sizeof(P) <= kMostBytes && std::is_trivially_copyable_v<P>);
+  static const Table& table = *[] {
+    P p = {};
+    Table* const made = new Table;
+    made->bytes = sizeof(P);
+    over_arguments(
+        p,
+        [&](auto&... field) {
+          (made->add(TypeOf<std::remove_reference_t<decltype(field)>>::value, place_in(&p, &field)), ...);
+        },
+        0);
+    made->noise = place_of_noise(p, 0);
+    made->request_index = place_of_request_index(p, 0);
+    made->draft = place_of_draft(p, 0);
+    made->parents = place_of_parents(p, 0);
+    made->draft_map = place_of_draft_map(p, 0);
+    made->layers = place_of_layers(p, 0);
+    made->rows = rows_of<P>(0);
+    return made;
+  }();
+  return table;
+}
+
+// ---- a call ---------------------------------------------------------------------------------------------------------
+
+// An op's parameter struct, of any op.
+struct Params {
+  alignas(16) char bytes[kMostBytes];
+
+  template <class T>
+  T& at(size_t place) { return *reinterpret_cast<T*>(bytes + place); }
+  template <class T>
+  const T& at(size_t place) const { return *reinterpret_cast<const T*>(bytes + place); }
+};
+
 class Call {
  public:
-  explicit Call(PyObject* tuple) {
-    read(tuple, params);
-    count_entries(params, 0);
+  Call(const Table& table, PyObject* tuple) : table_(table) {
+    std::memset(params.bytes, 0, table.bytes);
+    read(table, tuple, 0);
+    if (table.request_index == kNone) return;
+    // There are as many entries as draft rows, or, without these, as numbers. Without both nothing is looked up.
+    const Rows* const draft = table.draft == kNone ? nullptr : &params.at<Rows>(table.draft);
+    const bool has_draft = draft && draft->vocab > 0;  // not by its data, which is null for a draft of 0 requests
+    params.at<RequestIndex>(table.request_index).entries = has_draft ? draft->requests : numbers_;
   }
   Call(const Call&) = delete;  // params point into it
 
-  Params params = {};
+  Params params;
 
-  // What params.layers points to, for a caller that keeps the parameters after the call.
+  // What the layers of params point to, for a caller that keeps the parameters after the call.
   std::vector<CacheLayer> take_layers() { return std::move(layers_); }
 
  private:
-  // Reads a struct from a tuple, field by field.
-  template <class Struct>
-  void read(PyObject* object, Struct& out) {
-    const auto fields = arguments_of(out, 0);
-    constexpr Py_ssize_t kCount = std::tuple_size_v<std::remove_const_t<decltype(fields)>>;
-    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != kCount) {
-      PyErr_Format(PyExc_TypeError, "expected a tuple of %zd; got %.200s", kCount, Py_TYPE(object)->tp_name);
+  // Reads a struct that lies from `begin`, field by field.
+  void read(const Table& table, PyObject* object, size_t begin) {
+    const auto count = static_cast<Py_ssize_t>(table.fields.size());
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != count) {
+      PyErr_Format(PyExc_TypeError, "expected a tuple of %zd; got %.200s", count, Py_TYPE(object)->tp_name);
       throw py::error_already_set();
     }
     PyObject** item = &PyTuple_GET_ITEM(object, 0);
-    std::apply([&](auto&... field) { (read(*item++, field), ...); }, fields);
+    for (const Field& field : table.fields) read(field, *item++, begin + field.at);
   }
 
-  template <class Struct>
-  static auto arguments_of(Struct& out, int) -> decltype(out.arguments()) { return out.arguments(); }
-  template <class Struct>
-  static auto arguments_of(Struct& out, long) { return out.fields(); }
+  void read(const Field& field, PyObject* object, size_t at) {
+    switch (field.kind) {
+      case Kind::kMethod: return read(object, params.at<Method>(at));
+      case Kind::kSpace: return void(params.at<Space>(at) = static_cast<Space>(choice(object, {"logits", "probs"})));
+      case Kind::kTreeMask:
+        return void(params.at<TreeMask>(at) = static_cast<TreeMask>(choice(object, {"full", "nodes", "bits"})));
+      case Kind::kBool: return void(params.at<bool>(at) = PyObject_IsTrue(object) != 0);
+      case Kind::kInt32: return void(params.at<int32_t>(at) = static_cast<int32_t>(integer(object)));
+      case Kind::kInt64: return void(params.at<int64_t>(at) = integer(object));
+      case Kind::kRows: return read(object, params.at<Rows>(at));
+      case Kind::kTokens: return read(object, params.at<Tokens>(at));
+      case Kind::kTokenOutput: return read(object, params.at<TokenOutput>(at));
+      case Kind::kFloats: return read(object, params.at<Per<float>>(at), {Element::kFloat32});
+      case Kind::kCounters: return read(object, params.at<Per<int64_t>>(at), {Element::kInt32, Element::kInt64});
+      case Kind::kIndices: return read(object, params.at<Vector<const int32_t>>(at), Element::kInt32);
+      case Kind::kValues: return read(object, params.at<Vector<const float>>(at), Element::kFloat32);
+      case Kind::kFlags: return read(object, params.at<Vector<const bool>>(at), Element::kBool);
+      case Kind::kLists: return read(object, params.at<Lists>(at));
+      case Kind::kRequestIndex: return read(object, params.at<RequestIndex>(at));
+      case Kind::kInt64Output: return read(object, params.at<Output<int64_t>>(at), Element::kInt64);
+      case Kind::kInt32Output: return read(object, params.at<Output<int32_t>>(at), Element::kInt32);
+      case Kind::kFloatOutput: return read(object, params.at<Output<float>>(at), Element::kFloat32);
+      case Kind::kByteOutput: return read(object, params.at<Output<uint8_t>>(at), Element::kUInt8);
+      case Kind::kMask: return read(object, params.at<Mask>(at));
+      case Kind::kLayers: return read(object, params.at<Vector<const CacheLayer>>(at));
+      case Kind::kGroup: return read(*field.parts, object, at);
+      case Kind::kEdits:
+        read(*field.parts, object, at);
+        return count_edits(params.at<EditParams>(at));
+    }
+  }
 
   void read(PyObject* object, Method& out) {
     const int named = choice(object, {"rejection", "race", "traversal", "block"});
     out = named == 3 ? Method::kTraversal : static_cast<Method>(named);
-  }
-  void read(PyObject* object, Space& out) { out = static_cast<Space>(choice(object, {"logits", "probs"})); }
-  void read(PyObject* object, TreeMask& out) {
-    out = static_cast<TreeMask>(choice(object, {"full", "nodes", "bits"}));
-  }
-  void read(PyObject* object, bool& out) { out = PyObject_IsTrue(object) != 0; }
-  void read(PyObject* object, int64_t& out) {
-    if (!number(object, &out)) expected("an int", object);
-  }
-  void read(PyObject* object, int32_t& out) {
-    int64_t wide;
-    read(object, wide);
-    out = static_cast<int32_t>(wide);
   }
 
   void read(PyObject* object, Rows& out) {
@@ -91,32 +275,20 @@ class Call {
   }
 
   template <class T>
-  void read(PyObject* object, Per<T>& out) {
+  void read(PyObject* object, Per<T>& out, std::initializer_list<Element> elements) {
     if (number(object, &out.value)) return;
-    const Tensor t = std::is_floating_point_v<T> ? tensor(object, {Element::kFloat32}, 0, 2)
-                                                 : tensor(object, {Element::kInt32, Element::kInt64}, 0, 2);
+    const Tensor t = tensor(object, elements, 0, 2);
     // A dimension of one entry is shared, so its stride does not matter.
     const auto stride = [&](int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; };
     out = {t.data, stride(0), stride(1), T{}, t.element == Element::kInt64};
     if (t.ndim > 0) numbers_ = t.shape[0];
   }
 
-  void read(PyObject* object, Vector<const int32_t>& out) {
+  template <class T>
+  void read(PyObject* object, Vector<T>& out, Element element) {
     if (object == Py_None) return;
-    const Tensor t = tensor(object, {Element::kInt32}, 1, 1);
-    out = {static_cast<const int32_t*>(t.data), t.shape[0]};
-  }
-
-  void read(PyObject* object, Vector<const float>& out) {
-    if (object == Py_None) return;
-    const Tensor t = tensor(object, {Element::kFloat32}, 1, 1);
-    out = {static_cast<const float*>(t.data), t.shape[0]};
-  }
-
-  void read(PyObject* object, Vector<const bool>& out) {
-    if (object == Py_None) return;
-    const Tensor t = tensor(object, {Element::kBool}, 1, 1);
-    out = {static_cast<const bool*>(t.data), t.shape[0]};
+    const Tensor t = tensor(object, {element}, 1, 1);
+    out = {static_cast<T*>(t.data), t.shape[0]};
   }
 
   void read(PyObject* object, Lists& out) {
@@ -126,13 +298,12 @@ class Call {
     out = {t.data, stride(0), stride(1), t.shape[0], t.shape[1], t.shape[2], t.element == Element::kInt64};
   }
 
-  void read(PyObject* object, EditParams& out) {
-    read<EditParams>(object, out);
-    if (!(out.by_row & kAllowedByRow)) count_lists(out.allowed_index.data ? out.allowed_index : out.allowed);
-    if (!(out.by_row & kBiasByRow)) count_lists(out.bias_spans);
-    count_lists(out.pending);
-    if (out.seen_index.data) return count_lists(out.seen_index);
-    for (const Lists* lists : {&out.prompt_mask, &out.output_mask, &out.output_counts}) count_lists(*lists);
+  void count_edits(const EditParams& edits) {
+    if (!(edits.by_row & kAllowedByRow)) count_lists(edits.allowed_index.data ? edits.allowed_index : edits.allowed);
+    if (!(edits.by_row & kBiasByRow)) count_lists(edits.bias_spans);
+    count_lists(edits.pending);
+    if (edits.seen_index.data) return count_lists(edits.seen_index);
+    for (const Lists* lists : {&edits.prompt_mask, &edits.output_mask, &edits.output_counts}) count_lists(*lists);
   }
   void count_lists(const Lists& lists) {
     if (lists.data) numbers_ = lists.requests;
@@ -146,10 +317,10 @@ class Call {
 
   // If the op counts the rows of its input: that many rows, in any shape. Else [rows, columns] or [rows].
   template <class T>
-  void read(PyObject* object, Output<T>& out) {
+  void read(PyObject* object, Output<T>& out, Element element) {
     if (object == Py_None) return;
-    const Tensor t = tensor(object, {element_for<std::remove_const_t<T>>()}, 1, Tensor::kMaxDims);
-    const int64_t rows = rows_of_output(params, t.shape[0], 0);
+    const Tensor t = tensor(object, {element}, 1, Tensor::kMaxDims);
+    const int64_t rows = table_.rows ? table_.rows(params.bytes) : t.shape[0];
     int64_t first_columns = 1;  // of the first dimension
     for (int32_t i = 1; i < t.ndim; ++i) first_columns *= t.shape[i];
     out = {static_cast<T*>(t.data), t.strides[0], rows, first_columns};
@@ -212,6 +383,11 @@ class Call {
     if (*out == -1 && PyErr_Occurred()) throw py::error_already_set();
     return true;
   }
+  static int64_t integer(PyObject* object) {
+    int64_t value;
+    if (!number(object, &value)) expected("an int", object);
+    return value;
+  }
 
   // Which of these names it is.
   static int choice(PyObject* object, std::initializer_list<const char*> names) {
@@ -229,34 +405,10 @@ class Call {
            : element == Element::kBFloat16 ? DType::kBFloat16
                                            : DType::kFloat16;
   }
-  template <class T>
-  static constexpr Element element_for() {
-    if (std::is_floating_point_v<T>) return Element::kFloat32;
-    return sizeof(T) == 8 ? Element::kInt64 : sizeof(T) == 4 ? Element::kInt32 : Element::kUInt8;
-  }
-
-  template <class P>
-  static auto rows_of_output(const P& p, int64_t, int) -> decltype(p.count()) { return p.count(); }
-  template <class P>
-  static int64_t rows_of_output(const P&, int64_t first_dim, long) { return first_dim; }
-
-  // There are as many entries as draft rows, or, without these, as numbers. Without both nothing is looked up.
-  template <class P>
-  auto count_entries(P& p, int) -> decltype(p.request_index, void()) {
-    const Rows* const draft = draft_of(p, 0);
-    const bool has_draft = draft && draft->vocab > 0;  // not by its data, which is null for a draft of 0 requests
-    p.request_index.entries = has_draft ? draft->requests : numbers_;
-  }
-  template <class P>
-  void count_entries(P&, long) {}
-
-  template <class P>
-  static auto draft_of(const P& p, int) -> decltype(&p.draft) { return &p.draft; }
-  template <class P>
-  static const Rows* draft_of(const P&, long) { return nullptr; }
 
   static constexpr int64_t kAny = int64_t{1} << 31;  // more than any int32
 
+  const Table& table_;
   std::vector<CacheLayer> layers_;
   int64_t numbers_ = kAny;  // entries of the tensors of numbers
 };

@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "bindings.h"
-#include "cpu/check_parents.h"
 
 namespace specdec {
 namespace python {
@@ -170,54 +169,6 @@ struct Result {
   }
 };
 
-// ---- addresses in a parameter struct -------------------------------------------------------------------------------
-
-template <class T, class = void>
-struct HasFields : std::false_type {};
-template <class T>
-struct HasFields<T, std::void_t<decltype(std::declval<T&>().fields())>> : std::true_type {};
-
-template <class T, class = void>
-struct HasData : std::false_type {};
-template <class T>
-struct HasData<T, std::void_t<decltype(std::declval<T&>().data)>> : std::true_type {};
-
-// Calls f(address of a pointer to a tensor's data) for every field that has one.
-template <class T, class F>
-void over_addresses(T& field, F&& f) {
-  if constexpr (std::is_same_v<T, Vector<const CacheLayer>>) {  // in host memory
-  } else if constexpr (HasFields<T>::value) {
-    std::apply([&](auto&... part) { (over_addresses(part, f), ...); }, field.fields());
-  } else if constexpr (HasData<T>::value) {
-    f(const_cast<void**>(reinterpret_cast<const void* const*>(&field.data)));
-  }
-}
-
-template <class T, class = void>
-struct HasNoise : std::false_type {};
-template <class T>
-struct HasNoise<T, std::void_t<decltype(std::declval<T&>().noise)>> : std::true_type {};
-
-template <class T, class = void>
-struct HasLayers : std::false_type {};
-template <class T>
-struct HasLayers<T, std::void_t<decltype(std::declval<T&>().layers)>> : std::true_type {};
-
-// Python's checks also look at some content, if the host can read it: the entries of `parents` (here their depth; -1 if
-// they are bad), and draft_map, once for each address.
-template <class Params>
-auto depth_of(const Params& p, int) -> decltype(check_parents(p.parents), int64_t{}) {
-  const ParentsReport report = check_parents(p.parents);
-  return report.node >= 0 ? -1 : report.depth;
-}
-template <class Params>
-int64_t depth_of(const Params&, long) { return 0; }
-
-template <class Params>
-auto map_of(const Params& p, int) -> decltype(static_cast<const void*>(p.draft_map.data)) { return p.draft_map.data; }
-template <class Params>
-const void* map_of(const Params&, long) { return nullptr; }
-
 // ---- calls ---------------------------------------------------------------------------------------------------------
 
 // Where the address of tensor `tensor` goes: `offset` bytes into the parameters, or into the layers.
@@ -252,7 +203,6 @@ class Scratch {
 };
 
 // A raw call that was recognised: parameters ready to run, and the outputs to return.
-template <class Params>
 struct Recalled {
   Params params;
   std::vector<CacheLayer> layers;  // what params.layers points to
@@ -261,11 +211,12 @@ struct Recalled {
 
 // The calls of one op by one backend. Any number of threads may use it: what is remembered is read and written under a
 // lock, and no Python runs meanwhile; everything else belongs to a call.
-template <class Params>
 class Calls {
  public:
+  explicit Calls(const Table& table) : table_(table) {}
+
   // False if no such call was remembered, or if only Python can say what is wrong with this one.
-  bool recall(PyObject* tuple, Recalled<Params>* recalled) {
+  bool recall(PyObject* tuple, Recalled* recalled) {
     Scratch call;
     if (!look(tuple, call->raw)) return false;
     const size_t hash = call->raw.hash();
@@ -274,7 +225,7 @@ class Calls {
       const std::lock_guard<std::mutex> lock(mutex_);
       const Known* const known = find(hash, call->raw.key);
       if (!known) return false;
-      recalled->params = known->params;
+      std::memcpy(recalled->params.bytes, known->params.data(), table_.bytes);
       recalled->layers = known->layers;
       call->results = known->results;
       call->places = known->places;
@@ -293,21 +244,20 @@ class Calls {
     Scratch call;
     if (!look(tuple, call->raw)) return;
     const size_t hash = call->raw.hash();
-    Call<Params> read(checked);
-    Params& params = read.params;
+    Call read(table_, checked);
     std::vector<CacheLayer> layers = read.take_layers();
     for (size_t i = 0; i < results.size(); ++i)
       call->results.push_back(result_of(call->raw, results[i].ptr(), recipes[i]));
     call->places.clear();
-    if (!find_addresses(call->raw, params, layers, call->places)) return;
-    const Content content = content_of(params, call->raw);
+    if (!find_addresses(call->raw, read.params, layers, call->places)) return;
+    const Content content = content_of(read.params, call->raw);
     std::vector<Result> before;  // its Python objects end after the lock
     const std::lock_guard<std::mutex> lock(mutex_);
     Known& known = oldest(hash);
     known.hash = hash;
     known.used = ++clock_;
     known.key.assign(call->raw.key.begin(), call->raw.key.end());
-    known.params = params;
+    std::memcpy(known.params.data(), read.params.bytes, table_.bytes);
     known.layers.assign(layers.begin(), layers.end());
     known.places.assign(call->places.begin(), call->places.end());
     known.content = content;
@@ -325,21 +275,28 @@ class Calls {
     size_t hash = 0;
     uint64_t used = 0;
     std::vector<int64_t> key;
-    Params params = {};
+    std::vector<char> params;
     std::vector<CacheLayer> layers;
     std::vector<Result> results;
     std::vector<Place> places;
     Content content;
   };
 
-  static bool look(PyObject* tuple, RawCall& raw) {
-    return viewed.type && !watched() && raw.read(tuple, HasNoise<Params>::value, HasLayers<Params>::value);
+  // compact_kv's list of caches may be long: whether their memory overlaps was checked once for these addresses, and is
+  // not checked again.
+  bool look(PyObject* tuple, RawCall& raw) const {
+    return viewed.type && !watched() && raw.read(tuple, table_.noise != kNone, table_.layers != kNone);
   }
 
   Known* set_of(size_t hash) {
     if (known_.empty()) {
       known_.resize(kPlaces);
-      for (Known& known : known_) known.key.reserve(128), known.results.reserve(4), known.places.reserve(32);
+      for (Known& known : known_) {
+        known.key.reserve(128);
+        known.params.resize(table_.bytes);
+        known.results.reserve(4);
+        known.places.reserve(32);
+      }
     }
     return &known_[hash % (kPlaces / kWays) * kWays];
   }
@@ -362,10 +319,17 @@ class Calls {
     return *found;
   }
 
-  // The content that Python's checks look at.
-  static Content content_of(const Params& params, const RawCall& raw) {
+  // Python's checks also look at some content, if the host can read it: the entries of `parents` (here their depth; -1
+  // if they are bad), and draft_map, once for each address.
+  Content content_of(const Params& params, const RawCall& raw) const {
+    Content content = {0, nullptr};
     const bool on_host = !raw.tensors.empty() && raw.tensors.front().on_host();
-    return {on_host ? depth_of(params, 0) : 0, map_of(params, 0)};
+    if (table_.parents != kNone && on_host) {
+      const ParentsReport report = check_parents(params.at<Tokens>(table_.parents));
+      content.first = report.node >= 0 ? -1 : report.depth;
+    }
+    if (table_.draft_map != kNone) content.second = params.at<Vector<const int32_t>>(table_.draft_map).data;
+    return content;
   }
 
   // Whether an output may share memory with another tensor. Rows that lie between another's rows count as shared here;
@@ -397,16 +361,18 @@ class Calls {
     return made;
   }
 
-  static void place(const std::vector<Place>& places, const RawCall& raw, Recalled<Params>& recalled) {
-    if constexpr (HasNoise<Params>::value) {
-      Per<int64_t>* counter[] = {&recalled.params.noise.seed, &recalled.params.noise.position,
-                                 &recalled.params.noise.nonce};
-      for (int i = 0; i < 3; ++i) counter[i]->value = raw.counters[i];
+  void place(const std::vector<Place>& places, const RawCall& raw, Recalled& recalled) const {
+    if (table_.noise != kNone) {
+      NoiseParams& noise = recalled.params.at<NoiseParams>(table_.noise);
+      Per<int64_t>* const counters[] = {&noise.seed, &noise.position, &noise.nonce};
+      for (int i = 0; i < 3; ++i) counters[i]->value = raw.counters[i];
     }
-    if constexpr (HasLayers<Params>::value) recalled.params.layers.data = recalled.layers.data();
+    if (table_.layers != kNone)
+      recalled.params.at<Vector<const CacheLayer>>(table_.layers).data = recalled.layers.data();
     for (const Place& place : places) {
-      void* const whole = place.in_layers ? static_cast<void*>(recalled.layers.data()) : &recalled.params;
-      *reinterpret_cast<void**>(static_cast<char*>(whole) + place.offset) = raw.tensors[place.tensor].data();
+      char* const whole =
+          place.in_layers ? reinterpret_cast<char*>(recalled.layers.data()) : recalled.params.bytes;
+      *reinterpret_cast<void**>(whole + place.offset) = raw.tensors[place.tensor].data();
     }
   }
 
@@ -421,22 +387,23 @@ class Calls {
   }
 
   // Finds the tensor of each address in the parameters. False if none fits, or more than one.
-  static bool find_addresses(const RawCall& raw, Params& params, std::vector<CacheLayer>& layers,
-                             std::vector<Place>& places) {
-    bool fine = true;
-    const auto find = [&](bool in_layers, const void* whole, void** pointer) {
-      const auto offset = static_cast<size_t>(reinterpret_cast<char*>(pointer) - static_cast<const char*>(whole));
-      if (!*pointer) return;
+  bool find_addresses(const RawCall& raw, const Params& params, const std::vector<CacheLayer>& layers,
+                      std::vector<Place>& places) const {
+    const auto find = [&](bool in_layers, size_t offset, const void* address) {
+      if (!address) return true;
       int meant = 0;
       for (size_t i = 0; i < raw.tensors.size(); ++i)
-        if (raw.tensors[i].data() == *pointer && ++meant == 1) places.push_back({in_layers, offset, i});
-      fine &= meant == 1;
+        if (raw.tensors[i].data() == address && ++meant == 1) places.push_back({in_layers, offset, i});
+      return meant == 1;
     };
-    over_addresses(params, [&](void** pointer) { find(false, &params, pointer); });
-    for (CacheLayer& layer : layers) find(true, layers.data(), reinterpret_cast<void**>(&layer.data));
-    return fine;
+    for (const size_t at : table_.addresses)
+      if (!find(false, at, params.at<const void*>(at))) return false;
+    for (const CacheLayer& layer : layers)
+      if (!find(true, place_in(layers.data(), &layer.data), layer.data)) return false;
+    return true;
   }
 
+  const Table& table_;
   std::mutex mutex_;
   std::vector<Known> known_;
   uint64_t clock_ = 0;
@@ -449,31 +416,21 @@ inline void use_functions(py::object make_strided, py::object tell_negated, cons
   for (const py::handle& function : tell_watched) watchers.push_back(function.inc_ref().ptr());
 }
 
-// The calls of one op, which is known by its function. Never destroyed, because the Python objects in them must not be
-// freed after Python has ended.
-template <auto op, class Params>
-Calls<Params>& calls_of() {
-  static auto& calls = *new Calls<Params>;
-  return calls;
-}
-
 // ---- as functions of a module --------------------------------------------------------------------------------------
 
 // recall_op(raw call, ...): runs launch(params, arguments) and returns the outputs. None if the call is not known, or
 // launch returned false.
-template <class Params, class Launch>
-PyObject* recalled(Calls<Params>& calls, PyObject* const* arguments, Py_ssize_t count, Py_ssize_t wanted,
-                   Launch&& launch) {
+template <class Launch>
+PyObject* recalled(Calls& calls, PyObject* const* arguments, Py_ssize_t count, Py_ssize_t wanted, Launch launch) {
   return called(arguments, count, wanted, [&](PyObject* const* argument) {
-    Recalled<Params> recalled;
+    Recalled recalled;
     if (!calls.recall(argument[0], &recalled) || !launch(recalled.params, argument)) Py_RETURN_NONE;
     return recalled.results.release().ptr();
   });
 }
 
 // remember_op(raw call, call, results, recipes).
-template <class Params>
-PyObject* remembered(Calls<Params>& calls, PyObject* const* arguments, Py_ssize_t count) {
+inline PyObject* remembered(Calls& calls, PyObject* const* arguments, Py_ssize_t count) {
   return called(arguments, count, 4, [&](PyObject* const* argument) {
     calls.remember(argument[0], argument[1], py::reinterpret_borrow<py::tuple>(argument[2]),
                    py::reinterpret_borrow<py::tuple>(argument[3]));

@@ -173,7 +173,7 @@ template <class Params>
 void check_fields(Params& p) {
   int at = -1;
   try {
-    std::apply([&](const auto&... field) { ((++at, check(field)), ...); }, p.fields());
+    p.fields([&](const auto&... field) { ((++at, check(field)), ...); });
   } catch (Refusal& refusal) {
     std::string names = kNames<Params>;  // "first, second, ..."
     for (; at > 0; --at) names.erase(0, names.find(", ") + 2);

@@ -13,12 +13,16 @@ int64_t integer(PyObject* object) {
   return value;
 }
 
+// An op's C function, for a struct of any type.
+using Launch = int (*)(const void* params, void* workspace, size_t bytes, size_t* needed, void* stream);
+
 template <class C>
-using Function = int (*)(const C*, void*, size_t, size_t*, void*);
+const C* struct_of(int (*)(const C*, void*, size_t, size_t*, void*), const void* params) {
+  return static_cast<const C*>(params);
+}
 
 // Returns 0 if the kernel was enqueued, else the bytes needed. argument[1 .. 3] are stream, workspace and its bytes.
-template <class C, class Params>
-size_t launch(Function<C> op, const Params& params, PyObject* const* argument) {
+size_t launch(Launch op, const python::Params& params, PyObject* const* argument) {
   const auto stream = reinterpret_cast<void*>(integer(argument[1]));
   const auto workspace = reinterpret_cast<void*>(integer(argument[2]));
   const auto bytes = static_cast<size_t>(integer(argument[3]));
@@ -26,7 +30,7 @@ size_t launch(Function<C> op, const Params& params, PyObject* const* argument) {
   int error;
   {
     const python::Unlocked unlocked;
-    error = op(c_api::c_of<C>(params), workspace, bytes, &needed, stream);
+    error = op(params.bytes, workspace, bytes, &needed, stream);
   }
   if (error != SPECDEC_WORKSPACE_TOO_SMALL) python::raise_for(error);
   return needed;
@@ -37,22 +41,30 @@ size_t launch(Function<C> op, const Params& params, PyObject* const* argument) {
 void bind(pybind11::module_ m) {
   // Why no device can be used, or an empty string.
   m.def("unavailable", [] { return std::string(specdec_cuda_available() == SPECDEC_OK ? "" : specdec_last_error()); });
-#define SPECDEC_METHOD(op, Params)                                                                  \
-  python::method(#op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {                \
-    return python::called(arguments, count, 4, [](PyObject* const* argument) {                     \
-      return PyLong_FromSize_t(                                                                    \
-          launch(specdec_cuda_##op, python::Call<Params>(argument[0]).params, argument));          \
-    });                                                                                            \
-  }),                                                                                              \
-  python::method("recall_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
-    return python::recalled(python::calls_of<&specdec_cuda_##op, Params>(), arguments, count, 4,   \
-                            [](const Params& params, PyObject* const* argument) {                  \
-                              return launch(specdec_cuda_##op, params, argument) == 0;             \
-                            });                                                                    \
-  }),                                                                                              \
-  python::method("remember_" #op, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {    \
-    return python::remembered(python::calls_of<&specdec_cuda_##op, Params>(), arguments, count);   \
-  }),
+#define SPECDEC_METHOD(name, P)                                                                                   \
+  static const Launch launch_##name = [](const void* params, void* workspace, size_t bytes, size_t* needed,      \
+                                         void* stream) {                                                         \
+    return specdec_cuda_##name(struct_of(specdec_cuda_##name, params), workspace, bytes, needed, stream);        \
+  };                                                                                                             \
+  static python::Calls& calls_##name = *new python::Calls(python::table_of<P>());                                \
+  methods.push_back(python::method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {          \
+    return python::called(arguments, count, 4, [](PyObject* const* argument) {                                   \
+      return PyLong_FromSize_t(                                                                                  \
+          launch(launch_##name, python::Call(python::table_of<P>(), argument[0]).params, argument));             \
+    });                                                                                                          \
+  }));                                                                                                           \
+  methods.push_back(python::method("recall_" #name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) { \
+    return python::recalled(calls_##name, arguments, count, 4,                                                   \
+                            [](const python::Params& params, PyObject* const* argument) {                        \
+                              return launch(launch_##name, params, argument) == 0;                               \
+                            });                                                                                  \
+  }));                                                                                                           \
+  methods.push_back(python::method("remember_" #name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) { \
+    return python::remembered(calls_##name, arguments, count);                                                   \
+  }));
+  static std::vector<PyMethodDef> methods;
+  SPECDEC_CUDA_OPS(SPECDEC_METHOD)
+#undef SPECDEC_METHOD
   // capture(stream): which capture a stream is in, or 0.
   static const auto capture = [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     return python::called(arguments, count, 1, [](PyObject* const* argument) {
@@ -62,9 +74,9 @@ void bind(pybind11::module_ m) {
       return PyLong_FromUnsignedLongLong(found);
     });
   };
-  static PyMethodDef methods[] = {SPECDEC_CUDA_OPS(SPECDEC_METHOD) python::method("capture", capture), PyMethodDef{}};
-#undef SPECDEC_METHOD
-  python::add_functions(m, methods);
+  methods.push_back(python::method("capture", capture));
+  methods.push_back({});
+  python::add_functions(m, methods.data());
 }
 
 }  // namespace cuda

@@ -1,12 +1,10 @@
 // Plain parameter structs, one per op, shared by every C++ backend. Strides are in elements. Pointers are to host or
 // device memory, whichever the backend runs on. Plain types: the same in every copy of the CPU kernels.
 //
-// A struct's `fields()`, or its `arguments()` where it has them, are the op's arguments in the order of its declaration
+// A struct's `fields`, or its `arguments` where it has them, hand to f the op's arguments in the order of its declaration
 // in specdec_kernels/ops. Calls from Python are read by the types of these fields (csrc/bindings.h). So an argument is
 // named once here and once there.
 #pragma once
-
-#include <tuple>
 
 #include "config.h"
 
@@ -40,13 +38,15 @@ struct LawParams {
   Per<int64_t> top_k;  // this one and the next three: specdec/filter.h
   Per<float> top_p, min_p;
   int64_t rules;
-  auto fields() { return std::tie(space, temperature, top_k, top_p, min_p, rules); }
+  template <class F>
+  void fields(F&& f) { f(space, temperature, top_k, top_p, min_p, rules); }
 };
 
 // Which random numbers (specdec/noise.h).
 struct NoiseParams {
   Per<int64_t> seed, position, nonce;
-  auto fields() { return std::tie(seed, position, nonce); }
+  template <class F>
+  void fields(F&& f) { f(seed, position, nonce); }
 };
 
 // int32 or int64 token ids or parents, [requests, slots], or one [slots] for all requests (request_stride 0).
@@ -113,9 +113,10 @@ struct EditParams {
   Lists prompt_mask, output_mask, output_counts, pending;
   int64_t by_row;
   Lists seen_index, allowed_index;
-  auto fields() {
-    return std::tie(allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence, prompt_mask,
-                    output_mask, output_counts, pending, by_row, seen_index, allowed_index);
+  template <class F>
+  void fields(F&& f) {
+    f(allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence, prompt_mask, output_mask,
+      output_counts, pending, by_row, seen_index, allowed_index);
   }
   // Whether anything may change. A repetition of zero that is not in memory was not given.
   SPECDEC_HD bool on() const { return allowed.data || bias_tokens.size > 0 || penalises(); }
@@ -189,10 +190,11 @@ struct ChainParams {
   Tokens bonus;                  // [1, batch], may be null: the token after a request's last draft. Then the target has
                                  // no row for it
   int64_t form;                  // a sum of the bits above
-  auto fields() {
-    return std::tie(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
-                    draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, tokens, num_accepted,
-                    status, path, num_rejected, num_passed, index, bonus, form);
+  template <class F>
+  void fields(F&& f) {
+    f(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law, draft_law,
+      edits, draft_prob, epsilon, noise, input_positions, input_nonces, tokens, num_accepted, status, path,
+      num_rejected, num_passed, index, bonus, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
@@ -218,9 +220,10 @@ struct TreeParams {
   Output<int32_t> num_accepted, status;
   Tokens index;  // [batch, nodes], may be null: the place of the token after each node
   int64_t form;
-  auto fields() {
-    return std::tie(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
-                    draft_law, edits, noise, input_positions, tokens, path, num_accepted, status, index, form);
+  template <class F>
+  void fields(F&& f) {
+    f(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
+      edits, noise, input_positions, tokens, path, num_accepted, status, index, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
@@ -239,10 +242,12 @@ struct RaceParams {
   Output<int64_t> tokens;  // [requests * rows, k]
   Output<int32_t> status;  // [requests * rows], may be null
   Output<float> scores;    // [requests * rows, k]; null: the rows are whole (specdec/partial.h)
-  auto fields() { return std::tie(rows, draft_map, request_index, law, edits, noise, tokens, status, scores); }
+  template <class F>
+  void fields(F&& f) { f(rows, draft_map, request_index, law, edits, noise, tokens, status, scores); }
   // A tensor does not say where in the vocabulary it begins, so a call from Python has that apart.
-  auto arguments() {
-    return std::tie(rows, rows.first_token, draft_map, request_index, law, edits, noise, tokens, status, scores);
+  template <class F>
+  void arguments(F&& f) {
+    f(rows, rows.first_token, draft_map, request_index, law, edits, noise, tokens, status, scores);
   }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
   SPECDEC_HD int32_t k() const { return static_cast<int32_t>(tokens.columns); }
@@ -256,7 +261,8 @@ struct CountAtLeastParams {
   EditParams edits;
   Vector<const float> least;  // [requests * rows]: of x (specdec/law.h); none is counted where it is -inf or NaN
   Output<int32_t> counts;     // [requests * rows]
-  auto fields() { return std::tie(rows, request_index, law, edits, least, counts); }
+  template <class F>
+  void fields(F&& f) { f(rows, request_index, law, edits, least, counts); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
 };
 
@@ -267,8 +273,10 @@ struct TokenLogitsParams {
   Tokens tokens;         // [n, m], of the whole vocabulary
   EditParams edits;      // of the part's columns
   Output<float> logits;  // [n, m]
-  auto fields() { return std::tie(rows, places, tokens, edits, logits); }
-  auto arguments() { return std::tie(rows, rows.first_token, places, tokens, edits, logits); }
+  template <class F>
+  void fields(F&& f) { f(rows, places, tokens, edits, logits); }
+  template <class F>
+  void arguments(F&& f) { f(rows, rows.first_token, places, tokens, edits, logits); }
   SPECDEC_HD int64_t batch() const { return logits.rows; }
   SPECDEC_HD int64_t place(int64_t index) const {
     return places.data ? places.at(index * places.slot_stride) : index;
@@ -286,7 +294,8 @@ struct MassTilesParams {
   EditParams edits;
   Output<int32_t> tiles;   // [requests * rows, 3 tiles]: maxima as bits, then low and high words of units
   Output<int32_t> status;  // [requests * rows]
-  auto fields() { return std::tie(rows, request_index, law, edits, tiles, status); }
+  template <class F>
+  void fields(F&& f) { f(rows, request_index, law, edits, tiles, status); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
 };
 
@@ -297,7 +306,8 @@ struct TileLawsParams {
   Per<float> temperature;       // (0, row)
   Output<float> known;          // [n, 2]: specdec/softmax.h
   Output<float> probs;          // [n, raw.vocab]
-  auto fields() { return std::tie(tiles, raw, temperature, known, probs); }
+  template <class F>
+  void fields(F&& f) { f(tiles, raw, temperature, known, probs); }
   SPECDEC_HD int64_t batch() const { return raw.rows; }
   SPECDEC_HD int32_t tiles_a_row() const { return static_cast<int32_t>(tiles.columns / 3); }
 };
@@ -317,13 +327,15 @@ struct ResidualRaceParams {
   Output<int64_t> tokens;              // [batch]
   Output<int32_t> status;              // [batch]
   Output<float> scores;                // [batch]
-  auto fields() {
-    return std::tie(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, taken, noise,
-                    tokens, status, scores);
+  template <class F>
+  void fields(F&& f) {
+    f(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, taken, noise, tokens,
+      status, scores);
   }
-  auto arguments() {
-    return std::tie(target, target.first_token, draft, row, draft_row, excluded, cuts, known, target_law, draft_law,
-                    edits, taken, noise, tokens, status, scores);
+  template <class F>
+  void arguments(F&& f) {
+    f(target, target.first_token, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, taken,
+      noise, tokens, status, scores);
   }
   SPECDEC_HD int64_t batch() const { return row.size; }
 };
@@ -339,8 +351,9 @@ struct ResidualSumsParams {
   Per<float> taken;
   Output<int64_t> sums;    // [pairs, 2]
   Output<int32_t> status;  // [pairs]
-  auto fields() {
-    return std::tie(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, taken, sums, status);
+  template <class F>
+  void fields(F&& f) {
+    f(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, taken, sums, status);
   }
   SPECDEC_HD int64_t pairs() const { return row.size; }
 };
@@ -352,7 +365,8 @@ struct MaskLogitsParams {
   Vector<const float> value;   // [requests * rows]: what cutoff says
   Tokens last;                 // likewise, int64
   Rows out;                    // like rows; written
-  auto fields() { return std::tie(rows, temperature, value, last, out); }
+  template <class F>
+  void fields(F&& f) { f(rows, temperature, value, last, out); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
 };
 
@@ -362,7 +376,8 @@ struct StoreRowsParams {
   Tokens slots;         // [requests]; -1, like any that is out of range: the row is not written
   Per<int64_t> column;  // of (request, 0); likewise
   Rows cache;           // [slots, columns, vocab or more] of the same type; written
-  auto fields() { return std::tie(rows, slots, column, cache); }
+  template <class F>
+  void fields(F&& f) { f(rows, slots, column, cache); }
   SPECDEC_HD int64_t count() const { return rows.requests; }
   // Where in `cache` a row goes, in elements; -1: nowhere.
   SPECDEC_HD int64_t place(int64_t index) const {
@@ -378,7 +393,8 @@ struct FirstArrivalsParams {
   Output<int64_t> tokens;        // [n]
   Output<int32_t> status;        // [n]
   Output<int32_t> empty;         // [n]: 1 where no part has a candidate
-  auto fields() { return std::tie(packed, tokens, status, empty); }
+  template <class F>
+  void fields(F&& f) { f(packed, tokens, status, empty); }
 };
 
 // chain_ends: what ends each chain of which a walk accepted some drafts (specdec/chain_ends.h).
@@ -401,10 +417,11 @@ struct ChainEndsParams {
   Output<float> taken;   // [batch]
   Output<int64_t> slot;  // [batch]
   Output<float> laws;    // [batch, 4]
-  auto fields() {
-    return std::tie(draft_tokens, cu_drafts, vocab, request_index, num_accepted, walked, met, draft_met, read, winners,
-                    draft_places, known, draft_known, temperature, draft_prob, tokens, status, row, draft_row, tried,
-                    taken, slot, laws);
+  template <class F>
+  void fields(F&& f) {
+    f(draft_tokens, cu_drafts, vocab, request_index, num_accepted, walked, met, draft_met, read, winners,
+      draft_places, known, draft_known, temperature, draft_prob, tokens, status, row, draft_row, tried, taken, slot,
+      laws);
   }
   SPECDEC_HD int64_t batch() const { return tokens.rows; }
   SPECDEC_HD int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; }
@@ -420,9 +437,9 @@ struct ResidualParams {
   Output<float> probs;     // [requests * rows, V]
   Output<float> mass;      // [requests * rows]
   Output<int32_t> status;  // likewise, may be null
-  auto fields() {
-    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, edits, draft_prob, epsilon,
-                    probs, mass, status);
+  template <class F>
+  void fields(F&& f) {
+    f(target, draft, draft_map, request_index, target_law, draft_law, edits, draft_prob, epsilon, probs, mass, status);
   }
   SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
 };
@@ -435,9 +452,9 @@ struct OverlapParams {
   EditParams edits;  // of the target's rows
   Output<float> accept, tv, kl, harmonic;  // [requests * rows]
   Output<int32_t> status;                  // likewise, may be null
-  auto fields() {
-    return std::tie(target, draft, draft_map, request_index, target_law, draft_law, edits, accept, tv, kl, harmonic,
-                    status);
+  template <class F>
+  void fields(F&& f) {
+    f(target, draft, draft_map, request_index, target_law, draft_law, edits, accept, tv, kl, harmonic, status);
   }
   SPECDEC_HD int64_t count() const { return target.requests * target.rows; }
 };
@@ -454,7 +471,8 @@ struct CutoffParams {
   Output<int64_t> mass;
   Output<float> max;
   Output<int32_t> status;  // may be null
-  auto fields() { return std::tie(rows, request_index, law, edits, value, last, kept, mass, max, status); }
+  template <class F>
+  void fields(F&& f) { f(rows, request_index, law, edits, value, last, kept, mass, max, status); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
 };
 
@@ -470,9 +488,8 @@ struct LogprobsParams {
   Output<int64_t> top_tokens;  // [requests * rows, top]
   Output<float> top_logprobs;  // likewise
   Output<int32_t> status;      // [requests * rows], may be null
-  auto fields() {
-    return std::tie(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, status);
-  }
+  template <class F>
+  void fields(F&& f) { f(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, status); }
   SPECDEC_HD int64_t count() const { return rows.requests * rows.rows; }
   SPECDEC_HD int32_t top() const { return static_cast<int32_t>(top_tokens.columns); }
 };
@@ -496,7 +513,8 @@ struct MaskParams {
   int64_t columns;  // slots covered
   Mask mask;
   Output<int32_t> status;  // [batch]
-  auto fields() { return std::tie(parents, prefix_len, columns, mask, status); }
+  template <class F>
+  void fields(F&& f) { f(parents, prefix_len, columns, mask, status); }
 };
 
 struct PositionsParams {
@@ -504,7 +522,8 @@ struct PositionsParams {
   Per<int64_t> prefix_len;
   Output<int64_t> positions;  // [batch, nodes]
   Output<int32_t> status;     // [batch]
-  auto fields() { return std::tie(parents, prefix_len, positions, status); }
+  template <class F>
+  void fields(F&& f) { f(parents, prefix_len, positions, status); }
 };
 
 // tree_parents: trees by each node's first child and next sibling (specdec/links.h).
@@ -513,7 +532,8 @@ struct LinksParams {
   Vector<const bool> tree_valid;     // [batch]; null: all are
   Output<int32_t> parents, ranks;    // [batch, nodes]
   Output<int32_t> status;            // [batch]
-  auto fields() { return std::tie(first_child, next_sibling, tree_valid, parents, ranks, status); }
+  template <class F>
+  void fields(F&& f) { f(first_child, next_sibling, tree_valid, parents, ranks, status); }
 };
 
 // What build_tree's mask covers: a prefix and the nodes, the nodes, the nodes as bits.
@@ -529,9 +549,9 @@ struct BuildParams {
   Output<uint8_t> mask;                                         // [bytes]
   Output<int64_t> positions, index, first_child, next_sibling;  // [batch, nodes]
   Output<int32_t> status;                                       // [batch]
-  auto fields() {
-    return std::tie(parent_list, selected, prefix_len, topk, layout, mask, positions, index, first_child, next_sibling,
-                    status);
+  template <class F>
+  void fields(F&& f) {
+    f(parent_list, selected, prefix_len, topk, layout, mask, positions, index, first_child, next_sibling, status);
   }
   SPECDEC_HD int32_t nodes() const { return static_cast<int32_t>(index.columns); }
   // What is written of a node's row. A row of bits is one word.
@@ -555,9 +575,10 @@ struct LinkedParams {
   Output<int32_t> num_accepted, status;
   Tokens index;  // [batch, nodes], may be null: the place of the token after each node
   int64_t form;
-  auto fields() {
-    return std::tie(draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins,
-                    threshold_single, threshold_total, noise, tokens, path, num_accepted, status, index, form);
+  template <class F>
+  void fields(F&& f) {
+    f(draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
+      threshold_total, noise, tokens, path, num_accepted, status, index, form);
   }
   SPECDEC_HD int64_t batch() const { return index.data ? path.rows : tokens.rows; }
   SPECDEC_HD int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); }
@@ -577,7 +598,8 @@ struct CompactParams {
   Per<int64_t> prefix_len;
   Output<const int32_t> block_table;  // [batch, pages of a request]; may be null
   Output<int32_t> status;             // [batch]
-  auto fields() { return std::tie(layers, path, prefix_len, block_table, status); }
+  template <class F>
+  void fields(F&& f) { f(layers, path, prefix_len, block_table, status); }
 };
 
 // The record of a request's tokens: a bit of each that was seen, how often it was (specdec/count.h).
@@ -587,7 +609,8 @@ struct CountParams {
   Output<int32_t> mask;    // [batch, words], any row stride
   Output<int32_t> counts;  // [batch, vocab], any row stride; may be null
   Output<int32_t> status;  // [batch]
-  auto fields() { return std::tie(tokens, num, mask, counts, status); }
+  template <class F>
+  void fields(F&& f) { f(tokens, num, mask, counts, status); }
   SPECDEC_HD int64_t vocab() const { return counts.data ? counts.columns : 32 * mask.columns; }
 };
 
@@ -596,7 +619,8 @@ struct CoinParams {
   Per<int64_t> index;
   int64_t stream;
   Output<float> coins;  // [outer, inner]
-  auto fields() { return std::tie(noise, index, stream, coins); }
+  template <class F>
+  void fields(F&& f) { f(noise, index, stream, coins); }
 };
 
 }  // namespace specdec
