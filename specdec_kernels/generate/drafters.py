@@ -106,7 +106,11 @@ def path_to(node: int, tree: DraftTree) -> list[int]:
     >>> path_to(4, DraftTree.from_parents([-1, 0, 0, 1, 3]))
     [1, 3, 4]
     """
-    return [*path_to(tree.parents[node], tree), node] if node else []
+    path = []
+    while node:
+        path.append(node)
+        node = tree.parents[node]
+    return path[::-1]
 
 
 def draw_children(logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling) -> torch.Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -116,29 +115,36 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
         raise ValueError(f"parents: expected -1, then for each node a smaller one; got {list(parents)}")
     below = [[child for child, at in enumerate(parents) if at == node] for node in range(len(parents))]
 
-    @functools.cache
-    def worth(node: int, alpha: float) -> float:
-        """Expected accepted tokens under a node of this weight."""
-        return siblings(below[node], alpha, p, q)
+    total, met = 0.0, [{} for _ in parents]  # by node: how likely it is met with which weight
+    met[0][1.0] = 1.0
+    for node, children in enumerate(below):
+        for alpha, share in met[node].items():
+            for chance, child, accepted in tries(children, alpha, p, q, replacement):
+                total += share * chance * accepted
+                met[child][accepted] = met[child].get(accepted, 0.0) + share * chance
+    return float(total)
 
-    def siblings(nodes: list[int], alpha: float, p: np.ndarray, q: np.ndarray) -> float:
-        """Of these children, of which the first is drawn from q."""
-        if not nodes:
-            return 0.0
-        total, left = 0.0, np.maximum(alpha * p - q, 0)
-        rest = left.sum() + 1 - alpha
-        after, weight = (left / left.sum() if left.any() else left), float(left.sum() / rest) if rest > 0 else 1.0
+
+def tries(
+    children: Sequence[int], alpha: float, p: np.ndarray, q: np.ndarray, replacement: bool
+) -> Iterator[tuple[float, int, float]]:  # fmt: skip
+    """(chance, child, its own weight) of every child that may be tried under a node of weight `alpha`."""
+    waiting = [(1.0, 0, alpha, p, q)]  # of what is left when this many children were refused
+    while waiting:
+        chance, place, weight, p, q = waiting.pop()
+        if place == len(children):
+            continue
+        left = np.maximum(weight * p - q, 0)
+        rest = left.sum() + 1 - weight
+        after, later = (left / left.sum() if left.any() else left), float(left.sum() / rest) if rest > 0 else 1.0
         for x in np.flatnonzero(q):
             # 14 decimals merge weights that differ by a rounding, so that each is worked out once.
-            accepted = round(min(1.0, float(alpha * p[x] / q[x])), 14)
-            total += q[x] * (accepted + worth(nodes[0], accepted))
+            accepted = round(min(1.0, float(weight * p[x] / q[x])), 14)
+            yield chance * q[x], children[place], accepted
             if accepted < 1:
                 without = q if replacement else np.where(np.arange(len(q)) == x, 0, q)
                 without = without / without.sum() if without.any() else without
-                total += q[x] * (1 - accepted) * siblings(nodes[1:], weight, after, without)
-        return float(total)
-
-    return worth(0, 1.0)
+                waiting.append((chance * q[x] * (1 - accepted), place + 1, later, after, without))
 
 
 def tunstall_bound(R: ArrayLike, k: int) -> float:

@@ -18,6 +18,7 @@ from specdec_kernels.generate import (
     generate,
     stream,
 )
+from specdec_kernels.generate.drafters import path_to
 from specdec_kernels.generate.trees import cut
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
@@ -38,9 +39,8 @@ def random_tree(rng, nodes):
     return DraftTree.from_parents([-1] + [rng.randrange(node) for node in range(1, nodes)])
 
 
-def path_to(tree, node):
-    """Nodes from below the root to `node`."""
-    return [] if node == 0 else [*path_to(tree, tree.parents[node]), node]
+def test_a_path_may_be_longer_than_a_stack():
+    assert path_to(1100, DraftTree.chain(1100)) == list(range(1, 1101))
 
 
 # Tree attention.
@@ -61,9 +61,9 @@ def test_a_tree_forward_equals_a_chain_forward_per_node(name):
         tokens[:, 0] = text[range(3), torch.tensor(length) - 1]
         logits = reader.read_tree(text, length, tree.tensor(), tokens, torch.arange(nodes))
         for row, node in itertools.product(range(3), range(nodes)):
-            chain = torch.cat([text[row, : length[row]], tokens[row, path_to(tree, node)]])
+            chain = torch.cat([text[row, : length[row]], tokens[row, path_to(node, tree)]])
             assert_near(logits[row, node], whole(model, chain)[-1])
-        paths = [[0, *path_to(tree, rng.randrange(nodes))] for _ in range(3)]
+        paths = [[0, *path_to(rng.randrange(nodes), tree)] for _ in range(3)]
         padded = [path + [-1] * (tree.depth + 1 - len(path)) for path in paths]
         reader.keep_path(torch.tensor(padded, dtype=torch.int32), length, list(map(len, paths)))
         for row, path in enumerate(paths):

@@ -118,3 +118,9 @@ def test_traversal_expected_accepted_against_every_draft(parents, replacement):
 def test_traversal_of_a_chain_is_block(k):
     expected = theory.block_expected_accepted(P, Q, k)
     assert theory.traversal_expected_accepted(P, Q, range(-1, k)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_traversal_of_trees_that_are_deeper_or_wider_than_a_stack():
+    assert theory.traversal_expected_accepted([0.5, 0.5], [0.5, 0.5], range(-1, 1100)) == pytest.approx(1100)
+    wide = [-1] + [0] * 1100  # every child is the same token
+    assert theory.traversal_expected_accepted([0.5, 0.5], [1.0, 0.0], wide, replacement=True) == pytest.approx(0.5)
