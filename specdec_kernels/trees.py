@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import operator
@@ -239,11 +240,69 @@ class DraftTree:
         if not callable(acceptance):
             known = _probabilities(acceptance)
             acceptance = lambda path: known[path[-1]] if path[-1] < len(known) else 0.0  # noqa: E731
-        values, paths = [1.0], [()]
-        for node, parent in enumerate(self.parents[1:], start=1):
-            paths.append((*paths[parent], self.child_indices[node]))
-            values.append(values[parent] * (acceptance(paths[node]) or 0.0) if values[parent] else 0.0)
+        values = [1.0]
+        for parent, path in zip(self.parents[1:], self.to_paths(), strict=True):
+            values.append(values[parent] * (acceptance(path) or 0.0) if values[parent] else 0.0)
         return float(sum(values))
+
+    @classmethod
+    def from_paths(cls, paths: str | Iterable[Sequence[int]]) -> DraftTree:
+        """The tree of a list of paths, as Medusa, EAGLE and TensorRT-LLM have it as choices and vLLM as token tree.
+
+        A path has the child indices from the root on: (1, 0) is the first child of the root's second. Nodes come by
+        depth, then by path, as those engines number them.
+
+        Parameters
+        ----------
+        paths : str or iterable of sequences of int
+            One for each node but the root, in any order. Or such a list written out, as vLLM's
+            ``speculative_token_tree``.
+
+        Raises
+        ------
+        ValueError
+            If a path comes twice, or its parent or its elder sibling is no path; or for a text that is no such list.
+
+        Examples
+        --------
+        >>> DraftTree.from_paths([[0], [0, 0], [1], [0, 1]]).parents
+        (-1, 0, 0, 1, 1)
+        >>> DraftTree.from_paths("[(0,), (0, 0), (0, 1)]").parents
+        (-1, 0, 1, 1)
+        """
+        if isinstance(paths, str):
+            try:
+                paths = ast.literal_eval(paths)
+            except (SyntaxError, ValueError):
+                raise ValueError(f"paths: expected a list like [(0,), (0, 0)]; got {paths!r}") from None
+        try:
+            nodes = sorted((tuple(map(operator.index, path)) for path in paths), key=lambda path: (len(path), path))
+        except TypeError:
+            raise TypeError(f"paths: expected paths of child indices; got {paths!r}") from None
+        parents, places = [-1], {(): 0}
+        for path in nodes:
+            if path in places or min(path) < 0:
+                raise ValueError(f"paths: expected child indices from 0 on, and each path once; got {path}")
+            *before, child = path
+            for needed in (before, [*before, child - 1]) if child else (before,):
+                if tuple(needed) not in places:
+                    raise ValueError(f"paths: expected {tuple(needed)} too, as {path} is there; got none")
+            places[path] = len(parents)
+            parents.append(places[tuple(before)])
+        return cls(tuple(parents))
+
+    def to_paths(self) -> list[tuple[int, ...]]:
+        """The path of each node but the root: the child indices from the root on.
+
+        Examples
+        --------
+        >>> DraftTree.from_parents([-1, 0, 0, 1]).to_paths()
+        [(0,), (1,), (0, 0)]
+        """
+        paths: list[tuple[int, ...]] = [()]
+        for parent, child in zip(self.parents[1:], self.child_indices[1:], strict=True):
+            paths.append((*paths[parent], child))
+        return paths[1:]
 
     def mask(self) -> torch.Tensor:
         """bool [N, N]: which nodes each attends to, ancestors and itself."""

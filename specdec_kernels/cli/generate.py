@@ -31,6 +31,7 @@ DRAFTS = (
     "model directory, early-exit:N (the target's first N layers), ngram (what followed in this text), ngram-cache (in "
     "any text of this process) or none"
 )
+NGRAMS = ("ngram", "ngram-cache")
 TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
 
 
@@ -86,6 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
                         help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
+    parser.add_argument("--ngram-max", type=options.whole(1), metavar="N",
+                        help="with --draft ngram or ngram-cache: the longest end of the text that is looked up "
+                        "(default: 4)")  # fmt: skip
+    parser.add_argument("--ngram-min", type=options.whole(1), metavar="N",
+                        help="the shortest (default: 1, in the cache 2)")  # fmt: skip
     parser.add_argument("--method", choices=METHODS, default="race",
                         help="how drafts are verified: block is for chains, traversal for trees "
                         "(default: race)")  # fmt: skip
@@ -363,7 +369,7 @@ def text_of_file(path: Path) -> str:
 
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
-    from specdec_kernels.generate import CachedNgramDrafter, ModelDrafter, NgramDrafter
+    from specdec_kernels.generate import ModelDrafter
     from specdec_kernels.generate.models import check_vocabularies, device_of, early_exit, load_model
 
     try:
@@ -379,10 +385,14 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
 
     target = load("target", args.target)
     source = args.draft or ("embedded:draft" if args.target == "embedded:target" else "ngram")
+    sizes = {"longest": args.ngram_max, "shortest": args.ngram_min}
+    sizes = {name: size for name, size in sizes.items() if size is not None}
+    if sizes and source not in NGRAMS:
+        raise ValueError(f"argument --ngram-max, --ngram-min: expected --draft ngram or ngram-cache; got {source}")
     if args.method == "plain" or source == "none":
         return target, None
-    if source in ("ngram", "ngram-cache"):
-        return target, NgramDrafter() if source == "ngram" else CachedNgramDrafter()
+    if source in NGRAMS:
+        return target, ngrams(source, sizes)
     if source.startswith("early-exit:"):
         try:
             return target, ModelDrafter(early_exit(target, int(source.partition(":")[2])))
@@ -391,6 +401,16 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     draft = load("draft", source)
     check_vocabularies(target, draft)
     return target, ModelDrafter(draft)
+
+
+def ngrams(source: str, sizes: dict[str, int]) -> Drafter:
+    """The drafter that looks up ends of the text of these sizes."""
+    from specdec_kernels.generate import CachedNgramDrafter, NgramCache, NgramDrafter
+
+    try:
+        return NgramDrafter(**sizes) if source == "ngram" else CachedNgramDrafter(NgramCache(**sizes))
+    except ValueError as error:
+        raise ValueError(f"argument --ngram-max, --ngram-min: {error}") from error
 
 
 def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:

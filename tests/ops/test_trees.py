@@ -27,6 +27,34 @@ class TestShapes:
         assert [len(below) for below in default.children].count(3) == 1
         assert DraftTree.specinfer((2, 3)).parents == (-1, 0, 0, 1, 1, 1, 2, 2, 2)
 
+    def test_paths(self):
+        """Numbered by depth, then by path, as Medusa, TensorRT-LLM and vLLM number their choices."""
+        choices = [[0], [0, 0], [1], [0, 1], [2], [0, 0, 0], [1, 0]]
+        tree = DraftTree.from_paths(choices)
+        assert tree.parents == (-1, 0, 0, 0, 1, 1, 2, 4)
+        assert tree.to_paths() == sorted(map(tuple, choices), key=lambda path: (len(path), path))
+        assert tree == DraftTree.from_paths(str(tree.to_paths())) == DraftTree.from_paths(map(np.array, choices))
+        assert DraftTree.from_paths([]) == DraftTree.chain(0)
+        deep = DraftTree.chain(1100)
+        assert DraftTree.from_paths(deep.to_paths()) == deep
+
+    @pytest.mark.parametrize(
+        "paths, message",
+        [
+            ([[0], [0]], r"each path once; got \(0,\)"),
+            ([[]], r"each path once; got \(\)"),
+            ([[-1]], r"child indices from 0 on, .* got \(-1,\)"),
+            ([[0], [2]], r"paths: expected \(1,\) too, as \(2,\) is there; got none"),
+            ([[0, 0]], r"paths: expected \(0,\) too, as \(0, 0\) is there; got none"),
+            ("0, 0, 1)", r"paths: expected a list like \[\(0,\), \(0, 0\)\]; got '0, 0, 1\)'"),
+            ("[0]", r"paths: expected paths of child indices; got \[0\]"),
+            (3, r"paths: expected paths of child indices; got 3"),
+        ],
+    )
+    def test_what_is_no_list_of_paths(self, paths, message):
+        with pytest.raises((ValueError, TypeError), match=message):
+            DraftTree.from_paths(paths)
+
     def test_derived(self):
         tree = DraftTree.from_parents(torch.tensor([-1, 0, 0, 1, 2, 1]))
         assert tree.size == 5
