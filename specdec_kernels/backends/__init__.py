@@ -16,6 +16,8 @@ import functools
 import importlib
 import json
 import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,9 +33,28 @@ _BACKENDS = {
     "reference": ("specdec_kernels.backends.reference", ("cpu", "cuda")),
 }
 _loaded: dict[str, Any] = {}
-# Inside backend(...) its name, outside what $SPECDEC_BACKEND said when the package was imported.
-_chosen = contextvars.ContextVar("specdec_backend", default=os.environ.get("SPECDEC_BACKEND") or None)
-chosen = _chosen.get  # the name, None where the device decides
+
+
+class _Block:
+    """A ``with backend(...)``."""
+
+    __slots__ = ("name", "outer")
+
+    def __init__(self, name, outer):
+        self.name, self.outer = name, outer
+
+
+class _Ended(_Block):
+    """What a block becomes for threads and tasks that began inside and outlive it: the one around it."""
+
+    __slots__ = ()
+    name = property(lambda self: self.outer.name)
+
+
+# Outside of any block is what $SPECDEC_BACKEND said when the package was imported, None where the device decides.
+_OUTSIDE = _Block(os.environ.get("SPECDEC_BACKEND") or None, None)
+_block = contextvars.ContextVar("specdec_backend", default=_OUTSIDE)
+block = _block.get  # whose ``name`` is that of the backend
 
 
 class BackendError(RuntimeError):
@@ -74,6 +95,10 @@ def _not_available(name, reason):
 def backend(name: str) -> Iterator[None]:
     """Use one backend for every call inside the ``with`` block.
 
+    The block holds where it was entered, and in the threads (of ``threading``) and asyncio tasks that are started from
+    there, until it ends. Other threads do not notice: neither those that run already, as the idle ones of a pool, nor
+    those that they start.
+
     Parameters
     ----------
     name : str
@@ -99,11 +124,37 @@ def backend(name: str) -> Iterator[None]:
     """
     _check_name(name)
     _load(name)
-    token = _chosen.set(name)
+    _reach_threads()
+    entered = _Block(name, block())
+    token = _block.set(entered)
     try:
         yield
     finally:
-        _chosen.reset(token)
+        entered.__class__ = _Ended
+        _block.reset(token)
+
+
+@functools.cache
+def _reach_threads():
+    """From now on threads begin in the block that they are started in. Only free-threaded Python does so by itself."""
+    if getattr(sys.flags, "thread_inherit_context", False):
+        return
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_inside(thread):
+        around, run = block(), thread.run
+
+        def run_inside():
+            vars(thread).pop("run", None)  # a circle of references
+            _block.set(around)
+            run()
+
+        if around is not _OUTSIDE:
+            thread.run = run_inside
+        start(thread)
+
+    threading.Thread.start = start_inside
 
 
 @functools.cache
@@ -124,7 +175,7 @@ def _default(device_type):
 
 def run(op, call, device_type):
     """Have the backend for tensors on this type of device do a call of an op."""
-    name = _chosen.get() or _default(device_type)
+    name = block().name or _default(device_type)
     module = _loaded.get(name)
     if module is None:
         _check_name(name)
@@ -141,8 +192,8 @@ def run(op, call, device_type):
 
 def remember(op, device_type, *call):
     """Have the backend that ran a call remember it, if it can; ``op.recalls`` then finds calls like it."""
-    name = chosen()
-    module = _loaded[name or _default(device_type)]
+    name = block().name
+    module = _loaded.get(name or _default(device_type))
     if not hasattr(module, "remember"):
         return
     module.remember(op, *call)

@@ -231,7 +231,7 @@ class Op:
         _library.impl(name, lambda *flat: backends.run(self, self.whole(flat), "cuda"), "CUDA")
         _library.impl(name, lambda *flat: None, "Meta")
         self._watched_call = getattr(torch.ops.specdec, name).default
-        self.recalls = {}  # chosen name -> the recall functions of the backends it may mean (backends.remember)
+        self.recalls = {}  # name of a block -> the recall functions of the backends it may mean (backends.remember)
 
     def schema(self):
         """The schema's arguments, as torch writes them."""
@@ -278,7 +278,7 @@ class Op:
         """
         if is_compiling():
             return None
-        for recall in self.recalls.get(backends.chosen(), ()):
+        for recall in self.recalls.get(backends.block().name, ()):
             if found := recall(raw):
                 return found
         return None
