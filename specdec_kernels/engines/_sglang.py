@@ -83,7 +83,7 @@ def eagle_sample(
             if options.speculative_use_block_verification:
                 law["method"] = "block"
         specdec.verify_chain(
-            candidates[:, 1:width], rows[:, :width], **law, **key_of(info, requests, device),
+            candidates[:, 1:width], rows[:, :width], **law, **key_of(info, requests),
             input_positions=batch.seq_lens[:, None].expand(-1, width), out=(predict, emitted, None),
             form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
@@ -93,14 +93,14 @@ def eagle_sample(
         if method == "block":
             law["method"] = "rejection"  # it is for chains
         specdec.verify_tree(
-            candidates, rows, parents=parents, **law, **key_of(info, requests, device),
+            candidates, rows, parents=parents, **law, **key_of(info, requests),
             input_positions=batch.seq_lens[:, None].expand(-1, nodes), out=(*outputs, None), form=form,
         )  # fmt: skip
     else:
         probs = specdec.residual(
             rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
-        key = key_of(info, requests, device)
+        key = key_of(info, requests)
         if info.sampling_seed is not None:
             key["nonce"] = LENIENT
         specdec.verify_links(
@@ -128,16 +128,18 @@ def sampling_of(info: Any) -> Sampling:
     )
 
 
-def key_of(info: Any, requests: int, device: torch.device) -> dict[str, Any]:
+def key_of(info: Any, requests: int) -> dict[str, Any]:
     """Seeds of requests; without them one from the generator, and a nonce for each."""
     if info.sampling_seed is not None:
         return {"seed": info.sampling_seed.long(), "nonce": 0}
-    return {"seed": seed_of(None, device), "nonce": kept(positions, info.temperatures, requests, 1)}
+    return {
+        "seed": seed_of(None, info.temperatures.device), "nonce": kept(positions, info.temperatures, requests, 1),
+    }  # fmt: skip
 
 
 def noise_of(info: Any, last: torch.Tensor) -> dict[str, Any]:
     """The noise of tokens after those at the places `last`."""
-    return {**key_of(info, len(last), last.device), "position": last + 1}
+    return {**key_of(info, len(last)), "position": last + 1}
 
 
 def fast_sample(

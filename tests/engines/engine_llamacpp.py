@@ -1,6 +1,7 @@
 """llama.cpp itself, beside ours: `make test-engines` runs this file."""
 
 import ctypes
+import inspect
 import statistics
 import subprocess
 import time
@@ -18,6 +19,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels import generate as generator
 from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaModel, RaceProcessor, generate, write_gguf
+from tests.engines import llama_stand_in as stand_in
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(llama_cpp.__file__).parent
@@ -58,6 +60,14 @@ def wide_pair(paths):
 
 def drafter_of(way, pair):
     return generator.NgramDrafter() if way == "look-up" else pair[1]
+
+
+def test_the_stand_in_has_its_types():
+    assert stand_in.llama_batch._fields_ == llama_cpp.llama_batch._fields_
+    assert dict(stand_in.ContextParams._fields_).items() <= dict(llama_cpp.llama_context_params._fields_).items()
+    functions = {name: x for name, x in vars(stand_in).items() if name.startswith("llama_") and inspect.isfunction(x)}
+    for name, function in functions.items():
+        assert len(inspect.signature(function).parameters) == len(getattr(llama_cpp, name).argtypes)
 
 
 def test_the_pair_is_what_it_was(wide_pair):

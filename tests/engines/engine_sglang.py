@@ -6,17 +6,19 @@ import sys
 import types
 from functools import partial
 from typing import Optional
+from unittest import mock
 
 import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling
+from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.engines import sglang
+from tests.engines import sglang_stand_in as stand_in
 from tests.engines.sglang_server import LENGTH, scenario
 from tests.engines.sglang_stand_in import Registry, installed, place
 from tests.engines.sglang_unpacked import load
-from tests.engines.unpacked import FOLDER, functions, made, signature
+from tests.engines.unpacked import FOLDER, differences, fields, functions, made, signature, strangers
 from tests.ops.test_build_tree import drafted
 
 PATH, NAME = "sglang/srt/layers/sampler.py", "top_k_top_p_min_p_sampling_from_probs_torch"
@@ -153,6 +155,13 @@ def own_penalizers(monkeypatch):
             del sys.modules[module]
 
 
+def asked_by_penalizers(reqs):
+    """What they ask requests for."""
+    for req in reqs:
+        req.eos_token_ids = None
+        req.tokenizer = types.SimpleNamespace(eos_token_id=None, additional_stop_token_ids=None)
+
+
 @pytest.mark.parametrize("overlap", [0, 1])
 @pytest.mark.parametrize("tree", ["plain", "chain", "tree"])
 def test_penalties(tree, overlap, own_penalizers, table):
@@ -160,9 +169,7 @@ def test_penalties(tree, overlap, own_penalizers, table):
 
     class Own(own_penalizers.BatchedPenalizerOrchestrator):
         def __init__(self, vocab, batch):
-            for req in batch.reqs:
-                req.eos_token_ids = None
-                req.tokenizer = types.SimpleNamespace(eos_token_id=None, additional_stop_token_ids=None)
+            asked_by_penalizers(batch.reqs)
             kinds = {getattr(own_penalizers, kind) for kind in own_penalizers.__all__ if "Penalizer" in kind}
             super().__init__(vocab, batch, kinds - {own_penalizers.BatchedPenalizerOrchestrator})
 
@@ -183,6 +190,45 @@ def test_penalties(tree, overlap, own_penalizers, table):
         loop | {"the same": f"{same} of {len(reqs)}"},
     )
     assert same == len(reqs)
+
+
+def test_the_stand_ins_have_its_types(own_penalizers, monkeypatch):
+    """Of what SGLang makes itself, here by its own code; of the rest by what its classes say of their fields."""
+    execution = mock.MagicMock()
+    execution.features.enable_custom_logit_processor = execution.features.enable_watermark = False
+    place(monkeypatch, {
+        "sglang.srt.constrained.base_grammar_backend": {
+            "BaseGrammarObject": None, "GrammarMask": None, "GrammarRow": None,
+        },
+        "sglang.srt.runtime_context": {"get_exec": lambda: execution},
+        "sglang.srt.sampling.custom_logit_processor": {"CustomLogitProcessor": None},
+        "sglang.srt.sampling.sampling_params": {"TOP_K_ALL": 1 << 30},
+        "sglang.srt.sampling.watermarking.core": {"build_watermark_batch_config": None},
+        "sglang.srt.managers.schedule_batch": {"ScheduleBatch": type("ScheduleBatch", (), {})},
+    })  # fmt: skip
+    reqs = [stand_in.request(0.5, 0.5, 1.5, least=3, stop=[1], prompt=[1, 2]) for _ in range(3)]
+    for req in reqs:
+        vars(req).update(return_sampling_mask=False, custom_logit_processor=None)
+        vars(req.sampling_params).update(
+            temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, sampling_seed=None, logit_bias=None
+        )
+    asked_by_penalizers(reqs)
+    batch = stand_in.schedule_batch(None, torch.full((3,), 5), torch.arange(3), reqs, stand_in.Pool(4))
+    theirs = importlib.import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo
+    theirs = theirs.from_schedule_batch(batch, 8)
+    assert not list(differences(stand_in.info(3), theirs))
+    ours = stand_in.Orchestrator(8, batch)
+    assert theirs.penalizer_orchestrator.device == ours.device
+    ours = {kind.__name__: each for kind, each in ours.penalizers.items()}
+    for kind, each in theirs.penalizer_orchestrator.penalizers.items():
+        assert not list(differences(ours[kind.__name__], each))
+    drafts = stand_in.verify_input(torch.zeros(3, 4, dtype=torch.int64), DraftTree.chain(3), 1)
+    for one, path, owner in (
+        (batch, "managers/schedule_batch.py", "ScheduleBatch"),
+        (drafts, "speculative/eagle_info.py", "EagleVerifyInput"),
+        (stand_in.speculative(), "arg_groups/fields/spec.py", "Spec"),
+    ):
+        assert not list(strangers(one, fields(f"sglang/srt/{path}", owner)))
 
 
 @pytest.mark.parametrize(("path", "owner", "name", "arguments"), [

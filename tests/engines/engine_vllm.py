@@ -1,6 +1,7 @@
 """vLLM's own Triton code, in the interpreter, beside ours on the same inputs."""
 
 import ast
+import importlib
 import inspect
 from types import SimpleNamespace
 
@@ -10,14 +11,16 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import Edits, Sampling
 from specdec_kernels.engines import vllm, vllm_v1
-from tests.engines.test_vllm import TARGET, K, arguments, drafted, prefix_law
-from tests.engines.unpacked import functions, signature
+from tests.engines import vllm_stand_in as stand_in
+from tests.engines.test_vllm import TARGET, K, arguments, drafted, metadata, prefix_law
+from tests.engines.unpacked import differences, fields, functions, signature, strangers
 from tests.engines.vllm_unpacked import load
 from tests.support.laws import assert_law
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what GPUs do in silence
 V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
 V1 = "vllm.v1.sample.rejection_sampler"
+CONTEXT = "vllm.v1.worker.gpu.sample.logits_processor.interface"
 TITLE = "vLLM: its Triton code in the interpreter, beside ours"
 SURE = 40.0  # a logit above all others: the softmax of the rest is 0 in float32
 
@@ -34,6 +37,58 @@ SURE = 40.0  # a logit above all others: the softmax of the rest is 0 in float32
 def test_signature(ours, name, path):
     source = ast.parse(inspect.getsource(getattr(ours, name))).body[0]
     assert signature(source) == signature(functions(f"{path.replace('.', '/')}.py")[name])
+
+
+SLOTS, WIDTH = 4, 40
+PLACE = "vllm.v1.worker.gpu"
+
+
+def of_vllm(config):
+    """Its sampler and its samplers' verification, for requests of no kind, and a batch of three."""
+    buffers = load(f"{PLACE}.buffer_utils")
+    prompt, filled = (buffers.UvaBackedTensor(SLOTS, dtype=torch.int32) for _ in range(2))
+    cpu = torch.device("cpu")
+    requests = SimpleNamespace(
+        device=cpu, max_num_reqs=SLOTS, vocab_size=WIDTH, prompt_len=prompt, prefill_len=filled,
+        all_token_ids=None, total_len=None,
+    )  # fmt: skip
+    sampler = load(f"{PLACE}.sample.sampler").Sampler(
+        SimpleNamespace(reasoning_config=None), SLOTS, WIDTH, cpu, requests
+    )
+    config = SimpleNamespace(**vars(config), fly_entropy_threshold=0.3, fly_entropy_top_k=3)
+    rejection = load(f"{PLACE}.spec_decode.rejection_sampler").RejectionSampler(sampler, config, cpu)
+    batches = load(f"{PLACE}.input_batch")
+    return sampler, rejection, batches.InputBatch.make_dummy(3, 3, batches.InputBuffers(SLOTS, SLOTS, cpu))
+
+
+def test_the_stand_ins_have_its_types():
+    config = stand_in.speculative(K)
+    sampler, rejection, batch = of_vllm(config)
+    ours = stand_in.Sampler(SLOTS, WIDTH)
+    for one, theirs in (
+        (ours, sampler), (stand_in.RejectionSampler(ours, config, None), rejection),
+        (stand_in.batch_of([1, 1, 1], [0, 1, 2], [5, 6, 7]), batch),
+    ):  # fmt: skip
+        assert not [found for found in differences(one, theirs) if not found.endswith(".forbidden is not there")]
+    for one, path, owner in (
+        (config, "config/speculative.py", "SpeculativeConfig"),
+        (metadata(2), "v1/sample/metadata.py", "SamplingMetadata"),
+    ):
+        assert not list(strangers(one, fields(f"vllm/{path}", owner)))
+    for name, path in (("LogprobsTensors", "vllm.v1.outputs"), ("LogitsContext", CONTEXT)):
+        assert list(getattr(stand_in, name).__annotations__) == list(getattr(load(path), name).__annotations__)
+
+
+def test_what_is_hooked_is_there():
+    load(V2)
+    importlib.import_module("specdec_kernels.engines._vllm").check_version()
+    for path, owner, name, names in (
+        ("worker_base.py", "WorkerWrapperBase", "initialize_from_config", ["self", "kv_cache_configs"]),
+        ("gpu/model_states/interface.py", "ModelState", "custom_sampler", ["self", "sampler"]),
+    ):
+        given, by_name = signature(functions(f"vllm/v1/worker/{path}", owner)[name])
+        assert [argument for argument, _ in given] == names
+        assert not by_name
 
 
 def decided(case):

@@ -26,9 +26,10 @@ class llama_batch(ctypes.Structure):
 
 
 class ContextParams(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("n_ctx", "n_batch", "n_seq_max", "n_threads")] + [
-        (name, ctypes.c_bool) for name in ("embeddings", "kv_unified", "swa_full")
-    ]
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("n_ctx", "n_batch", "n_seq_max")), ("n_threads", ctypes.c_int32),
+        *((name, ctypes.c_bool) for name in ("embeddings", "kv_unified", "swa_full")),
+    ]  # fmt: skip
 
 
 class Llama:

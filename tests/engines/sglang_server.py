@@ -6,7 +6,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree
-from tests.engines.sglang_stand_in import Orchestrator, Pool, Registry, info, request
+from tests.engines.sglang_stand_in import Orchestrator, Pool, Registry, info, request, schedule_batch, verify_input
 
 VOCAB, LENGTH, SEED = 8, 24, 1000
 TREES = {"plain": None, "chain": DraftTree.chain(3), "tree": DraftTree.from_parents([-1, 0, 0, 1, 1, 3])}
@@ -45,9 +45,8 @@ def plain(req, slot):
 class Batch:
     """A ScheduleBatch; its requests know their slots."""
 
-    def __init__(self, reqs, pool, orchestrator=Orchestrator):
-        self.reqs, self.device, self.req_to_token_pool = reqs, torch.device("cpu"), pool
-        self.forward_mode = types.SimpleNamespace(is_idle=lambda: False)
+    def __init__(self, reqs, orchestrator=Orchestrator):
+        self.reqs, self.device = reqs, "cpu"
         self.sampling_info = info(0)
         self.sampling_info.penalizer_orchestrator = orchestrator(VOCAB, self)
         Registry.hook("from_schedule_batch")(self.sampling_info, None, self, VOCAB)
@@ -105,7 +104,7 @@ class Server:
         if batch is not None and (self.mixed or not new) and batch.sampling_info.penalizer_orchestrator.is_required:
             Registry.hook("cumulate_penalty_output_tokens")(batch)
         if new:
-            batch = self.prefilled = Batch(list(new), self.pool, self.orchestrator)
+            batch = self.prefilled = Batch(list(new), self.orchestrator)
             if self.mixed and self.running is not None:
                 batch.merge(self.running)
                 self.running = None
@@ -154,19 +153,13 @@ class Server:
                 paths.append([*path, likely])
             candidates[row] = torch.tensor([path[-1] for path in paths])
             logits[row] = torch.stack([model(path) for path in paths])
-        links = self.tree.to_sglang(requests)
-        verify_input = types.SimpleNamespace(
-            draft_token=candidates.flatten(), draft_token_num=nodes, max_tree_depth=self.tree.depth + 1,
-            tree_topk=1 if self.tree.depth == nodes - 1 else 2, retrieve_index=links.retrive_index,
-            retrieve_next_token=links.retrive_next_token, retrieve_next_sibling=links.retrive_next_sibling,
-            draft_probs=None,
+        launched = schedule_batch(
+            batch.forward_info(), torch.tensor([len(req.text) - 1 for req in batch.reqs]),
+            torch.tensor([req.slot for req in batch.reqs]), batch.reqs, self.pool,
         )  # fmt: skip
-        launched = types.SimpleNamespace(**vars(batch))
-        launched.sampling_info = batch.forward_info()
-        launched.seq_lens = torch.tensor([len(req.text) - 1 for req in batch.reqs])
-        launched.req_pool_indices = torch.tensor([req.slot for req in batch.reqs])
+        drafts = verify_input(candidates, self.tree, 1 if self.tree.depth == nodes - 1 else 2)
         output = types.SimpleNamespace(next_token_logits=logits.view(requests * nodes, -1))
-        predict, lengths, path = Registry.hook("eagle_sample")(verify_input, launched, output)
+        predict, lengths, path = Registry.hook("eagle_sample")(drafts, launched, output)
         result = [predict[path[row, :n].long()].tolist() for row, n in enumerate(lengths.tolist())]
         self.accepted += sum(len(tokens) - 1 for tokens in result)
         return result

@@ -1,6 +1,7 @@
 """The parts of SGLang that our plug-in hooks into, no more of them than it uses, in plain torch.
 
-What they do is what SGLang's documentation and code say they do. `installed` puts them into ``sys.modules``.
+What they do is what SGLang's documentation and code say they do; what they hold has SGLang's types, which
+`engine_sglang.py` compares. `installed` puts them into ``sys.modules``.
 """
 
 import os
@@ -16,7 +17,7 @@ import specdec_kernels.engines
 OURS = "_sglang", "_sglang_penalties"
 
 
-class Sampler:
+class Sampler(torch.nn.Module):
     def _preprocess_logits(self, logits, info):
         return logits
 
@@ -54,9 +55,10 @@ class Penalizer:
     PARAMETER: ClassVar = ""
     MADE: ClassVar = ""
     NEUTRAL: ClassVar = 0.0
+    DTYPE: ClassVar = torch.float32
 
     def __init__(self, orchestrator):
-        self.orchestrator, self.ready = orchestrator, False
+        self.orchestrator, self._is_prepared = orchestrator, False
         if self.is_required():
             self.prepare()
 
@@ -67,13 +69,13 @@ class Penalizer:
         return any(number != self.NEUTRAL for number in self.given())
 
     def is_prepared(self):
-        return self.ready
+        return self._is_prepared
 
     def prepare(self):
-        if not self.ready:
-            setattr(self, self.NUMBERS, torch.tensor(self.given(), dtype=torch.float32)[:, None])
+        if not self._is_prepared:
+            setattr(self, self.NUMBERS, torch.tensor(self.given(), dtype=self.DTYPE)[:, None])
             setattr(self, self.MADE, self.start(len(self.orchestrator.reqs()), self.orchestrator.vocab_size))
-            self.ready = True
+            self._is_prepared = True
 
     def start(self, batch, vocab):
         return torch.full((batch, vocab), self.NEUTRAL)
@@ -83,12 +85,12 @@ class Penalizer:
 
     def filter(self, keep):
         if not self.is_required():
-            self.ready = False
-        for name in self.tensors() if self.ready else ():
+            self._is_prepared = False
+        for name in self.tensors() if self._is_prepared else ():
             setattr(self, name, getattr(self, name)[keep])
 
     def merge(self, other):
-        if self.ready or other.ready:
+        if self._is_prepared or other._is_prepared:
             self.prepare()
             other.prepare()
             for name in self.tensors():
@@ -113,6 +115,7 @@ class BatchedRepetitionPenalizer(Penalizer):
 
 class BatchedMinNewTokensPenalizer(Penalizer):
     NUMBERS, PARAMETER, MADE = "min_new_tokens", "min_new_tokens", "len_output_tokens"
+    DTYPE = torch.int32
 
     def start(self, batch, vocab):
         self.stop_token_penalties = torch.zeros(batch, vocab)
@@ -187,6 +190,28 @@ def info(batch, seeds=None, **changed):
     return types.SimpleNamespace(**given | changed)
 
 
+def verify_input(tokens, tree, topk, draft_probs=None, depth=None):
+    """An EagleVerifyInput of tokens [B, N]."""
+    links = tree.to_sglang(len(tokens))
+    return types.SimpleNamespace(
+        draft_token=tokens.flatten(), draft_token_num=tokens.shape[1], max_tree_depth=depth or tree.depth + 1,
+        tree_topk=topk, retrieve_index=links.retrive_index, retrieve_next_token=links.retrive_next_token,
+        retrieve_next_sibling=links.retrive_next_sibling, draft_probs=draft_probs,
+    )  # fmt: skip
+
+
+class ScheduleBatch(types.SimpleNamespace):
+    """Of which there can be weak references."""
+
+
+def schedule_batch(sampling_info, lengths, slots, reqs, pool):
+    """A ScheduleBatch on its way to verification."""
+    return ScheduleBatch(
+        device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: False), seq_lens=lengths, reqs=reqs,
+        sampling_info=sampling_info, req_pool_indices=slots, req_to_token_pool=pool,
+    )  # fmt: skip
+
+
 class Pool:
     """A ReqToTokenPool."""
 
@@ -194,18 +219,25 @@ class Pool:
         self.req_to_token = torch.zeros(slots, 1, dtype=torch.int32)
 
 
-def installed(monkeypatch):
-    """Generator of what tests turn: SGLang's options, its backends of sampling, its group of ranks."""
-    options = types.SimpleNamespace(
+def speculative():
+    """What ``get_spec`` gives."""
+    return types.SimpleNamespace(
         speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
         speculative_use_rejection_sampling=False, speculative_use_block_verification=False,
         enable_multi_layer_eagle=False,
     )  # fmt: skip
-    backends, group = {}, types.SimpleNamespace(world_size=1)
+
+
+def installed(monkeypatch):
+    """Generator of what tests turn: SGLang's options, its backends of sampling, its group of ranks."""
+    options = speculative()
+    backends, group = {}, types.SimpleNamespace(world_size=1, rank=0)
     contents = {
         "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
         "sglang.srt.layers.sampler": {"Sampler": Sampler, "register_sampler_backend": backends.__setitem__},
-        "sglang.srt.runtime_context": {"get_parallel": lambda: types.SimpleNamespace(tp_group=group)},
+        "sglang.srt.runtime_context": {
+            "get_parallel": lambda: types.SimpleNamespace(tp_group=group, tp_rank=group.rank)
+        },
         "sglang.srt.sampling.penaltylib": {kind.__name__: kind for kind in PENALIZERS},
         "sglang.srt.sampling.penaltylib.repetition_penalty": {
             "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))

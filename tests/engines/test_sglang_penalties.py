@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.engines import sglang
 from tests.engines.sglang_server import LENGTH, TREES, VOCAB, Batch, Server, requests, scenario
-from tests.engines.sglang_stand_in import PENALIZERS, Orchestrator, Penalizer, Pool, Registry, installed, request
+from tests.engines.sglang_stand_in import PENALIZERS, Orchestrator, Penalizer, Registry, installed, request
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_every_token_is_counted_once():
     reqs = [request(frequency=0.5, presence=1.0, repetition=2.0, least=5, stop=(7,), prompt=[1]) for _ in range(3)]
     for slot, req in enumerate(reqs):
         req.slot = slot
-    batch = Batch(reqs, Pool(3))
+    batch = Batch(reqs)
     counts = torch.zeros(3, VOCAB)
     for new in ([], [], []), ([3, 3, 4], [], [5]), ([], [1], []), ([], [], []), ([3], [1, 1], [5, 6, 7, 6]):
         for row, tokens in enumerate(new):
@@ -54,7 +54,7 @@ def test_other_penalizers_are_refused():
         NUMBERS, PARAMETER, MADE = "numbers", "frequency_penalty", "made"
 
     req = request(frequency=0.5, prompt=[1])
-    batch = Batch([req], Pool(1))
+    batch = Batch([req])
     req.output_ids.append(1)
     batch.sampling_info.penalizer_orchestrator = Orchestrator(VOCAB, batch, (*PENALIZERS, OtherPenalizer))
     with pytest.raises(NotImplementedError, match="OtherPenalizer"):

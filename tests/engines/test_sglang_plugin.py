@@ -12,7 +12,16 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.engines import sglang
 from tests.engines.launches import launches
-from tests.engines.sglang_stand_in import Pool, Registry, Sampler, info, installed, request
+from tests.engines.sglang_stand_in import (
+    Pool,
+    Registry,
+    Sampler,
+    info,
+    installed,
+    request,
+    schedule_batch,
+    verify_input,
+)
 from tests.support.laws import P, Q, assert_law, follows_law
 
 LAW = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1])
@@ -47,7 +56,7 @@ def test_off_unless_asked_for(monkeypatch, engine):
     assert Registry.hooks.keys() - {f"sglang.srt.{target}" for target in kinds} == {
         "sglang.srt.speculative.spec_utils.fast_sample"
     }
-    assert engine.backends["pytorch"] is engine.backends["specdec"]
+    assert type(engine.backends["pytorch"]()) is type(engine.backends["specdec"]()) is not Sampler
     monkeypatch.setenv("SPECDEC_SGLANG", "fast")
     with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
         sglang.register()
@@ -61,29 +70,22 @@ def prepared(
     if not Registry.hooks:
         sglang.register()
     batch, nodes = tokens.shape
-    given = tree.to_sglang(batch)
-    verify_input = types.SimpleNamespace(
-        draft_token=tokens.flatten(), draft_token_num=nodes, max_tree_depth=depth or tree.depth + 1, tree_topk=topk,
-        retrieve_index=given.retrive_index, retrieve_next_token=given.retrive_next_token,
-        retrieve_next_sibling=given.retrive_next_sibling, draft_probs=draft_probs,
-    )  # fmt: skip
-    schedule = types.SimpleNamespace(
-        device=torch.device("cpu"), forward_mode=types.SimpleNamespace(is_idle=lambda: False),
-        seq_lens=torch.full((batch,), length), sampling_info=sampling_info, req_pool_indices=torch.arange(batch),
-        reqs=reqs or [request(prompt=range(6))] * batch, req_to_token_pool=Pool(batch),
+    schedule = schedule_batch(
+        sampling_info, torch.full((batch,), length), torch.arange(batch), reqs or [request(prompt=range(6))] * batch,
+        Pool(batch),
     )  # fmt: skip
     output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
-    return Registry.hook("eagle_sample"), verify_input, schedule, output
+    return Registry.hook("eagle_sample"), verify_input(tokens, tree, topk, draft_probs, depth), schedule, output
 
 
 def verified(logits, tokens, tree, sampling_info, *, grammar_mask=None, watermark_state=None, **given):
     """`eagle_sample`: the tokens of each path [B, S], -1 after the last."""
-    hook, verify_input, *rest = prepared(logits, tokens, tree, sampling_info, **given)
+    hook, drafts, *rest = prepared(logits, tokens, tree, sampling_info, **given)
     batch, nodes = tokens.shape
     with empty_is_poison():
-        predict, lengths, path = hook(verify_input, *rest, grammar_mask, watermark_state=watermark_state)
+        predict, lengths, path = hook(drafts, *rest, grammar_mask, watermark_state=watermark_state)
     assert predict.dtype == lengths.dtype == path.dtype == torch.int32
-    assert path.shape == (batch, verify_input.max_tree_depth)
+    assert path.shape == (batch, drafts.max_tree_depth)
     assert torch.equal((path >= 0).sum(1), lengths.long())
     assert torch.equal(path[:, 0].long(), torch.arange(batch) * nodes)
     written = torch.zeros_like(predict, dtype=torch.bool)
@@ -115,7 +117,7 @@ def drafted(batch):
 def test_law_of_trees_with_filters(method):
     """The joint rule, as SGLang's sampler has it: 0.7 of the whole row, which is more than 0.7 of what top-k keeps."""
     filters = dict(
-        top_ks=torch.full((MANY,), 3), top_ps=torch.full((MANY,), 0.7), need_top_k_sampling=True,
+        top_ks=torch.full((MANY,), 3, dtype=torch.int32), top_ps=torch.full((MANY,), 0.7), need_top_k_sampling=True,
         need_top_p_sampling=True, temperatures=torch.full((MANY, 1), 0.5),
     )  # fmt: skip
     logits = (0.5 * LAW.log()).expand(MANY, 4, -1)
@@ -225,7 +227,9 @@ def test_chains_of_sampled_drafts(engine):
 def test_race_is_the_sampler():
     """One seed, one text: verification and the sampling backend give the same token at the same position."""
     logits = 2 * torch.randn(50, 4, 40, generator=torch.Generator().manual_seed(0))
-    filters = dict(top_ks=torch.full((50,), 9), need_top_k_sampling=True, temperatures=torch.full((50, 1), 0.8))
+    filters = dict(
+        top_ks=torch.full((50,), 9, dtype=torch.int32), need_top_k_sampling=True, temperatures=torch.full((50, 1), 0.8)
+    )
     given = info(50, torch.arange(50) + 1000, **filters)
     tokens = verified(logits, torch.randint(40, (50, 4)), TREE, given, method="race", length=5)
     backend = sys.modules["specdec_kernels.engines._sglang"].sampler()

@@ -33,9 +33,9 @@ def arguments(counts, slots, drafts, places, capacity=None):
     cu = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
     local = torch.cat([torch.arange(count) for count in counts.tolist()])
     request = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    sampled = torch.zeros(len(local), dtype=torch.int64)  # a token that would be accepted, where no draft is
+    sampled = torch.zeros(len(local), dtype=torch.int32)  # a token that would be accepted, where no draft is
     later = local > 0
-    sampled[later] = drafts[request[later], local[later] - 1]
+    sampled[later] = drafts[request[later], local[later] - 1].int()
     draft_logits = torch.full((capacity, K, 4), torch.nan)
     draft_logits[slots] = (TEMPERATURE * DRAFT.log()).expand(len(slots), K, 4)
     temperature, seed = torch.full((capacity,), torch.nan), torch.full((capacity,), -1)
@@ -43,8 +43,8 @@ def arguments(counts, slots, drafts, places, capacity=None):
     return {
         "target_logits": TARGET.log()[local], "draft_logits": draft_logits, "draft_sampled": sampled,
         "cu_num_logits": cu.int(), "pos": torch.tensor(places)[request] + local, "idx_mapping": slots,
-        "expanded_idx_mapping": slots[request], "expanded_local_pos": local, "temperature": temperature, "seed": seed,
-        "num_speculative_steps": K,
+        "expanded_idx_mapping": slots[request], "expanded_local_pos": local.int(), "temperature": temperature,
+        "seed": seed, "num_speculative_steps": K,
     }  # fmt: skip
 
 
@@ -320,8 +320,8 @@ def v1(counts, drafts, given, bonus=3, draft=DRAFT):
     local = torch.cat([torch.arange(count) for count in counts]) if counts else torch.arange(0)
     request = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     return vllm_v1.rejection_sample(
-        drafts[request, local].int(), counts, K, torch.tensor(counts).cumsum(0),
-        None if draft is None else draft[local], TARGET.log()[local], torch.full((len(counts), 1), bonus), given,
+        drafts[request, local].int(), counts, K, torch.tensor(counts).cumsum(0).int(),
+        None if draft is None else draft[local], TARGET.log()[local], torch.full((len(counts), 1), bonus).int(), given,
     )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ def samplers(method, config=None, **shaping):
 
 def verified(rejection, batch, logits, tokens, draft_logits=None, num_logprobs=-1):
     """What the runner's call makes of drafts."""
-    return rejection._verify_in_chunks(logits, batch, draft_logits, tokens, batch.pos, 1, num_logprobs, tokens)
+    tokens = tokens.int()
+    return rejection._verify_in_chunks(logits, batch, draft_logits, tokens, batch.positions, 1, num_logprobs, tokens)
 
 
 def test_off_unless_asked_for(monkeypatch):
@@ -145,8 +146,8 @@ def write(method, shaping, length, prompt, speculate, vocabulary=VOCABULARY):
     vllm.register()
     sampler = stand_in.Sampler(SLOTS, vocabulary, **shaping)
     config = stand_in.speculative(K) if speculate else None
-    given = stand_in.ModelState(config, {"specdec": method}).custom_sampler(sampler)
-    _, rejection = given
+    state = stand_in.ModelState(config, {"specdec": method})
+    _, rejection = state.custom_sampler(sampler)
     speculator, penalties = stand_in.DraftModelSpeculator(), sampler.penalties_state
     texts = [[prompt[slot]] for slot in range(SLOTS)]
     for slot in range(SLOTS):
@@ -176,8 +177,8 @@ def write(method, shaping, length, prompt, speculate, vocabulary=VOCABULARY):
             found, num, *_ = verified(rejection, batch, logits, tokens)
         else:
             found, _ = sampler.sample(
-                logits, batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.pos, tokens,
-                batch.expanded_local_pos, batch.seq_lens_cpu_upper_bound.numpy(),
+                logits, batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.positions,
+                tokens.int(), batch.expanded_local_pos, batch.seq_lens_cpu_upper_bound.numpy(),
             )  # fmt: skip
             found, num = found[:, None], torch.ones(len(slots), dtype=torch.int32)
         for slot, row, emitted in zip(slots, found.tolist(), num.tolist(), strict=True):
@@ -237,8 +238,8 @@ def test_logprobs(mode, adaptive):
     rows = TARGET[tokens].clone()
     if mode.startswith("processed"):
         context = stand_in.LogitsContext(
-            batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.expanded_local_pos, tokens,
-            batch.pos, None,
+            batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.expanded_local_pos,
+            tokens.int(), batch.positions, None,
         )  # fmt: skip
         rows = rejection.sampler.penalties_state.apply(rows, context)
         rows /= torch.where(batch.expanded_idx_mapping == 1, 1.0, 0.7)[:, None]
@@ -266,18 +267,19 @@ def test_an_invalid_draft_ends_verification():
     _, rejection = samplers("rejection")
     batch = stand_in.batch_of([K + 1] * 2, [0, 1], [9, 9])
     tokens = TARGET.argmax(1)[torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])]
+    tokens = tokens.int()
     seen = tokens.clone()
     seen[2] = -1
     rejection.sampler.sampling_states.temperature.gpu[:] = 0.0
     rows = TARGET[torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])]
-    _, num, *_ = rejection._verify_in_chunks(rows, batch, None, tokens, batch.pos, 1, -1, seen)
+    _, num, *_ = rejection._verify_in_chunks(rows, batch, None, tokens, batch.positions, 1, -1, seen)
     assert num.tolist() == [2, 4]
 
 
 def test_one_launch():
     _, rejection = samplers("rejection", temperature=0.8, top_k=5)
     batch = stand_in.batch_of([K + 1] * SLOTS, range(SLOTS), [9] * SLOTS)
-    tokens = torch.zeros(SLOTS * (K + 1), dtype=torch.int64)
+    tokens = torch.zeros(SLOTS * (K + 1), dtype=torch.int32)
     rows, draft = TARGET[tokens], DRAFT[:K].expand(SLOTS, K, -1)
     assert launches(lambda: verified(rejection, batch, rows, tokens, draft)) == ["specdec::verify_chain"]
 

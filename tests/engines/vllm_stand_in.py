@@ -1,6 +1,7 @@
 """The classes of vLLM's V2 runner that our plug-in hooks into, no more of them than it uses, in plain torch.
 
-What they do is what vLLM's documentation and code say they do. ``modules()`` are to stand in ``sys.modules``.
+What they do is what vLLM's documentation and code say they do; what they hold has vLLM's types, which `engine_vllm.py`
+compares. ``modules()`` are to stand in ``sys.modules``.
 """
 
 import types
@@ -177,12 +178,12 @@ def batch_of(counts, slots, places):
     """An InputBatch of requests with these numbers of rows, whose first input tokens stand at `places`."""
     counts, slots = torch.tensor(counts), torch.tensor(slots)
     request = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    local = torch.cat([torch.arange(count) for count in counts.tolist()])
-    cu = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    local = torch.cat([torch.arange(count, dtype=torch.int32) for count in counts.tolist()])
+    cu = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).int()
     return types.SimpleNamespace(
-        cu_num_logits=cu.int(), cu_num_logits_np=cu.numpy(), idx_mapping=slots, idx_mapping_np=slots.numpy(),
-        expanded_idx_mapping=slots[request], expanded_local_pos=local, pos=torch.tensor(places)[request] + local,
-        seq_lens_cpu_upper_bound=torch.tensor(places) + counts, num_reqs=len(counts),
+        cu_num_logits=cu, cu_num_logits_np=cu.numpy(), idx_mapping=slots, idx_mapping_np=slots.numpy(),
+        expanded_idx_mapping=slots[request], expanded_local_pos=local, positions=torch.tensor(places)[request] + local,
+        seq_lens_cpu_upper_bound=(torch.tensor(places) + counts).int(), num_reqs=len(counts),
     )  # fmt: skip
 
 

@@ -19,14 +19,27 @@ import torch
 from tests.engines.unpacked import FOLDER
 
 FILES = (
+    "vllm.v1.outputs",
     "vllm.v1.sample.ops.topk_topp_sampler",
     "vllm.v1.sample.ops.topk_topp_triton",
     "vllm.v1.sample.rejection_sampler",
     "vllm.v1.spec_decode.fly",
+    "vllm.v1.worker.gpu.buffer_utils",
+    "vllm.v1.worker.gpu.input_batch",
+    "vllm.v1.worker.gpu.model_states.interface",
+    "vllm.v1.worker.gpu.sample.bad_words",
     "vllm.v1.worker.gpu.sample.gumbel",
+    "vllm.v1.worker.gpu.sample.logit_bias",
+    "vllm.v1.worker.gpu.sample.logits_processor.interface",
     "vllm.v1.worker.gpu.sample.min_p",
     "vllm.v1.worker.gpu.sample.penalties",
+    "vllm.v1.worker.gpu.sample.sampler",
+    "vllm.v1.worker.gpu.sample.states",
+    "vllm.v1.worker.gpu.sample.thinking_budget",
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils",
+    "vllm.v1.worker.gpu.spec_decode.speculator",
+    "vllm.v1.worker.worker_base",
 )
 
 
@@ -79,11 +92,19 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         names = {
             "vllm.triton_utils": triton_names,
             "vllm.logger": lambda: {"init_logger": lambda name: mock.MagicMock()},
-            "vllm.platforms": lambda: {"current_platform": mock.MagicMock(is_cuda_alike=lambda: False)},
+            "vllm.platforms": lambda: {
+                "current_platform": mock.MagicMock(
+                    **dict.fromkeys(("is_cuda", "is_cuda_alike", "is_xpu"), lambda: False), device_type="cpu"
+                ),
+            },
             "vllm.utils.math_utils": lambda: {
                 "cdiv": lambda a, b: -(-a // b), "next_power_of_2": lambda n: 1 << max(n - 1, 0).bit_length(),
             },
-            "vllm.utils.platform_utils": lambda: {"num_compute_units": lambda index: 4},
+            "vllm.utils.platform_utils": lambda: {
+                "num_compute_units": lambda index: 4, "is_uva_available": lambda: False,
+            },
+            "vllm.envs": lambda: {"VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": 8, "VLLM_MAX_NUM_BAD_WORDS": 2},
+            "vllm.tracing": lambda: {"instrument": lambda **named: lambda function: function},
             "vllm.utils.gpu_sync_debug": lambda: {"gpu_sync_allowed": mock.MagicMock()},
             "vllm.model_executor.warmup.jit_warmup_triton_helper": lambda: {
                 "triton_kernel_dispatcher_with_warmup": lambda kernel, **_: lambda call: Dispatcher(call, kernel),
