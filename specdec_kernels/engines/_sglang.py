@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -180,14 +181,18 @@ class SpecdecSampler(Sampler):
         token_ids_logprobs: list[list[int]], positions: torch.Tensor, **options: Any,
     ) -> torch.Tensor:  # fmt: skip
         refuse(return_sampling_mask=sampling_info.sampling_mask_batch_indices is not None)
-        given = logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions
+        rest = return_logprob, top_logprobs_nums, token_ids_logprobs, positions
         if sampling_info.is_all_greedy:
-            return super().forward(*given, **options)
+            return super().forward(logits_output, sampling_info, *rest, **options)
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         noise = noise_of(sampling_info, positions)
         self._drawn = specdec.race_sample(logits, sampling=sampling_of(sampling_info), **noise)
         if return_logprob:
-            return super().forward(*given, **options)
+            if options.get("logprob_logits") is not None:
+                self._preprocess_logits(options["logprob_logits"], sampling_info)
+            processed = copy.copy(sampling_info)
+            processed.has_custom_logit_processor = False  # they have run, and change rows in place
+            return super().forward(logits_output, processed, *rest, **options)
         self._sync_token_ids_across_tp(self._drawn, sampling_info)
         return self._drawn
 

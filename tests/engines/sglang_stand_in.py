@@ -19,6 +19,8 @@ OURS = "_sglang", "_sglang_penalties"
 
 class Sampler(torch.nn.Module):
     def _preprocess_logits(self, logits, info):
+        if info.has_custom_logit_processor:
+            logits[:, 0] += 1  # the processor
         return logits
 
     def _sync_token_ids_across_tp(self, tokens, info):
@@ -26,7 +28,7 @@ class Sampler(torch.nn.Module):
 
     def forward(self, logits_output, info, return_logprob, top, ids, positions, **options):
         """As SGLang's: logits become probabilities in place, and the tokens' logprobs are kept."""
-        logits = logits_output.next_token_logits
+        logits = self._preprocess_logits(logits_output.next_token_logits, info)
         logits[:] = (logits / info.temperatures).softmax(-1)
         tokens, _ = self._sample_from_probs(logits, info, positions, True)
         logits_output.next_token_logprobs = logits.log().gather(1, tokens[:, None])[:, 0]
@@ -185,7 +187,7 @@ def info(batch, seeds=None, **changed):
         top_ps=torch.ones(batch), min_ps=torch.zeros(batch), is_all_greedy=False, need_top_k_sampling=False,
         need_top_p_sampling=False, need_min_p_sampling=False, acc_additive_penalties=None, acc_scaling_penalties=None,
         logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
-        sampling_mask_batch_indices=None,
+        sampling_mask_batch_indices=None, has_custom_logit_processor=False,
     )  # fmt: skip
     return types.SimpleNamespace(**given | changed)
 

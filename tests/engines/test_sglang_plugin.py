@@ -245,6 +245,21 @@ def test_race_is_the_sampler():
     assert torch.equal(wanted, tokens[:, 0])
 
 
+def test_custom_processors_run_once(monkeypatch):
+    """Before the draw; logprobs are of the same rows."""
+    monkeypatch.setenv("SPECDEC_SGLANG", "rejection")
+    sglang.register()
+    rows = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
+    output = types.SimpleNamespace(next_token_logits=rows.clone())
+    given = info(50, has_custom_logit_processor=True)
+    backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
+    drawn = backend.forward(output, given, True, [], [], torch.full((50,), 5))
+    rows[:, 0] += 1
+    assert torch.equal(drawn, specdec.race_sample(rows, seed=torch.arange(50), position=6))
+    wanted = rows.log_softmax(-1).gather(1, drawn[:, None])[:, 0]
+    torch.testing.assert_close(output.next_token_logprobs, wanted)
+
+
 def test_without_seeds_the_generator_gives_them():
     given = info(200, sampling_seed=None)
     call = LAW.log().expand(200, 4, -1), drafted(200), TREE, given
