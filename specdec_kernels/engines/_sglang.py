@@ -154,10 +154,12 @@ def fast_sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Around ``sglang.srt.speculative.spec_utils.fast_sample``: a draft is drawn by the noise that will verify it.
 
-    EAGLE's and the standalone worker say the place before the drafted token's. The multi-layer worker does not, and
-    without seeds there is no noise to share: these drafts stay SGLang's.
+    EAGLE's worker says the place before the drafted token's. The multi-layer worker does not, and without seeds there
+    is no noise to share: these drafts stay SGLang's. So do drafts that rejection verifies, by that noise: a hook stays
+    where it is.
     """
-    if sampling_seed is None or num_samples != 1 or eagle_utils.get_spec().enable_multi_layer_eagle:
+    shares = ours.method_of() == "race" and sampling_seed is not None and num_samples == 1
+    if not shares or eagle_utils.get_spec().enable_multi_layer_eagle:
         return original(probs, num_samples, sampling_seed=sampling_seed, positions=positions, draft_step=draft_step)
     tokens = specdec.race_sample(probs, space="probs", seed=sampling_seed.long(), position=positions + 1)[:, None]
     return probs.gather(1, tokens), tokens
@@ -171,6 +173,11 @@ def _of_rows(x: Any) -> Any:
 def sampler() -> Sampler:
     """The sampling backend "specdec"."""
     return SpecdecSampler()
+
+
+def pytorch_sampler() -> Sampler:
+    """The sampling backend "pytorch": ours where a race wants its noise, as asked for when the sampler is made."""
+    return SpecdecSampler() if ours.method_of() == "race" else Sampler()
 
 
 class SpecdecSampler(Sampler):

@@ -62,13 +62,14 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
         watermark_config=config.watermark_config is not None,
         return_sampling_mask=bool(sampler.return_sampling_mask),
     )
+    if speculative is None and method != "race":
+        return None
+    rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
+    state.specdec_method = method
     if method == "race":
         sampler.sample = _sample.__get__(sampler)
-        if speculative is not None:
-            ours._replacements.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
-    if speculative is None:
-        return (sampler, None) if method == "race" else None
-    return sampler, RejectionSampler(sampler, speculative, state.device, method)
+        ours._replacements.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
+    return sampler, rejection
 
 
 class RejectionSampler(theirs.RejectionSampler):
@@ -239,14 +240,20 @@ def _sample(
 
 
 def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``sample_draft`` by `race_sample`, with the noise that decides the same position in our verification."""
+    """``sample_draft`` by `race_sample`, with the noise that decides the same position in our verification.
+
+    The class is that of all engines of a process. A speculator races only if its own engine does, for a race does not
+    store the draft's logits, and verification by rejection needs them.
+    """
 
     def sample_draft(
         self: Any, hidden_states: torch.Tensor, sample_src_positions: torch.Tensor, idx_mapping: torch.Tensor,
         temperature: torch.Tensor, seeds: torch.Tensor, draft_step: torch.Tensor, draft_logits: torch.Tensor | None,
         spec_step_idx: int = 0, num_steps: int = 1,
     ) -> torch.Tensor:  # fmt: skip
-        if draft_logits is None and self.use_local_argmax_reduction:  # there are no whole rows to race in
+        state = getattr(self, "model_state", None)  # a speculator knows it from `set_attn` on
+        races = getattr(state, "specdec_method", None) == "race"
+        if not races or (draft_logits is None and self.use_local_argmax_reduction):  # no whole rows to race in
             return original(
                 self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
                 spec_step_idx, num_steps,

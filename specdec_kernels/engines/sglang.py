@@ -397,4 +397,4 @@ def register() -> None:
     if method_of() == "race":
         registry.HookRegistry.register("sglang.srt.speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND)
         # With seeds SGLang takes no other backend than this one.
-        sampler.register_sampler_backend("pytorch", parts.sampler)
+        sampler.register_sampler_backend("pytorch", parts.pytorch_sampler)

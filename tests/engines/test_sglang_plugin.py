@@ -363,6 +363,18 @@ def test_draws_that_stay_sglang_s(monkeypatch, engine):
     assert draw(original, probs, **named) == ((probs, 1), named)
 
 
+def test_what_a_race_left_behind_is_not_in_force_for_rejection(monkeypatch, engine):
+    """Hooks stay for as long as the process. Drafts drawn by the noise that rejects them would have another law."""
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    monkeypatch.setenv("SPECDEC_SGLANG", "rejection")
+    named = dict(sampling_seed=torch.arange(3), positions=torch.arange(3), draft_step=0)
+    call = Registry.hook("fast_sample")(lambda *given, **named: (given, named), LAW.expand(3, -1), **named)
+    assert call[1] == named
+    assert type(engine.backends["pytorch"]()) is Sampler
+    assert type(engine.backends["specdec"]()) is not Sampler
+
+
 def test_idle_batches_and_refusals(monkeypatch, engine):
     given = info(2, has_watermark_candidates=True)
     call = LAW.log().expand(2, 4, -1), drafted(2), TREE

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels.engines import vllm
 from tests.engines import vllm_stand_in as stand_in
@@ -149,6 +150,7 @@ def write(method, shaping, length, prompt, speculate, vocabulary=VOCABULARY):
     state = stand_in.ModelState(config, {"specdec": method})
     _, rejection = state.custom_sampler(sampler)
     speculator, penalties = stand_in.DraftModelSpeculator(), sampler.penalties_state
+    speculator.set_attn(state)
     texts = [[prompt[slot]] for slot in range(SLOTS)]
     for slot in range(SLOTS):
         penalties.prompt_bin_mask[slot, prompt[slot] // 32] |= 1 << prompt[slot] % 32
@@ -219,6 +221,32 @@ def test_race_couples_its_drafts():
     assert draft.tolist() == [1]  # vLLM's own is back
     law, other = TARGET.softmax(-1), DRAFT.softmax(-1)
     assert accepted > torch.minimum(law, other).sum(1).mean() * 0.7
+
+
+@pytest.mark.parametrize("order", [("race", "rejection"), ("rejection", "race")])
+def test_each_speculator_follows_its_own_engine(order):
+    """Of two in a process: a race stores no logits of drafts, and rejection needs those that its drafts came from."""
+    count, temperature, states = 4000, 0.7, {}
+    for method in order:
+        vllm.register()
+        sampler = stand_in.Sampler(count, VOCABULARY, temperature=temperature)
+        state = states[method] = stand_in.ModelState(stand_in.speculative(1), {"specdec": method})
+        state.samplers, state.speculator = state.custom_sampler(sampler), stand_in.DraftModelSpeculator()
+        state.speculator.set_attn(state)
+    numbers, slots, places = sampler.sampling_states, torch.arange(count), torch.full((count,), 9)
+    rows, cache = DRAFT[3].expand(count, -1), torch.zeros(count, 1, VOCABULARY)
+    given = rows, places, slots, numbers.temperature.gpu, numbers.seeds.gpu, torch.tensor(0)
+    wanted = specdec.race_sample(
+        rows, temperature=temperature, seed=numbers.seeds.gpu, position=places + 1, nonce=vllm.TARGET
+    )
+    assert torch.equal(states["race"].speculator.sample_draft(*given, None), wanted)
+    drafts = states["rejection"].speculator.sample_draft(*given, cache)
+    assert torch.equal(cache[:, 0], rows)
+    batch, tokens = stand_in.batch_of([2] * count, range(count), [9] * count), torch.stack((slots * 0, drafts), 1)
+    found, *_ = verified(
+        states["rejection"].samplers[1], batch, TARGET[3].expand(2 * count, -1), tokens.flatten(), cache
+    )
+    assert_law(found[:, 0], (TARGET[3] / temperature).softmax(-1))
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

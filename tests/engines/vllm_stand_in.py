@@ -143,6 +143,9 @@ class DraftModelSpeculator:
 
     use_local_argmax_reduction = False
 
+    def set_attn(self, model_state):
+        self.model_state = model_state
+
     def compute_draft_logits(self, hidden_states, spec_step_idx):
         return hidden_states
 
@@ -153,7 +156,11 @@ class DraftModelSpeculator:
         self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
         spec_step_idx=0, num_steps=1,
     ):  # fmt: skip
-        return hidden_states.argmax(-1)
+        if draft_logits is None:
+            return hidden_states.argmax(-1)
+        draft_logits[idx_mapping, draft_step] = hidden_states
+        law = (hidden_states / temperature[idx_mapping, None]).softmax(-1)
+        return torch.multinomial(law, 1, generator=torch.Generator().manual_seed(int(draft_step)))[:, 0]
 
 
 class ModelState:
