@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines.vllm import refuse
 
+LOGGER = logging.getLogger("sglang.specdec_kernels")
 LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both
 
 
@@ -178,6 +180,26 @@ def sampler() -> Sampler:
 def pytorch_sampler() -> Sampler:
     """The sampling backend "pytorch": ours where a race wants its noise, as asked for when the sampler is made."""
     return SpecdecSampler() if ours.method_of() == "race" else Sampler()
+
+
+def report(result: Any, scheduler: Any) -> None:
+    """After ``Scheduler.init_model_worker``: log what became of the method, once for all ranks of tensors."""
+    if get_parallel().tp_rank != 0:
+        return
+    algorithm, method, reached = scheduler.spec_algorithm, ours.method_of(), []
+    if algorithm.is_eagle() or algorithm.is_standalone() or algorithm.is_ngram() or algorithm.is_uno():
+        reached.append(f"drafts of {algorithm.name}")
+    if isinstance(scheduler.tp_worker.model_runner.sampler, SpecdecSampler):
+        reached.append("steps without drafts")
+    if reached:
+        LOGGER.info("specdec-kernels: method %r, for %s", method, " and ".join(reached))
+        return
+    why = "there is no speculative decoding"
+    if not algorithm.is_none():
+        why = f"{algorithm.name} verifies by functions of its own"
+    LOGGER.warning(
+        "specdec-kernels: method %r changes nothing: %s, and the sampling backend is not specdec", method, why
+    )
 
 
 class SpecdecSampler(Sampler):

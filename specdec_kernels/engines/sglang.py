@@ -369,7 +369,8 @@ def register() -> None:
 
     With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need by SGLang's own
     registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec", with "race"
-    in the place of "pytorch", too. Without, it does nothing.
+    in the place of "pytorch", too. The logger ``sglang.specdec_kernels`` says what became of it. Without the variable
+    it does nothing.
 
     Raises
     ------
@@ -390,6 +391,7 @@ def register() -> None:
         (f"{info}.from_schedule_batch", penalties.begin, kinds.AFTER),
         (f"{info}.copy_for_forward", penalties.attach, kinds.AFTER),
         ("model_executor.model_runner.ModelRunner.sample", penalties.count_late, kinds.BEFORE),
+        ("managers.scheduler.Scheduler.init_model_worker", parts.report, kinds.AFTER),
     ):
         registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
     sampler = importlib.import_module("sglang.srt.layers.sampler")

@@ -34,6 +34,7 @@ __all__ = [
     "uninstall",
 ]
 
+LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints what is logged below "vllm"
 EMITTED = Form(count="emitted")
 IN_RANGE = Form(zeros=True)
 TARGET = -1  # the nonce of the target's noise; drafts have those of columns
@@ -334,14 +335,15 @@ def register() -> None:
     try:
         install()
     except (ImportError, AttributeError, RuntimeError) as error:
-        logging.getLogger(__name__).info("specdec: not in this vLLM: %s", error)
+        LOGGER.info("specdec-kernels: not in this vLLM: %s", error)
 
 
 def install() -> None:
     """Put our samplers where ``ModelState.custom_sampler`` is asked for them. Twice is once.
 
     They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
-    class has a ``custom_sampler`` of its own keeps it.
+    class has a ``custom_sampler`` of its own keeps it. The logger ``vllm.specdec_kernels`` says of each engine that
+    names a method what became of it.
 
     Raises
     ------
@@ -350,18 +352,47 @@ def install() -> None:
     RuntimeError
         With a vLLM whose samplers have other arguments than those seen.
     """
-    interface = importlib.import_module("vllm.v1.worker.gpu.model_states.interface")
-    original = interface.ModelState.custom_sampler
+    state_class = importlib.import_module("vllm.v1.worker.gpu.model_states.interface").ModelState
+    wrapper_class = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+    choose, start = state_class.custom_sampler, wrapper_class.initialize_from_config
 
     def custom_sampler(state: Any, sampler: Any) -> tuple[Any, Any] | None:
         method = method_of(state.vllm_config.additional_config)
         if method is None:
-            return original(state, sampler)
+            return choose(state, sampler)
         return importlib.import_module("specdec_kernels.engines._vllm").samplers(state, sampler, method)
+
+    def initialize_from_config(wrapper: Any, *given: Any, **named: Any) -> Any:  # a worker's model is loaded by then
+        report(wrapper.worker)
+        return start(wrapper, *given, **named)
 
     if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
         importlib.import_module("specdec_kernels.engines._vllm").check_version()
-    _replacements.put(interface.ModelState, "custom_sampler", custom_sampler)
+    _replacements.put(state_class, "custom_sampler", custom_sampler)
+    _replacements.put(wrapper_class, "initialize_from_config", initialize_from_config)
+
+
+def report(worker: Any) -> None:
+    """Log what became of the method that an engine asks for, if it does: once for all of its ranks."""
+    method = method_of(worker.vllm_config.additional_config)
+    if method is None or not worker.is_driver_worker:
+        return
+    runner = worker.model_runner
+    state = getattr(runner, "model_state", None)
+    if state is None:
+        why = "vLLM took its V1 model runner, and only V2 has a place for it"
+    elif getattr(state, "specdec_method", None) is not None:
+        LOGGER.info("specdec-kernels: method %r, V2 model runner", method)
+        return
+    elif runner.sampler is None:  # it pools, or another stage of a pipeline samples
+        if not runner.is_pooling_model:
+            return
+        why = "a pooling model samples nothing"
+    elif worker.vllm_config.speculative_config is None and method != "race":
+        why = "without speculative decoding there is nothing to verify"
+    else:
+        why = f"{type(state).__name__} has samplers of its own"
+    LOGGER.warning("specdec-kernels: method %r changes nothing: %s", method, why)
 
 
 def uninstall() -> None:

@@ -236,6 +236,7 @@ def test_the_stand_ins_have_its_types(own_penalizers, monkeypatch):
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "from_schedule_batch", ["cls", "batch", "vocab_size"]),
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "copy_for_forward", ["self"]),
     ("model_executor/model_runner.py", "ModelRunner", "sample", ["self", "logits_output", "forward_batch"]),
+    ("managers/scheduler.py", "Scheduler", "init_model_worker", ["self"]),
 ])  # fmt: skip
 def test_what_is_hooked_is_there(path, owner, name, arguments):
     given, by_name = signature(functions(f"sglang/srt/{path}", owner)[name])
@@ -243,7 +244,7 @@ def test_what_is_hooked_is_there(path, owner, name, arguments):
     assert not by_name
 
 
-def test_hooks_are_applied(own_penalizers, monkeypatch):
+def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
     """By SGLang's own registry, to classes and functions with the names of what they are for."""
     name = "sglang.srt.plugins.hook_registry"
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name.replace('.', '/')}.py")
@@ -269,6 +270,13 @@ def test_hooks_are_applied(own_penalizers, monkeypatch):
         def sample(self, logits_output, forward_batch):
             return forward_batch.sampling_info.specdec_reqs
 
+    class Scheduler:
+        spec_algorithm = mock.MagicMock()
+        tp_worker = mock.MagicMock()
+
+        def init_model_worker(self):
+            self.loaded = True
+
     def fast_sample(*given, **named):
         raise AssertionError("it is replaced")
 
@@ -277,6 +285,7 @@ def test_hooks_are_applied(own_penalizers, monkeypatch):
         "sglang.srt.managers.schedule_batch": {"ScheduleBatch": ScheduleBatch},
         "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": SamplingBatchInfo},
         "sglang.srt.model_executor.model_runner": {"ModelRunner": ModelRunner},
+        "sglang.srt.managers.scheduler": {"Scheduler": Scheduler},
         "sglang.srt.speculative.eagle_utils": {"eagle_sample": lambda *given: None},
         "sglang.srt.speculative.spec_utils": {"fast_sample": fast_sample},
         "sglang.srt.speculative.eagle_worker_v2": {"fast_sample": fast_sample},
@@ -294,6 +303,11 @@ def test_hooks_are_applied(own_penalizers, monkeypatch):
     mode = types.SimpleNamespace(is_decode=lambda: False, is_mixed=lambda: False)
     forward = types.SimpleNamespace(sampling_info=given, forward_mode=mode)
     assert ModelRunner().sample(None, forward) is None  # it was counted
+    scheduler = Scheduler()
+    with caplog.at_level("INFO", "sglang"):
+        scheduler.init_model_worker()
+    assert scheduler.loaded
+    assert "method 'race', for drafts of" in caplog.text
     seeds, probs = torch.arange(5), torch.rand(5, 9, generator=torch.Generator().manual_seed(0))
     worker = sys.modules["sglang.srt.speculative.eagle_worker_v2"]
     tokens = worker.fast_sample(probs, num_samples=1, sampling_seed=seeds, positions=seeds)[1]

@@ -47,6 +47,7 @@ def test_off_unless_asked_for(monkeypatch, engine):
         "sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch": "after",
         "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward": "after",
         "model_executor.model_runner.ModelRunner.sample": "before",
+        "managers.scheduler.Scheduler.init_model_worker": "after",
     }
     assert isinstance(engine.backends["specdec"](), Sampler)
     assert "pytorch" not in engine.backends
@@ -373,6 +374,45 @@ def test_what_a_race_left_behind_is_not_in_force_for_rejection(monkeypatch, engi
     assert call[1] == named
     assert type(engine.backends["pytorch"]()) is Sampler
     assert type(engine.backends["specdec"]()) is not Sampler
+
+
+class TestSaid:
+    """Of each engine one line in the log."""
+
+    def line(self, caplog, method, algorithm, sampler=None):
+        os.environ["SPECDEC_SGLANG"] = method
+        if not Registry.hooks:
+            sglang.register()
+        kinds = ("eagle", "standalone", "ngram", "uno", "none")
+        named = {f"is_{kind}": lambda kind=kind: algorithm.startswith(kind.upper()) for kind in kinds}
+        runner = types.SimpleNamespace(sampler=sampler)
+        caplog.clear()
+        with caplog.at_level("INFO", "sglang"):
+            Registry.hook("init_model_worker")(None, types.SimpleNamespace(
+                spec_algorithm=types.SimpleNamespace(name=algorithm, **named),
+                tp_worker=types.SimpleNamespace(model_runner=runner),
+            ))  # fmt: skip
+        lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+        return lines[0] if lines else None
+
+    def test_what_it_does(self, caplog, engine):
+        begins = "specdec-kernels: method 'race', for"
+        assert self.line(caplog, "race", "EAGLE3") == ("INFO", f"{begins} drafts of EAGLE3")
+        ours = engine.backends["specdec"]()
+        assert self.line(caplog, "race", "NGRAM", ours) == (
+            "INFO",
+            f"{begins} drafts of NGRAM and steps without drafts",
+        )
+        assert self.line(caplog, "race", "NONE", ours) == ("INFO", f"{begins} steps without drafts")
+        engine.group.rank = 1
+        assert self.line(caplog, "race", "EAGLE") is None
+
+    def test_why_it_does_nothing(self, caplog):
+        begins, ends = "specdec-kernels: method 'block' changes nothing:", "and the sampling backend is not specdec"
+        alone = self.line(caplog, "block", "NONE", Sampler())
+        assert alone == ("WARNING", f"{begins} there is no speculative decoding, {ends}")
+        own = self.line(caplog, "block", "DFLASH", Sampler())
+        assert own == ("WARNING", f"{begins} DFLASH verifies by functions of its own, {ends}")
 
 
 def test_idle_batches_and_refusals(monkeypatch, engine):

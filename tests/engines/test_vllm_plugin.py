@@ -249,6 +249,61 @@ def test_each_speculator_follows_its_own_engine(order):
     assert_law(found[:, 0], (TARGET[3] / temperature).softmax(-1))
 
 
+class TestSaid:
+    """Of each engine that asks for us, one line in vLLM's log."""
+
+    def line(self, caplog, *given, **named):
+        caplog.clear()
+        with caplog.at_level("INFO", "vllm"):
+            wrapper = stand_in.WorkerWrapperBase(*given, **named)
+            wrapper.initialize_from_config(["a cache"])
+        assert wrapper.worker.caches == ["a cache"]
+        assert all(record.name.startswith("vllm.") for record in caplog.records)
+        lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+        return lines[0] if lines else None
+
+    def loaded(self, method, config):
+        """A state whose samplers were chosen, and the sampler."""
+        state, sampler = stand_in.ModelState(config, {"specdec": method}), stand_in.Sampler(SLOTS, VOCABULARY)
+        state.custom_sampler(sampler)
+        return state, sampler
+
+    @pytest.mark.parametrize("method", vllm.METHODS)
+    def test_what_it_does(self, method, caplog):
+        vllm.register()
+        said = "INFO", f"specdec-kernels: method {method!r}, V2 model runner"
+        given = self.loaded(method, stand_in.speculative(K))
+        assert self.line(caplog, *given) == said
+        assert self.line(caplog, *given, is_driver_worker=False) is None
+        if method == "race":
+            assert self.line(caplog, *self.loaded(method, None)) == said
+
+    def test_why_it_does_nothing(self, caplog, monkeypatch):
+        vllm.register()
+        begins = "specdec-kernels: method 'rejection' changes nothing: "
+        asked = {"specdec": "rejection"}
+        v1 = self.line(caplog, additional_config=asked)
+        assert v1 == ("WARNING", f"{begins}vLLM took its V1 model runner, and only V2 has a place for it")
+        alone = self.line(caplog, *self.loaded("rejection", None))
+        assert alone == ("WARNING", f"{begins}without speculative decoding there is nothing to verify")
+        pools = self.line(caplog, stand_in.ModelState(None, asked), is_pooling_model=True)
+        assert pools == ("WARNING", f"{begins}a pooling model samples nothing")
+
+        class Diffusion(stand_in.ModelState):
+            def custom_sampler(self, sampler):
+                return sampler, None
+
+        own = self.line(caplog, Diffusion(stand_in.speculative(K), asked), object())
+        assert own == ("WARNING", f"{begins}Diffusion has samplers of its own")
+
+    def test_nothing_where_nothing_was_asked_for(self, caplog):
+        vllm.register()
+        assert self.line(caplog, stand_in.ModelState(stand_in.speculative(K)), object()) is None
+        assert self.line(caplog) is None
+        another_stage = stand_in.ModelState(stand_in.speculative(K), {"specdec": "race"})
+        assert self.line(caplog, another_stage) is None
+
+
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"])
 def test_logprobs(mode, adaptive):

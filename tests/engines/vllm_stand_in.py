@@ -174,6 +174,22 @@ class ModelState:
         return None
 
 
+class WorkerWrapperBase:
+    """With a worker whose model is loaded. A runner of V1 knows no `ModelState`."""
+
+    def __init__(self, state=None, sampler=None, is_pooling_model=False, is_driver_worker=True, additional_config=None):
+        runner = types.SimpleNamespace(sampler=sampler, is_pooling_model=is_pooling_model)
+        config = types.SimpleNamespace(speculative_config=None, additional_config=additional_config or {})
+        if state is not None:
+            runner.model_state, config = state, state.vllm_config
+        self.worker = types.SimpleNamespace(
+            vllm_config=config, is_driver_worker=is_driver_worker, model_runner=runner, caches=None
+        )
+
+    def initialize_from_config(self, kv_cache_configs):
+        self.worker.caches = kv_cache_configs
+
+
 def speculative(steps, method="standard", adaptive=False):
     """A SpeculativeConfig."""
     return types.SimpleNamespace(
@@ -207,6 +223,7 @@ def modules():
         "vllm.v1.worker.gpu.spec_decode.rejection_sampler": [RejectionSampler],
         "vllm.v1.worker.gpu.spec_decode.speculator": [DraftModelSpeculator],
         "vllm.v1.worker.gpu.model_states.interface": [ModelState],
+        "vllm.v1.worker.worker_base": [WorkerWrapperBase],
     }
     made = {}
     for name, classes in names.items():
