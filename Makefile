@@ -16,14 +16,14 @@ export SPECDEC_CUDA_ARCHS ?= 90a
 # A test worker for each processor, up to eight, with one thread each: threads only get in each other's way.
 TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: demo test test-all test-engines bench lint docs dist build clean
+.PHONY: demo test test-all test-engines bench lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
 	$(BIN)/specdec-kernels generate --show --method rejection
 	$(BIN)/specdec-kernels generate --show --method race
 
-test: build $(DIST)/.ready
+test: build-tests $(DIST)/.ready
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --dist worksteal --benchmark-disable $(TEST_OPTIONS)
 
 # With the long sweeps that are marked as slow.
@@ -57,6 +57,10 @@ dist: $(DIST)/.ready
 
 build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
+
+# The CUDA sources once more, for the machine that plays a GPU.
+build-tests: build
+	$(PY) -m tests.backends.host_cuda.build
 
 clean:
 	rm -rf build dist site *.egg-info specdec_kernels/*.so specdec_kernels/lib

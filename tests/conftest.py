@@ -1,5 +1,6 @@
 """Fixtures that put every backend under the same tests."""
 
+import collections
 import contextlib
 import importlib.util
 import os
@@ -42,6 +43,29 @@ def pytest_collection_modifyitems(items):
         return marker is not None and marker.args != (False,)
 
     items[:] = [item for item in items if kept(item)]
+    thin_out(items)
+
+
+def thin_out(items):
+    """Of a costly test's combinations of parameters the quick set has those that it takes to meet each value of each
+    parameter. The rest is slow."""
+    groups = {}
+    for item in items:
+        values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        played = [name for name, value in values.items() if isinstance(value, str) and value in PLAYED + INTERPRETED]
+        if played or item.get_closest_marker("costly"):
+            place = item.nodeid.partition("[")[0], *(values.pop(name) for name in played)
+            groups.setdefault(place, {})[item] = {(name, id(value)) for name, value in values.items()}
+    for group in groups.values():
+        met = collections.Counter()
+        while group:
+            new = {item: sum(not met[value] for value in values) for item, values in group.items()}
+            best = max(group, key=lambda item: (new[item], -sum(met[value] for value in group[item])))
+            if met and not new[best]:
+                break
+            met.update(group.pop(best))
+        for item in group:
+            item.add_marker(pytest.mark.slow)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ def built_for(machine, source, program):
         place = get_library_dir()
         run(*C, source, f"-L{place}", f"-Wl,-rpath,{place}", "-lspecdec", "-o", program)
     else:
-        library = host_cuda.build("specdec_c", host_cuda.KERNELS)
+        library = host_cuda.build("specdec_c")
         played = ["-std=c++20", "-DON_GPU", *host_cuda.include_flags()]
         run(*CXX, *played, "-x", "c++", source, "-x", "none", library, f"-Wl,-rpath,{library.parent}", "-o", program)
     return program

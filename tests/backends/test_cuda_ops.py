@@ -26,11 +26,14 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from tests.backends.host_cuda.build import HERE, ROOT, build
+from tests.backends.host_cuda.build import ROOT, build
 from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+pytestmark = [
+    pytest.mark.costly,
+    pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"),
+]
 
 MACHINES = ("small", "large", "lone")
 OPTIONS = {
@@ -42,10 +45,14 @@ OPTIONS = {
     "block": {"method": "block"},
     "block, one-hot": {"method": "block", "draft": None},
 }
+PARTS_SANITIZED = """
+from tests.backends import test_row_part
+test_row_part.every_part()
+"""
 PLAY_SANITIZED = """
 from specdec_kernels import backend
 from tests import conftest
-from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees, test_row_part
+from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees
 from tests.support.calls import every_call
 conftest.pytest_configure()
 with backend("cuda-host"):
@@ -56,7 +63,6 @@ test_cuda_ops.every_op()
 test_cuda_trees.every_op()
 test_cuda_filters.every_op()
 test_cuda_edits.every_op()
-test_row_part.every_part()
 with backend("cuda-host"):
     for op, arguments in every_call().values():
         op(**arguments)
@@ -482,7 +488,7 @@ def test_teams_that_are_asked_for(asked, blocks):
 @pytest.fixture(scope="module")
 def parts():
     """Functions of csrc/cuda, one by one."""
-    return ctypes.CDLL(str(build("parts", [HERE / "parts.cu"])))
+    return ctypes.CDLL(str(build("parts")))
 
 
 @pytest.mark.parametrize("lags", [0, 1])
@@ -592,14 +598,17 @@ def library_of(name):
     return found.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "machine, sanitizers",
-    [("large", "address"), *(pytest.param(name, "address,undefined", marks=pytest.mark.slow) for name in MACHINES)],
-)
-def test_sanitized(machine, sanitizers):
-    """Sanitizers see every op, and parts of rows. All of it in a capture, from the first call on.
+SANITIZED = {"parts": PARTS_SANITIZED, **{name: f"MACHINE = {name!r}{PLAY_SANITIZED}" for name in MACHINES}}
 
-    The checks of UndefinedBehaviorSanitizer take as long to compile as all the rest.
+
+@pytest.mark.parametrize(
+    "code",
+    [pytest.param(code, id=name, marks=[pytest.mark.slow] * (name != "parts")) for name, code in SANITIZED.items()],
+)
+def test_sanitized(code):
+    """Sanitizers see parts of rows; in the long tests every op, too, in a capture from the first call on.
+
+    All of csrc/cuda takes many minutes to compile with their checks.
     """
     address = library_of("libasan.so")
     if not os.path.isabs(address):
@@ -609,10 +618,9 @@ def test_sanitized(machine, sanitizers):
         "LD_PRELOAD": f"{address} {library_of('libubsan.so')} {library_of('libstdc++.so.6')}",
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "SPECDEC_HOST_CUDA_SANITIZE": sanitizers,
+        "SPECDEC_HOST_CUDA_SANITIZE": "address,undefined",
     }
-    command = [sys.executable, "-c", f"MACHINE = {machine!r}{PLAY_SANITIZED}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "runtime error" not in done.stderr, done.stderr[-3000:]
     assert "AddressSanitizer" not in done.stderr, done.stderr[-3000:]

@@ -1,17 +1,15 @@
 """The queue of rows by which ``verify_chain`` races chains that do not all fit the device at once."""
 
-import os
-import shutil
-
 import pytest
 import torch
 
 import specdec_kernels
 from specdec_kernels import Form, verify_chain
+from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import assert_same, indexed_calls, on_cpu
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+pytestmark = test_cuda_ops.pytestmark
 
 RACE = {"method": "race", "draft": None}
 # Few multiprocessors, so that some ten rows do not fit.

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.backends.host_cuda.build import HERE, build
+from tests.backends.host_cuda.build import build
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 
@@ -40,7 +40,7 @@ LOST_TICKET, FENCED_CLUSTER, WAITS, READS_EARLY = 8, 17, 20, 23
 
 @pytest.fixture(scope="module")
 def machine():
-    library = ctypes.CDLL(str(build("faults", [HERE / "faults.cu"])))
+    library = ctypes.CDLL(str(build("faults")))
     library.host_cuda_last_fault.restype = ctypes.c_char_p
 
     def run(fault, schedule, cluster=1, blocks=6):

@@ -39,7 +39,7 @@ class MassTile(ctypes.Structure):
 
 
 def played():
-    library = ctypes.CDLL(str(build("row_part", [SOURCE])))
+    library = ctypes.CDLL(str(build("row_part")))
     library.host_cuda_configure(4, 2, 90, 4, ctypes.c_uint64(1))
     return library
 

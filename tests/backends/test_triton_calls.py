@@ -12,7 +12,7 @@ from tests.support.cases import chain_call, seeds
 from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 INDEX = torch.tensor([3, -1, 0, 7, 3, -2], dtype=torch.int32)  # of five entries
 LIVE = [0, 2, 4]
 OUTSIDE, IDLE = [3, 5], 1

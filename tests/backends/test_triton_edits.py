@@ -26,7 +26,7 @@ from tests.support.cases import chain_call, ragged
 from tests.support.edits import bits_of, random_edits
 from tests.support.trees import tree_call
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 V = 70  # no whole number of words
 MOST = 2**31 - 1
 

@@ -26,7 +26,7 @@ from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 from tests.support.triton_machine import planted
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 LISTED = _filters.LISTED.value
 
 

@@ -20,7 +20,7 @@ from specdec_kernels import overlap, race_sample, race_topk, residual, verify_ch
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 ROOT = str(Path(__file__).parents[2])
 SIZES = (1, 2, 7, 63, 64, 65, 128, 129, 4095, 4096, 4097)
 WIDE = 128_256

@@ -21,7 +21,7 @@ from tests.support.laws import P, Q
 from tests.support.trees import random_parents
 from tests.support.triton_device import DEVICE, INTERPRETED
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 TRAVERSAL = {"method": "traversal"}
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 SPACES = pytest.mark.parametrize("space", ["logits", "probs"])

@@ -1,6 +1,7 @@
 """Compiles every Triton kernel ahead of time, as a call would have it compiled, for GPUs that need not be here.
 
     python -m tests.support.triton_aot sm_90               what each kernel takes there, as JSON
+    python -m tests.support.triton_aot ir                  every kernel, once the compiler has read it
     python -m tests.support.triton_aot specialisations     how many programs calls of all shapes would compile
     python -m tests.support.triton_aot unusual             what calls with all that is optional take on sm_90
     python -m tests.support.triton_aot table               writes the committed table
@@ -19,6 +20,7 @@ import torch
 import triton
 from specdec_kernels.triton_kernels import _launch
 from triton.backends.compiler import GPUTarget
+from triton._C.libtriton import ir
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
@@ -76,6 +78,17 @@ def compiled(kernel, num_warps, arguments, target):
             ASTSource(kernel, signature, constants, attributes), target=target, options=options.__dict__
         )  # fmt: skip
     return program, log.getvalue()
+
+
+def read(kernel, num_warps, arguments, target):
+    """What comes first, and fails where a kernel is wrong: its source becomes Triton's IR. A tenth of the time."""
+    options, signature, constants, attributes = specialised(kernel, num_warps, arguments, target)
+    chosen, context = make_backend(target), ir.context()
+    ir.load_dialects(context)
+    chosen.load_dialects(context)
+    source = ASTSource(kernel, signature, constants, attributes)
+    functions = chosen.get_codegen_implementation(options), chosen.get_module_map()
+    return source.make_ir(target, options, *functions, context)
 
 
 def figures(program, log, target):
@@ -316,11 +329,24 @@ def row(name, launch, dtype, space, arch):
     }  # fmt: skip
 
 
-def report(arch, vocabulary, without):
-    """A row for each kernel, with what the program is made of: fused multiply-adds, loads of 16 bytes, and tickets."""
+def all_read():
+    """The kernels of both kinds of GPU, every one read. Those of the second kind that are the first's are left out."""
+    found = {}
+    for arch in ("sm_90", "gfx942"):
+        for name, launch in kernels(torch.bfloat16, "logits", VOCABULARY, arch=arch).items():
+            if name not in found:
+                read(*launch, ARCHS[arch])
+                found[name] = arch
+    return found
+
+
+def report(arch, vocabulary, only):
+    """A row for each kernel, or for ``only`` these, with what the program is made of: fused multiply-adds, loads of 16
+    bytes, and tickets.
+    """
     dtype, space = torch.bfloat16, "logits"
     for name, launch in kernels(dtype, space, vocabulary, arch=arch).items():
-        if any(part in name for part in without):
+        if only and name not in only:
             continue
         program, found = row(name, launch, dtype, space, arch)
         text = program.asm.get("ptx", "")
@@ -366,18 +392,20 @@ def write_table():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("table", "specialisations", "unusual", *ARCHS))
+    parser.add_argument("what", choices=("table", "ir", "specialisations", "unusual", *ARCHS))
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
-    parser.add_argument("--without", nargs="*", default=[], help="parts of names of kernels to leave out")
+    parser.add_argument("--only", nargs="*", help="names of kernels")
     chosen = parser.parse_args()
     if chosen.what == "table":
         write_table()
+    elif chosen.what == "ir":
+        print(json.dumps(all_read()))
     elif chosen.what == "unusual":
         print(json.dumps(list(unusual())))
     elif chosen.what == "specialisations":
         print(json.dumps(specialisations(ARCHS["sm_90"])))
     else:
-        print(json.dumps(list(report(chosen.what, chosen.vocabulary, chosen.without))))
+        print(json.dumps(list(report(chosen.what, chosen.vocabulary, chosen.only))))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from specdec_kernels.backends._native import use_torch
 from specdec_kernels.backends.cuda import HAS, Kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._laws import FILTERED
-from tests.backends.host_cuda.build import HERE, KERNELS, ROOT, build
+from tests.backends.host_cuda.build import MODULE, build
 
 __all__ = [
     *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable",
@@ -43,9 +43,7 @@ def unavailable():
 
 def load():
     """The native module, built when it is not there yet."""
-    sources = [HERE / "module.cpp", ROOT / "csrc" / "cuda" / "bindings.cpp", *KERNELS]
-    path = build("specdec_host_cuda", sources, module=True)
-    spec = importlib.util.spec_from_file_location("specdec_host_cuda", path)
+    spec = importlib.util.spec_from_file_location(MODULE, build(MODULE))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     use_torch(module)
