@@ -1,5 +1,6 @@
 """The build report, and what an installed package, a wheel and an sdist contain."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import specdec_kernels
-from specdec_kernels import get_include
+from specdec_kernels import get_include, get_library_dir
 from tests.backends.host_cuda.build import include_flags
 from tests.package.conftest import ROOT, run
 
+# What a build may take: CUDA kernels for one architecture; bytes of the library, without CUDA and for one architecture.
+MOST_KERNELS, MOST_BYTES, MOST_BYTES_WITH_CUDA = 89, 6_000_000, 31_000_000
 CMAKE = ("config", "config-version")
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
 
@@ -30,6 +33,16 @@ def test_build_info_reports_flags_and_instruction_sets():
     assert info["compiler"]
     assert info["cuda_reason"]
     assert bool(info["cuda"]) == bool(info["cuda_archs"])
+
+
+def test_a_build_takes_no_more_than_it_may():
+    """The table is what the build compiles to: tests/backends/test_cuda_compiled.py."""
+    table = json.loads((ROOT / "bench" / "results" / "compiled" / "cuda.json").read_text())
+    assert sum(row["arch"] == "sm_90a" for row in table) <= MOST_KERNELS
+    archs = specdec_kernels.build_info()["cuda_archs"]
+    if len(archs) < 2:
+        size = Path(get_library_dir(), "libspecdec.so").stat().st_size
+        assert size <= (MOST_BYTES_WITH_CUDA if archs else MOST_BYTES)
 
 
 def test_include_directory_holds_the_headers():
