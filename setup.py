@@ -112,10 +112,17 @@ def ninja_command():
 
 
 class NinjaFile:
-    """The text of a build.ninja: one rule per kind of command, header dependencies from depfiles."""
+    """The text of a build.ninja: one rule per kind of command, header dependencies from depfiles.
 
-    def __init__(self):
+    Paths in this tree are written as seen from ``folder``, so that a copy of the tree has nothing to build again.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
         self.lines = ["ninja_required_version = 1.5"]
+
+    def seen(self, path):
+        return os.path.relpath(path, self.folder)
 
     @staticmethod
     def path(value):
@@ -133,7 +140,7 @@ class NinjaFile:
 
     def compile(self, rule, source, flags, variant=""):
         output = f"{source.parent.name}_{source.stem}{variant}.o"
-        self.build(output, rule, [source], flags)
+        self.build(output, rule, [self.seen(source)], flags)
         return output
 
     def __str__(self):
@@ -250,11 +257,11 @@ class NinjaBuild(build_ext):
             f'#pragma once\n#define SPECDEC_BUILD_INFO R"json({json.dumps(info)})json"\n',
         )
 
-        ninja = NinjaFile()
+        ninja = NinjaFile(folder)
         ninja.rule("cxx", f"{shlex.join(cxx)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
-        include = ["-I", str(CSRC / "include")]
+        include = ["-I", ninja.seen(CSRC / "include")]
         define = ["-DSPECDEC_WITH_CUDA"] if nvcc else []
-        python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", str(folder)]
+        python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", "."]
         sources = sorted((CSRC / "c_api").glob("*.cpp")) + sorted((CSRC / "cpu").glob("*.cpp"))
         objects = []
         if nvcc:

@@ -58,7 +58,8 @@ def path_of(name):
 def ninja_file():
     """A file that ends in ``.cu`` is compiled as C++, unchanged."""
     cxx = shlex.join([os.environ.get("CXX", "g++")])
-    ninja, flags = NinjaFile(), [*FLAGS, *MODE, *include_flags()]
+    ninja = NinjaFile(FOLDER)
+    flags = [*FLAGS, *MODE, *(ninja.seen(flag) if flag.startswith(str(ROOT)) else flag for flag in include_flags())]
     ninja.rule("cxx", f"{cxx} -MMD -MF $out.d $flags -x c++ -c $in -o $out", depfile=True)
     ninja.rule("library", f"{cxx} -shared $flags $in -ldl -o $out")
     compiled = {}
