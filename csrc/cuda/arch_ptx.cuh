@@ -26,7 +26,7 @@ __device__ __forceinline__ T* dynamic_shared(size_t byte_offset, size_t) {
 // 16 bytes that nobody writes during the kernel and that this block reads once. They bypass the L1 cache.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
       : "l"(p));
   return v;
@@ -35,7 +35,7 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
 // Eight bytes, likewise.
 __device__ __forceinline__ uint2 load_stream_half(const void* p) {
   uint2 v;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
 

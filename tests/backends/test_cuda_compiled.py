@@ -1,6 +1,7 @@
 """Every CUDA kernel compiles for every architecture, without spills, and streams its rows by 16 bytes."""
 
 import json
+import re
 
 import pytest
 
@@ -36,6 +37,64 @@ def test_loads_that_wait_for_each_other_are_not_together(lines, together):
     """Nor would be those of a row's end that were stored one by one, as they once were."""
     sass = "\n".join(f"/*{16 * place:04x}*/  {line}" for place, line in enumerate(lines))
     assert cuda_aot.loads(sass)["loads_together"] == together
+
+
+# Of assembly that is not volatile the compiler believes that it depends on its operands alone. So it may stand before
+# the check that guards it.
+PURE = {"max", "lg2", "ex2", "mov", "mapa"}
+
+
+def test_assembly_that_depends_on_memory_or_order_is_volatile():
+    found = [
+        (path.name, *part)
+        for path in cuda_aot.texts()
+        for part in re.findall(r'\basm\s*(volatile)?\s*\(\s*"([a-z0-9]*)', path.read_text())
+    ]
+    assert len(found) > 10
+    assert [part for part in found if not part[1] and part[2] not in PURE] == []
+
+
+GUARDED = """
+.entry _ZN7specdec4cuda11tree_kernelEv(
+)
+{
+	setp.ge.s32 	%p1, %r1, 8;
+	@%p1 bra 	$L__BB0_3;
+MOVED
+	mov.u32 	%r2, 0;
+
+$L__BB0_1:
+	@%p2 bra 	$L__BB0_2;
+	// begin inline asm
+	ld.global.nc.L1::no_allocate.v4.u32 {%r3, %r4, %r5, %r6}, [%rd1];
+	// end inline asm
+
+$L__BB0_2:
+	@%p3 bra 	$L__BB0_1;
+
+$L__BB0_3:
+	ret;
+}
+"""
+
+
+def test_loads_that_were_moved_before_a_loop_are_seen():
+    load = next(line for line in GUARDED.splitlines() if "no_allocate" in line)
+    assert cuda_aot.before_loops(GUARDED.replace("MOVED", "")) == set()
+    assert cuda_aot.before_loops(GUARDED.replace("MOVED", load)) == {"tree_kernel"}
+
+
+# Each of these compiles for seconds, all for minutes.
+STREAMING = [
+    path if path.stem == "residual_race" else pytest.param(path, marks=pytest.mark.slow)
+    for path in sorted((cuda_aot.CSRC / "cuda").glob("*.cu"))
+    if streams(path.stem)
+]
+
+
+@pytest.mark.parametrize("source", STREAMING, ids=lambda path: path.stem)
+def test_loads_stay_behind_their_guards(source):
+    assert cuda_aot.before_loops(cuda_aot.ptx_of(source)) == set()
 
 
 def key(row):

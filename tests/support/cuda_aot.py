@@ -128,6 +128,25 @@ def touches_early(instructions):
     return any(instruction.split(".")[0] in MEMORY for instruction in before)
 
 
+def before_loops(ptx):
+    """Kernels of which a row's load stands before a loop, in one run with the loop's beginning.
+
+    Such a load was moved there past what guards it inside of the loop.
+    """
+    found = set()
+    for entry in ptx.split(".entry ")[1:]:
+        lines = [line.strip() for line in entry.splitlines()]
+        place = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"\$\w+:", line)}
+        branches = ((i, re.search(r"\bbra\S*\s+(\$\w+);", line)) for i, line in enumerate(lines))
+        for first in {place[to[1]] for i, to in branches if to and place[to[1]] < i}:
+            for line in reversed(lines[:first]):
+                if line[:-1] in place or re.search(r"\b(bra|ret)\b", line):
+                    break
+                if line.startswith("ld.global.nc.L1::no_allocate"):  # load_stream
+                    found.add(name_of(re.match(r"\w+", entry)[0]))
+    return found
+
+
 def rows_of(source, arch, log, binary):
     """A row for each kernel of a file, from what ptxas said and from the instructions."""
     taken = dict(resources(log))
@@ -147,6 +166,11 @@ def compiled(source, arch):
         cubin = Path(folder, "kernels.cubin")
         flags = [*NVCC_FLAGS, "-I", CSRC / "include", "--resource-usage", f"-arch={arch}", "-cubin"]
         return rows_of(source, arch, run(cuda_toolkit()[0], *flags, source, "-o", cubin), cubin)
+
+
+def ptx_of(source):
+    flags = [*NVCC_FLAGS, "-I", CSRC / "include", f"-arch={ARCHS[1].replace('sm', 'compute')}", "-ptx", "-o", "-"]
+    return run(cuda_toolkit()[0], *flags, source)
 
 
 def built(source, arch):
