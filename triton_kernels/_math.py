@@ -19,6 +19,7 @@ GROUP = tl.constexpr(64)  # tokens whose first arrival is drawn together
 MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units of their own maximum
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(2.0**-126)
+COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts
 INFINITY = tl.constexpr(float("inf"))
 NO_TOKEN = tl.constexpr(0x7FFFFFFF)
 NOBODY = tl.constexpr(0)  # the key of no candidate
@@ -355,7 +356,8 @@ def untried_after(untried, p):
 def inverse_temperature(t):
     """(1/T, argmax wanted, status)."""
     greedy = (t >= SMALLEST) == 0
-    return tl.where(greedy, 1.0, tl.div_rn(1.0, tl.where(greedy, 1.0, t))), greedy, tl.where(t >= 0.0, 0, PARAMETER)
+    inverse = tl.minimum(tl.div_rn(1.0, tl.where(greedy, 1.0, t)), 1.0 / COLDEST)
+    return tl.where(greedy, 1.0, inverse), greedy, tl.where(t >= 0.0, 0, PARAMETER)
 
 
 @triton.jit

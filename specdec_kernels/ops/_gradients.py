@@ -7,7 +7,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot, pad
 
-from specdec_kernels.ops._laws import DIVIDED
+from specdec_kernels.ops._laws import COLDEST, DIVIDED
 
 SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -21,7 +21,7 @@ class LawOf:
         else:
             temperature = torch.tensor(temperature, device=rows.device)
         self.logits, self.sampled = space == "logits", temperature >= SMALLEST
-        self.inverse = torch.where(self.sampled, 1 / temperature, 0.0)
+        self.inverse = torch.where(self.sampled, 1 / temperature.clamp(min=COLDEST), 0.0)
         rows = rows.float()
         if self.logits:
             self.log = (rows * self.inverse).log_softmax(-1)

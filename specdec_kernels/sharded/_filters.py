@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from specdec_kernels import ops
-from specdec_kernels.backends.reference import filters, mass
+from specdec_kernels.backends.reference import filters, laws, mass
 from specdec_kernels.ops import Cut
 from specdec_kernels.ops._laws import AFTER, TOGETHER
 from specdec_kernels.sampling import Sampling
@@ -215,7 +215,7 @@ def _divisor(sampling):
 def inverse_of(temperature, lead, device):
     """float32 of the shape ``lead``: what logits are multiplied by."""
     temperature = torch.as_tensor(temperature, dtype=torch.float32, device=device)
-    return torch.where(temperature >= SMALLEST, 1 / temperature, 1.0).expand(lead)
+    return laws.inverse_of(temperature).expand(lead)
 
 
 def scaled(logits, inverse):

@@ -111,6 +111,45 @@ def test_divided_beside_what_is_not(op, call):
         assert_same(op(**call, **alike[0]), op(**call, **alike[1]))
 
 
+COLDEST, TINY = 2.0**-64, torch.tensor([2.0**-126, 1.5e-38, 1e-25, 2.0**-64])
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+class TestTinyTemperatures:
+    """They count as the smallest one at which logits do not end at the largest float, where all would be equal."""
+
+    @pytest.mark.parametrize("op, call", DIVIDED.values(), ids=DIVIDED)
+    def test_count_as_one(self, op, call):
+        assert_same(op(**call, sampling=Sampling(TINY)), op(**call, sampling=Sampling(COLDEST)))
+
+    def test_the_largest_logit_wins(self):
+        rows = torch.tensor([[1.0, 8.0, 9.0], [9.0, 1.0, 9.0], [-90.0, -80.0, -10.0], [1e19, 2e18, 1.5e19]])
+        status = torch.empty(4, dtype=torch.int32)
+        assert race_sample(rows, **NOISE, temperature=TINY, status=status).tolist() == [2, 0, 2, 2]
+        assert status.tolist() == [0] * 4
+        drafts = torch.tensor([[2]] * 4)  # a certain draft is accepted with its probability
+        found = [
+            verify_chain(drafts, rows[:, None].expand(4, 2, 3), seed=seeds(4) + i, position=0, temperature=TINY)
+            for i in range(0, 40, 4)
+        ]
+        accepted = torch.stack([one.num_accepted for one in found])
+        assert (accepted[:, [0, 2, 3]] == 1).all()
+        assert 0 < accepted[:, 1].sum() < len(found)  # of two equal tokens each has half
+
+
+def test_the_gradient_at_a_tiny_temperature():
+    found = []
+    for temperature in (1.5e-38, COLDEST):
+        target, draft = rows_of(4).requires_grad_(), rows_of(4, seed=1).requires_grad_()
+        target.data[0, 0] = draft.data[0, :2] = 9.0
+        overlap(target, draft, temperature=temperature).tv.sum().backward()
+        found.append((target.grad, draft.grad))
+    assert_same(*found)
+    assert found[0][1][0].isfinite().all()
+    assert found[0][1][0].any()
+
+
 def test_divided_in_words():
     found = undivided(Sampling(torch.tensor([0.0, 0.3, 2.0]), 7, divided=True))
     assert found.temperature.tolist() == [0.0, 1.0, 1.0]

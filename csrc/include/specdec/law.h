@@ -146,10 +146,14 @@ SPECDEC_HD KnownLaw nothing_known(const Law& law) { return {law, kNoMass, kNoTok
 // Whether rows of such laws have log-sum-exps to take, whatever their temperatures.
 SPECDEC_HD bool may_need_sum(const LawParams& p) { return p.space == Space::kLogits; }
 
+// Every temperature between 0 and this one counts as this one. Logits that are not zero differ by far more than so
+// little, but above 2^64 times the largest float that 1/T makes of them they would all be equal.
+constexpr float kColdest = 0x1p-64f;
+
 SPECDEC_HD Law law_of(Space space, float t, int32_t* status) {
   if (!(t >= 0.0f)) *status |= kStatusParameter;
   if (!(t >= kSmallest)) return {space, 1.0f, true};
-  return {space, 1.0f / t, false};
+  return {space, 1.0f / max(t, kColdest), false};
 }
 
 // A bit of LawParams::rules: logits are divided by the temperature already, which says no more than whether it is 0.

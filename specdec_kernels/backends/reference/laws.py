@@ -11,7 +11,7 @@ import torch
 
 from specdec_kernels.backends.reference import filters
 from specdec_kernels.ops._declaration import Law
-from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, DIVIDED, filters_of
+from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, COLDEST, DIVIDED, filters_of
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = torch.finfo(torch.float32).tiny
@@ -76,10 +76,16 @@ def log_weights(values, law):
     return torch.where(kept(values, law), logs, -torch.inf) if filters_of(law) else logs
 
 
+def inverse_of(temperature):
+    """What logits are multiplied by: 1 / T, and 1 where the argmax has all the weight."""
+    return torch.where(temperature >= SMALLEST, 1 / temperature.clamp(min=COLDEST), 1.0)
+
+
 def scaled(values, temperature):
     """Logits over the temperature, as float32 by contract, so that all backends race over the same numbers."""
-    inverse = torch.where(temperature > 0, 1 / temperature, 1.0).unsqueeze(-1)
-    return (values.float() * inverse).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
+    return (values.float() * inverse_of(temperature).unsqueeze(-1)).nan_to_num(
+        nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf
+    )
 
 
 def cuts(values, law):

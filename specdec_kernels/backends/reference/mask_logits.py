@@ -11,9 +11,8 @@ def mask_logits(call):
     temperature = call.temperature
     if not isinstance(temperature, torch.Tensor):
         temperature = torch.tensor(temperature, device=call.rows.device)
-    temperature = temperature.float().expand(shape)
-    temperature = torch.where(temperature >= laws.SMALLEST, temperature, 1.0).unsqueeze(-1)
-    v = (call.rows.float() * (1 / temperature)).clamp(max=laws.LARGEST)
+    inverse = laws.inverse_of(temperature.float().expand(shape)).unsqueeze(-1)
+    v = (call.rows.float() * inverse).clamp(max=laws.LARGEST)
     value, last = call.value.view(*shape, 1), call.last.view(*shape, 1)
     token = torch.arange(v.shape[-1], device=v.device)
     dropped = (v < value) | ((v == value) & (token > last))

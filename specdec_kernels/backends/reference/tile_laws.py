@@ -23,7 +23,6 @@ def tile_laws(call):
         call.known[row, 0] = float(top)
         call.known[row, 1] = float(mass.log(np.float32(whole) * np.float32(2.0**-42)))
     temperature = torch.as_tensor(call.temperature, dtype=torch.float32, device=call.raw.device).expand(1, count)[0]
-    temperature = torch.where(temperature >= laws.SMALLEST, temperature, 0.0)
     call.probs.copy_(probabilities(laws.scaled(call.raw, temperature), call.known))
 
 
