@@ -26,6 +26,8 @@ int run(const char* op, void (*check)(Params), Launcher<Params> launch, const C*
     check_workspace(workspace, bytes);
     const cudaError_t e =
         launch(params, {workspace, static_cast<int64_t>(bytes)}, static_cast<cudaStream_t>(stream), &wanted);
+    if (e == cudaErrorLaunchOutOfResources)
+      throw c_api::Refusal{SPECDEC_CUDA_ERROR, "a block would need more shared memory than the device has for it"};
     if (e != cudaSuccess)
       throw c_api::Refusal{SPECDEC_CUDA_ERROR, std::string("CUDA error: ") + cudaGetErrorString(e)};
     if (wanted != 0)
@@ -59,6 +61,17 @@ int specdec_cuda_capture(void* stream, uint64_t* capture) {
   return e == cudaSuccess ? SPECDEC_OK : c_api::failed(SPECDEC_CUDA_ERROR, "", cudaGetErrorString(e));
 }
 
+int specdec_cuda_wait(void* stream) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaError_t e = cudaThreadExchangeStreamCaptureMode(&mode);
+  if (e == cudaSuccess) {
+    e = cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+    const cudaError_t back = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (e == cudaSuccess) e = back;
+  }
+  return e == cudaSuccess ? SPECDEC_OK : c_api::failed(SPECDEC_CUDA_ERROR, "", cudaGetErrorString(e));
+}
+
 #else
 
 namespace {
@@ -72,6 +85,7 @@ int built_without(const char* op) { return c_api::failed(SPECDEC_NO_CUDA, op, "b
 
 int specdec_cuda_available(void) { return built_without(""); }
 int specdec_cuda_capture(void*, uint64_t* capture) { return *capture = 0, built_without(""); }
+int specdec_cuda_wait(void*) { return built_without(""); }
 
 #endif
 

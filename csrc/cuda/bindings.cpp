@@ -41,6 +41,15 @@ size_t launch(Launch op, const python::Params& params, PyObject* const* argument
 void bind(pybind11::module_ m) {
   // Why no device can be used, or an empty string.
   m.def("unavailable", [] { return std::string(specdec_cuda_available() == SPECDEC_OK ? "" : specdec_last_error()); });
+  // Until a stream is done.
+  m.def("wait", [](uintptr_t stream) {
+    int error;
+    {
+      const python::Unlocked unlocked;
+      error = specdec_cuda_wait(reinterpret_cast<void*>(stream));
+    }
+    python::raise_for(error);
+  });
 #define SPECDEC_METHOD(name, P)                                                                                   \
   static const Launch launch_##name = [](const void* params, void* workspace, size_t bytes, size_t* needed,      \
                                          void* stream) {                                                         \

@@ -33,7 +33,10 @@ struct CutPlan {
   size_t shared_bytes() const { return sizeof(WideKey) * kListed + (room.cells + 3) / 4 * size_t{16}; }
 };
 
-inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b) {
+// Cells are as narrow as they can be, so that few tokens are looked at one by one. But all of it has to fit: cells and
+// list, with the words of the team and `taken` bytes of other things, into `shared` bytes of a block.
+inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b, size_t taken,
+                        size_t shared) {
   constexpr int64_t kMostWords = 3 << 15;  // of all software clusters
   const int warps = shape.threads / 32, words = rounded_up(kMemberWords, warps) * shape.size;
   const int tiles = sum_tiles_of(a.vocab > b.vocab ? a.vocab : b.vocab);
@@ -47,10 +50,12 @@ inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a,
     const int items_a = items_of(a, lanes), items_b = items_of(b, lanes);
     plan.room = {lanes, cells_a > cells_b ? cells_a : cells_b, 0};
     plan.items = items_a > items_b ? items_a : items_b;
-    if (plan.room.cells <= kMostCells && (!shape.grid || requests * 2 * plan.items <= kMostWords)) break;
+    if (plan.items < words) plan.items = words;
+    if (plan.items < tiles) plan.items = tiles;
+    const size_t of_team = team_plan(shape, requests, plan.items, 0, 0).shared_bytes();
+    const bool fits = taken + of_team + plan.shared_bytes() <= shared;
+    if (fits && plan.room.cells <= kMostCells && (!shape.grid || requests * 2 * plan.items <= kMostWords)) break;
   }
-  if (plan.items < words) plan.items = words;
-  if (plan.items < tiles) plan.items = tiles;
   return plan;
 }
 
@@ -73,16 +78,17 @@ inline Rows loaded(Rows rows, bool edited) {
   return rows;
 }
 
-// A launch in which a team finds the cuts of its row or rows. `tickets` and `words` as in team_plan.
+// A launch in which a team finds the cuts of its row or rows. `tickets` and `words` as in team_plan, `taken` as in
+// cut_plan.
 struct FilteredPlan {
   TeamPlan team;
   CutRoom cut;
   size_t shared_bytes;
 };
 
-inline FilteredPlan filtered_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b,
-                                  int64_t tickets = 0, int64_t words = 0) {
-  const CutPlan cut = cut_plan(shape, requests, a, b);
+inline FilteredPlan filtered_plan(const Device& device, const TeamShape& shape, int64_t requests, const Rows& rows,
+                                  int64_t tickets = 0, int64_t words = 0, size_t taken = 0) {
+  const CutPlan cut = cut_plan(shape, requests, rows, rows, taken, device.dynamic_shared);
   FilteredPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.room, 0};
   plan.cut.at = plan.team.shared_bytes();
   plan.shared_bytes = plan.cut.at + cut.shared_bytes();
@@ -92,7 +98,7 @@ inline FilteredPlan filtered_plan(const TeamShape& shape, int64_t requests, cons
 // The same for one row a team.
 inline FilteredPlan filtered_plan(const Device& device, int64_t count, const Rows& rows, bool edited) {
   const Rows as_loaded = loaded(rows, edited);
-  return filtered_plan(cut_shape(device, count, as_loaded, 1, edited), count, as_loaded, as_loaded);
+  return filtered_plan(device, cut_shape(device, count, as_loaded, 1, edited), count, as_loaded);
 }
 
 template <class Params>
@@ -102,7 +108,7 @@ void plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, con
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
   const TeamShape shape = cut_shape(device, p.count(), target, 2, edited);
-  *cut = cut_plan(shape, p.count(), target, draft);
+  *cut = cut_plan(shape, p.count(), target, draft, 0, device.dynamic_shared);
   const int masses = has_filters(p) ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
   const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
   const Room room = room_in(workspace);

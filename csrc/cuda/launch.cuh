@@ -16,27 +16,25 @@ constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which 
 constexpr size_t kDeclaredShared = 4 << 10;  // bytes of shared memory that a kernel declares, at most
 
 struct Device {
-  int multiprocessors;  // that the stream may use
-  int capability;  // major * 10 + minor
-  int shared_limit;
-  bool teams;  // whether blocks may wait for each other
+  int multiprocessors;    // that the stream may use
+  bool clusters;          // whether it has them
+  size_t dynamic_shared;  // bytes that a block may have beside what its kernel declares
+  bool teams;             // whether blocks may wait for each other
 };
 
 inline cudaError_t this_device(cudaStream_t stream, Device* device) {
-  int id = 0, all = 0, major = 0, minor = 0;
+  int id = 0, all = 0, clusters = 0, shared = 0;
   cudaError_t e = cudaGetDevice(&id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, id);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device->shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  device->multiprocessors = multiprocessors_of(stream, all);
-  device->capability = major * 10 + minor;
-  device->teams = true;
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, id);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+  *device = {multiprocessors_of(stream, all), clusters != 0, static_cast<size_t>(shared) - kDeclaredShared, true};
   return e;
 }
 
 // All kernels of an op. The driver loads a kernel when it is first used, which a capture need not allow. So the first
-// call of an op on a device loads all of them, in a mode that captures allow.
+// call of an op on a device loads all of them, in a mode that captures allow. It also lets them have all the shared
+// memory that a block may have: what a launch would ask for, another thread could take back before it launches.
 class Kernels {
  public:
   template <class... Kernel>
@@ -48,12 +46,18 @@ class Kernels {
     if (e != cudaSuccess) return e;
     const uint64_t mine = uint64_t{1} << (device % 64);
     if (loaded_.load(std::memory_order_acquire) & mine) return cudaSuccess;
+    int shared = 0;
+    e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess) return e;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     e = cudaThreadExchangeStreamCaptureMode(&mode);
     if (e != cudaSuccess) return e;
     for (const void* kernel : all_) {
       cudaFuncAttributes attributes;
       if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
+      if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shared - static_cast<int>(attributes.sharedSizeBytes));
     }
     const cudaError_t back = cudaThreadExchangeStreamCaptureMode(&mode);
     if (e == cudaSuccess) e = back;
@@ -77,20 +81,15 @@ struct Shape {
 };
 
 // Blocks that wait for each other have to run at the same time: those of a cluster, and all of a cooperative launch.
-// Refuses a launch where they could not.
+// Whether they can.
 template <class Params>
-cudaError_t check_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig_t& config) {
+bool has_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig_t& config) {
   int fit = 0;
-  cudaError_t e = cudaSuccess;
-  if (shape.cooperative) {
-    e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, shape.threads, shape.dynamic_shared);
-    if (int64_t{fit} * shape.multiprocessors < shape.blocks) fit = 0;
-  } else if (shape.cluster > 1) {
-    e = cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
-  } else {
-    return cudaSuccess;
-  }
-  return e != cudaSuccess || fit > 0 ? e : cudaErrorCooperativeLaunchTooLarge;
+  if (shape.cooperative)
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, shape.threads, shape.dynamic_shared) ==
+               cudaSuccess &&
+           int64_t{fit} * shape.multiprocessors >= shape.blocks;
+  return shape.cluster <= 1 || (cudaOccupancyMaxActiveClusters(&fit, kernel, &config) == cudaSuccess && fit > 0);
 }
 
 // Whether a kernel that waits by itself may be launched while the kernel before it in the stream runs. Then what a
@@ -101,16 +100,11 @@ inline bool may_overlap() {
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess && major >= 9;
 }
 
+// A launch in which blocks wait for each other fails with cudaErrorCooperativeLaunchTooLarge, whatever the reason is.
 template <class Params>
 cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& params, cudaStream_t stream) {
   if (shape.blocks == 0) return cudaSuccess;
   if (shape.blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  // What a kernel declares counts, too. More than 48 KiB in all must be asked for.
-  if (shape.dynamic_shared + kDeclaredShared > (48 << 10)) {
-    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(shape.dynamic_shared));
-    if (e != cudaSuccess) return e;
-  }
   cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
@@ -128,13 +122,15 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
     attributes[config.numAttrs].val.cooperative = 1;
     ++config.numAttrs;
   }
-  const cudaError_t e = check_room(kernel, shape, config);
+  if (!has_room(kernel, shape, config)) return cudaErrorCooperativeLaunchTooLarge;
   if (shape.overlaps && may_overlap()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
   }
-  return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, params) : e;
+  const cudaError_t e = cudaLaunchKernelEx(&config, kernel, params);
+  const bool waits = shape.cooperative || shape.cluster > 1;
+  return e != cudaSuccess && waits ? cudaErrorCooperativeLaunchTooLarge : e;
 }
 
 // Of an op that has no other kernel, and whose blocks never wait for each other.
@@ -145,16 +141,17 @@ cudaError_t launch_alone(const Shape& shape, const Params& params, cudaStream_t 
   return e == cudaSuccess ? launch(kernel, shape, params, stream) : e;
 }
 
-// Calls launch(device) once its kernels are loaded. Where its blocks would wait for each other and cannot all run at
-// the same time, it is called again for one block a request.
+// Calls launch(device) once its kernels are loaded. Where its blocks would wait for each other and cannot, it is called
+// again for one block a request; an error that has another reason shows again there.
 template <class Launch>
 cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& launch) {
+  const bool clean = cudaPeekAtLastError() == cudaSuccess;
   Device device;
   cudaError_t e = this_device(stream, &device);
   if (e == cudaSuccess) e = kernels.load();
   if (e == cudaSuccess) e = launch(device);
   if (e != cudaErrorCooperativeLaunchTooLarge) return e;
-  cudaGetLastError();  // this error is dealt with
+  if (clean) cudaGetLastError();  // it is dealt with; but an error from before this call is its caller's
   device.teams = false;
   return launch(device);
 }

@@ -234,7 +234,7 @@ cudaError_t filtered_topk(const RaceParams& p, const Workspace& workspace, const
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
   const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
   const FilteredPlan plan =
-      filtered_plan(shape, rows, as_loaded, as_loaded, shape.size > 1 ? rows : 0, lists + flags);
+      filtered_plan(device, shape, rows, as_loaded, shape.size > 1 ? rows : 0, lists + flags);
   const Room room = room_in(workspace);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
   const FilteredTopkArguments a = {

@@ -163,12 +163,12 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
   const int threads = threads_of_block(rows.vocab, rows.dtype);
   if (const AskedTeam asked = asked_team(); asked.size > 0 && device.teams) {
-    const bool grid = asked.grid || !clusters || device.capability < 90;
+    const bool grid = asked.grid || !clusters || !device.clusters;
     const int64_t most = grid ? share : kMostOfCluster, fits = most < useful ? most : useful;
     const int size = static_cast<int>(asked.size < fits ? asked.size : fits);
     return size <= 1 ? TeamShape{threads, 1, false} : TeamShape{threads, size, grid};
   }
-  clusters &= device.capability >= 90 && share < kMostOfCluster;
+  clusters &= device.clusters && share < kMostOfCluster;
   const bool full = 11 * share * requests >= 10 * slots;
   const int64_t wanted = clusters && ends == Ends::kOneByOne && !full ? share + 1 : share;
   const int size = static_cast<int>(wanted < useful ? wanted : useful);
@@ -211,7 +211,7 @@ cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), v
   Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
   shape.dynamic_shared = shared;
   shape.overlaps = true;
-  if (shared > static_cast<size_t>(device.shared_limit)) return cudaErrorInvalidValue;
+  if (shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
   if (plan.shape.grid) {
     shape.cooperative = true;
     shape.multiprocessors = device.multiprocessors;

@@ -178,10 +178,11 @@ cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, con
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited);
   const TeamShape shape = cut_shape(device, rows, target, 1, edited);
-  const FilteredPlan plan = filtered_plan(shape, rows, target, target, p.batch(), rows * kWordsAPartial);
+  const size_t drafts = edited ? bytes_of_drafts(p) : 0, winners = bytes_of_winners(p);
+  const FilteredPlan plan =
+      filtered_plan(device, shape, rows, target, p.batch(), rows * kWordsAPartial, drafts + winners);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-  const size_t drafted_at = plan.shared_bytes, winners_at = drafted_at + (edited ? bytes_of_drafts(p) : 0);
-  const size_t shared = winners_at + bytes_of_winners(p);
+  const size_t drafted_at = plan.shared_bytes, winners_at = drafted_at + drafts, shared = winners_at + winners;
   const EditedRowsArguments a = {{p, plan.team.team(room), room.tickets, room.words, plan.cut, winners_at}, drafted_at};
   if (edited)
     return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan.team, device, a, shared,
@@ -195,16 +196,19 @@ cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, co
   const bool edited = p.edits.on();
   const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
   const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited, Ends::kOneByOne);
-  const CutPlan cut = cut_plan(shape, p.batch(), target, p.draft.data ? draft : target);
+  EditedChainArguments a = {{walk_arguments(p), {}}, 0};
+  const size_t drafts = edited ? bytes_of_drafts(p) : 0, taken = keep_rows(a, 16) + drafts;
+  const CutPlan cut =
+      cut_plan(shape, p.batch(), target, p.draft.data ? draft : target, taken, device.dynamic_shared);
   const TeamPlan plan = walk_plan(shape, p, cut.items);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  EditedChainArguments a = {{walk_arguments(p), cut.room}, 0};
   use_room(a, plan, room);
+  a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
   a.drafted_at = keep_rows(a, a.cut.at + cut.shared_bytes());
   if (edited)
     return launch_teams(edited_chain_kernel<LocalTeam>, edited_chain_kernel<GridTeam>, plan, device, a,
-                        a.drafted_at + bytes_of_drafts(p), stream);
+                        a.drafted_at + drafts, stream);
   return launch_teams<FilteredChainArguments>(filtered_chain_kernel<LocalTeam>, filtered_chain_kernel<ClusterTeam>,
                                               filtered_chain_kernel<GridTeam>, plan, device, a, a.drafted_at, stream);
 }

@@ -100,6 +100,7 @@ cudaError_t verify_links(const LinkedParams& p, const Workspace& workspace, cuda
       return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
     Shape shape = {p.batch() * splits, draws ? threads_of_block(p.target.vocab, p.target.dtype) : 32};
     shape.dynamic_shared = sizeof(unsigned) * words_of_marks(p.target.vocab);
+    if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
     return launch(verify_links_kernel, shape, {p, room, splits}, stream);
   });
 }

@@ -58,16 +58,17 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const Rows target = loaded(p.target, edited), draft = p.draft.data ? loaded(p.draft, edited) : target;
   EditedWalkArguments<TreeParams> a = {{walk_arguments(p), {}}, 0};
   const size_t marks = p.method != Method::kRace ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
-  // Shared memory that still lets a second block run on the multiprocessor, with what both declare.
-  const size_t room_of_block = static_cast<size_t>(device.shared_limit) / kBlocksAMultiprocessor - 2048;
+  // Shared memory that still lets a second block run on the multiprocessor. The device takes 1 KiB for each of them.
+  const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
   TeamShape shape = cut_shape(device, p.batch(), target, sides, edited, Ends::kOneByOne);
+  const size_t drafts = edited ? bytes_of_drafts(p) : 0, taken = keep_rows(a, 16) + drafts + marks;
+  CutPlan cut = cut_plan(shape, p.batch(), target, draft, taken, shape.grid ? room_of_block : device.dynamic_shared);
   // Blocks that wait for each other must run at the same time.
-  CutPlan cut = cut_plan(shape, p.batch(), target, draft);
-  const size_t cuts = filtered ? cut.shared_bytes() : 0, drafts = edited ? bytes_of_drafts(p) : 0;
-  if (shape.grid && marks + cuts + drafts > room_of_block) {
+  if (shape.grid && taken + (filtered ? cut.shared_bytes() : 0) > room_of_block) {
     shape = {shape.threads, 1, false};
-    cut = cut_plan(shape, p.batch(), target, draft);
+    cut = cut_plan(shape, p.batch(), target, draft, taken, device.dynamic_shared);
   }
+  const size_t cuts = filtered ? cut.shared_bytes() : 0;
   const TeamPlan plan =
       walk_plan(shape, p, filtered ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk));
   const Room room = room_in(workspace);

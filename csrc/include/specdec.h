@@ -71,6 +71,8 @@ SPECDEC_API int specdec_cuda_available(void);
 /* Writes into `capture` which capture the stream is in, 0 if none. Whoever keeps workspaces gives each capture one of its
  * own, because a graph keeps it. */
 SPECDEC_API int specdec_cuda_capture(void* stream, uint64_t* capture);
+/* Waits until the stream, which is in no capture, has done what was put into it. Other threads may capture meanwhile. */
+SPECDEC_API int specdec_cuda_wait(void* stream);
 
 /* Bits of the output `status`, one word a request or row. */
 enum {

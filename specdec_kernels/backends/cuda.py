@@ -67,10 +67,13 @@ class Workspaces:
     aside by a call before. Where that is used up, the graph gets memory of its own, and clears it at each replay.
     """
 
-    def __init__(self, capture_of):
-        """``capture_of(stream)``: the number of the capture that a stream is in, or 0."""
+    def __init__(self, capture_of, wait):
+        """``capture_of(stream)``: the number of the capture that a stream is in, or 0. ``wait(stream)``: until it is
+        done, whatever other threads capture.
+        """
         self.held = {}  # (device, stream) -> memory
         self._capture_of = capture_of
+        self._wait = wait
         self._captured = {}  # (device, stream) -> (capture, memory)
         self._aside = {}  # device -> memory that nobody has yet
         self._taken = set()  # devices where some of it was taken
@@ -86,7 +89,7 @@ class Workspaces:
             # The stream that used the old memory is the one it was allocated on, so it may be freed.
             held = self.held[place] = torch.zeros(max(size, _BYTES), dtype=torch.uint8, device=device)
         if device in self._taken or device not in self._aside:
-            self._put_aside(device)
+            self._put_aside(device, stream)
         return held
 
     def _of_capture(self, place, capture, size):
@@ -106,12 +109,11 @@ class Workspaces:
         self._taken.add(device)
         return aside[:size]
 
-    def _put_aside(self, device):
+    def _put_aside(self, device, stream):
         if device not in self._aside or self._aside[device].numel() < _ASIDE // 2:
             self._aside[device] = torch.zeros(_ASIDE, dtype=torch.uint8, device=device)
             self._kept.append(self._aside[device])
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)  # other streams will use it
+            self._wait(stream)  # other streams will use it
         self._taken.discard(device)
 
 
@@ -121,7 +123,7 @@ class Kernels:
     def __init__(self, native, current_stream):
         self._native = native
         self._current_stream = current_stream
-        self._workspaces = Workspaces(native.capture)
+        self._workspaces = Workspaces(native.capture, native.wait)
         for name in HAS:
             setattr(self, name, functools.partial(self._launch, OPS[name], getattr(native, name)))
         self.recalls = {name: functools.partial(self._recall, OPS[name]) for name in HAS}

@@ -96,7 +96,7 @@ def test_header_and_package_have_one_version():
 def test_the_library_offers_specdec_h_and_asks_nothing_of_python():
     library = Path(get_library_dir(), "libspecdec.so")
     names = [line.split()[-1] for line in run("nm", "-D", "--defined-only", library).splitlines()]
-    others = "version|error_string|last_error|cuda_available|cuda_capture"
+    others = "version|error_string|last_error|cuda_available|cuda_capture|cuda_wait"
     declared = set(re.findall(rf"\b(specdec_(?:{others}))\(", header()))
     declared |= {f"specdec_{machine}_{op}" for machine in ("cpu", "cuda") for op in OPS}
     assert {name for name in names if name.startswith("specdec_")} == declared

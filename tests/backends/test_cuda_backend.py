@@ -131,11 +131,11 @@ class TestWorkspaces:
 
     @pytest.fixture
     def capture(self):
-        return SimpleNamespace(number=0)
+        return SimpleNamespace(number=0, waited=[])
 
     @pytest.fixture
     def workspaces(self, capture):
-        return cuda.Workspaces(lambda stream: capture.number)
+        return cuda.Workspaces(lambda stream: capture.number, lambda stream: capture.waited.append(stream))
 
     @staticmethod
     def place(memory):
@@ -195,6 +195,18 @@ class TestWorkspaces:
 
     def test_a_capture_of_calls_that_need_none_takes_none(self, workspaces, capture):
         assert self.in_capture(workspaces, capture, 7, 0).numel() == 0
+
+    def test_only_the_stream_that_clears_memory_is_waited_for(self, workspaces, capture, monkeypatch):
+        """Another thread may be capturing, which waiting for the whole device would end."""
+
+        def zeros(size, dtype, device):
+            return torch.full((size,), 0, dtype=dtype)
+
+        monkeypatch.setattr(torch, "zeros", zeros)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: pytest.fail("waited for the device"))
+        for _ in range(2):
+            workspaces.get(torch.device("cuda"), 5, 1)
+        assert capture.waited == [5]
 
     def test_where_nothing_was_put_aside_memory_is_zeroed_in_the_graph(self, workspaces, capture):
         memories = [self.in_capture(workspaces, capture, number, 3 << 20) for number in (1, 2, 3)]

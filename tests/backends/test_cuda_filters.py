@@ -169,6 +169,24 @@ class TestTheSameVerdict:
             assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
 
 
+@pytest.mark.parametrize("vocabulary, multiprocessors, blocks", [(262_144, 1, 1), (201_088, 16, 32)])
+def test_trees_of_wide_rows_in_little_memory(vocabulary, multiprocessors, blocks):
+    """A block has 99 KB. Wider cells take less: one block has room for a row, two share a multiprocessor."""
+    call = tree_call(1, requests=1, nodes=3, vocabulary=vocabulary, dtype=torch.bfloat16)
+    (call,) = pairs(call, {})[2:]
+    expected, found = on_cpu(verify_tree, **call), []
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        try:
+            backend.play("lone", multiprocessors=multiprocessors)
+            count = backend.counted(lambda: found.append(verify_tree(**call)))
+        finally:
+            backend.play(MACHINES[0])
+    assert_same(found[0], expected)
+    assert count["blocks"] == blocks
+
+
 @pytest.mark.parametrize("rules", [RULES["joint ties"], RULES["before the temperature"]], ids=str)
 def test_figures_of_pairs(machine, rules):
     rows = 2 * torch.randn(2, 13, 2500, generator=torch.Generator().manual_seed(0))

@@ -398,6 +398,7 @@ ODD_MACHINES = {
     "a stream has a part of the device": {"of_streams": 3},
     "a multiprocessor has one block": {"blocks_per_multiprocessor": 1},
     "blocks that wait are refused": {"refuses": True},
+    "a new device without clusters": {"clusters": False},
     "one block lags": {"lags": True},
 }
 
@@ -416,6 +417,23 @@ def test_odd_machines(change):
             if "refuses" in change:
                 for module in (test_cuda_trees, test_cuda_filters, test_cuda_edits):
                     module.every_op()
+        finally:
+            backend.play(MACHINES[0])
+
+
+@pytest.mark.parametrize("requests", [1, 20], ids=["grid", "clusters"])
+def test_a_refused_launch_leaves_the_callers_errors(requests):
+    """One block a request comes in its place. No error is left of it, and one that was there before still is."""
+    call = chain_call(3, requests=requests, slots=3, vocabulary=9000)
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        try:
+            for pending in (0, 1):
+                backend.play("large", multiprocessors=40, refuses=True)
+                backend.pend(pending)
+                assert backend.counted(lambda: verify_chain(**call))["blocks"] == requests
+                assert bool(backend.taken_error()) == bool(pending)
         finally:
             backend.play(MACHINES[0])
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -89,6 +90,24 @@ def navigation():
                 yield from [value] if isinstance(value, str) else pages(value)
 
     return [*pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])]
+
+
+def test_registers_of_kernels_are_those_that_were_compiled():
+    table = json.loads((ROOT / "bench" / "results" / "compiled" / "cuda.json").read_text())
+    page = (ROOT / "docs" / "cuda.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*_kernel[^|]*) \| ([^|]+) \| 0 \|", page, re.MULTILINE)
+    assert len(rows) > 10
+    for kernels, said in rows:
+        names = [re.sub(r" / ", "|", name).replace("…", r"\w*") for name in re.findall(r"`([^`]+)`", kernels)]
+        names = [re.sub(r"<(\w+(\|\w+)+)>", r"<(\1)>", name) + ("" if "<" in name else "(<.*>)?") for name in names]
+        compiled = {
+            row["registers"]
+            for row in table
+            if row["arch"] == "sm_90a" and any(re.fullmatch(name, row["kernel"]) for name in names)
+        }
+        if "–" in said:
+            compiled = {min(compiled), max(compiled)}
+        assert {int(number) for number in re.findall(r"\d+", said)} == compiled, kernels
 
 
 def test_navigation_names_every_page_and_no_other():

@@ -13,8 +13,8 @@ from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import MODULE, build
 
 __all__ = [
-    *HAS, "begin_capture", "bytes_needed", "counted", "play", "recalls", "remember", "unavailable",
-    "workspaces", "write_before",
+    *HAS, "begin_capture", "bytes_needed", "counted", "pend", "play", "recalls", "remember", "taken_error",
+    "unavailable", "workspaces", "write_before",
 ]  # fmt: skip
 
 
@@ -31,8 +31,9 @@ MACHINES = {
     "small": machine(2, capability=80, blocks_in_flight=3, schedule=1),
     # Many: one request is shared by a cluster or by many blocks, and all rows of some calls fit at once.
     "large": machine(16, capability=90, blocks_in_flight=9, schedule=2),
-    # One block at a time, as far as the launch allows: whoever waits for a block that has not started never ends.
-    "lone": machine(1, capability=90, blocks_in_flight=1, schedule=3),
+    # One block at a time, as far as the launch allows: whoever waits for a block that has not started never ends. It is
+    # of a desktop's kind, whose blocks have 99 KB of shared memory.
+    "lone": machine(1, capability=120, blocks_in_flight=1, schedule=3),
 }
 
 
@@ -147,4 +148,5 @@ play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kern
 begin_capture = _kernels.begin_capture
 write_before = _kernels.write_before
 recalls, remember = _kernels.recalls, _kernels.remember
+pend, taken_error = _kernels._native.pend, _kernels._native.taken_error
 globals().update({name: getattr(_kernels, name) for name in HAS})

@@ -483,12 +483,12 @@ void check_launch(const Launch& launch, unsigned& clusters) {
   if (!g.x || !g.y || !g.z || !threads || threads > 1024) m.fault = "invalid launch: grid or block size";
   if (g.y > 65535 || g.z > 65535) m.fault = "invalid launch: grid.y and grid.z are at most 65535";
   if (!c.x || !c.y || !c.z || g.x % c.x || g.y % c.y || g.z % c.z) m.fault = "invalid launch: grid is no multiple of the cluster";
-  if (c.x * c.y * c.z > 1 && m.device.capability < 90) m.fault = "invalid launch: clusters need sm_90";
+  if (c.x * c.y * c.z > 1 && !m.device.has_clusters()) m.fault = "invalid launch: the device has no clusters";
   if (c.x * c.y * c.z > 16) m.fault = "invalid launch: a cluster has at most 16 blocks";
   if (launch.dynamic_shared > shared_limit()) m.fault = "invalid launch: dynamic shared memory";
   const uint64_t blocks = uint64_t{g.x} * g.y * g.z;
   if (capture() && !m.loaded.count(launch.kernel)) m.fault = "launched inside a capture before it was loaded";
-  if (launch.cooperative && blocks > uint64_t(m.device.usable()) * m.device.blocks_per_multiprocessor)
+  if (launch.cooperative && blocks > uint64_t(m.device.usable()) * blocks_that_fit(launch.dynamic_shared))
     m.fault = "invalid launch: cooperative grid of " + std::to_string(blocks) + " blocks is too large";
   if (m.fault.empty()) clusters = static_cast<unsigned>(blocks / (c.x * c.y * c.z));
 }
@@ -734,10 +734,16 @@ void progress() { machine().idle_spins = 0; }
 
 // ---- shared memory --------------------------------------------------------------------------------------------------
 
-size_t shared_limit() { return machine().device.capability >= 90 ? 227 << 10 : machine().device.capability == 80 ? 163 << 10 : 99 << 10; }
+size_t shared_limit() { return machine().device.shared() - (1 << 10); }
+
+int blocks_that_fit(size_t dynamic_shared) {
+  const Device& d = machine().device;
+  return std::min(d.blocks_per_multiprocessor, static_cast<int>(d.shared() / (dynamic_shared + (3 << 10))));
+}
 
 void allow_dynamic_shared(const void* kernel, size_t bytes) {
   const std::lock_guard<std::mutex> guard(machine().mutex);
+  ++machine().counters.permissions;
   machine().allowed[kernel] = bytes;
 }
 

@@ -40,14 +40,21 @@ struct Device {
   int blocks_in_flight = 5;
   uint64_t schedule = 1;  // seed of the order in which warps, lanes and blocks run
   int of_streams = 0;     // the multiprocessors that a stream may use, if that is not all of them
-  bool refuses = false;   // launches in which blocks wait for each other: no cluster fits, and cooperative ones fail
+  bool refuses = false;   // launches in which blocks wait for each other: clusters are an error, and cooperative ones fail
   bool lags = false;      // one block of each launch falls far behind
   int64_t first_block = 0;  // blocks before this one do not run
   bool overlaps = false;    // kernels may be launched while the one before them runs
   int team = 0;             // blocks a team, if they are asked for; with or without clusters
   bool team_is_grid = false;
+  bool clusters = true;     // whether a device that is new enough has them
 
   int usable() const { return of_streams ? of_streams : multiprocessors; }
+  bool has_clusters() const { return clusters && capability >= 90; }
+  // Bytes of shared memory a multiprocessor. Each block takes 1 KiB beside its own.
+  size_t shared() const {
+    if (capability >= 120 || capability == 86 || capability == 89) return 100 << 10;
+    return (capability < 90 ? 164 : 228) << 10;
+  }
 };
 
 struct Launch {
@@ -62,7 +69,7 @@ struct Launch {
 struct Block;
 
 struct Counters {
-  uint64_t launches, blocks, switches, bytes_read, overlapped;
+  uint64_t launches, blocks, switches, bytes_read, overlapped, permissions;
 };
 
 Device& device();
@@ -111,6 +118,8 @@ Range peer_shared(const Range& mine, unsigned rank, Site site);
 // The bytes of element `index`, after the checks.
 char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access access, Site site);
 size_t shared_limit();
+// Blocks of a kernel that fit on a multiprocessor. It may declare 2 KiB itself.
+int blocks_that_fit(size_t dynamic_shared);
 
 // Words of global memory that blocks hand to each other. Each block knows up to where it has seen the others' work: an
 // atomic that releases leaves that at its address, and whoever acquires there knows it, too. A word may be read once

@@ -69,7 +69,7 @@ float log_above(float x) { return LogAbove{}(x); }
 
 // The blocks of a team that walks, on a device with clusters; negative if it is a software cluster.
 int team_size(int multiprocessors, int64_t requests, int vocab, int work) {
-  const Device device = {multiprocessors, 90, 227 << 10, true};
+  const Device device = {multiprocessors, true, 223 << 10, true};
   specdec::Rows rows = {};
   rows.vocab = vocab;
   rows.dtype = specdec::DType::kBFloat16;

@@ -33,14 +33,33 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorNoDevice = 100,
-  cudaErrorCooperativeLaunchTooLarge = 720,
+  cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
+  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorInvalidClusterSize = 912,
 };
 
 inline const char* cudaGetErrorString(cudaError_t e) {
-  return e == cudaSuccess ? "no error" : ::host_cuda::last_fault().c_str();
+  switch (e) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorLaunchOutOfResources: return "too many resources requested for launch";
+    case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorInvalidClusterSize: return "invalid cluster size";
+    default: return ::host_cuda::last_fault().c_str();
+  }
 }
+
+// What a thread's last error is, until it is taken. A call that succeeds leaves it.
+inline cudaError_t& host_cuda_pending() {
+  static thread_local cudaError_t error = cudaSuccess;
+  return error;
+}
+inline cudaError_t host_cuda_failed(cudaError_t error) { return host_cuda_pending() = error; }
+inline cudaError_t cudaPeekAtLastError() { return host_cuda_pending(); }
+inline cudaError_t cudaGetLastError() { return std::exchange(host_cuda_pending(), cudaSuccess); }
 
 using cudaStream_t = struct host_cuda_stream*;
 
@@ -49,11 +68,11 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor,
   cudaDevAttrComputeCapabilityMinor,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrClusterLaunch,
 };
 
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id) {
@@ -63,11 +82,16 @@ inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatu
 
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
 inline cudaStreamCaptureMode& host_cuda_capture_mode() {
-  static cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  static thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   return mode;
 }
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return std::swap(*mode, host_cuda_capture_mode()), cudaSuccess;
+}
+// Another thread may be capturing, so this is not permitted in other modes.
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  const bool relaxed = host_cuda_capture_mode() == cudaStreamCaptureModeRelaxed;
+  return relaxed ? cudaSuccess : host_cuda_failed(cudaErrorStreamCaptureUnsupported);
 }
 
 // The device's memory is the host's, and nothing runs once a launch has returned.
@@ -84,6 +108,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int)
   *value = which == cudaDevAttrMultiProcessorCount        ? d.multiprocessors
            : which == cudaDevAttrComputeCapabilityMajor ? d.capability / 10
            : which == cudaDevAttrComputeCapabilityMinor ? d.capability % 10
+           : which == cudaDevAttrClusterLaunch          ? d.has_clusters()
                                                         : static_cast<int>(::host_cuda::shared_limit());
   return cudaSuccess;
 }
@@ -99,16 +124,19 @@ cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) 
   return cudaSuccess;
 }
 
-struct cudaFuncAttributes {};
+// What a kernel declares is known when it runs. It may be this much.
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes = 4 << 10;
+};
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
   if (::host_cuda::capture() && host_cuda_capture_mode() != cudaStreamCaptureModeRelaxed)
-    return cudaErrorStreamCaptureUnsupported;
+    return host_cuda_failed(cudaErrorStreamCaptureUnsupported);
   return ::host_cuda::load(kernel), cudaSuccess;
 }
 
 template <class T>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T*, int, size_t) {
-  return *blocks = ::host_cuda::device().blocks_per_multiprocessor, cudaSuccess;
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T*, int, size_t dynamic_shared) {
+  return *blocks = ::host_cuda::blocks_that_fit(dynamic_shared), cudaSuccess;
 }
 
 enum cudaLaunchAttributeID {
@@ -140,8 +168,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, T*, const cudaLaunchCo
   unsigned size = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) size = config->attrs[i].val.clusterDim.x;
-  const bool any = d.capability >= 90 && !d.refuses;
-  return *clusters = any ? d.usable() * d.blocks_per_multiprocessor / static_cast<int>(size) : 0, cudaSuccess;
+  if (!d.has_clusters() || d.refuses) return host_cuda_failed(cudaErrorInvalidClusterSize);
+  return *clusters = d.usable() * ::host_cuda::blocks_that_fit(config->dynamicSmemBytes) / static_cast<int>(size), cudaSuccess;
 }
 
 template <class... Expected, class... Given>
@@ -157,13 +185,13 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
       launch.overlaps = a.val.programmaticStreamSerializationAllowed;
   }
-  if (launch.cooperative && ::host_cuda::device().refuses) return cudaErrorCooperativeLaunchTooLarge;
+  if (launch.cooperative && ::host_cuda::device().refuses) return host_cuda_failed(cudaErrorCooperativeLaunchTooLarge);
   launch.kernel = reinterpret_cast<const void*>(kernel);
   Dl_info info{};
   launch.name = dladdr(reinterpret_cast<void*>(kernel), &info) && info.dli_sname ? info.dli_sname : "?";
   const std::tuple<Expected...> arguments(static_cast<Expected>(given)...);  // every thread gets its own copy
   launch.body = [&] { std::apply(kernel, arguments); };
-  return ::host_cuda::launch(launch) ? cudaSuccess : cudaErrorLaunchFailure;
+  return ::host_cuda::launch(launch) ? cudaSuccess : host_cuda_failed(cudaErrorLaunchFailure);
 }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
