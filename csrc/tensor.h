@@ -44,13 +44,60 @@ struct Viewed {
 };
 inline Viewed viewed = {};
 
-// Changes nothing if there is no capsule, or it has another major version or no view_object.
-inline void use_tensors(const py::type& type, const py::object& capsule) {
-  if (capsule.is_none()) return;
+// What torch views without a word, though the memory does not hold the values: zeros and functional tensors, which have
+// no memory, and tensors with the negative bit. These are imaginary parts of conjugates, so their strides are even.
+inline int (*view_of_torch)(void* object, dlpack::View* out) = nullptr;
+inline PyObject* is_negative = nullptr;  // Tensor.is_neg
+
+inline int view_of_values(void* object, dlpack::View* out) {
+  if (view_of_torch(object, out) != 0) return -1;
+  bool empty = false, odd = out->dtype.code != dlpack::kFloat;
+  for (int32_t i = 0; i < out->ndim; ++i) {
+    empty |= out->shape[i] == 0;
+    odd |= out->shape[i] > 1 && out->strides[i] % 2 != 0;
+  }
+  bool fine = out->data || empty;
+  if (fine && !odd) {
+    const py::object negative = py::reinterpret_steal<py::object>(
+        PyObject_CallOneArg(is_negative, static_cast<PyObject*>(object)));
+    if (!negative) return -1;
+    fine = negative.ptr() == Py_False;
+  }
+  if (!fine) PyErr_SetString(PyExc_TypeError, "expected a tensor whose memory holds its values");
+  return fine ? 0 : -1;
+}
+
+// Whether each tensor in some values, in tuples and lists among these, too, is of that type and can be viewed.
+inline bool all_viewed(PyObject* value) {
+  if (PyTuple_Check(value) || PyList_Check(value)) {
+    PyObject** items = PySequence_Fast_ITEMS(value);
+    return std::all_of(items, items + PySequence_Fast_GET_SIZE(value), all_viewed);
+  }
+  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != viewed.type)
+    return viewed.type && !PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(viewed.type));
+  dlpack::View view;
+  return viewed.api->view_object(value, &view) == 0 || (PyErr_Clear(), false);
+}
+
+// Returns all_viewed as a function of Python. Without a capsule, or if it has another major version or no view_object,
+// nothing is viewed.
+inline py::object use_tensors(const py::type& type, const py::object& capsule) {
+  static PyMethodDef method = {
+      "all_viewed", [](PyObject*, PyObject* values) { return PyBool_FromLong(all_viewed(values)); }, METH_O, nullptr};
+  const auto function = py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));
+  if (!function) throw py::error_already_set();
+  if (capsule.is_none()) return function;
   auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
   if (!api) throw py::error_already_set();
   while (api && api->version.major != dlpack::kMajor) api = api->older;
-  if (api && api->view_object) viewed = {py::type(type).release().ptr(), api};
+  if (!api || !api->view_object) return function;
+  static dlpack::ExchangeApi own;
+  own = *api;
+  own.view_object = view_of_values;
+  view_of_torch = api->view_object;
+  is_negative = py::object(type.attr("is_neg")).release().ptr();
+  viewed = {py::type(type).release().ptr(), &own};
+  return function;
 }
 
 inline Tensor tensor_by_view(PyObject* object) {

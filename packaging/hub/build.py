@@ -35,6 +35,7 @@ FILES = {
 CHANGES = {
     "ops/_trees.py": [("from specdec_kernels import _C\n", "from specdec_kernels import _parents as _C\n")],
     "ops/_declaration.py": [
+        ("from specdec_kernels import _C, backends\n", "from specdec_kernels import _parents as _C, backends\n"),
         ('torch.library.Library("specdec", "DEF")', 'torch.library.Library("{namespace}", "DEF")'),
         ("getattr(torch.ops.specdec, name)", "getattr(torch.ops.{namespace}, name)"),
     ],

@@ -1,6 +1,9 @@
-"""What the compiled module has for a build without one: whether parents are trees (csrc/cpu/check_parents.h)."""
+"""What the compiled module has for a build without one: whether parents are trees (csrc/cpu/check_parents.h), and
+whether it could view tensors (csrc/tensor.h): it views none.
+"""
 
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,3 +28,8 @@ def check_parents(
         above = depths[np.arange(trees), parents[:, child].clip(0)]
         depths[:, child] = np.where((parents[:, child] < 0) | (above < 0), -1, above + 1)
     return int(depths.max()), -1, -1
+
+
+def use_tensors(kind: object, capsule: object) -> Callable[[object], bool]:
+    """A function that tells whether all tensors in some values can be viewed."""
+    return lambda values: False

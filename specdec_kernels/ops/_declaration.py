@@ -5,19 +5,22 @@ implementations, and the making and checking of outputs. Every table of ops come
 """
 
 import collections
+import inspect
 import string
+import sys
 from typing import NamedTuple
 
 import torch
-from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
-from torch.autograd import _profiler_enabled
+from torch._C import _functorch, _len_torch_dispatch_stack, _len_torch_function_stack
+from torch.autograd import _profiler_enabled, forward_ad
 from torch.compiler import is_compiling
 
-from specdec_kernels import backends
+from specdec_kernels import _C, backends
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._memory import check_apart
 
 OPS = {}  # name -> Op
+_all_viewed = _C.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 _library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
 
 
@@ -209,6 +212,10 @@ class Op:
     ----------
     name : str
         Of the op, and of every backend's function for it.
+    figures : bool
+        Whether it writes figures, of which one could want derivatives; tokens have none.
+    backward : int
+        Of how many of the public function's first arguments they have gradients.
     arguments : Kind
         In the order of the ``fields()`` in csrc/include/specdec/params.h. The schema returns nothing: every output is
         an argument that the op writes.
@@ -219,8 +226,8 @@ class Op:
         The NamedTuple of the arguments' names, which a backend's function gets.
     """
 
-    def __init__(self, name, **arguments):
-        self.name, self.arguments = name, arguments
+    def __init__(self, name, figures=False, backward=0, **arguments):
+        self.name, self.arguments, self.figures, self._backward = name, arguments, figures, backward
         self.Call = collections.namedtuple(name, arguments)
         self._kinds = tuple(arguments.values())
         self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
@@ -274,14 +281,66 @@ class Op:
     def recall(self, raw):
         """Run a call that looks like one that was checked and run before. Its outputs, or None if it looks like none.
 
-        ``raw`` has all that the caller gave; seed, position and nonce come first (csrc/recall.h).
+        ``raw`` has what the caller gave: seed, position and nonce first (csrc/recall.h), then as in the signature.
         """
+        if self.figures:
+            self.refuse_derivatives(raw)
         if is_compiling():
             return None
         for recall in self.recalls.get(backends.block().name, ()):
-            if found := recall(raw):
-                return found
+            try:
+                if found := recall(raw):
+                    return found
+            except RuntimeError:
+                if _functorch.peek_interpreter_stack() is None:
+                    raise  # else a new output has no memory of its own: the call goes through torch
+        self.refuse_unreadable(raw)
         return None
+
+    def refuse_unreadable(self, raw):
+        """Raise if the memory of a tensor does not hold its values."""
+        if is_compiling() or _all_viewed(raw):
+            return
+        transforms = _functorch.peek_interpreter_stack() is not None
+        for x in _tensors_in(raw):
+            if (
+                x.layout is not torch.strided or x.is_nested or x.is_neg() or x._is_zerotensor()
+                or (transforms and (torch._is_functional_tensor(x) or _is_batched(x)))
+            ):  # fmt: skip
+                what, instead = _unreadable(x)
+                raise ValueError(
+                    f"{self._name_of(x, raw)}: expected a tensor whose values {self.name} finds in its memory "
+                    f"({instead}); got {what}"
+                )
+
+    def refuse_derivatives(self, raw):
+        """Raise if autograd wants a derivative that this op does not have; it would silently get none."""
+        reverse, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
+        if not (reverse or forward):
+            return
+        for x in _tensors_in(raw):
+            wanted = reverse and x.requires_grad
+            if not (wanted or forward):
+                continue
+            known = any(x is given for given in raw[: self._backward])
+            if wanted and not known:
+                raise ValueError(
+                    f"{self._name_of(x, raw)}: expected no gradient to be wanted, since {self.name} has none for it "
+                    "(detach() it, or call under torch.no_grad()); got a tensor that requires grad"
+                )
+            dual = forward and x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None
+            if dual or (wanted and not is_compiling() and _functorch.is_functorch_wrapped_tensor(x)):
+                raise ValueError(
+                    f"{self._name_of(x, raw)}: expected no derivative of torch.func or forward mode to be wanted, "
+                    f"since {self.name} has {'those of backward() alone' if known else 'none'} (detach() it); got "
+                    "a tensor that carries one"
+                )
+
+    def _name_of(self, x, raw):
+        """The name of the argument that has this tensor."""
+        place = next(place for place, given in enumerate(raw) if any(x is y for y in _tensors_in((given,))))
+        function = getattr(sys.modules[f"{__package__}.{self.name}"], self.name)
+        return sorted(inspect.signature(function).parameters, key=lambda name: name not in Noise._fields)[place]
 
     def __call__(self, *values, given=False, raw=None, results=()):
         """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked.
@@ -291,7 +350,7 @@ class Op:
         """
         call = self.Call(*values)
         place = values[self._place]
-        if _watched(place):
+        if _watched(place) or _transformed(values):
             self._watched_call(*self.flat(call))
             return
         if given:
@@ -311,3 +370,51 @@ def _watched(tensor):
         or _len_torch_function_stack() > 0
         or _profiler_enabled()
     )
+
+
+def _transformed(values):
+    """Whether one of torch.func's transforms has to see a call, because it wrapped a tensor."""
+    if is_compiling() or _functorch.peek_interpreter_stack() is None:
+        return False
+    return any(map(_functorch.is_functorch_wrapped_tensor, _tensors_in(values)))
+
+
+_SCALARS = frozenset((type(None), str, int, float, bool))
+
+
+def _tensors_in(values):
+    """All tensors in some values, in tuples and lists among these, too."""
+    found = []
+    for given in values:
+        kind = type(given)
+        if kind in _SCALARS:
+            continue
+        if kind is torch.Tensor or isinstance(given, torch.Tensor):
+            found.append(given)
+        elif isinstance(given, (tuple, list)):
+            found += _tensors_in(given)
+    return found
+
+
+def _is_batched(x):
+    """Whether a tensor is one of vmap, below what other transforms made of it."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
+            return True
+        x = _functorch.get_unwrapped(x)
+    return False
+
+
+def _unreadable(x):
+    """What a tensor is whose memory does not hold its values, and what to do instead."""
+    if x.is_nested:
+        return "a nested tensor", "pad it, or pack its rows where the op takes them so"
+    if x.layout is not torch.strided:
+        return f"one of layout {x.layout}", "to_dense()"
+    if x.is_neg():
+        return "one with the negative bit", "resolve_neg()"
+    if x._is_zerotensor():
+        return "zeros without memory", "clone()"
+    if _is_batched(x):
+        return "one of vmap", "the op takes batches: give rows, numbers and counters a dimension for them"
+    return "one of functionalize", "call the op outside of it"

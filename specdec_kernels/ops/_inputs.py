@@ -3,8 +3,8 @@
 import math
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
-from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.status import Status
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -76,28 +76,11 @@ def wants_gradient(*values):
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
 
 
-def refuse_gradient(op, **values):
-    """Raise if autograd wants a gradient for an argument that has none; it would silently get nothing."""
-    for name, x in values.items():
-        if wants_gradient(*_differentiable(x)):
-            raise ValueError(
-                f"{name}: expected no gradient to be wanted, since {op} has none for it (detach() it, or call under "
-                "torch.no_grad()); got a tensor that requires grad"
-            )
-
-
-def _differentiable(x):
-    """The parts of an argument that could want a gradient."""
-    if isinstance(x, Sampling):
-        return (x.temperature,)
-    if isinstance(x, Edits):
-        return (*(x.bias if isinstance(x.bias, (tuple, list)) else ()), x.repetition, x.frequency, x.presence)
-    return x if isinstance(x, (tuple, list)) else (x,)  # several outputs
-
-
 def host_sees(tensor):
     """Whether the values can be read without waiting for a device or breaking a graph."""
-    return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not torch.compiler.is_compiling()
+    if tensor.device.type != "cpu" or type(tensor) is not torch.Tensor or torch.compiler.is_compiling():
+        return False
+    return not is_functorch_wrapped_tensor(tensor)
 
 
 def is_int(x):

@@ -6,7 +6,7 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import COUNTER, NOISE, SIZE, Noise, Op, Output
 from specdec_kernels.ops._types import Counter
 
-COIN = Op("coin", noise=NOISE, index=COUNTER, stream=SIZE, coins=Output(torch.float32, "out"))
+COIN = Op("coin", figures=True, noise=NOISE, index=COUNTER, stream=SIZE, coins=Output(torch.float32, "out"))
 
 
 def coin(
@@ -58,7 +58,6 @@ def coin(
     torch.Size([4])
     """
     raw = seed, position, nonce, stream, index, out
-    inputs.refuse_gradient("coin", out=out)
     if found := COIN.recall(raw):
         return found[0]
     if not inputs.is_int(stream):

@@ -9,6 +9,7 @@ from specdec_kernels.ops._types import Counter, Tensors
 
 COMPACT_KV = Op(
     "compact_kv",
+    figures=True,
     caches=WRITTEN_TENSORS,
     path=TENSOR,
     prefix_len=COUNTER,
@@ -75,7 +76,6 @@ def compact_kv(
     caches = list(_tensors(cache))
     for x in caches:
         inputs.check_device("cache", x, device)
-        inputs.refuse_gradient("compact_kv", cache=x)
         if x.ndim != 4 or (block_table is None and x.shape[0] != batch):
             entries = batch if block_table is None else "P"
             raise ValueError(f"cache: expected shape [{entries}, H, S, E]; got {inputs.shown(x)}")

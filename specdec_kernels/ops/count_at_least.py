@@ -11,6 +11,7 @@ from specdec_kernels.sampling import Edits
 
 COUNT_AT_LEAST = Op(
     "count_at_least",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
     law=LAW,
@@ -66,7 +67,6 @@ def count_at_least(
     [2]
     """
     raw = (rows, least, temperature, edits, request_index, out)
-    inputs.refuse_gradient("count_at_least", rows=rows, temperature=temperature, edits=edits)
     if found := COUNT_AT_LEAST.recall(raw):
         return found[0]
     inputs.check_rows("rows", rows)

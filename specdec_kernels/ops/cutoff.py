@@ -42,6 +42,7 @@ class Cut(NamedTuple):
 
 CUTOFF = Op(
     "cutoff",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
     law=LAW,
@@ -124,7 +125,6 @@ def cutoff(
     (1.0, 1, 3)
     """
     raw = (rows, space, temperature, sampling, edits, request_index, out, status, check)
-    inputs.refuse_gradient("cutoff", rows=rows, temperature=temperature, sampling=sampling, edits=edits, out=out)
     if found := CUTOFF.recall(raw):
         if check:
             inputs.raise_for_status("cutoff", found[-1])

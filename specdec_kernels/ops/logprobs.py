@@ -36,6 +36,7 @@ class Logprobs(NamedTuple):
 
 LOGPROBS = Op(
     "logprobs",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     tokens=TENSOR,
     request_index=OPTIONAL,
@@ -118,7 +119,6 @@ def logprobs(
     (-1.4076, 2, [2, 0])
     """
     raw = (rows, tokens, temperature, sampling, edits, top, request_index, out, status, check)
-    inputs.refuse_gradient("logprobs", rows=rows, temperature=temperature, sampling=sampling, edits=edits, out=out)
     if found := LOGPROBS.recall(raw):
         if check:
             inputs.raise_for_status("logprobs", found[-1])

@@ -9,6 +9,7 @@ from specdec_kernels.ops.cutoff import Cut
 
 MASK_LOGITS = Op(
     "mask_logits",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     temperature=NUMBER,
     value=TENSOR,
@@ -58,8 +59,7 @@ def mask_logits(
     if not isinstance(cut, (tuple, list)) or len(cut) != 5:
         raise TypeError(f"cut: expected a Cut; got {inputs.shown(cut)}")
     value, last = cut[0], cut[1]
-    raw = (rows, value, last, temperature, out is rows or out)  # one tensor in two places is not remembered
-    inputs.refuse_gradient("mask_logits", rows=rows, temperature=temperature, out=out)
+    raw = (rows, (value, last), temperature, out is rows or out)  # one tensor in two places is not remembered
     if found := MASK_LOGITS.recall(raw):
         return found[0]
     inputs.check_rows("rows", rows)

@@ -11,6 +11,7 @@ from specdec_kernels.sampling import Edits
 
 MASS_TILES = Op(
     "mass_tiles",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
     law=LAW,
@@ -71,7 +72,6 @@ def mass_tiles(
     [1024, 476]
     """
     raw = (rows, temperature, edits, request_index, out, status)
-    inputs.refuse_gradient("mass_tiles", rows=rows, temperature=temperature, edits=edits)
     if found := MASS_TILES.recall(raw):
         return tuple(found)
     inputs.check_rows("rows", rows)

@@ -38,6 +38,8 @@ class Overlap(NamedTuple):
 
 OVERLAP = Op(
     "overlap",
+    figures=True,
+    backward=2,  # target and draft
     target=TENSOR,
     draft=TENSOR,
     draft_map=OPTIONAL,
@@ -71,7 +73,7 @@ def overlap(
 ) -> Overlap:
     """How much of the target's law the draft's covers: acceptance, distances, and the race's lower bound, in one pass.
 
-    Differentiable in ``target`` and ``draft``, once: its figures are what drafts are trained on.
+    Differentiable in ``target`` and ``draft``, once, by ``backward()``: its figures are what drafts are trained on.
 
     Parameters
     ----------
@@ -117,11 +119,11 @@ def overlap(
         target, draft, space, temperature, sampling, edits, draft_space, draft_sampling, draft_map, request_index, out,
         status, check,
     )  # fmt: skip
-    inputs.refuse_gradient(
-        "overlap", temperature=temperature, sampling=sampling, edits=edits, draft_sampling=draft_sampling, out=out
-    )
     differentiable = inputs.wants_gradient(target, draft)
-    if not differentiable and (found := OVERLAP.recall(raw)):
+    if differentiable:
+        OVERLAP.refuse_derivatives(raw)
+        OVERLAP.refuse_unreadable(raw)
+    elif found := OVERLAP.recall(raw):
         if check:
             inputs.raise_for_status("overlap", found[-1])
         return Overlap(*found[:4])

@@ -31,6 +31,7 @@ class Residual(NamedTuple):
 
 RESIDUAL = Op(
     "residual",
+    figures=True,
     target=TENSOR,
     draft=TENSOR,
     draft_map=OPTIONAL,
@@ -128,10 +129,6 @@ def residual(
     raw = (
         target, draft, space, temperature, sampling, edits, draft_space, draft_sampling, draft_map, draft_prob, epsilon,
         request_index, out, status, check,
-    )  # fmt: skip
-    inputs.refuse_gradient(
-        "residual", target=target, draft=draft, temperature=temperature, sampling=sampling, edits=edits,
-        draft_sampling=draft_sampling, draft_prob=draft_prob, epsilon=epsilon, out=out,
     )  # fmt: skip
     if found := RESIDUAL.recall(raw):
         if check:

@@ -10,6 +10,7 @@ from specdec_kernels.sampling import Edits
 
 RESIDUAL_SUMS = Op(
     "residual_sums",
+    figures=True,
     target=TENSOR,
     draft=TENSOR,
     row=TENSOR,
@@ -83,10 +84,6 @@ def residual_sums(
     [0.4526, 1.0]
     """
     raw = (target, draft, row, draft_row, known, taken, temperature, draft_temperature, cuts, edits)
-    inputs.refuse_gradient(
-        "residual_sums", target=target, draft=draft, known=known, taken=taken, temperature=temperature,
-        draft_temperature=draft_temperature, edits=edits,
-    )  # fmt: skip
     if found := RESIDUAL_SUMS.recall(raw):
         return tuple(found)
     for name, x in (("draft", draft), ("draft_row", draft_row)):

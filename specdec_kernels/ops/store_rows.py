@@ -8,6 +8,7 @@ from specdec_kernels.ops._types import Counter
 
 STORE_ROWS = Op(
     "store_rows",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     slots=TENSOR,
     column=COUNTER,
@@ -54,7 +55,6 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
             [[1., 2.]]])
     """
     raw = (rows, cache, slots, column)
-    inputs.refuse_gradient("store_rows", rows=rows, cache=cache)
     if found := STORE_ROWS.recall(raw):
         return found[0]
     inputs.check_rows("rows", rows, 2)

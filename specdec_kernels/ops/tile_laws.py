@@ -8,6 +8,7 @@ from specdec_kernels.ops._types import Number
 
 TILE_LAWS = Op(
     "tile_laws",
+    figures=True,
     tiles=TENSOR,
     raw=Kind("Tensor {}", shown="raw"),
     temperature=NUMBER,
@@ -51,7 +52,6 @@ def tile_laws(
     1.0
     """
     call = (tiles, raw, temperature)
-    inputs.refuse_gradient("tile_laws", raw=raw, temperature=temperature)
     if found := TILE_LAWS.recall(call):
         return tuple(found)
     inputs.check_tensor("tiles", tiles, (torch.int32,), None)

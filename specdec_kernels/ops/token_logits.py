@@ -10,6 +10,7 @@ from specdec_kernels.sampling import Edits
 
 TOKEN_LOGITS = Op(
     "token_logits",
+    figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     first_token=SIZE,
     places=OPTIONAL,
@@ -70,7 +71,6 @@ def token_logits(
     [0.0, 9.0, 7.0]
     """
     raw = (rows, tokens, places, first_token, edits, out)
-    inputs.refuse_gradient("token_logits", rows=rows, edits=edits)
     if found := TOKEN_LOGITS.recall(raw):
         return found[0]
     inputs.check_rows("rows", rows)

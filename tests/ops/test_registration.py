@@ -1,8 +1,12 @@
 """Every op as torch sees it: schema, fake tensors, torch.compile without a graph break and without recompiling."""
 
+import contextlib
+
 import pytest
 import torch
 import torch._dynamo.testing
+from torch import func
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -22,10 +26,12 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
+from specdec_kernels.ops import OPS
 from tests.support.calls import cache, every_call, noise, rows, tree
 from tests.support.cases import DTYPES, chain_call, ragged
 
 CALLS = every_call()
+FIRST = {function.__name__: (function, arguments) for function, arguments in reversed(CALLS.values())}
 
 
 def test_every_op_is_called_here():
@@ -87,6 +93,84 @@ class TestEveryCall:
         for got, expected in zip(outcome(function, there), outcome(function, arguments), strict=True):
             assert got.is_meta
             assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+
+
+def sparse(x):
+    return x.to_sparse()
+
+
+def without_memory(x):
+    return torch._efficientzerotensor(x.shape, dtype=x.dtype)
+
+
+def negative(x):
+    """The same values as the imaginary part of a conjugate."""
+    return torch.complex(torch.zeros_like(x), -x).conj().imag if x.dtype == torch.float32 else x
+
+
+def imaginary(x):
+    return torch.complex(torch.zeros_like(x), x).imag if x.dtype == torch.float32 else x
+
+
+@pytest.mark.parametrize("function, arguments", FIRST.values(), ids=FIRST)
+class TestWhatIsNotPlain:
+    """Argument by argument: derivatives that an op does not have, tensors whose memory does not hold their values."""
+
+    @pytest.mark.parametrize("spoilt", [sparse, without_memory, negative])
+    def test_memory(self, function, arguments, spoilt):
+        for name, given in arguments.items():
+            wrong = tree_map_only(torch.Tensor, spoilt, given)
+            if all(one is other for one, other in zip(tree_leaves(wrong), tree_leaves(given), strict=True)):
+                continue
+            with contextlib.suppress(ValueError):  # so that a call with these strides would be recalled
+                function(**arguments | {name: tree_map_only(torch.Tensor, imaginary, given)})
+            with pytest.raises(ValueError, match=rf"^{name}: expected a tensor whose values {function.__name__} finds"):
+                function(**arguments | {name: wrong})
+
+    def test_vmap(self, function, arguments):
+        for name, given in arguments.items():
+            if isinstance(given, torch.Tensor):
+                mapped = func.vmap(lambda x, name=name: function(**arguments | {name: x}))
+                with pytest.raises(
+                    ValueError, match=rf"^{name}: expected a tensor .* \(the op takes batches: .* of vmap"
+                ):
+                    mapped(given[None])
+
+    def test_forward_mode(self, function, arguments):
+        for name, given in arguments.items():
+            if not isinstance(given, torch.Tensor) or not given.is_floating_point():
+                continue
+            with forward_ad.dual_level():
+                call = arguments | {name: forward_ad.make_dual(given, torch.ones_like(given))}
+                if OPS[function.__name__].figures:
+                    with pytest.raises(ValueError, match=rf"^{name}: .* forward mode .* since {function.__name__} has"):
+                        function(**call)
+                else:
+                    assert_same(outcome(function, call), outcome(function, arguments))
+
+
+def test_ops_in_transforms_of_torch():
+    """Tokens have no derivative there, and figures are constants unless a derivative is asked of them."""
+    target, draft = rows().values()
+    weight, tokens = torch.ones(33), race_sample(target, **noise())
+
+    def loss(weight):
+        drawn = race_sample(target * weight, **noise())
+        return weight[drawn].sum() + residual(target, draft).mass.sum()
+
+    gradient, (value, tangent) = func.grad(loss)(weight), func.jvp(loss, (weight,), (weight,))
+    wanted = tokens.bincount(minlength=33).float()
+    torch.testing.assert_close(gradient, wanted)
+    torch.testing.assert_close(value, loss(weight))
+    torch.testing.assert_close(tangent, wanted.sum())
+
+    def of_rows(x):
+        return overlap(x, draft).accept.sum()
+
+    each = func.vmap(func.grad(lambda row: of_rows(row.expand(3, 33))))
+    for transformed in (func.grad(of_rows), lambda x: func.jvp(of_rows, (x,), (x,)), each):
+        with pytest.raises(ValueError, match=r"^target: expected .*(since overlap has|got one of vmap)"):
+            transformed(target)
 
 
 def test_inductor():
