@@ -28,15 +28,6 @@ inline bool watched() {
   return false;
 }
 
-// torch.Tensor.is_neg.
-inline PyObject* negated = nullptr;
-
-inline bool is_negated(PyObject* tensor) {
-  const py::object answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(negated, tensor));
-  if (!answer) throw py::error_already_set();
-  return answer.ptr() == Py_True;
-}
-
 // One tensor of a raw call. Torch owns its shape and strides.
 struct Seen {
   PyObject* object;
@@ -118,8 +109,6 @@ class RawCall {
     tensors.push_back({object, {}});
     dlpack::View& v = tensors.back().view;
     if (viewed.api->view_object(object, &v) != 0) return PyErr_Clear(), false;
-    const bool floating = v.dtype.code == dlpack::kFloat || v.dtype.code == dlpack::kBFloat;
-    if (floating && is_negated(object)) return false;  // its memory has the opposite signs
     add_pair(kTensor | v.dtype.code << 8 | v.dtype.bits << 16 | static_cast<int64_t>(v.ndim) << 32,
              static_cast<int64_t>(v.device.type) << 32 | static_cast<uint32_t>(v.device.index));
     key.insert(key.end(), v.shape, v.shape + v.ndim);
@@ -410,9 +399,8 @@ class Calls {
 };
 
 // The Python functions that every call uses.
-inline void use_functions(py::object make_strided, py::object tell_negated, const py::list& tell_watched) {
+inline void use_functions(py::object make_strided, const py::list& tell_watched) {
   empty_strided = make_strided.release().ptr();
-  negated = tell_negated.release().ptr();
   for (const py::handle& function : tell_watched) watchers.push_back(function.inc_ref().ptr());
 }
 

@@ -12,7 +12,7 @@ def use_torch(native):
     """
     native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
-    native.use_functions(torch.empty_strided, torch.Tensor.is_neg, watchers)
+    native.use_functions(torch.empty_strided, watchers)
 
 
 def recipes(results):
