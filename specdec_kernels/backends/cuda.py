@@ -2,6 +2,7 @@
 
 import functools
 import json
+import threading
 
 import torch
 
@@ -78,18 +79,22 @@ class Workspaces:
         self._aside = {}  # device -> memory that nobody has yet
         self._taken = set()  # devices where some of it was taken
         self._kept = []  # what graphs may hold parts of
+        # Of all but `held`, whose streams have an order. A finaliser may call an op in the middle of it.
+        self._lock = threading.RLock()
 
     def get(self, device, stream, size):
         """Memory of ``size`` bytes or more; a capture that asks for one byte may get none."""
         place, capture = (device, stream), self._capture_of(stream)
         if capture:
-            return self._of_capture(place, capture, size)
+            with self._lock:
+                return self._of_capture(place, capture, size)
         held = self.held.get(place)
         if held is None or held.numel() < size:
             # The stream that used the old memory is the one it was allocated on, so it may be freed.
             held = self.held[place] = torch.zeros(max(size, _BYTES), dtype=torch.uint8, device=device)
         if device in self._taken or device not in self._aside:
-            self._put_aside(device, stream)
+            with self._lock:
+                self._put_aside(device, stream)
         return held
 
     def _of_capture(self, place, capture, size):
@@ -102,18 +107,20 @@ class Workspaces:
         return held
 
     def _taken_aside(self, device, size):
-        aside = self._aside.get(device)
-        if aside is None or aside.numel() < size:
-            return torch.zeros(size, dtype=torch.uint8, device=device)  # in the graph
-        self._aside[device] = aside[size:]
-        self._taken.add(device)
-        return aside[:size]
+        while (aside := self._aside.get(device)) is not None and aside.numel() >= size:
+            mine, rest = aside[:size], aside[size:]
+            if self._aside[device] is aside:  # no finaliser took some meanwhile
+                self._aside[device] = rest
+                self._taken.add(device)
+                return mine
+        return torch.zeros(size, dtype=torch.uint8, device=device)  # in the graph
 
     def _put_aside(self, device, stream):
         if device not in self._aside or self._aside[device].numel() < _ASIDE // 2:
-            self._aside[device] = torch.zeros(_ASIDE, dtype=torch.uint8, device=device)
-            self._kept.append(self._aside[device])
+            aside = torch.zeros(_ASIDE, dtype=torch.uint8, device=device)
             self._wait(stream)  # other streams will use it
+            self._kept.append(aside)
+            self._aside[device] = aside
         self._taken.discard(device)
 
 

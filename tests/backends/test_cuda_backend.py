@@ -13,6 +13,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import cuda
+from tests.support.threads import together
 
 
 def native(**parts):
@@ -214,3 +215,16 @@ class TestWorkspaces:
         assert not any(memory.any() for memory in memories)
         workspaces.get(self.DEVICE, 1, 1)
         assert self.apart(*memories, *(self.in_capture(workspaces, capture, number, 3 << 20) for number in (4, 5)))
+
+    def test_threads_that_capture_at_once(self):
+        workspaces = cuda.Workspaces(lambda stream: stream, lambda stream: None)
+        workspaces.get(self.DEVICE, 0, 1)
+        taken = []
+
+        def work(first):
+            for stream in range(first, first + 200):
+                taken.append(workspaces.get(self.DEVICE, stream, 1 << 12))
+
+        together(*(lambda i=i: work(1 + 1000 * i) for i in range(4)))
+        assert self.places_apart(sorted(map(self.place, taken)))
+        assert len(taken) == 800
