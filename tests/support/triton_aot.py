@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 import triton
 from specdec_kernels.triton_kernels import _launch
-from triton.backends.compiler import GPUTarget
 from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
