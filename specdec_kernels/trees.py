@@ -325,7 +325,7 @@ class DraftTree:
         >>> DraftTree.from_parents([-1, 0, 0, 1]).to_sglang().retrive_next_sibling.tolist()
         [[-1, 2, -1, -1]]
         """
-        nodes = len(self.parents)
+        nodes, batch = len(self.parents), _count("batch", batch)
         first = [below[0] if below else -1 for below in self.children]
         sibling = [-1] * nodes
         for below in self.children:
@@ -367,6 +367,7 @@ class DraftTree:
     @classmethod
     def from_flashinfer(cls, packed: torch.Tensor, nodes: int, prefix_len: int = 0) -> DraftTree:
         """The tree of one request's packed custom mask, of this many nodes after this many committed tokens."""
+        nodes, prefix_len = _count("nodes", nodes), _count("prefix_len", prefix_len)
         bits = np.unpackbits(packed.cpu().numpy(), bitorder="little", count=nodes * (prefix_len + nodes))
         mask = torch.from_numpy(bits.reshape(nodes, prefix_len + nodes)).bool()
         if not mask[:, :prefix_len].all():

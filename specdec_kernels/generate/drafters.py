@@ -145,7 +145,7 @@ class NgramDrafter:
 
     def __init__(self, longest: int = 4, shortest: int = 1) -> None:
         self.longest, self.shortest = whole_number("longest", longest), whole_number("shortest", shortest)
-        if not 1 <= shortest <= longest:
+        if not 1 <= self.shortest <= self.longest:
             raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:

@@ -69,15 +69,13 @@ def checked(form, out, shape):
     if not isinstance(form, Form):
         raise TypeError(f"form: expected a Form; got {inputs.shown(form)}")
     inputs.check_choice("form.count", form.count, ("accepted", "emitted"))
-    for name in ("padding", "zeros", "add"):
-        if not isinstance(getattr(form, name), bool):
-            raise TypeError(f"form.{name}: expected a bool; got {inputs.shown(getattr(form, name))}")
+    padding, zeros, add = (inputs.flag(f"form.{name}", getattr(form, name)) for name in ("padding", "zeros", "add"))
     given = (None,) * 3 if out is None else out
-    if form.add and given[-2] is None:
+    if add and given[-2] is None:
         raise ValueError("out.num_accepted: expected a counter with form.add=True; got None")
-    if form.zeros and not form.padding:
+    if zeros and not padding:
         raise ValueError("form.zeros: expected False with form.padding=False; got True")
-    bits = UNPADDED * (not form.padding) | EMITTED * (form.count == "emitted") | ADDED * form.add | ZEROS * form.zeros
+    bits = UNPADDED * (not padding) | EMITTED * (form.count == "emitted") | ADDED * add | ZEROS * zeros
     if form.index is None:
         return form, bits, shape
     if not isinstance(given[0], torch.Tensor) or given[0].ndim != 1:

@@ -1,7 +1,9 @@
 """Checks that ops share. Each error names the argument, what was expected and what came."""
 
 import math
+import operator
 
+import numpy as np
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -83,16 +85,45 @@ def host_sees(tensor):
     return not is_functorch_wrapped_tensor(tensor)
 
 
-def is_int(x):
-    return type(x) is int or (isinstance(x, (int, torch.SymInt)) and not isinstance(x, bool))
+def integer(x):
+    """An int, of Python, NumPy or anything else with ``__index__``; None of a bool, a tensor and what is none."""
+    if type(x) is int or isinstance(x, torch.SymInt):
+        return x
+    if isinstance(x, (bool, np.bool_, torch.Tensor)):
+        return None
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
+
+
+def real(x):
+    """A float, or an int, of Python or NumPy; None of a bool, a tensor and what is none."""
+    return float(x) if isinstance(x, (float, np.floating)) else integer(x)
+
+
+def whole(name, x, expected, least, most=None, step=1):
+    """An int from ``least`` to ``most``, a multiple of ``step``; ``expected`` may name these in braces.
+
+    Braces, because a size in a text that is not needed would be compiled as a constant.
+    """
+    found = integer(x)
+    if found is None or found < least or (most is not None and found > most) or (step > 1 and found % step):
+        raise ValueError(f"{name}: expected {expected.format(least=least, most=most, step=step)}; got {x!r}")
+    return found
+
+
+def flag(name, x):
+    """A bool, of Python or NumPy."""
+    if not isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected a bool; got {shown(x)}")
+    return bool(x)
 
 
 def int64(name, x):
     """An int as a signed 64-bit number with the same bits; seeds may be unsigned."""
-    if isinstance(x, torch.SymInt):
+    if isinstance(x, torch.SymInt) or -(2**63) <= x < 2**63:
         return x
-    if -(2**63) <= x < 2**63:
-        return int(x)
     if x < 2**64 and x > 0:
         return x - 2**64
     raise ValueError(f"{name}: expected 64 bits at most; got {x}")
@@ -100,8 +131,8 @@ def int64(name, x):
 
 def counter(name, x, shape, device, seen=None):
     """``seed``, ``position`` or ``nonce``: an int, or an int64 or int32 tensor, one for each of ``shape``."""
-    if is_int(x):
-        return int64(name, x)
+    if (plain := integer(x)) is not None:
+        return int64(name, plain)
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected an int or an int64 tensor; got {shown(x)}")
     return _broadcast(name, x, COUNTER_DTYPES, shape, device, seen)
@@ -112,11 +143,11 @@ def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
 
     A tensor's values are the kernels' to check: they set status bit 8.
     """
-    if type(x) is float or (isinstance(x, (int, float)) and not isinstance(x, bool)):
-        if not least <= x <= most or abs(x) == float("inf"):
+    if (plain := real(x)) is not None:
+        if not least <= plain <= most or abs(plain) == float("inf"):
             span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
             raise ValueError(f"{name}: expected a {'finite number' if least == -most else f'number {span}'}; got {x}")
-        return float(x)
+        return float(plain)
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a float or a float32 tensor; got {shown(x)}")
     return _broadcast(name, x, (torch.float32,), shape, device, seen)
@@ -140,7 +171,7 @@ def _broadcast(name, x, dtypes, shape, device, seen):
 
 def check_noise(requests, seed, position, nonce):
     """Several requests must not have the same seed, position and nonce: they would share their noise."""
-    if requests > 1 and is_int(seed) and is_int(position) and is_int(nonce):
+    if requests > 1 and all(integer(x) is not None for x in (seed, position, nonce)):
         raise ValueError(
             f"seed: expected one seed per request (int64 [{requests}]), or positions or nonces that differ, "
             "or all requests would share their noise; got plain ints for all three"

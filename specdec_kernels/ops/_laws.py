@@ -44,8 +44,7 @@ def _law(name, sampling, space_name, space, shape, device, seen):
     temperature = inputs.number(f"{name}.temperature", temperature, shape, device, seen=seen)
     inputs.check_final(f"{name}.temperature", temperature, space_name, space)
     rules = _rules(name, top_p_after, ties, at_temperature)
-    if not isinstance(divided, bool):
-        raise TypeError(f"{name}.divided: expected a bool; got {inputs.shown(divided)}")
+    divided = inputs.flag(f"{name}.divided", divided)
     top_k = inputs.counter(f"{name}.top_k", top_k, shape, device, seen)
     top_p = inputs.number(f"{name}.top_p", top_p, shape, device, most=1.0, seen=seen)
     min_p = inputs.number(f"{name}.min_p", min_p, shape, device, most=1.0, seen=seen)
@@ -69,8 +68,7 @@ def _rules(name, top_p_after, ties, at_temperature):
         inputs.check_choice(f"{name}.top_p_after", cut, tuple(AFTER))
         rules |= AFTER[cut]
     inputs.check_choice(f"{name}.ties", ties, ("first", "all"))
-    if not isinstance(at_temperature, bool):
-        raise TypeError(f"{name}.at_temperature: expected a bool; got {inputs.shown(at_temperature)}")
+    at_temperature = inputs.flag(f"{name}.at_temperature", at_temperature)
     return rules | TOGETHER * (ties == "all") | BEFORE_TEMPERATURE * (not at_temperature)
 
 

@@ -31,7 +31,7 @@ def check_parents(parents):
 def prefix_lens(prefix_len, batch, device, nodes):
     """``prefix_len`` as an int, or a tensor with one for each request; int64 must hold ``nodes`` more slots."""
     lengths = inputs.counter("prefix_len", prefix_len, (batch,), device)
-    if not isinstance(lengths, torch.Tensor) and not 0 <= prefix_len <= 2**63 - 1 - nodes:
+    if not isinstance(lengths, torch.Tensor) and not 0 <= lengths <= 2**63 - 1 - nodes:
         raise ValueError(f"prefix_len: expected 0 to 2**63 - 1 - {nodes}, the number of nodes; got {prefix_len}")
     return lengths
 

@@ -125,8 +125,7 @@ def build_tree(
     batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
     inputs.check_shape("parent_list", parent_list, (batch, parent_list.shape[1]))
     inputs.check_device("parent_list", parent_list, device)
-    if not inputs.is_int(topk) or topk < 1:
-        raise ValueError(f"topk: expected an int of 1 or more; got {topk!r}")
+    topk = inputs.whole("topk", topk, "an int of 1 or more", 1)
     inputs.check_choice("layout", layout, LAYOUTS)
     if layout == "bits" and nodes > MOST_BITS:
         raise ValueError(f"layout: expected 'full' or 'nodes' with more than {MOST_BITS} nodes; got 'bits'")

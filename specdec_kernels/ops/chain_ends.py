@@ -157,8 +157,7 @@ def chain_ends(
         batch, width = draft_tokens.shape
     if (cu_drafts is None) != (max_drafts is None) or width is None:
         raise ValueError(f"max_drafts: expected an int with cu_drafts, else None; got {max_drafts!r}")
-    if not inputs.is_int(vocab) or vocab < 1:
-        raise ValueError(f"vocab: expected an int of 1 or more; got {vocab!r}")
+    vocab = inputs.whole("vocab", vocab, "an int of 1 or more", 1)
     if (draft_met is None) != (draft_known is None):
         raise ValueError("draft_known: expected it with draft_met, and only then")
     drafts = draft_tokens.numel()

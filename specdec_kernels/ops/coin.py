@@ -60,10 +60,9 @@ def coin(
     raw = seed, position, nonce, stream, index, out
     if found := COIN.recall(raw):
         return found[0]
-    if not inputs.is_int(stream):
+    if inputs.integer(stream) is None:
         raise TypeError(f"stream: expected an int; got {inputs.shown(stream)}")
-    if not 0 <= stream < 2**32:
-        raise ValueError(f"stream: expected an int in [0, 2**32); got {stream}")
+    stream = inputs.whole("stream", stream, "an int in [0, 2**32)", 0, 2**32 - 1)
     counters = {"seed": seed, "position": position, "nonce": nonce, "index": index}
     shape = _broadcast_shape(counters)
     tensors = (x for x in (*counters.values(), out) if isinstance(x, torch.Tensor))

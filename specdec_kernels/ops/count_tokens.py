@@ -64,8 +64,7 @@ def count_tokens(
         return
     if not isinstance(edits, Edits):
         raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
-    if not isinstance(prompt, bool):
-        raise TypeError(f"prompt: expected a bool; got {inputs.shown(prompt)}")
+    prompt = inputs.flag("prompt", prompt)
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, 2)
     (batch, slots), device = tokens.shape, tokens.device
     name = "edits.prompt_mask" if prompt else "edits.output_mask"

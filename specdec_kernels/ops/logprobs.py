@@ -128,8 +128,7 @@ def logprobs(
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
     inputs.check_shape("tokens", tokens, lead)
     inputs.check_device("tokens", tokens, device)
-    if not inputs.is_int(top) or not 0 <= top <= rows.shape[-1]:
-        raise ValueError(f"top: expected an int from 0 to the vocabulary's {rows.shape[-1]}; got {top!r}")
+    top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, rows.shape[-1])
     folded = inputs.rows3("rows", rows)
     count = folded.shape[0] * folded.shape[1]
     numbers = (*laws.numbers_in(temperature, sampling), *edit.lists(edits))

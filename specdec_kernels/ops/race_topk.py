@@ -96,8 +96,7 @@ def race_topk(
             inputs.raise_for_status("race_topk", found[-1])
         return found[0]
     inputs.check_rows("draft", draft)
-    if not inputs.is_int(k) or not 1 <= k <= draft.shape[-1]:
-        raise ValueError(f"k: expected an int from 1 to the vocabulary's {draft.shape[-1]}; got {k!r}")
+    k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, draft.shape[-1])
     lead, device = draft.shape[:-1], draft.device
     rows = inputs.rows3("draft", draft)
     race = arguments(draft, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index)

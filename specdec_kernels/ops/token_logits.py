@@ -75,8 +75,7 @@ def token_logits(
         return found[0]
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    if not inputs.is_int(first_token) or first_token < 0 or first_token % UNIT:
-        raise ValueError(f"first_token: expected a multiple of {UNIT}; got {first_token!r}")
+    first_token = inputs.whole("first_token", first_token, "a multiple of {step}", 0, step=UNIT)
     if places is not None:
         inputs.check_tensor("places", places, inputs.TOKEN_DTYPES, 1)
         inputs.check_device("places", places, device)

@@ -109,9 +109,7 @@ def tree_mask(
 
 def _columns(columns, prefix_len, nodes):
     if columns is not None:
-        if not inputs.is_int(columns) or columns < nodes:
-            raise ValueError(f"columns: expected an int of at least the {nodes} nodes; got {columns!r}")
-        return columns
+        return inputs.whole("columns", columns, "an int of at least the {least} nodes", nodes)
     if not isinstance(prefix_len, torch.Tensor):
         return prefix_len + nodes
     if not inputs.host_sees(prefix_len):

@@ -310,7 +310,7 @@ def verify_chain(
 def _check_nonce(nonce, input_nonces, input_positions):
     if input_positions is None:
         raise ValueError(f"input_nonces: expected None without input_positions; got {inputs.shown(input_nonces)}")
-    if not (inputs.is_int(nonce) and nonce == 0):
+    if inputs.integer(nonce) != 0:
         raise ValueError(f"nonce: expected 0 beside input_nonces; got {inputs.shown(nonce)}")
 
 
@@ -334,9 +334,7 @@ def _check_ragged(packing, by_rows, draft_tokens, target, last_rows):
 def ragged_width(packing, by_rows, drafts, max_drafts, out):
     """Drafts a request, at most, where they are packed."""
     if max_drafts is not None:
-        if not inputs.is_int(max_drafts) or max_drafts < 0:
-            raise ValueError(f"max_drafts: expected an int of 0 or more; got {max_drafts!r}")
-        return max_drafts
+        return inputs.whole("max_drafts", max_drafts, "an int of 0 or more", 0)
     if out is not None and isinstance(out[0], torch.Tensor) and out[0].ndim == 2:
         return out[0].shape[1] - 1
     if packing.device.type != "cpu" or torch.compiler.is_compiling() or packing.shape[0] == 1:

@@ -218,8 +218,7 @@ def verify_tree(
         _check_draft(draft, draft_map, target, (requests, nodes), method)
     else:
         laws.check_no_draft(draft_space=draft_space, draft_sampling=draft_sampling, draft_map=draft_map)
-    if not isinstance(replacement, bool):
-        raise TypeError(f"replacement: expected a bool; got {inputs.shown(replacement)}")
+    replacement = inputs.flag("replacement", replacement)
 
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
     draft_law = laws.draft_law(target_law, draft_space, draft_sampling, (requests,), device)
@@ -262,9 +261,7 @@ def _check_draft(draft, draft_map, target, rows, method):
 def _width(max_depth, depth, nodes, out):
     """Columns of the outputs."""
     if max_depth is not None:
-        if not inputs.is_int(max_depth) or max_depth < 0:
-            raise ValueError(f"max_depth: expected an int of 0 or more; got {max_depth!r}")
-        return max_depth + 1
+        return inputs.whole("max_depth", max_depth, "an int of 0 or more", 0) + 1
     for given in () if out is None else out[:2]:
         if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] > 0:
             return given.shape[1]

@@ -77,8 +77,8 @@ def verify_chain(
         if draft is not None:
             by_entries = cu_drafts is not None and request_index is not None
             check_draft(draft, target, (chains.most if by_entries else draft_tokens.shape[-1],), more=by_entries)
-        plain = isinstance(draft_prob, (int, float)) and draft_prob == 1
-        if method == "block" and not (plain and isinstance(epsilon, (int, float)) and epsilon == 0):
+        plain = inputs.real(draft_prob) == 1
+        if method == "block" and not (plain and inputs.real(epsilon) == 0):
             raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='block', which has no use for them")
         if draft is None and not plain:
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")

@@ -59,8 +59,7 @@ def logprobs(
     lead, device = rows.shape[:-1], rows.device
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
     inputs.check_shape("tokens", tokens, lead)
-    if not inputs.is_int(top) or not 0 <= top <= shard.vocab:
-        raise ValueError(f"top: expected an int from 0 to the vocabulary's {shard.vocab}; got {top!r}")
+    top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, shard.vocab)
     shard.check_tiles("logprobs")
     shard.check("logprobs", rows)
     if sampling is None:

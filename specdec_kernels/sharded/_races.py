@@ -104,10 +104,9 @@ def race_partial(
     if found := op.recall(raw):
         return RowPartial(found[0], found[2], found[1])
     inputs.check_rows("rows", rows)
-    if not inputs.is_int(first_token) or first_token < 0 or first_token % UNIT:
-        raise ValueError(f"first_token: expected a multiple of {UNIT}; got {first_token!r}")
-    if k is not None and (not inputs.is_int(k) or k < 1):
-        raise ValueError(f"k: expected an int of 1 or more; got {k!r}")
+    first_token = inputs.whole("first_token", first_token, "a multiple of {step}", 0, step=UNIT)
+    if k is not None:
+        k = inputs.whole("k", k, "an int of 1 or more", 1)
     lead, device, size = rows.shape[:-1], rows.device, rows.shape[-1]
     folded = inputs.rows3("rows", rows)
     race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, edits, None, request_index)

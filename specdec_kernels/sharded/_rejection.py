@@ -11,6 +11,7 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels.ops import Verdict
+from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sharded._constants import only
 from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._last import Last, last_tokens
@@ -68,7 +69,7 @@ def rejection(
 
 def _spared(found, chains, draft_tokens, epsilon):
     """q of the walk. Over-acceptance spares no token that filters drop or edits forbid, so it has none there."""
-    plain = isinstance(epsilon, (int, float)) and epsilon == 0
+    plain = inputs.real(epsilon) == 0
     some = [found.target.keeps()] if found.target.kept is not None else []
     if found.target.side.edits is not None:
         some.append(found.target.logits > -torch.inf)

@@ -31,7 +31,8 @@ class Requests:
 
     def __init__(self, batch, request, step, request_index, noise, numbers):
         inputs.check_noise(batch, *noise)
-        self.batch, self.request, self.step, self.noise = batch, request, step, noise
+        self.batch, self.request, self.step = batch, request, step
+        self.noise = [x if (plain := inputs.integer(x)) is None else plain for x in noise]
         self.entry = self.index = None  # each request has the entry of its own index
         self.entries = batch
         if request_index is None:

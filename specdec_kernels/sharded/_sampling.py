@@ -86,8 +86,7 @@ def race_topk(
     Tensor
         int64 [..., k], on every rank.
     """
-    if not inputs.is_int(k) or not 1 <= k <= shard.vocab:
-        raise ValueError(f"k: expected an int from 1 to the vocabulary's {shard.vocab}; got {k!r}")
+    k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, shard.vocab)
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
     tokens, met = _race("race_topk", draft, k, shard, edits, draft_map, how)

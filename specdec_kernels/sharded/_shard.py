@@ -53,14 +53,9 @@ class VocabShard:
     """
 
     def __init__(self, vocab: int, first_token: int, group=None, *, debug: bool = False) -> None:
-        if not inputs.is_int(vocab) or vocab < 1:
-            raise ValueError(f"vocab: expected an int of 1 or more; got {vocab!r}")
-        if not inputs.is_int(first_token) or not 0 <= first_token < vocab or first_token % UNIT:
-            raise ValueError(
-                f"first_token: expected a multiple of {UNIT} inside [0, {vocab}), and of {TILE:,} for rejection; "
-                f"got {first_token!r}"
-            )
-        self.vocab, self.first_token, self.group, self.debug = vocab, first_token, group, debug
+        self.vocab, self.group, self.debug = inputs.whole("vocab", vocab, "an int of 1 or more", 1), group, debug
+        places = f"a multiple of {UNIT} inside [0, {self.vocab}), and of {TILE:,} for rejection"
+        self.first_token = inputs.whole("first_token", first_token, places, 0, self.vocab - 1, UNIT)
         self._checked = None
 
     @classmethod
