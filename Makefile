@@ -14,7 +14,8 @@ ENGINES := $(VENV)/engines
 DIST_CUDA_ARCHS := $(SPECDEC_CUDA_ARCHS)
 export SPECDEC_CUDA_ARCHS ?= 90a
 # A test worker for each processor, up to eight, with one thread each: threads only get in each other's way.
-TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+# (nproc takes OMP_NUM_THREADS for the number of processors.)
+TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
 .PHONY: demo test test-all test-engines bench lint docs dist build build-tests clean
 

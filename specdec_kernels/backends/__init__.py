@@ -154,7 +154,7 @@ def _reach_threads():
             thread.run = run_inside
         start(thread)
 
-    threading.Thread.start = start_inside
+    threading.Thread.start = start_inside  # type: ignore[assignment, method-assign]
 
 
 @functools.cache
@@ -193,8 +193,8 @@ def run(op, call, device_type):
 def remember(op, device_type, *call):
     """Have the backend that ran a call remember it, if it can; ``op.recalls`` then finds calls like it."""
     name = block().name
-    module = _loaded.get(name or _default(device_type))
-    if not hasattr(module, "remember"):
+    module = _loaded.get(name or _default(device_type))  # None if the block it ran in has ended meanwhile
+    if module is None or not hasattr(module, "remember"):
         return
     module.remember(op, *call)
     known = op.recalls.get(name, ())
