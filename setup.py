@@ -33,7 +33,11 @@ CSRC = ROOT / "csrc"
 REPOSITORY = ""
 
 # -ffp-contract=off: every multiply and add rounds on its own, so that each instruction set gives the same bits.
-CXX_FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
+# -fpeel-loops: of -O3 this alone counts, as it unrolls the loops over some vectors. clang does so anyway, and warns.
+CXX_FLAGS = (
+    "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp "
+    "-fvisibility=hidden -Wall -Wextra"
+).split()
 # Least capable first. The linker keeps the first copy of an inline function that several objects define, so this
 # is also the order in which objects are linked: code that every machine runs must never come from a later one.
 ISA_FLAGS = {
@@ -41,7 +45,14 @@ ISA_FLAGS = {
     "avx2": "-mavx2 -mfma -mf16c -mbmi2".split(),
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2".split(),
 }
-COMPILED_ONCE = {"dispatch.cpp"}
+# What looks through no rows is not compiled for each: SPECDEC_OTHER_OPS of csrc/include/specdec/ops.h, and their caller.
+COMPILED_ONCE = {
+    f"{name}.cpp"
+    for name in (
+        "dispatch first_arrivals chain_ends store_rows tree_mask tree_positions tree_parents build_tree compact_kv "
+        "count_tokens coin"
+    ).split()
+}
 CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
 LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
 # torch's wheels have their OpenMP runtime here, seen from an installed LIBRARY. One process wants one such runtime:
@@ -66,6 +77,14 @@ def say(text):
 def first_line(command):
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return output.strip().splitlines()[0]
+
+
+def compiler_cache(compiler):
+    """ccache or sccache, to be put before a compiler that is not one of them itself; empty where there is none."""
+    caches = ("ccache", "sccache")
+    found = next(filter(None, map(shutil.which, caches)), None)
+    itself = Path(shutil.which(compiler) or compiler).resolve().name in caches
+    return [found] if found and not itself else []
 
 
 def isas():
@@ -250,7 +269,9 @@ class NinjaBuild(build_ext):
             "cuda_archs": archs,
             "cuda_reason": reason,
         }
-        say(f"C++ by {info['compiler']}, instruction sets {', '.join(info['isas'])}")
+        cache = compiler_cache(cxx[0])
+        through = f" through {cache[0]}" if cache else ""
+        say(f"C++ by {info['compiler']}{through}, instruction sets {', '.join(info['isas'])}")
         say(f"CUDA for {', '.join(archs)} ({reason})" if nvcc else f"without CUDA ({reason})")
         write_if_changed(
             folder / "specdec_build_info.h",
@@ -258,7 +279,7 @@ class NinjaBuild(build_ext):
         )
 
         ninja = NinjaFile(folder)
-        ninja.rule("cxx", f"{shlex.join(cxx)} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
+        ninja.rule("cxx", f"{shlex.join([*cache, *cxx])} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
         include = ["-I", ninja.seen(CSRC / "include")]
         define = ["-DSPECDEC_WITH_CUDA"] if nvcc else []
         python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", "."]
@@ -295,7 +316,7 @@ class NinjaBuild(build_ext):
     def compile_cuda(ninja, nvcc, archs, include):
         """Each .cu once, for all architectures; the objects."""
         # What each kernel takes goes into a file; of the rest warnings and errors are shown.
-        command = f"{shlex.quote(nvcc)} -MMD -MF $out.d $flags -c $in -o $out >$out.log 2>&1"
+        command = f"{shlex.join([*compiler_cache(nvcc), nvcc])} -MMD -MF $out.d $flags -c $in -o $out >$out.log 2>&1"
         show = "{ status=$$?; cat $out.log; exit $$status; }; grep -A4 warning $out.log || true"
         ninja.rule("nvcc", f"{command} || {show}", depfile=True)
         flags = [*NVCC_FLAGS, *"--resource-usage -cudart static -Xcompiler -fPIC,-fvisibility=hidden,-Wall".split()]

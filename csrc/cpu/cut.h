@@ -66,7 +66,7 @@ class CutRow {
   Kept kept_of_few(uint64_t least, uint64_t most) {
     const uint64_t limit = mass_kept(f, most);
     const int32_t listed = list_from(level_of_cells(kFewCells));
-    Kept kept = {kKeepsAll, 0, 0, nullptr};
+    Kept kept = kUncut;
     if (listed > kListed || mass_listed(listed) < limit) return kept;
     kept = cut_list(listed, f.has_top_k() ? f.top_k : kNoToken, limit, f.floor_below(top));
     // Without its last token there is less than top_p of the smallest mass. So no mass in between drops that token.
@@ -97,7 +97,7 @@ class CutRow {
 
   // Calls g(raw, lanes) for sixteen elements at a time if the cut keeps some of them: `lanes` says which.
   template <class G>
-  SPECDEC_HD void each_kept(const Cut& cut, G&& g) const {
+  void each_kept(const Cut& cut, G&& g) const {
     each_sixteen(cut.value, [&](F16 raw, int32_t at) {
       const Mask found = lanes_kept(cut, value(raw), at);
       if (found) g(raw, found);
@@ -132,7 +132,7 @@ class CutRow {
  protected:
   // Calls g(cell) for the cells that reach `low`, until it returns false.
   template <class G>
-  SPECDEC_HD void each_cell_from(float low, G&& g) const {
+  void each_cell_from(float low, G&& g) const {
     const F16 least(low);
     for (int32_t block = 0; block < count; block += kLanes) {
       const Mask all = at_least(load(cells + block), least);
@@ -146,7 +146,7 @@ class CutRow {
   // Calls g(raw, column of the first) for sixteen elements at a time of the cells that reach `low`, until it returns
   // false. Past the row's end there are NaNs.
   template <class G>
-  SPECDEC_HD void each_sixteen(float low, G&& g) const {
+  void each_sixteen(float low, G&& g) const {
     each_cell_from(low, [&](int32_t index) {
       const Cell cell = cell_of(row, index * kCell);
       for (int k = 0; k < kCellVectors; ++k)
@@ -156,7 +156,7 @@ class CutRow {
   }
 
   SPECDEC_HD F16 value(F16 raw) const { return value_of(f, raw); }
-  SPECDEC_HD uint64_t weight(float v) const { return row_weight(sub(v, top)); }
+  uint64_t weight(float v) const { return row_weight(sub(v, top)); }
 
   static constexpr uint64_t kNoLimit = ~uint64_t{0};
 

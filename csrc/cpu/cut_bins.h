@@ -14,7 +14,7 @@ template <class G>
 class Packed {
  public:
   explicit Packed(G g) : work(g) {}
-  SPECDEC_HD void add(F16 v, Mask wanted) {
+  void add(F16 v, Mask wanted) {
     compress(values + count, wanted, v);
     count += __builtin_popcount(wanted);
     if (count >= kFull) flush();

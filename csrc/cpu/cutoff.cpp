@@ -1,6 +1,6 @@
 // cutoff on the CPU: where the filters of a row cut, and what they keep.
-#include "cut.h"
 #include "edits.h"
+#include "law_row.h"
 #include "specdec/request.h"
 
 SPECDEC_BEGIN
@@ -16,21 +16,10 @@ void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, in
   if (p.status.data) p.status.data[index] = status;
 }
 
-// The cut at the last token that `cut` keeps. The value of `cut` itself may lie between two tokens' values.
-Cut last_kept(const CutRow& row, const Cut& cut) {
-  uint64_t last = ~uint64_t{0};
-  row.each_from(cut.value, [&](float v, int32_t column) {
-    if (cut.keeps(v, column)) last = std::min(last, place_of(v, column));
-    return true;
-  });
-  return {value_at(last), column_at(last)};
-}
-
 void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-  const Kept nothing = {kKeepsAll, 0, 0, nullptr};
   const Entry who = entry_of(p.request_index, i);
-  if (!who.live()) return store(p, index, nothing, -kInfinity, who.status());
+  if (!who.live()) return store(p, index, kUncut, -kInfinity, who.status());
   int32_t status = kStatusOk;
   LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
   Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
@@ -40,26 +29,16 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
     look_through(r, crew, 0);
     status |= r.status;
     const int32_t column = r.known.argmax;
-    if (column == kNoToken) return store(p, index, nothing, -kInfinity, status);
+    if (column == kNoToken) return store(p, index, kUncut, -kInfinity, status);
     const float v = Logits{1.0f}.scaled(element(r.row, column));
     return store(p, index, {{v, column}, kOneToken, 1, nullptr}, v, status);
   }
-  const Logits order = p.law.rules & kFiltered ? r.filter.order : r.known.law.logits();
-  r.filter.order = order;
+  if (!(p.law.rules & kFiltered)) r.filter.order = r.known.law.logits();
   const RowMemory memory(0, r.row, true);
   status |= row_cells(r.row, r.known.law, crew, memory.cells);
-  CutRow finder(r.row, r.filter, memory.cells, memory.values, memory.list);
-  if (finder.top == -kInfinity) return store(p, index, nothing, -kInfinity, status | kStatusNonFinite);
-  const auto whole = [&] { return row_mass(r.row, order, crew, memory.cells, memory.mass_tiles, finder.top); };
-  if (!r.filter.on()) {
-    Kept all = nothing;
-    finder.sum(&all);
-    all.mass = whole();
-    return store(p, index, all, finder.top, status);
-  }
-  Kept kept = finder.kept(true, whole);
-  kept.cut = last_kept(finder, kept.cut);
-  store(p, index, kept, finder.top, status);
+  float top;
+  const Kept kept = kept_exactly(r, memory, crew, &top);
+  store(p, index, kept, top, status | (top == -kInfinity ? kStatusNonFinite : kStatusOk));
 }
 
 }  // namespace

@@ -15,21 +15,22 @@ namespace specdec {
 std::atomic<int64_t> weighed_rows{0};
 
 float* scratch(int slot, int64_t floats) {
-  static thread_local std::vector<float> memory[6];
+  static thread_local std::vector<float> memory[7];
   if (static_cast<int64_t>(memory[slot].size()) < floats) memory[slot].resize(static_cast<size_t>(floats));
   return memory[slot].data();
 }
 
 #define SPECDEC_DECLARE(op, Params) void op(const Params& p, int threads);
+SPECDEC_OTHER_OPS(SPECDEC_DECLARE)
 namespace scalar {
-SPECDEC_OPS(SPECDEC_DECLARE)
+SPECDEC_ROW_OPS(SPECDEC_DECLARE)
 }
 #if defined(__x86_64__)
 namespace avx2 {
-SPECDEC_OPS(SPECDEC_DECLARE)
+SPECDEC_ROW_OPS(SPECDEC_DECLARE)
 }
 namespace avx512 {
-SPECDEC_OPS(SPECDEC_DECLARE)
+SPECDEC_ROW_OPS(SPECDEC_DECLARE)
 }
 #endif
 #undef SPECDEC_DECLARE
@@ -93,8 +94,13 @@ void set_isa(const std::string& name) { chosen() = isa_of(name); }
 #define SPECDEC_DISPATCH(op, Params) \
   void op(const Params& p, int threads) { scalar::op(p, threads_here(threads)); }
 #endif
-SPECDEC_OPS(SPECDEC_DISPATCH)
+SPECDEC_ROW_OPS(SPECDEC_DISPATCH)
 #undef SPECDEC_DISPATCH
+
+#define SPECDEC_CALL(op, Params) \
+  void op(const Params& p, int threads) { specdec::op(p, threads_here(threads)); }
+SPECDEC_OTHER_OPS(SPECDEC_CALL)
+#undef SPECDEC_CALL
 
 }  // namespace cpu
 }  // namespace specdec

@@ -12,7 +12,7 @@ SPECDEC_BEGIN
 class Editor {
  public:
   // `entry` is the place of the request's numbers and lists. At most `later` different tokens will be counted.
-  SPECDEC_HD Editor(const EditParams& params, int32_t vocabulary, const RowPlace& entry, int32_t later)
+  Editor(const EditParams& params, int32_t vocabulary, const RowPlace& entry, int32_t later)
       : p(params), vocab(vocabulary), place(entry) {
     if (p.on()) begin(later);
   }
@@ -20,17 +20,17 @@ class Editor {
   int32_t status = kStatusOk;
 
   // Edits a row, which has this place among the target's. It stays so until the next one is.
-  SPECDEC_HD void edit(Row* row, const RowPlace& target) {
+  void edit(Row* row, const RowPlace& target) {
     if (p.on()) edit_row(row, target);
   }
 
   // From the next row on, this token counts as one of the output.
-  SPECDEC_HD void count(int32_t token) {
+  void count(int32_t token) {
     if (penalties.on()) count_token(token);
   }
 
   // From the next row on, the token counted last does not.
-  SPECDEC_HD void uncount() {
+  void uncount() {
     if (penalties.on()) uncount_token();
   }
 

@@ -16,6 +16,16 @@ CutBounds cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory
   return CutBounds(r.row, filter, memory.cells, memory.values, memory.list);
 }
 
+// The cut at the last token that `cut` keeps. The value of `cut` itself may lie between two tokens' values.
+Cut last_kept(const CutRow& row, const Cut& cut) {
+  uint64_t last = ~uint64_t{0};
+  row.each_from(cut.value, [&](float v, int32_t column) {
+    if (cut.keeps(v, column)) last = std::min(last, place_of(v, column));
+    return true;
+  });
+  return {value_at(last), column_at(last)};
+}
+
 uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& crew) {
   if (r.mass != 0) return r.mass;
   weighed_rows.fetch_add(1, std::memory_order_relaxed);
@@ -60,7 +70,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   // If top_p is a share of the row's mass, bounds of that mass come first.
   const bool bounded = by_law && r.filter.of_row() && !r.looked;
   BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
-  if (bounded) r.status = row_bounds(r.row, {Space::kLogits, r.filter.order.inverse, false}, crew, memory.cells, tiles);
+  if (bounded) r.status = row_cells_and_bounds(r.row, r.filter.order, crew, memory.cells, tiles);
   else if (!r.looked) r.status = row_cells(r.row, r.known.law, crew, memory.cells);
   CutBounds finder = cut_row(r, r.filter, memory);
   r.looked = true;
@@ -95,6 +105,22 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(memory.cells, tile), top);
   top = space.scaled(top);
   r.known.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
+}
+
+Kept kept_exactly(const LawRow& r, const RowMemory& memory, const Crew& crew, float* top) {
+  CutRow finder = cut_row(r, r.filter, memory);
+  *top = finder.top;
+  if (finder.top == -kInfinity) return kUncut;
+  const auto whole = [&] { return row_mass(r.row, r.filter.order, crew, memory.cells, memory.mass_tiles, finder.top); };
+  Kept kept = kUncut;
+  if (r.filter.on()) {
+    kept = finder.kept(true, whole);
+    kept.cut = last_kept(finder, kept.cut);
+  } else {
+    finder.sum(&kept);
+    kept.mass = whole();
+  }
+  return kept;
 }
 
 bool settled(LawRow& r, int32_t token, int scratch_slot) {

@@ -9,19 +9,19 @@ constexpr int32_t kListed = 4096;  // the most tokens that are listed and sorted
 
 // A token's place in the order of filters, as an integer: the value's key, then the complement of the column. A larger
 // place comes earlier. Keys rise with the values; -0 counts as 0.
-SPECDEC_HD uint32_t ordered(float v) {
+inline uint32_t ordered(float v) {
   const uint32_t b = bits(add(v, 0.0f));
   return b ^ (static_cast<uint32_t>(static_cast<int32_t>(b) >> 31) | 0x80000000u);
 }
-SPECDEC_HD float unordered_value(uint32_t key) {
+inline float unordered_value(uint32_t key) {
   return from_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key);
 }
-SPECDEC_HD uint64_t place_of(float v, int32_t column) {
+inline uint64_t place_of(float v, int32_t column) {
   return static_cast<uint64_t>(ordered(v)) << 32 | ~static_cast<uint32_t>(column);
 }
-SPECDEC_HD int32_t column_at(uint64_t place) { return static_cast<int32_t>(~static_cast<uint32_t>(place)); }
-SPECDEC_HD uint32_t key_at(uint64_t place) { return static_cast<uint32_t>(place >> 32); }
-SPECDEC_HD float value_at(uint64_t place) { return unordered_value(key_at(place)); }
+inline int32_t column_at(uint64_t place) { return static_cast<int32_t>(~static_cast<uint32_t>(place)); }
+inline uint32_t key_at(uint64_t place) { return static_cast<uint32_t>(place >> 32); }
+inline float value_at(uint64_t place) { return unordered_value(key_at(place)); }
 
 // What a filter compares. A NaN stays one, +inf is the largest finite number.
 SPECDEC_HD F16 value_of(const Filter& f, F16 raw) { return min(F16(kLargest), f.order.key(raw)); }
@@ -42,5 +42,6 @@ struct Kept {
   int32_t count;         // how many tokens are kept; likewise
   const uint64_t* list;  // the places of the kept tokens, in no order; null if they are too many to list
 };
+constexpr Kept kUncut = {kKeepsAll, 0, 0, nullptr};  // and nothing counted
 
 SPECDEC_END

@@ -2,9 +2,9 @@
 // normaliser or its argmax, and what its filters keep.
 #pragma once
 
-#include "bound_row.h"
 #include "kept.h"
-#include "mass_row.h"
+#include "specdec/bounds.h"
+#include "specdec/mass.h"
 
 SPECDEC_BEGIN
 
@@ -14,11 +14,11 @@ struct RaceMemory {
   uint32_t* words;  // the words a of the even and the odd groups, then their words b
 
   RaceMemory() = default;
-  SPECDEC_HD RaceMemory(float* memory, const Row& row)
+  RaceMemory(float* memory, const Row& row)
       : scores(memory), words(reinterpret_cast<uint32_t*>(memory + tiles(row) * 2 * kLanes)) {}
   // The race's tiles are those of the whole vocabulary, so there may be one more.
-  SPECDEC_HD static int64_t tiles(const Row& row) { return int64_t{row.tiles()} + 1; }
-  SPECDEC_HD static int64_t floats(const Row& row) { return tiles(row) * 6 * kLanes; }
+  static int64_t tiles(const Row& row) { return int64_t{row.tiles()} + 1; }
+  static int64_t floats(const Row& row) { return tiles(row) * 6 * kLanes; }
 };
 
 struct LawRow {
@@ -38,12 +38,12 @@ struct LawRow {
   bool undecided;   // whether `kept` may hold tokens that top_p drops: ask still_kept
   uint64_t mass;    // of the whole row; 0 until it is needed
 
-  SPECDEC_HD bool keeps(int32_t column, float raw) const {
+  bool keeps(int32_t column, float raw) const {
     return !filter.on() || kept.cut.keeps(filter.order.scaled(raw), column);
   }
 
   // p(token); 0 for a token that the row does not have, or that its filters drop.
-  SPECDEC_HD float probability(int32_t token) const {
+  float probability(int32_t token) const {
     const int32_t column = map.column(token);
     if (column == kNoColumn) return 0.0f;
     const float raw = element(row, column);
@@ -51,15 +51,15 @@ struct LawRow {
   }
 
   // Whether the normaliser, and what the filter keeps, are known by bounds alone.
-  SPECDEC_HD bool rough() const { return !weighed && error >= 0.0f; }
+  bool rough() const { return !weighed && error >= 0.0f; }
   // The row with the largest and the least probabilities that it may have.
-  SPECDEC_HD LawRow at_most() const {
+  LawRow at_most() const {
     LawRow moved = with_log_sum(-error);
     if (rough()) moved.kept.cut = most;
     return moved;
   }
-  SPECDEC_HD LawRow at_least() const { return with_log_sum(error); }
-  SPECDEC_HD Range probability_range(int32_t token) const {
+  LawRow at_least() const { return with_log_sum(error); }
+  Range probability_range(int32_t token) const {
     const float p = probability(token);
     return rough() ? Range{at_least().probability(token), at_most().probability(token)} : Range{p, p};
   }
@@ -69,7 +69,7 @@ struct LawRow {
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
     return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
   }
-  SPECDEC_HD int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
+  int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
 
   // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
   SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
@@ -90,7 +90,7 @@ struct LawRow {
   }
 
   // The lanes of sixteen tokens from `token` on that neither filters nor edits took out, if there are any.
-  SPECDEC_HD bool restricted() const { return filter.on() || row.edits; }
+  bool restricted() const { return filter.on() || row.edits; }
   SPECDEC_HD Mask lanes_kept_from(int32_t token, int32_t end) const {
     const F16 raw = elements(row, token, end - token, -kInfinity);
     const Mask kept_here = filter.on() ? lanes_kept(kept.cut, value_of(filter, raw), token) : 0xffffu;
@@ -102,14 +102,14 @@ struct LawRow {
     return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
   }
 
-  SPECDEC_HD LawRow with_log_sum(float more) const {
+  LawRow with_log_sum(float more) const {
     LawRow moved = *this;
     if (rough()) moved.known.lse.log_sum = add(known.lse.log_sum, more);
     return moved;
   }
 
   // If a map does not rise, some lanes stay without weight; nothing outside of them is written.
-  SPECDEC_HD F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
+  F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
     const bool greedy = known.law.greedy;
     const int32_t stop = end - token < kLanes ? end : token + kLanes;
     float lane[kLanes];
@@ -125,13 +125,13 @@ struct LawRow {
   }
 };
 
-SPECDEC_HD LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
-  return {row, nothing_known(law), filter, map, nullptr, {}, {kKeepsAll, 0, 0, nullptr}, kKeepsAll, kStatusOk, false,
+inline LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
+  return {row, nothing_known(law), filter, map, nullptr, {}, kUncut, kKeepsAll, kStatusOk, false,
           false, false, -1.0f, false, 0};
 }
 
 // Takes over what was known of the same row when another one took its scratch memory.
-SPECDEC_HD void recall(LawRow& r, const LawRow& before) {
+inline void recall(LawRow& r, const LawRow& before) {
   r.recalled = before.looked || before.recalled;
   if (!r.recalled) return;
   r.known = before.known;
@@ -145,11 +145,14 @@ SPECDEC_HD void recall(LawRow& r, const LawRow& before) {
 }
 
 // The row at an offset, with the law of (outer, inner).
-SPECDEC_HD LawRow law_row_of(const Rows& rows, int64_t offset, const LawParams& p, int64_t outer, int64_t inner,
+inline LawRow law_row_of(const Rows& rows, int64_t offset, const LawParams& p, int64_t outer, int64_t inner,
                              const DraftMap& map, int32_t* status) {
   const Law law = law_at(p, outer, inner, status);
   return law_row(row_at(rows, offset), law, filter_at(p, law, rows.vocab, outer, inner, status), map);
 }
+
+constexpr int32_t kMassTilesATile = kTile / kMassTile;
+inline int32_t mass_tiles_of(int32_t vocab) { return tiles_of(vocab) * kMassTilesATile; }
 
 // Scratch memory for looking through one row.
 struct RowMemory {
@@ -159,7 +162,7 @@ struct RowMemory {
   float* values;
   uint64_t* list;
 
-  SPECDEC_HD RowMemory(int slot, const Row& row, bool filtered) {
+  RowMemory(int slot, const Row& row, bool filtered) {
     const int64_t masses = mass_tiles_of(row.vocab) * (sizeof(MassTile) / sizeof(float)), count = cells_of(row.vocab);
     float* memory = scratch(slot, masses + count + RaceMemory::floats(row) + (filtered ? count + 2 * kListed : 0));
     mass_tiles = reinterpret_cast<MassTile*>(memory);
@@ -181,6 +184,10 @@ enum class Look {
 // filtered_row.cpp.
 void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot);
 
+// What the filters of a row keep, its cells being known, with count and mass; the cut is at the last token kept. `top` is
+// the row's largest value: at -inf no token has weight.
+Kept kept_exactly(const LawRow& r, const RowMemory& memory, const Crew& crew, float* top);
+
 // Whether it is known if the filter keeps a token, as `keeps` says from then on. Of a rough row one pass may tell.
 bool settled(LawRow& r, int32_t token, int scratch_slot);
 
@@ -189,7 +196,7 @@ bool settled(LawRow& r, int32_t token, int scratch_slot);
 bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot);
 
 // Makes scratch memory the row's.
-SPECDEC_HD RowMemory memory_of(LawRow& r, int scratch_slot) {
+inline RowMemory memory_of(LawRow& r, int scratch_slot) {
   const RowMemory memory(scratch_slot, r.row, r.filter.on());
   r.cells = memory.cells;
   r.race = memory.race;
@@ -197,64 +204,27 @@ SPECDEC_HD RowMemory memory_of(LawRow& r, int scratch_slot) {
 }
 
 // Looks through a row, once. Then its probabilities, its maxima and its status are known.
-SPECDEC_HD void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
-  const bool weigh = r.known.law.needs_sum();
-  if ((r.looked || r.recalled) && r.weighed >= weigh) return;
-  const Law& law = r.known.law;
-  if (r.filter.on()) return look_filtered(r, Look::kForLaw, crew, scratch_slot);
-  const RowMemory memory = memory_of(r, scratch_slot);
-  r.weighed = weigh;
-  if (weigh) {
-    weighed_rows.fetch_add(1, std::memory_order_relaxed);
-    if (r.looked) row_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
-    else r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
-    const int32_t tiles = mass_tiles_of(r.row.vocab);
-    if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= kStatusNonFinite;
-    r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
-  } else {
-    r.status = row_cells(r.row, law, crew, r.cells);
-    r.known.argmax = row_argmax(r.row, law, r.cells).token;
-    if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
-  }
-  r.looked = true;
-}
+void look_through(LawRow& r, const Crew& crew, int scratch_slot);
 
 // Looks through a row if its law's probabilities need that. A row that holds probabilities needs it only for its
 // status.
-SPECDEC_HD void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
-  if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
-}
+void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot);
 
 // Looks through a row as far as bounds of its probabilities need it; these may be exact. Returns false if there are
 // none: then only look_through helps. Bounds are for rows in which all is as usual.
-SPECDEC_HD bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
-  if (!r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
-  if (r.weighed || !r.known.law.needs_sum()) return true;
-  if (r.filter.on()) {
-    if (!r.looked && !r.recalled) look_filtered(r, Look::kForBounds, crew, scratch_slot);
-  } else if (!r.looked && !r.recalled) {
-    const RowMemory memory = memory_of(r, scratch_slot);
-    BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
-    r.status = row_bounds(r.row, r.known.law, crew, r.cells, tiles);
-    r.looked = true;
-    float top = -kInfinity;
-    for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
-    top = r.known.law.logits().scaled(top);
-    if (magnitude(top) < kLargestBounded && r.status == kStatusOk) {
-      r.known.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
-      r.error = log_sum_error(top);
-    }
-  }
-  return r.weighed || r.error >= 0.0f;
-}
+bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot);
 
 // Looks through a row as far as a race needs it: its maxima, and what its filters keep.
-SPECDEC_HD void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
-  if (r.looked && !(r.filter.on() && r.rough() && look != Look::kForBounds)) return;
-  if (r.filter.on()) return look_filtered(r, look, crew, scratch_slot);
-  memory_of(r, scratch_slot);
-  r.status = row_cells(r.row, r.known.law, crew, r.cells);
-  r.looked = r.recalled;
-}
+void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot);
+
+// The parts of that. They fill the raw maxima of a row's cells, and what its tiles weigh: exactly, or about. All but
+// row_masses return the status of the row's elements.
+int32_t row_cells(const Row& row, const Law& law, const Crew& crew, float* cells);
+int32_t row_cells_and_masses(const Row& row, const Logits& space, const Crew& crew, float* cells, MassTile* tiles);
+int32_t row_cells_and_bounds(const Row& row, const Logits& space, const Crew& crew, float* cells, BoundTile* tiles);
+// Of a row whose cells are known.
+void row_masses(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles);
+// The most probable token, the lowest on ties.
+Candidate row_argmax(const Row& row, const Law& law, const float* cells);
 
 SPECDEC_END

@@ -11,57 +11,43 @@ SPECDEC_BEGIN
 struct GroupNoise {
   const Noise& noise;
   uint32_t index, a, b;
-  SPECDEC_HD explicit GroupNoise(const Noise& whose) : noise(whose) { read(0); }
-  SPECDEC_HD void go_to(uint32_t group) {
+  explicit GroupNoise(const Noise& whose) : noise(whose) { read(0); }
+  void go_to(uint32_t group) {
     if (group != index) read(group);
   }
 
  private:
-  SPECDEC_HD void read(uint32_t group) {
+  void read(uint32_t group) {
     const Words<uint32_t> w = noise_words(noise, group >> 1);
     index = group;
     a = group & 1 ? w.word[1] : w.word[0], b = group & 1 ? w.word[3] : w.word[2];
   }
 };
 
-template <class Weights, class Result>
-SPECDEC_HD void mapped_race_tiles(const Weights& weights, const Row& row, const DraftMap& map, const Noise& noise,
-                                  const float* cells, int32_t from, int32_t to, Result& result) {
+template <class Weights>
+inline void mapped_race_tiles(const Weights& weights, const LawRow& r, const Noise& noise, int32_t from, int32_t to,
+                              RaceResult& result) {
   GroupNoise group(noise);
   for (int32_t tile = from; tile < to; ++tile) {
-    const float bound = weights.log_bound(tile_max(cells, tile));
+    const float bound = weights.log_bound(tile_max(r.cells, tile));
     if (!(bound > -kInfinity)) continue;
-    float beaten = result.to_beat();
+    float beaten = result.to_beat;
     uint32_t limit = largest_winning_word(bound, beaten);
-    const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
+    const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
     for (int32_t column = begin; column < end; ++column) {
-      const int32_t token = map.tokens[column];
+      const int32_t token = r.map.tokens[column];
       if (token < 0) continue;  // not a valid map
       group.go_to(static_cast<uint32_t>(token) / kGroup);
-      if (result.to_beat() != beaten) beaten = result.to_beat(), limit = largest_winning_word(bound, beaten);
+      if (result.to_beat != beaten) beaten = result.to_beat, limit = largest_winning_word(bound, beaten);
       if (group.a > limit) continue;
-      const float log_weight = weights.log_weight(element(row, column), column);
+      const float log_weight = weights.log_weight(element(r.row, column), column);
       const float earliest = static_cast<float>(group.a) * 0x1p-38f;
       if (log_weight == -kInfinity || log_weight < needed_at_least(beaten, earliest)) continue;
       const float time = arrival(noise, group_of(group.index, group.a, group.b), static_cast<uint32_t>(token));
-      result.offer({race_score(log_weight, time), column});
+      const float score = race_score(log_weight, time);
+      result.offer({score, column}, score);
     }
   }
-}
-
-// The winner of the whole row.
-template <class Weights>
-SPECDEC_HD Candidate mapped_race_winner(const Weights& weights, const Row& row, const DraftMap& map,
-                                        const Noise& noise, const float* cells, const Crew& crew) {
-  Winner winners[kMaxParts];
-  over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
-    Winner mine;
-    mapped_race_tiles(weights, row, map, noise, cells, from, to, mine);
-    winners[part] = mine;
-  });
-  Winner winner;
-  for (const Winner& w : winners) winner.offer(w.best);
-  return winner.best;
 }
 
 SPECDEC_END

@@ -12,7 +12,7 @@ SPECDEC_HD Float16 minus_infinity(const Float16*) { return {0xfc00}; }
 
 // The row may be written over itself.
 template <class T>
-SPECDEC_HD void mask(const T* from, T* to, int32_t first, int32_t end, const PartCut& what) {
+void mask(const T* from, T* to, int32_t first, int32_t end, const PartCut& what) {
   const T nothing = minus_infinity(from);
   const float value = what.cut.value;
   for (int32_t token = first; token < end; ++token) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "edits.h"
-#include "race_kept.h"
+#include "law_row.h"
 #include "specdec/partial.h"
 #include "specdec/request.h"
 #include "threads.h"
@@ -14,7 +14,7 @@ struct RaceRequest {
   Noise noise;
 
   // Turns a candidate's column into the target's token.
-  SPECDEC_HD Candidate token_of(const Candidate& c) const {
+  Candidate token_of(const Candidate& c) const {
     const Candidate found = r.map.to_target(c);
     return found.token == kNoToken ? found : Candidate{found.score, r.row.first_token + found.token};
   }
@@ -22,7 +22,7 @@ struct RaceRequest {
 
 // Calls f(row, crew, arrivals) for every row that is not idle. f returns the row's status bits.
 template <class F>
-SPECDEC_HD void over_race_requests(const RaceParams& p, Look look, int threads, F&& f) {
+inline void over_race_requests(const RaceParams& p, Look look, int threads, F&& f) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
     const Arrivals arrivals = arrivals_at(p, index);

@@ -1,5 +1,6 @@
 // race_sample on the CPU: one token a row.
 #include "race_request.h"
+#include "race_row.h"
 
 SPECDEC_BEGIN
 
@@ -7,11 +8,7 @@ namespace {
 
 Candidate winner_of(RaceRequest& race, const Crew& crew) {
   LawRow& r = race.r;
-  if (r.known.law.greedy) return row_argmax(r.row, r.known.law, r.cells);
-  return r.known.law.in_space([&](auto space) {
-    return r.map.tokens ? mapped_row_winner(row_weights(space), r, race.noise, crew, 0)
-                        : row_winner(row_weights(space), r, race.noise, crew, 0);
-  });
+  return r.known.law.greedy ? row_argmax(r.row, r.known.law, r.cells) : row_winner(r, {}, race.noise, crew, 0);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "race_request.h"
+#include "race_row.h"
 
 SPECDEC_BEGIN
 
@@ -9,57 +10,65 @@ namespace {
 
 constexpr int32_t kPlaces = 512;  // of a podium, where each candidate is put in its place; more are sorted in the end
 
-// The first k arrivals, for many of them: candidates are gathered, and all but the best k dropped when they are 2k.
-struct Crowd {
-  Candidate* place;  // 2k of them
-  int32_t k, count = 0;
-  float beaten = -kInfinity;  // the score of the last of the best k, when they were last looked for
+// The first k arrivals, in order.
+struct Podium final : RaceResult {
+  Candidate* place;  // k of them
+  Podium(Candidate* memory, int32_t k) : RaceResult(k), place(memory) { std::fill(place, place + k, kNobody); }
+  void offer(const Candidate& c, float) override {
+    if (!better(c, place[places - 1])) return;
+    int32_t i = places - 1;
+    for (; i > 0 && better(c, place[i - 1]); --i) place[i] = place[i - 1];
+    place[i] = c;
+    to_beat = place[places - 1].score;
+  }
+};
 
-  int32_t places() const { return k; }
-  float to_beat() const { return beaten; }
-  void offer(const Candidate& c) {
-    if (c.score < beaten) return;
+// The same for many of them: candidates are gathered, and all but the best k dropped when they are 2k.
+struct Crowd final : RaceResult {
+  Candidate* place;  // 2k of them
+  int32_t count = 0;
+  Crowd(Candidate* memory, int32_t k) : RaceResult(k), place(memory) {}
+  void offer(const Candidate& c, float) override {
+    if (c.score < to_beat) return;
     place[count++] = c;
-    if (count == 2 * k) drop();
+    if (count == 2 * places) drop();
   }
   // The k places, in order.
   void sort() {
-    if (count > k) drop();
+    if (count > places) drop();
     std::sort(place, place + count, better);
-    std::fill(place + count, place + k, kNobody);
+    std::fill(place + count, place + places, kNobody);
   }
 
  private:
   void drop() {
-    std::nth_element(place, place + k - 1, place + count, better);
-    beaten = place[k - 1].score;
-    count = k;
+    std::nth_element(place, place + places - 1, place + count, better);
+    to_beat = place[places - 1].score;
+    count = places;
   }
 };
 
 // The k most probable tokens, for temperature 0.
-template <class Result>
-void largest_tokens(const Row& row, const Law& law, const float* cells, Result& podium) {
+void largest_tokens(const Row& row, const Law& law, const float* cells, RaceResult& result) {
   for (int32_t tile = 0; tile < row.tiles(); ++tile) {
-    if (!(law.rank(tile_max(cells, tile)) > podium.to_beat())) continue;
+    if (!(law.rank(tile_max(cells, tile)) > result.to_beat)) continue;
     const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
     for (int32_t token = begin; token < end; token += kLanes) {
       const F16 raw = elements(row, token, end - token, __builtin_nanf(""));
-      for (Mask left = at_least(raw, F16(podium.to_beat())); left; left &= left - 1) {
+      for (Mask left = at_least(raw, F16(result.to_beat)); left; left &= left - 1) {
         const int32_t i = token + __builtin_ctz(left);
         const float rank = law.rank(element(row, i));
-        if (rank > -kInfinity) podium.offer({rank, i});
+        if (rank > -kInfinity) result.offer({rank, i}, rank);
       }
     }
   }
 }
 
 // Offers the row's tokens.
-template <class Result>
-void offer_arrivals(const RaceRequest& race, const Crew& crew, Result& result) {
+void offer_arrivals(const RaceRequest& race, const Crew& crew, RaceResult& result) {
   const LawRow& r = race.r;
-  if (r.known.law.greedy) return largest_tokens(r.row, r.known.law, r.cells, result);
-  r.known.law.in_space([&](auto space) { race_row(row_weights(space), r, race.noise, crew, result); });
+  if (r.known.law.greedy) largest_tokens(r.row, r.known.law, r.cells, result);
+  else race_row(r, race.noise, crew, result);
 }
 
 }  // namespace
@@ -73,7 +82,7 @@ void race_topk(const RaceParams& p, int threads) {
       Podium podium(place, k);
       offer_arrivals(race, crew, podium);
     } else {
-      Crowd crowd = {place, k};
+      Crowd crowd(place, k);
       offer_arrivals(race, crew, crowd);
       crowd.sort();
     }

@@ -1,28 +1,16 @@
 // residual_race on the CPU: the first arrival in a part of a row, over what a draft left of its law.
 #include "edits.h"
+#include "race_row.h"
 #include "specdec/partial.h"
 #include "specdec/request.h"
-#include "threads.h"
-#include "walk_ops.h"
 
 SPECDEC_BEGIN
 
 namespace {
 
-// Tokens of which a part of a row begins with `first`.
-struct Excluded {
-  const int32_t* tokens;
-  int64_t count;
-  int32_t first;
-  SPECDEC_HD bool has(int32_t column) const {
-    for (int64_t i = 0; i < count; ++i)
-      if (tokens[i] >= first && tokens[i] - first == column) return true;
-    return false;
-  }
-};
-
-Excluded excluded_at(const ResidualRaceParams& p, int64_t b) {
-  if (!p.excluded.data) return {nullptr, 0, 0};
+// The tokens that have no weight in a request's part of a row.
+TokenList excluded_at(const ResidualRaceParams& p, int64_t b) {
+  if (!p.excluded.data) return {};
   return {p.excluded.data + b * p.excluded.row_stride, p.excluded.columns, p.target.first_token};
 }
 
@@ -52,17 +40,14 @@ Candidate first_arrival(const ResidualRaceParams& p, int64_t b, const Crew& crew
   *status |= target.status | editor.status;
   if (target.known.law.greedy) return row_argmax(target.row, target.known.law, target.cells);
   const Noise noise = noise_at(p.noise, b, 0, kStreamResidual);
-  const Logits space = target.known.law.logits();
   keep(&target, part_cut_at(p.cuts, b, 0));
   if (p.draft_row.data && p.draft_row.data[b] >= 0) {
     LawRow draft = known_row(p.draft, p.draft_row.data[b], p.draft_law, b, known + 2, status);
     draft.known.law.greedy = false;
     keep(&draft, part_cut_at(p.cuts, b, 1));
-    const ResidualWeights<Logits> weights = {target, draft, space, p.taken.at(b)};
-    return row_winner(weights, target, noise, crew, 0);
+    return residual_winner(target, draft, p.taken.at(b), noise, crew, 0);
   }
-  const Excluded excluded = excluded_at(p, b);
-  return row_winner(without(row_weights(space), excluded), target, noise, crew, 0);
+  return row_winner(target, excluded_at(p, b), noise, crew, 0);
 }
 
 }  // namespace

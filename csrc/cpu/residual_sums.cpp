@@ -29,7 +29,7 @@ KnownPart known_part(const Rows& rows, int32_t place, const LawParams& law, int6
 
 struct PairSums {
   uint64_t left, drafted;
-  SPECDEC_HD void operator+=(const PairSums& other) { left += other.left, drafted += other.drafted; }
+  void operator+=(const PairSums& other) { left += other.left, drafted += other.drafted; }
 };
 
 __attribute__((noinline)) PairSums tile_sums(const KnownPart& target, const KnownPart& draft, float taken,

@@ -11,7 +11,7 @@ SPECDEC_BEGIN
 
 constexpr int kTile = 2048;  // 32 groups of the race: one vector of Philox counters
 
-SPECDEC_HD int32_t tiles_of(int32_t vocab) { return (vocab + kTile - 1) / kTile; }
+inline int32_t tiles_of(int32_t vocab) { return (vocab + kTile - 1) / kTile; }
 
 struct Row {
   const void* data;
@@ -19,17 +19,30 @@ struct Row {
   int32_t vocab;
   int32_t first_token;    // column 0 is this token; all other numbers here count columns
   const RowEdits* edits;  // null: none
-  SPECDEC_HD int32_t tiles() const { return tiles_of(vocab); }
-  SPECDEC_HD int32_t tile_size(int32_t tile) const {
+  int32_t tiles() const { return tiles_of(vocab); }
+  int32_t tile_size(int32_t tile) const {
     const int32_t left = vocab - tile * kTile;
     return left < kTile ? left : kTile;
   }
 };
 
-SPECDEC_HD Row row_at(const Rows& rows, int64_t offset) {
+inline Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
   return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token, nullptr};
 }
+
+// Some tokens. Column 0 of their row is the token `first`.
+struct TokenList {
+  const int32_t* tokens;
+  int64_t count;
+  int32_t first = 0;
+
+  bool has_column(int32_t column) const {
+    for (int64_t i = 0; i < count; ++i)
+      if (tokens[i] >= first && tokens[i] - first == column) return true;
+    return false;
+  }
+};
 
 // Calls f with a pointer to the row's data, of their own type.
 template <class F>
@@ -77,20 +90,6 @@ SPECDEC_HD Cell cell_of(const Row& row, int32_t token) {
                                           : F16(__builtin_nanf(""));
     return cell;
   });
-}
-
-// Calls f(tile, &status) for every tile, in parts. Returns all the status bits that it set.
-template <class F>
-SPECDEC_HD int32_t over_tiles(int32_t tiles, const Crew& crew, F&& f) {
-  int32_t status[kMaxParts];
-  const int parts = over_parts(tiles, crew, [&](int part, int32_t from, int32_t to) {
-    int32_t met = kStatusOk;
-    for (int32_t tile = from; tile < to; ++tile) f(tile, &met);
-    status[part] = met;
-  });
-  int32_t all = kStatusOk;
-  for (int part = 0; part < parts; ++part) all |= status[part];
-  return all;
 }
 
 SPECDEC_END

@@ -1,4 +1,4 @@
-// Sixteen lanes at a time: one AVX-512 register, two AVX2 registers or a plain array, by this copy's compiler flags.
+// Sixteen lanes at a time: one AVX-512 register, two of AVX2 or four of the baseline, by this copy's compiler flags.
 // Every operation rounds once per lane, and sums have one fixed shape. So all three give the same bits.
 #pragma once
 
@@ -26,14 +26,26 @@ constexpr int kLanes = 16;
 struct BFloat16 { uint16_t bits; };
 struct Float16 { uint16_t bits; };
 
+// Four lanes in vectors of the compiler's own, which are registers of SSE2 or NEON. Their comparisons are -1 in the
+// lanes where they hold.
+using Floats = float __attribute__((vector_size(16)));
+using Ints = int32_t __attribute__((vector_size(16)));
+using Uints = uint32_t __attribute__((vector_size(16)));
+SPECDEC_HD Uints bits(Floats x) { return reinterpret_cast<Uints>(x); }
+SPECDEC_HD Floats from_bits(Uints x) { return reinterpret_cast<Floats>(x); }
+SPECDEC_HD Floats signed_float(Uints x) { return __builtin_convertvector(reinterpret_cast<Ints>(x), Floats); }
+
+// `Word` is uint32_t or Uints, its lower half the bits of a number.
+template <class Word>
+SPECDEC_HD auto float_of_half(Word half) {
+  const Word sign = (half & 0x8000u) << 16, rest = half & 0x7fffu, normal = (rest << 13) + 0x38000000u;
+  const Word denormal = bits(signed_float(rest) * 0x1p-24f);
+  return from_bits(sign | (rest < 0x0400u ? denormal : rest < 0x7c00u ? normal : normal + 0x38000000u));
+}
+
 SPECDEC_HD float to_float(float x) { return x; }
 SPECDEC_HD float to_float(BFloat16 x) { return from_bits(static_cast<uint32_t>(x.bits) << 16); }
-SPECDEC_HD float to_float(Float16 x) {
-  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-  if (rest >= 0x7c00u) return from_bits(sign | 0x7f800000u | (rest << 13));
-  if (rest >= 0x0400u) return from_bits(sign | ((rest << 13) + 0x38000000u));
-  return from_bits(sign | bits(mul(static_cast<float>(rest), 0x1p-24f)));
-}
+SPECDEC_HD float to_float(Float16 x) { return float_of_half(static_cast<uint32_t>(x.bits)); }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 
@@ -301,95 +313,151 @@ struct Sum16 {
 
 #else
 
+using Longs = uint64_t __attribute__((vector_size(16)));
+
+// The same number in each lane.
+SPECDEC_HD Floats spread(float x) { return Floats{x, x, x, x}; }
+SPECDEC_HD Uints spread(uint32_t x) { return Uints{x, x, x, x}; }
+
 struct F16 {
-  float v[kLanes];
+  Floats a, b, c, d;
   F16() = default;
-  SPECDEC_HD explicit F16(float x) {
-    for (float& lane : v) lane = x;
-  }
+  SPECDEC_HD F16(Floats w, Floats x, Floats y, Floats z) : a(w), b(x), c(y), d(z) {}
+  SPECDEC_HD explicit F16(float x) : F16(spread(x), spread(x), spread(x), spread(x)) {}
 };
 struct U16 {
-  uint32_t v[kLanes];
+  Uints a, b, c, d;
   U16() = default;
-  SPECDEC_HD explicit U16(uint32_t x) {
-    for (uint32_t& lane : v) lane = x;
-  }
+  SPECDEC_HD U16(Uints w, Uints x, Uints y, Uints z) : a(w), b(x), c(y), d(z) {}
+  SPECDEC_HD explicit U16(uint32_t x) : U16(spread(x), spread(x), spread(x), spread(x)) {}
 };
 using Mask = uint32_t;
 
-#define SPECDEC_LANES(Result, expression)             \
-  do {                                                \
-    Result r;                                         \
-    for (int i = 0; i < kLanes; ++i) r.v[i] = (expression); \
-    return r;                                         \
-  } while (0)
-#define SPECDEC_MASK(expression)                                                         \
-  do {                                                                                   \
-    Mask m = 0;                                                                          \
-    for (int i = 0; i < kLanes; ++i) m |= static_cast<Mask>(expression) << i;            \
-    return m;                                                                            \
-  } while (0)
-
+template <class Vector>
+SPECDEC_HD Vector load_vector(const void* p) {
+  Vector x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+SPECDEC_HD Uints load_halves(const void* p) {
+  using Halves = uint16_t __attribute__((vector_size(8)));
+  return __builtin_convertvector(load_vector<Halves>(p), Uints);
+}
+SPECDEC_HD Floats load_four(const float* p) { return load_vector<Floats>(p); }
+SPECDEC_HD Floats load_four(const BFloat16* p) { return from_bits(load_halves(p) << 16); }
+SPECDEC_HD Floats load_four(const Float16* p) { return float_of_half(load_halves(p)); }
+SPECDEC_HD Uints load_four(const uint32_t* p) { return load_vector<Uints>(p); }
 template <class T>
-SPECDEC_HD F16 load(const T* p) { SPECDEC_LANES(F16, to_float(p[i])); }
-SPECDEC_HD U16 load(const uint32_t* p) { SPECDEC_LANES(U16, p[i]); }
-SPECDEC_HD void store(float* p, F16 a) { std::memcpy(p, a.v, sizeof a.v); }
-SPECDEC_HD void store(uint32_t* p, U16 a) { std::memcpy(p, a.v, sizeof a.v); }
-SPECDEC_HD F16 add(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] + b.v[i]); }
-SPECDEC_HD F16 sub(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] - b.v[i]); }
-SPECDEC_HD F16 mul(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] * b.v[i]); }
-SPECDEC_HD F16 fma(F16 a, F16 b, F16 c) { SPECDEC_LANES(F16, fma(a.v[i], b.v[i], c.v[i])); }
-SPECDEC_HD F16 max(F16 a, F16 b) { SPECDEC_LANES(F16, max(a.v[i], b.v[i])); }
-SPECDEC_HD F16 min(F16 a, F16 b) { SPECDEC_LANES(F16, min(a.v[i], b.v[i])); }
-SPECDEC_HD U16 bits(F16 a) { SPECDEC_LANES(U16, bits(a.v[i])); }
-SPECDEC_HD F16 from_bits(U16 a) { SPECDEC_LANES(F16, from_bits(a.v[i])); }
-SPECDEC_HD U16 operator+(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] + b.v[i]); }
-SPECDEC_HD U16 operator^(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] ^ b.v[i]); }
-SPECDEC_HD U16 operator*(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] * b.v[i]); }
-SPECDEC_HD U16 operator-(U16 a, U16 b) { SPECDEC_LANES(U16, a.v[i] - b.v[i]); }
-SPECDEC_HD U16 shift_left(U16 a, int n) { SPECDEC_LANES(U16, a.v[i] << n); }
-SPECDEC_HD U16 shift_right(U16 a, U16 n) { SPECDEC_LANES(U16, shift_right(a.v[i], n.v[i])); }
-SPECDEC_HD U16 shift_right_signed(U16 a, int n) { SPECDEC_LANES(U16, shift_right_signed(a.v[i], n)); }
-SPECDEC_HD F16 signed_float(U16 a) { SPECDEC_LANES(F16, signed_float(a.v[i])); }
-SPECDEC_HD F16 div(F16 a, F16 b) { SPECDEC_LANES(F16, a.v[i] / b.v[i]); }
-SPECDEC_HD F16 unsigned_float(U16 a) { SPECDEC_LANES(F16, static_cast<float>(a.v[i])); }
-SPECDEC_HD F16 magnitude(F16 a) { SPECDEC_LANES(F16, magnitude(a.v[i])); }
+SPECDEC_HD F16 load(const T* p) { return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)}; }
+SPECDEC_HD U16 load(const uint32_t* p) { return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)}; }
+template <class Vector>
+SPECDEC_HD void store_vector(void* p, Vector x) { std::memcpy(p, &x, sizeof x); }
+SPECDEC_HD void store(float* p, F16 x) {
+  store_vector(p, x.a), store_vector(p + 4, x.b), store_vector(p + 8, x.c), store_vector(p + 12, x.d);
+}
+SPECDEC_HD void store(uint32_t* p, U16 x) {
+  store_vector(p, x.a), store_vector(p + 4, x.b), store_vector(p + 8, x.c), store_vector(p + 12, x.d);
+}
+SPECDEC_HD F16 add(F16 x, F16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+SPECDEC_HD F16 sub(F16 x, F16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+SPECDEC_HD F16 mul(F16 x, F16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
+SPECDEC_HD F16 div(F16 x, F16 y) { return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d}; }
+SPECDEC_HD Floats fma(Floats x, Floats y, Floats z) {
+  return Floats{fma(x[0], y[0], z[0]), fma(x[1], y[1], z[1]), fma(x[2], y[2], z[2]), fma(x[3], y[3], z[3])};
+}
+SPECDEC_HD F16 fma(F16 x, F16 y, F16 z) {
+  return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b), fma(x.c, y.c, z.c), fma(x.d, y.d, z.d)};
+}
+SPECDEC_HD Floats max(Floats x, Floats y) { return x > y ? x : y; }
+SPECDEC_HD Floats min(Floats x, Floats y) { return x < y ? x : y; }
+SPECDEC_HD F16 max(F16 x, F16 y) { return {max(x.a, y.a), max(x.b, y.b), max(x.c, y.c), max(x.d, y.d)}; }
+SPECDEC_HD F16 min(F16 x, F16 y) { return {min(x.a, y.a), min(x.b, y.b), min(x.c, y.c), min(x.d, y.d)}; }
+SPECDEC_HD U16 bits(F16 x) { return {bits(x.a), bits(x.b), bits(x.c), bits(x.d)}; }
+SPECDEC_HD F16 from_bits(U16 x) { return {from_bits(x.a), from_bits(x.b), from_bits(x.c), from_bits(x.d)}; }
+SPECDEC_HD U16 operator+(U16 x, U16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+SPECDEC_HD U16 operator^(U16 x, U16 y) { return {x.a ^ y.a, x.b ^ y.b, x.c ^ y.c, x.d ^ y.d}; }
+SPECDEC_HD U16 operator*(U16 x, U16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
+SPECDEC_HD U16 operator-(U16 x, U16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+SPECDEC_HD U16 shift_left(U16 x, int n) { return {x.a << n, x.b << n, x.c << n, x.d << n}; }
+SPECDEC_HD Uints shift_right(Uints x, Uints n) { return n < 32 ? x >> (n & 31) : Uints{}; }
+SPECDEC_HD U16 shift_right(U16 x, U16 n) {
+  return {shift_right(x.a, n.a), shift_right(x.b, n.b), shift_right(x.c, n.c), shift_right(x.d, n.d)};
+}
+SPECDEC_HD Uints shift_right_signed(Uints x, int n) { return reinterpret_cast<Uints>(reinterpret_cast<Ints>(x) >> n); }
+SPECDEC_HD U16 shift_right_signed(U16 x, int n) {
+  return {shift_right_signed(x.a, n), shift_right_signed(x.b, n), shift_right_signed(x.c, n),
+          shift_right_signed(x.d, n)};
+}
+SPECDEC_HD Floats unsigned_float(Uints x) { return __builtin_convertvector(x, Floats); }
+SPECDEC_HD F16 signed_float(U16 x) {
+  return {signed_float(x.a), signed_float(x.b), signed_float(x.c), signed_float(x.d)};
+}
+SPECDEC_HD F16 unsigned_float(U16 x) {
+  return {unsigned_float(x.a), unsigned_float(x.b), unsigned_float(x.c), unsigned_float(x.d)};
+}
+SPECDEC_HD Floats magnitude(Floats x) { return from_bits(bits(x) & 0x7fffffff); }
+SPECDEC_HD F16 magnitude(F16 x) { return {magnitude(x.a), magnitude(x.b), magnitude(x.c), magnitude(x.d)}; }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
 SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
-  for (int i = 0; i < kLanes; ++i) even->v[i] = p[2 * i], odd->v[i] = p[2 * i + 1];
+  const auto four = [](const float* q) { return Floats{q[0], q[2], q[4], q[6]}; };
+  *even = {four(p), four(p + 8), four(p + 16), four(p + 24)};
+  *odd = {four(p + 1), four(p + 9), four(p + 17), four(p + 25)};
 }
-SPECDEC_HD U16 mulhi(U16 a, U16 b) { SPECDEC_LANES(U16, mulhi(a.v[i], b.v[i])); }
-SPECDEC_HD Mask at_least(F16 a, F16 b) { SPECDEC_MASK(a.v[i] >= b.v[i]); }
-SPECDEC_HD Mask greater(F16 a, F16 b) { SPECDEC_MASK(a.v[i] > b.v[i]); }
-SPECDEC_HD Mask unordered(F16 a, F16 b) { SPECDEC_MASK(a.v[i] != a.v[i] || b.v[i] != b.v[i]); }
-SPECDEC_HD Mask at_most(U16 a, U16 b) { SPECDEC_MASK(a.v[i] <= b.v[i]); }
-SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { SPECDEC_LANES(F16, (m >> i & 1) ? a.v[i] : b.v[i]); }
-
-#undef SPECDEC_LANES
-#undef SPECDEC_MASK
+SPECDEC_HD Uints mulhi(Uints x, Uints y) {
+  return Uints{mulhi(x[0], y[0]), mulhi(x[1], y[1]), mulhi(x[2], y[2]), mulhi(x[3], y[3])};
+}
+SPECDEC_HD U16 mulhi(U16 x, U16 y) { return {mulhi(x.a, y.a), mulhi(x.b, y.b), mulhi(x.c, y.c), mulhi(x.d, y.d)}; }
+SPECDEC_HD Mask lanes(Ints a, Ints b, Ints c, Ints d) {
+  const auto chosen = [](Ints held, uint32_t first) {
+    return reinterpret_cast<Uints>(held) & Uints{first, 2 * first, 4 * first, 8 * first};
+  };
+  const Longs all = reinterpret_cast<Longs>(chosen(a, 1) | chosen(b, 1 << 4) | chosen(c, 1 << 8) | chosen(d, 1 << 12));
+  const uint64_t two = all[0] | all[1];
+  return static_cast<Mask>(two | two >> 32);
+}
+SPECDEC_HD Mask at_least(F16 x, F16 y) { return lanes(x.a >= y.a, x.b >= y.b, x.c >= y.c, x.d >= y.d); }
+SPECDEC_HD Mask greater(F16 x, F16 y) { return lanes(x.a > y.a, x.b > y.b, x.c > y.c, x.d > y.d); }
+SPECDEC_HD Ints unordered(Floats x, Floats y) { return (x != x) | (y != y); }
+SPECDEC_HD Mask unordered(F16 x, F16 y) {
+  return lanes(unordered(x.a, y.a), unordered(x.b, y.b), unordered(x.c, y.c), unordered(x.d, y.d));
+}
+SPECDEC_HD Mask at_most(U16 x, U16 y) { return lanes(x.a <= y.a, x.b <= y.b, x.c <= y.c, x.d <= y.d); }
+SPECDEC_HD F16 where(Mask m, F16 x, F16 y) {
+  const auto four = [](Mask chosen, Floats p, Floats q) { return (spread(chosen) & Uints{1, 2, 4, 8}) != 0 ? p : q; };
+  return {four(m, x.a, y.a), four(m >> 4, x.b, y.b), four(m >> 8, x.c, y.c), four(m >> 12, x.d, y.d)};
+}
 
 // Lane i: the largest lane of v[i].
-SPECDEC_HD F16 largest_of_each(const F16* v) {
-  F16 found = v[0];
-  for (int i = 0; i < kLanes; ++i) {
-    found.v[i] = v[i].v[0];
-    for (int lane = 1; lane < kLanes; ++lane) found.v[i] = max(found.v[i], v[i].v[lane]);
-  }
-  return found;
+inline F16 largest_of_each(const F16* v) {
+  const auto four = [](const F16* w) {
+    Floats x[4];
+    for (int i = 0; i < 4; ++i) x[i] = max(max(w[i].a, w[i].b), max(w[i].c, w[i].d));
+    const auto column = [&](int lane) { return Floats{x[0][lane], x[1][lane], x[2][lane], x[3][lane]}; };
+    return max(max(column(0), column(1)), max(column(2), column(3)));
+  };
+  return {four(v), four(v + 4), four(v + 8), four(v + 12)};
 }
 
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
-  uint64_t sum = 0;
+  Longs sum = {};
   SPECDEC_HD void add(U16 x) {
-    for (uint32_t lane : x.v) sum += lane;
+    const auto pairs = [](Uints four) {
+      const Longs two = reinterpret_cast<Longs>(four);
+      return (two & 0xffffffff) + (two >> 32);
+    };
+    sum += (pairs(x.a) + pairs(x.b)) + (pairs(x.c) + pairs(x.d));
   }
   // (q << 11) >> n of the lanes chosen.
   SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
-    for (int i = 0; i < kLanes; ++i)
-      if (lanes >> i & 1 && n.v[i] < 64) sum += (static_cast<uint64_t>(q.v[i]) << 11) >> n.v[i];
+    uint32_t each[kLanes], by[kLanes];
+    store(each, q), store(by, n);
+    for (; lanes; lanes &= lanes - 1) {
+      const int i = __builtin_ctz(lanes);
+      if (by[i] < 64) sum[0] += (static_cast<uint64_t>(each[i]) << 11) >> by[i];
+    }
   }
-  SPECDEC_HD uint64_t total() const { return sum; }
+  SPECDEC_HD uint64_t total() const { return sum[0] + sum[1]; }
 };
 
 #endif
@@ -415,11 +483,14 @@ SPECDEC_HD U16 where(Mask m, U16 a, U16 b) { return bits(where(m, from_bits(a), 
 
 // Lanes past `count` read as `fill`.
 template <class T>
-SPECDEC_HD F16 load_first(const T* p, int count, float fill) {
-  if (count >= kLanes) return load(p);
+inline F16 load_some(const T* p, int count, float fill) {
   float lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = i < count ? to_float(p[i]) : fill;
   return load(lane);
+}
+template <class T>
+SPECDEC_HD F16 load_first(const T* p, int count, float fill) {
+  return count >= kLanes ? load(p) : load_some(p, count, fill);
 }
 
 #if defined(__AVX2__)

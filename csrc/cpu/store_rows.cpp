@@ -1,24 +1,23 @@
 // store_rows on the CPU: copies.
 #include <cstring>
 
-#include "row.h"
+#include "specdec/params.h"
+#include "threads.h"
 
 SPECDEC_BEGIN
 
 void store_rows(const StoreRowsParams& p, int threads) {
-  const int32_t tiles = tiles_of(p.rows.vocab);
-  over_requests(p.count(), tiles, threads, [&](int64_t index, const Crew& crew) {
+  constexpr int64_t kPart = 4096;  // bytes
+  const int64_t size = p.rows.dtype == DType::kFloat32 ? 4 : 2, bytes = p.rows.vocab * size;
+  const int32_t parts = static_cast<int32_t>((bytes + kPart - 1) / kPart);
+  over_requests(p.count(), parts, threads, [&](int64_t index, const Crew& crew) {
     const int64_t place = p.place(index);
     if (place < 0) return;
-    const Row row = row_at(p.rows, p.rows.offset(index, 0)), out = row_at(p.cache, place);
-    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
-      const int64_t first = int64_t{from} * kTile;
-      const int64_t end = int64_t{to} * kTile < row.vocab ? int64_t{to} * kTile : row.vocab;
-      with_data(row, [&](auto data) {
-        auto* const into = const_cast<std::remove_const_t<std::remove_pointer_t<decltype(data)>>*>(
-            static_cast<decltype(data)>(out.data));
-        std::memcpy(into + first, data + first, (end - first) * sizeof(*data));
-      });
+    const char* const row = static_cast<const char*>(p.rows.data) + p.rows.offset(index, 0) * size;
+    char* const out = static_cast<char*>(const_cast<void*>(p.cache.data)) + place * size;
+    over_parts(parts, crew, [&](int, int32_t from, int32_t to) {
+      const int64_t first = from * kPart, end = to * kPart < bytes ? to * kPart : bytes;
+      std::memcpy(out + first, row + first, static_cast<size_t>(end - first));
     });
   });
 }

@@ -10,7 +10,7 @@ SPECDEC_BEGIN
 
 constexpr int kTilesAPart = 8;  // less work is not worth a thread
 
-SPECDEC_HD int parts_of(int32_t tiles, int threads) {
+inline int parts_of(int32_t tiles, int threads) {
   const int parts = tiles / kTilesAPart < kMaxParts ? tiles / kTilesAPart : kMaxParts;
   return parts < 1 ? 1 : parts < threads ? parts : threads;
 }
@@ -19,14 +19,14 @@ SPECDEC_HD int parts_of(int32_t tiles, int threads) {
 struct Crew {
   int threads;
   const std::atomic<int64_t>* requests_left;
-  SPECDEC_HD int parts(int32_t tiles) const {
+  int parts(int32_t tiles) const {
     return requests_left->load(std::memory_order_relaxed) > 0 ? 1 : parts_of(tiles, threads);
   }
 };
 
 // Calls f(request, crew) for every request. The longest row of a request has `tiles` tiles.
 template <class F>
-SPECDEC_HD void over_requests(int64_t requests, int32_t tiles, int threads, F&& f) {
+inline void over_requests(int64_t requests, int32_t tiles, int threads, F&& f) {
   std::atomic<int64_t> left(requests);
   const int64_t useful = requests * parts_of(tiles, threads);
   const Crew crew = {threads < useful ? threads : static_cast<int>(useful), &left};
@@ -45,7 +45,7 @@ SPECDEC_HD void over_requests(int64_t requests, int32_t tiles, int threads, F&& 
 
 // Runs f(part, from, to) over parts of [0, tiles), a part for each thread that is free. Returns how many parts.
 template <class F>
-SPECDEC_HD int over_parts(int32_t tiles, const Crew& crew, F&& f) {
+inline int over_parts(int32_t tiles, const Crew& crew, F&& f) {
   const int parts = crew.parts(tiles);
   const auto run = [&](int part) {
     f(part, static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),

@@ -1,18 +1,21 @@
 // verify_links on the CPU. Of rows on the path the tokens of children are read; the last one is looked through.
+#include "race_row.h"
 #include "specdec/link_walk.h"
-#include "threads.h"
-#include "walk_ops.h"
 
 SPECDEC_BEGIN
 
 namespace {
 
 // The tokens of a node's children.
-struct Listed {
-  const LinkedRequest& t;
-  int32_t node;
-  SPECDEC_HD bool has(int32_t token) const { return t.lists(node, token, t.nodes()); }
-};
+TokenList children_of(const LinkedRequest& t, int32_t node) {
+  int32_t* const tokens = reinterpret_cast<int32_t*>(scratch(6, t.nodes()));
+  int32_t count = 0, told = kStatusOk;
+  t.over_children(node, &told, [&](int32_t, int64_t token) {
+    if (in_vocab(t, token)) tokens[count++] = static_cast<int32_t>(token);
+    return false;
+  });
+  return {tokens, count};
+}
 
 // The token after the node at which a walk ended: from p, without the tokens that were tried.
 Draw last_token(const LinkedRequest& t, const LinkWalk& at, const Crew& crew) {
@@ -22,12 +25,11 @@ Draw last_token(const LinkedRequest& t, const LinkWalk& at, const Crew& crew) {
   const Noise noise = t.noise_at_depth(at.depth);
   int32_t status = target.status;
   if (at.tried) {
-    const Listed tried = {t, at.node};
-    const Candidate found = row_winner(without(row_weights(Probs{}), tried), target, noise, crew, 0);
+    const Candidate found = row_winner(target, children_of(t, at.node), noise, crew, 0);
     if (found.token != kNoToken) return draw_of(found, status);
     status |= kStatusEmptyResidual;
   }
-  return draw_of(row_winner(row_weights(Probs{}), target, noise, crew, 0), status);
+  return draw_of(row_winner(target, {}, noise, crew, 0), status);
 }
 
 }  // namespace

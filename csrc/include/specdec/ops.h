@@ -3,25 +3,28 @@
 
 #include "params.h"
 
-#define SPECDEC_CUDA_OPS(op)              \
-  op(verify_chain, ChainParams)           \
-  op(verify_tree, TreeParams)             \
-  op(verify_links, LinkedParams)          \
-  op(race_sample, RaceParams)             \
-  op(race_topk, RaceParams)               \
-  op(residual, ResidualParams)            \
-  op(count_at_least, CountAtLeastParams)  \
-  op(token_logits, TokenLogitsParams)     \
-  op(mass_tiles, MassTilesParams)         \
-  op(tile_laws, TileLawsParams)           \
-  op(residual_race, ResidualRaceParams)   \
-  op(residual_sums, ResidualSumsParams)   \
+// These look through rows. The CPU backend compiles them for each instruction set, the others once.
+#define SPECDEC_ROW_OPS(op)              \
+  op(verify_chain, ChainParams)          \
+  op(verify_tree, TreeParams)            \
+  op(verify_links, LinkedParams)         \
+  op(race_sample, RaceParams)            \
+  op(race_topk, RaceParams)              \
+  op(residual, ResidualParams)           \
+  op(count_at_least, CountAtLeastParams) \
+  op(token_logits, TokenLogitsParams)    \
+  op(mass_tiles, MassTilesParams)        \
+  op(tile_laws, TileLawsParams)          \
+  op(residual_race, ResidualRaceParams)  \
+  op(residual_sums, ResidualSumsParams)  \
+  op(overlap, OverlapParams)             \
+  op(cutoff, CutoffParams)               \
+  op(logprobs, LogprobsParams)           \
+  op(mask_logits, MaskLogitsParams)
+
+#define SPECDEC_OTHER_OPS(op)             \
   op(first_arrivals, FirstArrivalsParams) \
   op(chain_ends, ChainEndsParams)         \
-  op(overlap, OverlapParams)              \
-  op(cutoff, CutoffParams)                \
-  op(logprobs, LogprobsParams)            \
-  op(mask_logits, MaskLogitsParams)       \
   op(store_rows, StoreRowsParams)         \
   op(tree_mask, MaskParams)               \
   op(tree_positions, PositionsParams)     \
@@ -30,6 +33,8 @@
   op(compact_kv, CompactParams)           \
   op(count_tokens, CountParams)           \
   op(coin, CoinParams)
+
+#define SPECDEC_CUDA_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)
 
 #define SPECDEC_CPU_ONLY_OPS(op)
 

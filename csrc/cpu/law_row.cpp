@@ -1,0 +1,250 @@
+// How rows are looked through: a pass over a row for the maxima of its cells, and for what its tiles weigh, exactly or
+// about. Of a tile that is read twice the second time is from the L1 cache.
+#include "law_row.h"
+
+#include "specdec/bounds.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// ---- cells ----------------------------------------------------------------------------------------------------------
+
+// The maxima of the sixteen cells from `p` on; elements from the `count`-th on are -inf. The mask returned is not 0 if
+// an element was met that is impossible in the space.
+template <class Space, class Elements>
+Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima) {
+  F16 best[kLanes];
+  Mask bad = 0;
+  for (int cell = 0; cell < kLanes; ++cell) {
+    best[cell] = F16(-kInfinity);
+    for (int i = 0; i < kCellVectors; ++i) {
+      const int32_t at = cell * kCell + i * kLanes;
+      if (at >= count) break;
+      const F16 x = load_first(p + at, count - at, -kInfinity);
+      best[cell] = max(x, best[cell]);
+      bad |= space.foreign(x, x, first_lanes(count - at));
+    }
+  }
+  store(maxima, largest_of_each(best));
+  return bad;
+}
+
+// The same of sixteen cells that all lie inside of the row.
+template <class Space, class Elements>
+SPECDEC_HD Mask sixteen_cells(const Space& space, Elements p, float* maxima) {
+  F16 best[kLanes];
+  Mask bad = 0;
+  for (int cell = 0; cell < kLanes; ++cell) {
+    const Elements at = p + cell * kCell;
+    prefetch_cell(at + kTile);
+    const auto [a, b, c, d] = load_cell(at).vector;
+    // max(NaN, x) is x, but max(x, NaN) is NaN. So each new element stands on the left.
+    best[cell] = max(d, max(c, max(b, max(a, F16(-kInfinity)))));
+    const Mask all = 0xffffu;
+    bad |= space.foreign(a, b, all) | space.foreign(c, d, all);
+  }
+  store(maxima, largest_of_each(best));
+  return bad;
+}
+
+// Fills the raw maxima of the cells of a tile of `size` columns.
+template <class Space, class Elements>
+SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* maxima, int32_t* status) {
+  constexpr int32_t kBlock = kLanes * kCell;
+  Mask bad = 0;
+  for (int32_t at = 0; at < kTile; at += kBlock) {
+    float* const mine = maxima + at / kCell;
+    bad |= at + kBlock <= size ? sixteen_cells(space, p + at, mine) : sixteen_cells(space, p + at, size - at, mine);
+  }
+  bad |= at_least(max(load(maxima), load(maxima + kLanes)), F16(kInfinity));
+  if (bad) *status |= kStatusNonFinite;
+}
+
+// The first column of a cell whose element is at least `value`, or kNoToken.
+int32_t first_at_least(const Row& row, int32_t cell, float value) {
+  const Cell elements = cell_of(row, cell * kCell);
+  for (int k = 0; k < kCellVectors; ++k) {
+    const Mask found = at_least(elements.vector[k], F16(value));
+    if (found) return cell * kCell + k * kLanes + __builtin_ctz(found);
+  }
+  return kNoToken;
+}
+
+// ---- masses (specdec/mass.h) ----------------------------------------------------------------------------------------
+
+// The sum of the unit_weights of `count` columns whose largest x is `top_x`. Prefetches `ahead` columns further on.
+template <class Elements>
+uint64_t units_of(const Logits& space, Elements p, int32_t count, float top_x, int32_t ahead) {
+  const F16 top(top_x), zero(0.0f);
+  Sum16 sum;
+  // min(zero, NaN) is NaN, which has no weight. For +inf, the maximum is the largest finite number, and min gives 0.
+  const auto weight = [&](F16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
+  int32_t i = 0;
+  for (; i + kCell <= count; i += kCell) {
+    prefetch_cell(p + i + ahead);  // memory is idle while exponentials are computed
+    const Cell cell = load_cell(p + i);
+    sum.add(weight(cell.vector[0]) + weight(cell.vector[1]));
+    sum.add(weight(cell.vector[2]) + weight(cell.vector[3]));
+  }
+  for (; i < count; i += kLanes) sum.add(weight(load_first(p + i, count - i, -kInfinity)));
+  return sum.total();
+}
+
+static_assert(kMassTile == kLanes * kCell, "Sixteen cells are a mass tile");
+
+// Fills the mass tiles of a tile of `size` columns whose maxima are known.
+template <class Elements>
+void tile_masses(const Logits& space, Elements p, int32_t size, const float* maxima, MassTile* tiles) {
+  for (int t = 0; t < kMassTilesATile; ++t) {
+    const float top = space.scaled(largest(load(maxima + t * kLanes)));
+    const int32_t begin = t * kMassTile, count = size - begin < kMassTile ? size - begin : kMassTile;
+    tiles[t] = top == -kInfinity ? kNoTile : MassTile{units_of(space, p + begin, count, top, kTile), top};
+  }
+}
+
+// ---- bounds of masses (specdec/bounds.h) ----------------------------------------------------------------------------
+
+// The sum of about 2^(raw scale - whole) over `count` columns.
+template <class Elements>
+float about_sum(Elements p, int32_t count, float scale, float whole) {
+  const F16 s(scale), down(-whole), zero(0.0f);
+  F16 sums[kCellVectors] = {zero, zero, zero, zero};
+  const auto take = [&](F16 raw, int k) { sums[k] = add(sums[k], about_exp2(fma(raw, s, down))); };
+  int32_t i = 0;
+  for (; i + kCell <= count; i += kCell) {
+    prefetch_cell(p + i + 2 * kTile);  // tile_cells has fetched the next tile
+    const Cell cell = load_cell(p + i);
+    for (int k = 0; k < kCellVectors; ++k) take(cell.vector[k], k);
+  }
+  for (; i < count; i += kLanes) take(load_first(p + i, count - i, -kInfinity), 0);
+  return total(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+// A tile of `size` columns whose largest raw element is known, and not NaN.
+template <class Elements>
+BoundTile bound_tile(const Logits& space, Elements p, int32_t size, float raw_max) {
+  if (space.scaled(raw_max) == -kInfinity) return {0.0f, -kInfinity};
+  const float scale = mul(space.inverse, 1.44269504f), whole = sub(add(mul(raw_max, scale), 12582912.0f), 12582912.0f);
+  return {about_sum(p, size, scale, whole), whole};
+}
+
+// ---- whole rows -----------------------------------------------------------------------------------------------------
+
+// Calls f(tile, its elements, &status) for every tile, in parts. Returns all the status bits that it set.
+template <class F>
+int32_t over_tiles(const Row& row, const Crew& crew, F&& f) {
+  int32_t status[kMaxParts];
+  const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+    status[part] = with_elements(row, from * kTile, [&](auto p) {
+      int32_t met = kStatusOk;
+      for (int32_t tile = from; tile < to; ++tile) f(tile, p + (tile - from) * kTile, &met);
+      return met;
+    });
+  });
+  int32_t all = kStatusOk;
+  for (int part = 0; part < parts; ++part) all |= status[part];
+  return all;
+}
+
+}  // namespace
+
+int32_t row_cells(const Row& row, const Law& law, const Crew& crew, float* cells) {
+  return law.in_space([&](auto space) {
+    return over_tiles(row, crew, [&](int32_t tile, auto p, int32_t* status) {
+      tile_cells(space, p, row.tile_size(tile), cells + tile * kCellsATile, status);
+    });
+  });
+}
+
+void row_masses(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles) {
+  over_tiles(row, crew, [&](int32_t tile, auto p, int32_t*) {
+    tile_masses(space, p, row.tile_size(tile), cells + tile * kCellsATile, tiles + tile * kMassTilesATile);
+  });
+}
+
+int32_t row_cells_and_masses(const Row& row, const Logits& space, const Crew& crew, float* cells, MassTile* tiles) {
+  return over_tiles(row, crew, [&](int32_t tile, auto p, int32_t* status) {
+    float* const maxima = cells + tile * kCellsATile;
+    tile_cells(space, p, row.tile_size(tile), maxima, status);
+    tile_masses(space, p, row.tile_size(tile), maxima, tiles + tile * kMassTilesATile);
+  });
+}
+
+int32_t row_cells_and_bounds(const Row& row, const Logits& space, const Crew& crew, float* cells, BoundTile* tiles) {
+  return over_tiles(row, crew, [&](int32_t tile, auto p, int32_t* status) {
+    float* const maxima = cells + tile * kCellsATile;
+    tile_cells(space, p, row.tile_size(tile), maxima, status);
+    tiles[tile] = bound_tile(space, p, row.tile_size(tile), tile_max(cells, tile));
+  });
+}
+
+Candidate row_argmax(const Row& row, const Law& law, const float* cells) {
+  F16 most(-kInfinity);
+  for (int32_t i = 0; i < cells_of(row.vocab); i += kLanes) most = max(load(cells + i), most);
+  const float raw = largest(most), top = law.rank(raw);
+  if (top == -kInfinity) return kNobody;
+  const F16 least(top);
+  int32_t i = 0;
+  while (!at_least(load(cells + i), least)) i += kLanes;
+  return {top, first_at_least(row, i + __builtin_ctz(at_least(load(cells + i), least)), top)};
+}
+
+// ---- rows and their laws --------------------------------------------------------------------------------------------
+
+void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
+  const bool weigh = r.known.law.needs_sum();
+  if ((r.looked || r.recalled) && r.weighed >= weigh) return;
+  const Law& law = r.known.law;
+  if (r.filter.on()) return look_filtered(r, Look::kForLaw, crew, scratch_slot);
+  const RowMemory memory = memory_of(r, scratch_slot);
+  r.weighed = weigh;
+  if (weigh) {
+    weighed_rows.fetch_add(1, std::memory_order_relaxed);
+    if (r.looked) row_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
+    else r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
+    const int32_t tiles = mass_tiles_of(r.row.vocab);
+    if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= kStatusNonFinite;
+    r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
+  } else {
+    r.status = row_cells(r.row, law, crew, r.cells);
+    r.known.argmax = row_argmax(r.row, law, r.cells).token;
+    if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
+  }
+  r.looked = true;
+}
+
+void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
+  if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
+}
+
+bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
+  if (!r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
+  if (r.weighed || !r.known.law.needs_sum()) return true;
+  if (r.filter.on()) {
+    if (!r.looked && !r.recalled) look_filtered(r, Look::kForBounds, crew, scratch_slot);
+  } else if (!r.looked && !r.recalled) {
+    const RowMemory memory = memory_of(r, scratch_slot);
+    BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
+    r.status = row_cells_and_bounds(r.row, r.known.law.logits(), crew, r.cells, tiles);
+    r.looked = true;
+    float top = -kInfinity;
+    for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
+    top = r.known.law.logits().scaled(top);
+    if (magnitude(top) < kLargestBounded && r.status == kStatusOk) {
+      r.known.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
+      r.error = log_sum_error(top);
+    }
+  }
+  return r.weighed || r.error >= 0.0f;
+}
+
+void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
+  if (r.looked && !(r.filter.on() && r.rough() && look != Look::kForBounds)) return;
+  if (r.filter.on()) return look_filtered(r, look, crew, scratch_slot);
+  memory_of(r, scratch_slot);
+  r.status = row_cells(r.row, r.known.law, crew, r.cells);
+  r.looked = r.recalled;
+}
+
+SPECDEC_END

@@ -1,0 +1,165 @@
+// The weights that a race may have, and what is kept of those that arrive.
+#include "race_row.h"
+
+#include "mapped_race.h"
+#include "race_kept.h"
+#include "specdec/residual.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// Weights p, but not of some tokens.
+template <class Space>
+struct WeightsWithout : RowWeights<Space> {
+  TokenList excluded;
+  float log_weight(float raw, int32_t column) const {
+    return excluded.has_column(column) ? -kInfinity : RowWeights<Space>::log_weight(raw, column);
+  }
+};
+
+// Weights (p - h q)^+. They are at most p, so only opened groups cost exponentials and a look at the draft's row.
+template <class Space>
+struct ResidualWeights {
+  static constexpr bool kMayBeFiltered = Space::kSigned, kMayBeMapped = false, kMayBeBounds = true;
+  const LawRow& target;
+  const LawRow& draft;
+  Space space;  // the target's
+  float draft_prob;
+  const ResidualWeights* least;  // lower bounds, if these are upper ones: of rows at the ends of their ranges
+  template <class Float>
+  SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
+  float log_bound(float raw) const { return space.log_bound(raw, target.known.lse); }
+  SPECDEC_HD F16 log_bounds(F16 maxima) const { return space.log_bounds(maxima, target.known.lse); }
+  float needed_key(float log_weight) const { return space.needed_key(log_weight, target.known.lse); }
+  float log_weight(float raw, int32_t column) const {
+    const float p = space.probability(raw, target.known.lse);
+    return specdec::log_weight(residual_weight(p, mul(draft_prob, draft.probability(column))));
+  }
+  float least_log_weight(float raw, int32_t column) const {
+    return least->target.keeps(column, raw) ? least->log_weight(raw, column) : -kInfinity;
+  }
+};
+
+struct Winner final : RaceResult {
+  Candidate best = kNobody;
+  Winner() : RaceResult(1) {}
+  void offer(const Candidate& c, float) override {
+    best = best_of(best, c);
+    to_beat = best.score;
+  }
+};
+
+// The winner where weights have bounds.
+struct ContestedWinner final : RaceResult {
+  Candidate sure = kNobody;  // of the best least score
+  Candidate most = kNobody;  // of the best score that may be
+  float second = -kInfinity;
+  ContestedWinner() : RaceResult(1) {}
+  void offer(const Candidate& c, float least) override {
+    sure = best_of(sure, {least, c.token});
+    second = max(second, min(c.score, most.score));
+    most = best_of(most, c);
+    to_beat = sure.score;
+  }
+  // Whether `sure` wins, whatever the weights are.
+  bool decided() const {
+    return sure.score > -kInfinity && (sure.token == most.token ? second : most.score) < lowest_noted(sure.score);
+  }
+};
+
+// The race over all of a row.
+template <class Weights>
+void race_all(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result) {
+  if constexpr (Weights::kMayBeMapped) {
+    if (r.map.tokens) return mapped_race_tiles(weights, r, noise, 0, r.row.tiles(), result);
+  }
+  race_groups(weights, r, noise, crew, result);
+}
+
+// The race over what the row's filters keep.
+template <class Weights>
+void race_kept(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result) {
+  if constexpr (Weights::kMayBeFiltered) {
+    if (r.filter.on() && r.kept.list) return race_list(weights, r, noise, result);
+    if (r.filter.on()) return race_all(KeptWeights<Weights>(weights, r), r, noise, crew, result);
+  }
+  race_all(weights, r, noise, crew, result);
+}
+
+// The winner of all of a row. Threads share one that has a vocabulary of its own: each finds the winner of its part.
+template <class Weights>
+Candidate winner_of_all(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew) {
+  Winner winner;
+  if constexpr (Weights::kMayBeMapped) {
+    if (r.map.tokens) {
+      Candidate best[kMaxParts];
+      const int parts = over_parts(r.row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+        Winner mine;
+        mapped_race_tiles(weights, r, noise, from, to, mine);
+        best[part] = mine.best;
+      });
+      for (int part = 0; part < parts; ++part) winner.offer(best[part], best[part].score);
+      return winner.best;
+    }
+  }
+  race_groups(weights, r, noise, crew, winner);
+  return winner.best;
+}
+
+// The winner of what the row's filters keep. If the row is undecided, the winner may be a token that top_p drops. Then
+// top_p drops all tokens after it in the order, too, and the race is held again without them.
+template <class Weights>
+Candidate winner_of_kept(const Weights& weights, LawRow& r, const Noise& noise, const Crew& crew, int slot) {
+  if constexpr (Weights::kMayBeFiltered) {
+    if (r.filter.on()) {
+      const KeptWeights<Weights> kept(weights, r);
+      for (;;) {
+        Winner winner;
+        if (!r.kept.list) winner.best = winner_of_all(kept, r, noise, crew);
+        else if (r.undecided) race_list(kept, r, noise, winner);
+        else race_list(weights, r, noise, winner);
+        const Candidate found = winner.best;
+        if (!r.undecided || found.token == kNoToken || still_kept(r, found.token, crew, slot)) return found;
+      }
+    }
+  }
+  return winner_of_all(weights, r, noise, crew);
+}
+
+}  // namespace
+
+void race_row(const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result) {
+  r.known.law.in_space([&](auto space) {
+    race_kept(WeightsWithout<decltype(space)>{{space}, {}}, r, noise, crew, result);
+  });
+}
+
+Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const Crew& crew, int slot) {
+  return r.known.law.in_space([&](auto space) {
+    return winner_of_kept(WeightsWithout<decltype(space)>{{space}, excluded}, r, noise, crew, slot);
+  });
+}
+
+Candidate residual_winner(LawRow& target, const LawRow& draft, float taken, const Noise& noise, const Crew& crew,
+                          int slot) {
+  return target.known.law.in_space([&](auto space) {
+    return winner_of_kept(ResidualWeights<decltype(space)>{target, draft, space, taken, nullptr}, target, noise, crew, slot);
+  });
+}
+
+int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Range taken, const Noise& noise,
+                                  const Crew& crew) {
+  const LawRow p_most = target.at_most(), p_least = target.at_least();
+  const LawRow q_most = draft.at_most(), q_least = draft.at_least();
+  return target.known.law.in_space([&](auto space) {
+    using Weights = ResidualWeights<decltype(space)>;
+    const Weights least = {p_least, q_most, space, taken.high, nullptr};
+    const Weights weights = {p_most, q_least, space, taken.low, &least};
+    ContestedWinner winner;
+    race_kept(weights, p_most, noise, crew, winner);
+    return winner.decided() ? winner.sure.token : kNoToken;
+  });
+}
+
+SPECDEC_END
