@@ -33,11 +33,7 @@ CSRC = ROOT / "csrc"
 REPOSITORY = ""
 
 # -ffp-contract=off: every multiply and add rounds on its own, so that each instruction set gives the same bits.
-# -fpeel-loops: of -O3 this alone counts, as it unrolls the loops over some vectors. clang does so anyway, and warns.
-CXX_FLAGS = (
-    "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp "
-    "-fvisibility=hidden -Wall -Wextra"
-).split()
+CXX_FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
 # Least capable first. The linker keeps the first copy of an inline function that several objects define, so this
 # is also the order in which objects are linked: code that every machine runs must never come from a later one.
 ISA_FLAGS = {
@@ -45,7 +41,7 @@ ISA_FLAGS = {
     "avx2": "-mavx2 -mfma -mf16c -mbmi2".split(),
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2".split(),
 }
-# What looks through no rows is not compiled for each: SPECDEC_OTHER_OPS of csrc/include/specdec/ops.h, and their caller.
+# Compiled once, as they look through no rows: SPECDEC_OTHER_OPS of csrc/include/specdec/ops.h, and their caller.
 COMPILED_ONCE = {
     f"{name}.cpp"
     for name in (
