@@ -73,8 +73,11 @@ class RawCall {
 
   size_t hash() const {
     uint64_t hash = 0;
-    for (const int64_t word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 32;
+    for (const int64_t word : key) {
+      hash = (hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 32;  // numbers may differ in their upper bits alone, and the lower ones choose places
+    }
+    return hash;
   }
 
  private:
