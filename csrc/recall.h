@@ -259,7 +259,7 @@ class Calls {
 
  private:
   // A call's hash says which kWays places it may have.
-  static constexpr size_t kPlaces = 256, kWays = 4;
+  static constexpr size_t kPlaces = 256, kWays = 8;
   using Content = std::pair<int64_t, const void*>;
 
   // The memory of these lists is used again by the call that takes the place, for the reason that Result gives.
