@@ -5,6 +5,8 @@
 #if defined(SPECDEC_ISA)
 #include "../../csrc/cpu/edited_row.cpp"
 #include "../../csrc/cpu/filtered_row.cpp"
+#include "../../csrc/cpu/law_row.cpp"
+#include "../../csrc/cpu/race_row.cpp"
 #include "../../csrc/cpu/race_sample.cpp"
 #include "../../csrc/cpu/race_topk.cpp"
 
