@@ -10,9 +10,11 @@ DOCS := $(VENV)/.docs
 DIST := $(VENV)/dist
 # So have the engines that `make test-engines` runs. It sees what is in .venv, too.
 ENGINES := $(VENV)/engines
-# A build for use on this machine and for the tests needs one architecture; a package takes setup.py's own list.
-DIST_CUDA_ARCHS := $(SPECDEC_CUDA_ARCHS)
-export SPECDEC_CUDA_ARCHS ?= 90a
+# setup.py builds what this machine can use. The tests compile CUDA for one architecture (setup.py still needs nvcc for
+# it), and all instruction sets; a package has everything.
+test build-tests: export SPECDEC_CUDA_ARCHS ?= 90a
+test build-tests dist: export SPECDEC_ISAS ?= all
+dist: export SPECDEC_CUDA ?= 1
 # A test worker for each processor, up to eight, with one thread each: threads only get in each other's way.
 # (nproc takes OMP_NUM_THREADS for the number of processors.)
 TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
@@ -51,7 +53,7 @@ docs: $(DOCS)
 # runs with, and writes it into the name. libgomp stays outside: torch brings it (docs/architecture.md, 6).
 dist: $(DIST)/.ready
 	rm -rf dist build/dist
-	SPECDEC_CUDA_ARCHS="$(DIST_CUDA_ARCHS)" $(DIST)/bin/python -m build --outdir build/dist .
+	$(DIST)/bin/python -m build --outdir build/dist .
 	PATH="$(abspath $(DIST))/bin:$$PATH" $(DIST)/bin/auditwheel repair --exclude libgomp.so.1 --wheel-dir dist build/dist/*.whl
 	mv build/dist/*.tar.gz dist
 	$(DIST)/bin/twine check --strict dist/*

@@ -1,13 +1,18 @@
 """Builds ``libspecdec.so``, the ops for C, and ``specdec_kernels._C``, which hands them to Python, through ninja.
 
-C++ always, CUDA when nvcc is found. What CMake and pkg-config read is written beside the library.
+It builds what this machine can use: C++ for every processor and for this one, CUDA for the GPUs that it sees. What is
+asked for is built, too. What CMake and pkg-config read is written beside the library.
 
 Environment:
 
-``SPECDEC_CUDA``        ``auto`` (default: CUDA when nvcc and csrc/cuda/*.cu are there), ``0`` or ``1``.
-``SPECDEC_CUDA_ARCHS``  architectures separated by ``;``, ``+PTX`` for code that newer GPUs compile for themselves;
-                        default ``80;90+PTX;100;120`` as far as nvcc knows them.
-``CXX``                 the C++ compiler (default ``g++``); ``MAX_JOBS`` compilations at once (default: all cores).
+``SPECDEC_CUDA``         ``auto`` (default: where nvcc is found, and a GPU is seen or an architecture asked for), ``0``
+                         or ``1``.
+``SPECDEC_CUDA_ARCHS``   architectures separated by ``;``, ``+PTX`` for code that newer GPUs compile for themselves; or
+``TORCH_CUDA_ARCH_LIST`` as torch writes them, ``8.0;9.0+PTX``. Default: those of the GPUs that are seen; with
+                         ``SPECDEC_CUDA=1`` and none, ``80;90+PTX;100;120`` as far as nvcc knows them.
+``SPECDEC_ISAS``         instruction sets besides the baseline, separated by ``;``, or ``all``. Default: the best that
+                         this machine has.
+``CXX``                  the C++ compiler (default ``g++``); ``MAX_JOBS`` compilations at once (default: all cores).
 
 Nothing of torch is needed. Metadata lives in pyproject.toml, but for what follows from the address below.
 """
@@ -64,6 +69,7 @@ TEMPLATES = {
 NVCC_FLAGS = "-O3 -std=c++17 --fmad=false".split()
 # csrc/cuda needs no instructions of one chip alone (90a, 100a): so these run on later ones of their kind, too.
 DEFAULT_CUDA_ARCHS = ("80", "90+PTX", "100", "120")
+OLDEST_CUDA_ARCH = 80
 
 
 def say(text):
@@ -83,35 +89,78 @@ def compiler_cache(compiler):
     return [found] if found and not itself else []
 
 
-def isas():
-    return list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["scalar"]
+def isas(cxx):
+    """The instruction sets to compile, least capable first, and the others of this architecture."""
+    known = list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["scalar"]
+    asked = os.environ.get("SPECDEC_ISAS", "").lower()
+    if asked:
+        wanted = known if asked == "all" else ["scalar", *filter(None, map(str.strip, asked.split(";")))]
+    else:
+        here = subprocess.run([*cxx, *"-march=native -dM -E -x c++ /dev/null".split()], capture_output=True, text=True)
+        has = {line.split()[1].strip("_").lower() for line in here.stdout.splitlines()}
+        needs = {isa: {flag.removeprefix("-m") for flag in ISA_FLAGS[isa]} for isa in known}
+        wanted = ["scalar", *[isa for isa in known if needs[isa] <= has][-1:]]
+    if unknown := set(wanted) - set(known):
+        raise SystemExit(f"SPECDEC_ISAS: expected all, or some of {';'.join(known)}, got {min(unknown)!r}")
+    return [isa for isa in known if isa in wanted], [isa for isa in known if isa not in wanted]
 
 
-def cuda_toolkit():
-    """The nvcc to use, or None, and the reason for the choice."""
+def visible_gpus():
+    """Compute capabilities of the GPUs that the driver lists and these kernels run on, such as ``90``."""
+    smi = shutil.which("nvidia-smi")
+    query = [smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
+    listed = subprocess.run(query, capture_output=True, text=True).stdout if smi else ""
+    found = {int(line.replace(".", "")) for line in re.findall(r"^\d+\.\d$", listed, re.MULTILINE)}
+    return [str(arch) for arch in sorted(found) if arch >= OLDEST_CUDA_ARCH]
+
+
+def asked_archs():
+    """The architectures that the environment asks for, as ``SPECDEC_CUDA_ARCHS`` writes them."""
+    own = os.environ.get("SPECDEC_CUDA_ARCHS", "")
+    name, example = ("SPECDEC_CUDA_ARCHS", "80;90+PTX") if own else ("TORCH_CUDA_ARCH_LIST", "8.0;9.0+PTX")
+    pattern = r"(\d{2,3})([af]?(?:\+PTX)?)" if own else r"(\d{1,2}\.\d)([af]?(?:\+PTX)?)"
+    asked = []
+    for arch in filter(None, re.split("[; ]+", os.environ.get(name, ""))):
+        found = re.fullmatch(pattern, arch)
+        if not found:
+            raise SystemExit(f"{name}: expected a list like {example}, got {arch!r}")
+        number = found[1].replace(".", "")
+        if own or int(number) >= OLDEST_CUDA_ARCH:  # torch itself may be built for older ones, too
+            asked.append(number + found[2])
+    return asked
+
+
+def find_nvcc():
+    """Its path, or None, and the reason."""
     choice = os.environ.get("SPECDEC_CUDA", "auto").lower()
     if choice not in ("auto", "0", "1"):
         raise SystemExit(f"SPECDEC_CUDA: expected auto, 0 or 1, got {choice!r}")
-    home = os.environ.get("CUDA_HOME")
-    nvcc = shutil.which("nvcc", path=str(Path(home, "bin"))) if home else shutil.which("nvcc")
-    sources = sorted((CSRC / "cuda").glob("*.cu"))
     if choice == "0":
         return None, "SPECDEC_CUDA=0"
-    if nvcc and sources:
-        return nvcc, f"{nvcc} found"
-    missing = "nvcc not found" if not nvcc else "no csrc/cuda/*.cu"
-    if choice == "1":
-        raise SystemExit(f"SPECDEC_CUDA=1, but {missing}")
-    return None, missing
+    home = os.environ.get("CUDA_HOME")
+    nvcc = shutil.which("nvcc", path=str(Path(home, "bin"))) if home else shutil.which("nvcc")
+    if not nvcc and choice == "1":
+        raise SystemExit("SPECDEC_CUDA=1, but nvcc not found: install CUDA's toolkit, or set CUDA_HOME")
+    return nvcc, f"{nvcc} found" if nvcc else "nvcc not found: install CUDA's toolkit, or set CUDA_HOME"
+
+
+def cuda_toolkit():
+    """The nvcc to build with, or None, and the reason for the choice."""
+    nvcc, reason = find_nvcc()
+    if nvcc and os.environ.get("SPECDEC_CUDA") != "1" and not asked_archs() and not visible_gpus():
+        return None, "nvcc found, but no GPU: SPECDEC_CUDA=1 or SPECDEC_CUDA_ARCHS=90 builds it nevertheless"
+    return nvcc, reason
 
 
 def cuda_archs(nvcc):
-    asked = os.environ.get("SPECDEC_CUDA_ARCHS")
-    if asked:
-        return [arch.strip() for arch in asked.split(";") if arch.strip()]
+    if asked := asked_archs():
+        return asked
     listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
     known = {line.removeprefix("compute_") for line in listed.split()}
-    return [arch for arch in DEFAULT_CUDA_ARCHS if arch.removesuffix("+PTX") in known]
+    newest = max(int(arch) for arch in known if arch.isdigit())
+    # A GPU that nvcc does not know is newer, and compiles the newest code that nvcc knows for itself.
+    seen = dict.fromkeys(arch if arch in known else f"{newest}+PTX" for arch in visible_gpus())
+    return list(seen) or [arch for arch in DEFAULT_CUDA_ARCHS if arch.removesuffix("+PTX") in known]
 
 
 def ninja_command():
@@ -253,11 +302,12 @@ class NinjaBuild(build_ext):
         cxx = shlex.split(os.environ.get("CXX", "g++"))
         nvcc, reason = cuda_toolkit()
         archs = cuda_archs(nvcc) if nvcc else []
+        chosen, others = isas(cxx)
         info = {
             "compiler": first_line([*cxx, "--version"]),
             "flags": shlex.join(CXX_FLAGS),
             "machine": platform.machine(),
-            "isas": isas(),
+            "isas": chosen,
             "pybind11": pybind11.__version__,
             "cuda": subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
             if nvcc
@@ -267,7 +317,8 @@ class NinjaBuild(build_ext):
         }
         cache = compiler_cache(cxx[0])
         through = f" through {cache[0]}" if cache else ""
-        say(f"C++ by {info['compiler']}{through}, instruction sets {', '.join(info['isas'])}")
+        without = f", without {', '.join(others)} (SPECDEC_ISAS=all builds all)" if others else ""
+        say(f"C++ by {info['compiler']}{through}, instruction sets {', '.join(chosen)}{without}")
         say(f"CUDA for {', '.join(archs)} ({reason})" if nvcc else f"without CUDA ({reason})")
         write_if_changed(
             folder / "specdec_build_info.h",
@@ -286,8 +337,9 @@ class NinjaBuild(build_ext):
             objects += self.compile_cuda(ninja, nvcc, archs, [*define, *include])
         for source in sources:
             if source.parent.name != "cpu" or source.name in COMPILED_ONCE:
-                objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *include]))
-        for isa in isas():
+                has = [f"-DSPECDEC_HAS_{isa.upper()}" for isa in chosen] if source.name == "dispatch.cpp" else []
+                objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *has, *include]))
+        for isa in chosen:
             for source in sources:
                 if source.parent.name == "cpu" and source.name not in COMPILED_ONCE:
                     flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
@@ -301,7 +353,7 @@ class NinjaBuild(build_ext):
 
         bindings = [CSRC / "bindings.cpp", *([CSRC / "cuda" / "bindings.cpp"] if nvcc else [])]
         flags = [*CXX_FLAGS, *define, *include, *python]
-        objects = [ninja.compile("cxx", source, flags) for source in bindings]
+        objects = [ninja.compile("cxx", source, flags, variant=".cuda" if nvcc else "") for source in bindings]
         module = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
         ninja.rule("module", f"{shlex.join(cxx)} -shared $flags $in -o $out")
         ninja.build(module, "module", [*objects, LIBRARY], [f"-Wl,-rpath,$ORIGIN/{LIBRARY.parent}"])

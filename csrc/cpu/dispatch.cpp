@@ -25,10 +25,12 @@ SPECDEC_OTHER_OPS(SPECDEC_DECLARE)
 namespace scalar {
 SPECDEC_ROW_OPS(SPECDEC_DECLARE)
 }
-#if defined(__x86_64__)
+#if defined(SPECDEC_HAS_AVX2)
 namespace avx2 {
 SPECDEC_ROW_OPS(SPECDEC_DECLARE)
 }
+#endif
+#if defined(SPECDEC_HAS_AVX512)
 namespace avx512 {
 SPECDEC_ROW_OPS(SPECDEC_DECLARE)
 }
@@ -39,9 +41,11 @@ namespace cpu {
 
 std::vector<std::string> isas() {
   std::vector<std::string> names = {"scalar"};
-#if defined(__x86_64__)
+#if defined(SPECDEC_HAS_AVX2)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
     names.push_back("avx2");
+#endif
+#if defined(SPECDEC_HAS_AVX512)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
     names.push_back("avx512");
@@ -81,19 +85,26 @@ std::string isa() { return chosen() == kScalar ? "scalar" : chosen() == kAvx2 ? 
 int64_t weighed_rows() { return specdec::weighed_rows; }
 void set_isa(const std::string& name) { chosen() = isa_of(name); }
 
-#if defined(__x86_64__)
-#define SPECDEC_DISPATCH(op, Params)                             \
-  void op(const Params& p, int threads) {                        \
-    switch (chosen()) {                                          \
-      case kAvx512: return avx512::op(p, threads_here(threads)); \
-      case kAvx2: return avx2::op(p, threads_here(threads));     \
-      default: return scalar::op(p, threads_here(threads));      \
-    }                                                            \
-  }
+#if defined(SPECDEC_HAS_AVX2)
+#define SPECDEC_AVX2(op) \
+  case kAvx2: return avx2::op(p, threads_here(threads));
 #else
-#define SPECDEC_DISPATCH(op, Params) \
-  void op(const Params& p, int threads) { scalar::op(p, threads_here(threads)); }
+#define SPECDEC_AVX2(op)
 #endif
+#if defined(SPECDEC_HAS_AVX512)
+#define SPECDEC_AVX512(op) \
+  case kAvx512: return avx512::op(p, threads_here(threads));
+#else
+#define SPECDEC_AVX512(op)
+#endif
+#define SPECDEC_DISPATCH(op, Params)                        \
+  void op(const Params& p, int threads) {                   \
+    switch (chosen()) {                                     \
+      SPECDEC_AVX512(op)                                    \
+      SPECDEC_AVX2(op)                                      \
+      default: return scalar::op(p, threads_here(threads)); \
+    }                                                       \
+  }
 SPECDEC_ROW_OPS(SPECDEC_DISPATCH)
 #undef SPECDEC_DISPATCH
 

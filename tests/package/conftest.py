@@ -26,7 +26,8 @@ def distribution(tmp_path_factory):
     egg_info = ["egg_info", "--egg-base", scratch]
     folders = ["build", "--build-base", scratch / "build", "bdist_wheel", "--bdist-dir", scratch / "bdist"]
     built = specdec_kernels.build_info()  # the same choices, so that nothing is compiled again
-    choices = {"SPECDEC_CUDA": str(int(bool(built["cuda"]))), "SPECDEC_CUDA_ARCHS": ";".join(built["cuda_archs"])}
+    choices = {"SPECDEC_CUDA": str(int(bool(built["cuda"])))}
+    choices |= {f"SPECDEC_{name.upper()}": ";".join(built[name]) for name in ("cuda_archs", "isas")}
     environment = {**os.environ, **choices, "PYTHONWARNINGS": "ignore", "MAX_JOBS": "1"}
     # Test workers take turns: an sdist is laid out in the source tree, and every build is in one folder.
     (ROOT / "build").mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, cuda_toolkit
+from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, find_nvcc
 
 TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
@@ -29,7 +29,7 @@ BRANCHES = {"BRA", "BRX", "CALL", "EXIT", "RET", "BSSY", "BSYNC", "WARPSYNC"}
 
 def disassembler():
     """The path of cuobjdump, or None."""
-    nvcc, _ = cuda_toolkit()
+    nvcc, _ = find_nvcc()
     wheel = importlib.util.find_spec("triton")
     folders = [Path(nvcc).parent] if nvcc else []
     if wheel:
@@ -39,7 +39,7 @@ def disassembler():
 
 def unavailable():
     """Why nothing can be compiled here, or None."""
-    nvcc, reason = cuda_toolkit()
+    nvcc, reason = find_nvcc()
     return reason if not nvcc else None if disassembler() else "no cuobjdump"
 
 
@@ -51,7 +51,7 @@ def run(*command):
 
 
 def compiler():
-    return f"nvcc {re.search(r'V([0-9.]+)', run(cuda_toolkit()[0], '--version'))[1]}"
+    return f"nvcc {re.search(r'V([0-9.]+)', run(find_nvcc()[0], '--version'))[1]}"
 
 
 def name_of(mangled):
@@ -165,12 +165,12 @@ def compiled(source, arch):
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernels.cubin")
         flags = [*NVCC_FLAGS, "-I", CSRC / "include", "--resource-usage", f"-arch={arch}", "-cubin"]
-        return rows_of(source, arch, run(cuda_toolkit()[0], *flags, source, "-o", cubin), cubin)
+        return rows_of(source, arch, run(find_nvcc()[0], *flags, source, "-o", cubin), cubin)
 
 
 def ptx_of(source):
     flags = [*NVCC_FLAGS, "-I", CSRC / "include", f"-arch={ARCHS[1].replace('sm', 'compute')}", "-ptx", "-o", "-"]
-    return run(cuda_toolkit()[0], *flags, source)
+    return run(find_nvcc()[0], *flags, source)
 
 
 def built(source, arch):
@@ -188,7 +188,7 @@ def built(source, arch):
 
 def texts():
     folders = [CSRC / "cuda", CSRC / "include" / "specdec"]
-    return [ROOT / "setup.py", *sorted(path for folder in folders for path in folder.iterdir())]
+    return sorted(path for folder in folders for path in folder.iterdir())
 
 
 def digest():
