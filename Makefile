@@ -19,7 +19,7 @@ dist: export SPECDEC_CUDA ?= 1
 # (nproc takes OMP_NUM_THREADS for the number of processors.)
 TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: demo test test-all test-engines bench lint docs dist build build-tests clean
+.PHONY: demo test test-all test-engines coverage bench lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -36,6 +36,11 @@ test-all: test
 # Our adapters beside the engines themselves, as far as these run without a GPU; no part of CI. llama.cpp is compiled.
 test-engines: build $(ENGINES)/.ready
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
+
+# What a set of tests runs of the code, in numbers; with TEST_OPTIONS='-m ""' that of test-all.
+coverage: $(READY)
+	grep '# coverage$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	$(PY) -m tests.support.coverage --jobs $(TEST_JOBS) $(TEST_OPTIONS)
 
 bench: build
 	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
@@ -71,7 +76,7 @@ clean:
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
-	grep -Ev '# (docs|dist|engines|unpacked)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -Ev '# (docs|dist|engines|unpacked|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(DIST)/.ready: requirements-dev.txt

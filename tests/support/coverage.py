@@ -1,0 +1,88 @@
+"""How much of the code a set of tests runs: lines of Python, lines and branches of csrc.
+
+    make coverage                            for the set of make test
+    make coverage TEST_OPTIONS='-m ""'       for that of make test-all
+
+The tree is copied to ``build/coverage`` and compiled there by g++ with counters: the CPU backend, and csrc/cuda for the
+played machine. It takes about three times as long as the tests themselves.
+"""
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPY = ROOT / "build" / "coverage"
+
+
+def run(*command, **environment):
+    subprocess.run(list(map(str, command)), cwd=COPY, env={**os.environ, **environment}, check=True)
+
+
+def copied():
+    shutil.rmtree(COPY, ignore_errors=True)
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if (ROOT / name).exists():
+            (COPY / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, COPY / name)
+    (COPY / "specdec_kernels" / "triton_kernels").symlink_to("../triton_kernels")
+
+
+def counted(options, jobs):
+    """Runs the tests; what does not pass is shown, but counts."""
+    compiler = COPY / "build" / "g++"
+    compiler.parent.mkdir()
+    compiler.write_text('#!/bin/sh\nexec g++ --coverage "$@"\n')
+    compiler.chmod(0o755)
+    built = {"CXX": str(compiler), "SPECDEC_CUDA": "0", "PYTHONPATH": str(COPY)}
+    run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", **built)
+    run(sys.executable, "-m", "tests.backends.host_cuda.build", **built)
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", "--cov=specdec_kernels"]
+    try:
+        run(sys.executable, *tests, "--cov-report=json:python.json", *options, **built, **threads)
+    except subprocess.CalledProcessError as failed:
+        if failed.returncode != 1:
+            raise
+    gcovr = [sys.executable, "-m", "gcovr", "-r", ".", "--filter", "csrc/", "--exclude-throw-branches"]
+    run(*gcovr, "--merge-mode-functions=merge-use-line-0", "--gcov-ignore-parse-errors=all", "--json-summary", "csrc.json")
+
+
+def percent(part, whole):
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def report():
+    python, csrc = (json.loads((COPY / name).read_text()) for name in ("python.json", "csrc.json"))
+    folders = collections.defaultdict(lambda: [0, 0, 0, 0])
+    for name, file in python["files"].items():
+        summary = file["summary"]
+        found = (summary["covered_lines"], summary["num_statements"], 0, 0)
+        folder = "/".join(Path(name).parts[:2] if Path(name).parts[1:-1] else Path(name).parts[:1])
+        folders[folder] = [a + b for a, b in zip(folders[folder], found, strict=True)]
+    for file in csrc["files"]:
+        found = (file["line_covered"], file["line_total"], file["branch_covered"], file["branch_total"])
+        folder = "/".join(Path(file["filename"]).parts[:2] if Path(file["filename"]).parts[2:] else ["csrc"])
+        folders[folder] = [a + b for a, b in zip(folders[folder], found, strict=True)]
+    print(f"{'':36}{'lines':>10}{'branches':>10}")
+    for folder, (lines, all_lines, branches, all_branches) in sorted(folders.items()):
+        print(f"{folder:36}{percent(lines, all_lines):>10}{percent(branches, all_branches):>10}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", default="2")
+    arguments, options = parser.parse_known_args()
+    copied()
+    counted(options, arguments.jobs)
+    report()
+
+
+if __name__ == "__main__":
+    main()
