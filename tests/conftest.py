@@ -24,6 +24,7 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
+BACKENDS = (ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED)
 
 
 def pytest_configure():
@@ -47,23 +48,28 @@ def pytest_collection_modifyitems(items):
 
 
 def thin_out(items):
-    """Of a costly test's combinations of parameters the quick set has those that it takes to meet each value of each
-    parameter. The rest is slow."""
+    """The quick set has as many combinations of a test's parameters as it takes to meet each value of each, anew for
+    each backend that is played. Of tests that are interpreted or costly it has one for each backend. The rest is slow.
+    """
     groups = {}
     for item in items:
         values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        played = [name for name, value in values.items() if isinstance(value, str) and value in PLAYED + INTERPRETED]
-        if played or item.get_closest_marker("costly"):
-            place = item.nodeid.partition("[")[0], *(values.pop(name) for name in played)
-            groups.setdefault(place, {})[item] = {(name, id(value)) for name, value in values.items()}
-    for group in groups.values():
+        ours = [name for name, value in values.items() if isinstance(value, str) and value in BACKENDS]
+        costly = item.get_closest_marker("costly") is not None
+        played = [values[name] for name in ours if costly or values[name] in PLAYED + INTERPRETED]
+        single = costly or any(value in INTERPRETED for value in played)
+        place = (item.nodeid.partition("[")[0], single, *played)
+        groups.setdefault(place, {})[item] = {(name, id(value)) for name, value in values.items()}
+    for (_, single, *_), group in groups.items():
         met = collections.Counter()
         while group:
             new = {item: sum(not met[value] for value in values) for item, values in group.items()}
             best = max(group, key=lambda item: (new[item], -sum(met[value] for value in group[item])))
-            if met and not new[best]:
+            if met and (single or not new[best]):
                 break
             met.update(group.pop(best))
+            if not met:  # without parameters
+                break
         for item in group:
             item.add_marker(pytest.mark.slow)
 
@@ -87,7 +93,7 @@ def running(request):
         yield request.param
 
 
-backend = pytest.fixture(running, name="backend", params=(ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED))
+backend = pytest.fixture(running, name="backend", params=BACKENDS)
 # The C++ kernels alone.
 CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
 kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))

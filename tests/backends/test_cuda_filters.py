@@ -72,6 +72,7 @@ class TestTheSameBits:
         rows = rows_of(size, DTYPES[size % 3])
         assert_same_rows(rows, sampling_of(len(rows), rules, first=size))
 
+    @pytest.mark.costly
     def test_of_rows_that_no_list_holds(self, machine):
         """Values that are close to each other, and a boundary among thousands of equal ones."""
         normal = torch.randn(9000, generator=torch.Generator().manual_seed(1))

@@ -31,7 +31,6 @@ from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
 
 pytestmark = [
-    pytest.mark.costly,
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"),
 ]
 
@@ -597,6 +596,7 @@ class TestTheLaunch:
         race_sample(row.to("meta"), seed=1, position=0)
         assert all(not workspace.is_meta for workspace in machine.workspaces())
 
+    @pytest.mark.costly
     @pytest.mark.parametrize("vocabulary, most", [(128_256, 1 << 20), (262_144, 2 << 20)])
     def test_a_small_workspace(self, vocabulary, most):
         """At 256 requests and fewer, on a device of 132 multiprocessors: asked for, not launched."""
@@ -621,7 +621,7 @@ SANITIZED = {"parts": PARTS_SANITIZED, **{name: f"MACHINE = {name!r}{PLAY_SANITI
 
 @pytest.mark.parametrize(
     "code",
-    [pytest.param(code, id=name, marks=[pytest.mark.slow] * (name != "parts")) for name, code in SANITIZED.items()],
+    [pytest.param(code, id=name, marks=pytest.mark.slow) for name, code in SANITIZED.items()],
 )
 def test_sanitized(code):
     """Sanitizers see parts of rows; in the long tests every op, too, in a capture from the first call on.

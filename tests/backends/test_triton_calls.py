@@ -12,7 +12,7 @@ from tests.support.cases import chain_call, seeds
 from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 
-pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 INDEX = torch.tensor([3, -1, 0, 7, 3, -2], dtype=torch.int32)  # of five entries
 LIVE = [0, 2, 4]
 OUTSIDE, IDLE = [3, 5], 1
@@ -134,6 +134,7 @@ def mapped(map_, vocabulary, space, requests=4, slots=3, seed=5):
     return call | {"draft_map": map_}, call | {"draft": wide}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("space", ["logits", "probs"])
 @pytest.mark.parametrize("map_, vocabulary", [(MAP, 70), (WIDE_MAP, 8200)])
 def test_chains_of_mapped_drafts(map_, vocabulary, space):
@@ -147,6 +148,7 @@ def test_chains_of_mapped_drafts(map_, vocabulary, space):
             assert torch.equal(one, other)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("space", ["logits", "probs"])
 @pytest.mark.parametrize("replacement", [False, True])
 def test_trees_of_mapped_drafts(replacement, space):
@@ -169,6 +171,7 @@ def test_pairs_of_mapped_drafts(map_, vocabulary):
             torch.testing.assert_close(one, other, rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("space", ["logits", "probs"])
 @pytest.mark.parametrize("map_", [MAP, WIDE_MAP], ids=["narrow", "wide"])
 def test_races_over_mapped_rows(map_, space):
@@ -212,6 +215,7 @@ def test_status_of_rows_that_are_no_laws(name, space):
     assert set(found.tolist()) >= {0, 1, 8}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["chain", "race of a tree", "race_sample"])
 def test_counters_may_be_int32(name):
     op, call, _ = CALLS[name]

@@ -57,10 +57,7 @@ def key(row):
 
 SLOW = pytest.mark.slow  # minutes each
 # One of each kind: with a ticket, for the walk over a chain, over whole rows, of a bonus, of pairs, of caches.
-SHORT = (
-    "verify_chain, rejection: scan", "verify_chain, block: walk", "race_sample", "residual: weigh",
-    "verify_tree, race: scan", "compact_kv", "mass_tiles, edited",
-)  # fmt: skip
+SHORT = ("verify_chain, rejection: scan", "race_sample", "mass_tiles, edited")
 
 
 def test_the_compiler_reads_every_kernel(tmp_path):
@@ -116,6 +113,7 @@ def test_kernels_compile_for_a_small_vocabulary_of_no_round_size(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_calls_with_all_that_is_optional_compile(tmp_path):
     found = ahead_of_time("unusual", cache=tmp_path)
     assert {row["kernel"] for row in found} >= {"verify_chain: scan", "verify_tree: emit", "race_topk", "laws"}

@@ -26,7 +26,7 @@ from tests.support.cases import chain_call, ragged
 from tests.support.edits import bits_of, random_edits
 from tests.support.trees import tree_call
 
-pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 V = 70  # no whole number of words
 MOST = 2**31 - 1
 
@@ -162,6 +162,7 @@ def test_trees(kind):
     assert_same_verdict(verify_tree, call, edits=spoiled(edits._replace(presence=4 * edits.presence)))
 
 
+@pytest.mark.slow
 def test_rows_of_several_tiles(monkeypatch):
     """However many programs share a row. Four rows have their winners at the ends of tiles."""
     size, entries = 3000, 300
@@ -200,6 +201,7 @@ def launches_of(run, monkeypatch):
     return len(count), [x.numel() for pair in _launch._workspaces.__dict__.values() for x in pair]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(0.8, top_k=9)], ids=["plain", "filtered"])
 def test_launches_and_memory_are_those_without_edits(sampling, monkeypatch):
     chain = tree_map(on_device, chain_call(1, requests=2, slots=1, vocabulary=V) | {"temperature": None})

@@ -26,7 +26,7 @@ from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 from tests.support.triton_machine import planted
 
-pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LISTED = _filters.LISTED.value
 
 
@@ -220,6 +220,7 @@ def assert_same_verdict(op, call, **options):
         assert not counters.any()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("rules", RULES, ids=str)
 def test_races(rules):
     rows = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": None})["target"].view(20, 70)
@@ -237,6 +238,7 @@ def test_races(rules):
                 assert torch.equal(one, other)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("temperature", [0.8, 0.0])
 def test_races_over_more_tokens_than_a_list_holds(temperature):
     rows = (rows_of(3, 700) / 20).repeat_interleave(5, 0)
@@ -335,6 +337,7 @@ def test_requests_by_index():
         assert torch.equal(one, other)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("top", [0, 5])
 def test_logprobs(top):
     rows = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": None})["target"].view(20, 70)

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 def test_direct_launches_are_those_of_triton():
     """In a process of its own, where kernels are not interpreted."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}

@@ -20,7 +20,7 @@ from specdec_kernels import overlap, race_sample, race_topk, residual, verify_ch
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
-pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 ROOT = str(Path(__file__).parents[2])
 SIZES = (1, 2, 7, 63, 64, 65, 128, 129, 4095, 4096, 4097)
 WIDE = 128_256
@@ -48,6 +48,7 @@ def assert_same(op, *arguments, **options):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("size, space", [*((size, "logits") for size in SIZES), (65, "probs"), (4097, "probs")])
 def test_race_of_rows_made_to_fail(size, space):
     rows = torch.stack(list(adversarial_rows(size).values())[:: 2 if size == 4095 else 1])
@@ -107,6 +108,7 @@ def test_chains_that_draw(vocabulary, space, drafted, method):
     assert_same(verify_chain, **call, method=method, **extra)
 
 
+@pytest.mark.costly
 @DRAWN
 def test_chains_that_draw_over_several_tiles(method):
     call = chain_call(9, requests=4, slots=2, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
@@ -157,6 +159,7 @@ def assert_thresholds_are_the_same(op, call, accepted):
     assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("vocabulary, drafted", [(1100, True), (2100, False)])
 def test_coins_at_the_threshold_fall_alike(vocabulary, drafted):
     generator = torch.Generator().manual_seed(16)
@@ -199,6 +202,7 @@ def test_parameters_out_of_range_are_reported():
     assert_same(verify_chain, **call, method="block")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("space", ["logits", "probs"])
 def test_bad_rows_count_only_where_they_decide(space):
     call = chain_call(8, requests=12, slots=3, vocabulary=70, space=space)
@@ -247,6 +251,7 @@ def test_residual_and_overlap(sizes, space):
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
     call = {k: on_device(v) for k, v in chain_call(12, requests=2, slots=1, vocabulary=8200).items()}
     rows, options = call["target"][:, 0], {"seed": call["seed"], "position": 0}

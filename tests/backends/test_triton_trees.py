@@ -21,7 +21,7 @@ from tests.support.laws import P, Q
 from tests.support.trees import random_parents
 from tests.support.triton_device import DEVICE, INTERPRETED
 
-pytestmark = [pytest.mark.costly, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 TRAVERSAL = {"method": "traversal"}
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
@@ -36,6 +36,7 @@ def test_traversal(vocabulary, space, options):
     assert_same(verify_tree, **call | TRAVERSAL)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [{}, TRAVERSAL], ids=["rejection", "traversal"])
 def test_second_siblings_at_the_threshold_fall_alike(options):
     """Sums over both rows decide about them: the first, token 1, is always refused."""
@@ -54,18 +55,21 @@ def test_verdicts(vocabulary, options, space):
     assert_same(verify_tree, **made(vocabulary, options, requests=4, nodes=7, vocabulary=vocabulary, space=space))
 
 
+@pytest.mark.costly
 @EACH
 def test_rows_of_several_tiles(options):
     call = made(31, options, requests=4, nodes=5, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
     assert_same(verify_tree, **call)
 
 
+@pytest.mark.costly
 @EACH
 def test_more_children_than_are_looked_at_together(options):
     call = made(32, options, requests=2, nodes=50, vocabulary=30, parents=[-1] + 40 * [0] + 9 * [3])
     assert_same(verify_tree, **call | {"temperature": 1.3})
 
 
+@pytest.mark.costly
 @EACH
 def test_repeated_siblings(options):
     """Skipped where siblings are distinct, each of them counted where they are independent."""
@@ -77,6 +81,7 @@ def test_repeated_siblings(options):
     assert_same(verify_tree, **call | options)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("space", ["logits", "probs"])
 def test_siblings_of_several_tiles_have_their_mass_taken_away(space):
     """A draft in which the first siblings hold nearly all of q: what is left of it decides the next ones."""
@@ -106,6 +111,7 @@ def test_a_thousand_nodes():
     assert_same(verify_tree, **call | OPTIONS["race"])
 
 
+@pytest.mark.costly
 @SPACES
 @EACH
 def test_a_chain_is_a_tree(options, space):
@@ -132,6 +138,7 @@ def test_bad_parents_are_absent_where_the_host_does_not_look(options, monkeypatc
     assert_same(verify_tree, **call | {"parents": BAD}, max_depth=2)
 
 
+@pytest.mark.costly
 @SPACES
 def test_rows_that_are_no_laws(space):
     generator = torch.Generator().manual_seed(37)
@@ -158,6 +165,7 @@ def test_empty_residuals_and_parameters_out_of_range():
         assert_same(verify_tree, tokens, law, draft, **options)
 
 
+@pytest.mark.costly
 @EACH
 def test_trees_deeper_than_there_is_room_for(options):
     call = made(39, options, requests=4, nodes=4, parents=[-1, 0, 1, 2], vocabulary=7)
@@ -194,6 +202,7 @@ def test_rows_anywhere_in_memory():
         assert torch.equal(got.cpu(), wanted)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
     options = list(OPTIONS.values())
     calls = [made(42, each, requests=2, nodes=3, vocabulary=4200) for each in options]

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 WRITE = (
     "generate --prompt Once --method race --k 3 --max-new-tokens 12 --seed 5 --dtype float64 --json".split()
 )  # fmt: skip
@@ -15,6 +17,7 @@ def written(*launcher):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_text_of_one():
     cli = ["-m", "specdec_kernels.cli"]
     launcher = "-m torch.distributed.run --standalone --nproc-per-node 2".split()

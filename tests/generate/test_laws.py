@@ -121,6 +121,7 @@ def exact(texts, filtered, edited):
 SMALL_LAWS = {"filters": dict(sampling=FILTERS), "edits": dict(edits=SMALL)}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "options",
     [

@@ -101,6 +101,7 @@ def assert_same(found, expected):
 
 @pytest.mark.usefixtures("backend")
 class TestBonus:
+    @pytest.mark.costly
     @of(METHODS, *WAYS)
     def test_padded(self, method):
         call, bonus = calls(method)
@@ -108,6 +109,7 @@ class TestBonus:
         assert 0 < (expected.num_accepted == K).sum() < B
         assert_same(verify_chain(**without_last_rows(call), form=Form(bonus=bonus)), expected)
 
+    @pytest.mark.costly
     @of(METHODS, *WAYS)
     def test_packed(self, method):
         call, bonus = calls(method)

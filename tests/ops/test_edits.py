@@ -376,6 +376,7 @@ class TestPenalties:
         assert greedy([4.0, 3.5], Place(bias={0: float("nan")})) == 1
         assert greedy([4.0, 3.5], Place(bias={1: float("inf")})) == 1
         assert greedy([4.0, 3.5], Place(bias={1: 4.0}, repetition=2.0, prompt=[1])) == 0  # bias comes first
+        assert greedy([1.75, -1.0], Place(bias={1: 4.0}, repetition=2.0, prompt=[1])) == 0  # and decides about the sign
 
     def test_extreme_bias_is_no_bad_logit(self):
         status = torch.full((1,), -77, dtype=torch.int32)

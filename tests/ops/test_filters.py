@@ -200,6 +200,7 @@ class TestAsIfMasked:
 
 @pytest.mark.usefixtures("backend")
 class TestRows:
+    @pytest.mark.costly
     @EACH
     def test_drawn_tokens_are_kept(self, sampling):
         row = rows_of(seed=4)
@@ -211,6 +212,7 @@ class TestRows:
         assert (several.sort(-1).values[:, -int(keep.sum()) :] == keep.nonzero().flatten()).all()
         assert ((several != -1).sum(-1) == keep.sum()).all()
 
+    @pytest.mark.costly
     @EACH
     def test_winners_follow_the_law(self, sampling):
         row = torch.tensor([0.5, 0.0, 0.5, -1.0, 1.5])
@@ -239,6 +241,7 @@ class TestRows:
             greedy = op(**call, temperature=0.0)
             assert_same(op(**call, sampling=Sampling(0.0, 2, 0.5, 0.5, ties="all")), greedy), name
 
+    @pytest.mark.costly
     @pytest.mark.interpreted
     @pytest.mark.parametrize("side", [("sampling",), ("draft_sampling",), ("sampling", "draft_sampling")])
     def test_an_argmax_is_one_token_where_ties_stay_together(self, side):

@@ -124,6 +124,7 @@ class TestForm:
                 assert torch.equal(found.status, expected.status)
         assert torch.equal(tokens, torch.where(told(expected), expected.tokens, UNTOUCHED).int())
 
+    @pytest.mark.costly
     @pytest.mark.interpreted
     def test_zeros_in_the_place_of_padding(self, op, made, method):
         """Behind the last token, and of an idle request at its first place, too. A path has -1 all the same."""
@@ -136,6 +137,7 @@ class TestForm:
         for one, other in zip(found[1:], expected[1:], strict=True):
             assert torch.equal(one, other)
 
+    @pytest.mark.costly
     @pytest.mark.interpreted
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["int32", "int64"])
     def test_zeros_off_the_path(self, op, made, method, dtype):

@@ -94,6 +94,7 @@ class TestDivided:
             )
 
 
+@pytest.mark.costly
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("op, call", DIVIDED.values(), ids=DIVIDED)

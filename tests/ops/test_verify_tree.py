@@ -551,6 +551,7 @@ class TestBatchInvariance:
             torch.set_num_threads(1)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("other_backend")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_thousand_nodes(options):

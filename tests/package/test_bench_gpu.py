@@ -30,6 +30,7 @@ def dry_run(out, *options):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_dry_run_in_pieces(tmp_path):
     assert "\n13 of 57 cases" in dry_run(tmp_path, "--ops", "race_sample")
     first = (tmp_path / "cases.jsonl").read_text()

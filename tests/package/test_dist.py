@@ -66,6 +66,7 @@ def setup_py():
     return runpy.run_path(str(ROOT / "setup.py"), run_name="setup_py")
 
 
+@pytest.mark.slow
 def test_repaired_wheel_names_a_glibc_and_holds_nothing_of_others(distribution, repaired):
     found = re.search(rf"-manylinux_2_(\d+)_{platform.machine()}\.whl$", repaired.name)
     assert found, repaired.name
@@ -78,6 +79,7 @@ def test_repaired_wheel_names_a_glibc_and_holds_nothing_of_others(distribution, 
     assert after.read(library) == before.read(library)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first, second", [("torch", "specdec_kernels"), ("specdec_kernels", "torch")])
 def test_one_process_has_one_openmp_runtime_and_it_is_torchs(repaired, tmp_path, first, second):
     theirs = Path(torch.__file__).parent / "lib" / "libgomp.so.1"

@@ -24,6 +24,7 @@ def played(ranks, tmp_path, case):
     return [out.strip().split("\n") for out, _ in outputs]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_verdicts_are_those_of_one_process(tmp_path, ranks):
     assert played(ranks, tmp_path, "same") == [["same"]] * ranks

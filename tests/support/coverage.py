@@ -51,7 +51,8 @@ def counted(options, jobs):
         if failed.returncode != 1:
             raise
     gcovr = [sys.executable, "-m", "gcovr", "-r", ".", "--filter", "csrc/", "--exclude-throw-branches"]
-    run(*gcovr, "--merge-mode-functions=merge-use-line-0", "--gcov-ignore-parse-errors=all", "--json-summary", "csrc.json")
+    merged = ["--merge-mode-functions=merge-use-line-0", "--gcov-ignore-parse-errors=all"]
+    run(*gcovr, *merged, "--json-summary", "csrc.json")
 
 
 def percent(part, whole):
