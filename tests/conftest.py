@@ -49,16 +49,15 @@ def pytest_collection_modifyitems(items):
 
 def thin_out(items):
     """The quick set has as many combinations of a test's parameters as it takes to meet each value of each, anew for
-    each backend that is played. Of tests that are interpreted or costly it has one for each backend. The rest is slow.
+    each backend. Of tests that are interpreted or costly it has one for each backend. The rest is slow.
     """
     groups = {}
     for item in items:
         values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        ours = [name for name, value in values.items() if isinstance(value, str) and value in BACKENDS]
-        costly = item.get_closest_marker("costly") is not None
-        played = [values[name] for name in ours if costly or values[name] in PLAYED + INTERPRETED]
-        single = costly or any(value in INTERPRETED for value in played)
-        place = (item.nodeid.partition("[")[0], single, *played)
+        names = [name for name, value in values.items() if isinstance(value, str) and value in BACKENDS]
+        ours = [values.pop(name) for name in names]
+        single = item.get_closest_marker("costly") is not None or any(name in INTERPRETED for name in ours)
+        place = (item.nodeid.partition("[")[0], single, *ours)
         groups.setdefault(place, {})[item] = {(name, id(value)) for name, value in values.items()}
     for (_, single, *_), group in groups.items():
         met = collections.Counter()
