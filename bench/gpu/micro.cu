@@ -54,7 +54,6 @@ double graph_time(int calls, Call&& call) {
 
 __global__ void empty_kernel(int) {}
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) sync_kernel(const TeamRoom room) {
   Team team(room);
 #pragma unroll 1
@@ -82,14 +81,16 @@ double empty_time(bool cooperative, int64_t blocks) {
 }
 
 // A barrier of a team, without the launch around it.
-double sync_time(void (*kernel)(TeamRoom), int size, bool grid, unsigned* counters, WideKey* words) {
-  const TeamRoom room = {size, kThreads / 32 * size, counters, words};
+double sync_time(TeamKind kind, int size, unsigned* counters, WideKey* words) {
+  const bool grid = kind == TeamKind::kGrid;
+  const int items = kThreads / 32 * (grid ? size : 1);
+  const TeamRoom room = team_room(kind, size, kThreads, items, counters, words);
   Shape shape = {size, kThreads};
   shape.cooperative = grid;
   shape.multiprocessors = this_one().multiprocessors;
   shape.cluster = grid ? 1 : size;
-  shape.dynamic_shared = grid ? 0 : 2 * sizeof(WideKey) * own_slots(room.items, size, kThreads / 32);
-  const double whole = graph_time(4, [&](cudaStream_t s) { must(launch(kernel, shape, room, s)); });
+  shape.dynamic_shared = grid ? 0 : 2 * sizeof(WideKey) * items;
+  const double whole = graph_time(4, [&](cudaStream_t s) { must(launch(sync_kernel, shape, room, s)); });
   return (whole - empty_time(grid, size)) / kSyncs;
 }
 
@@ -112,13 +113,13 @@ int main() {
   const double tickets = graph_time(
       4, [&](cudaStream_t s) { must(launch(ticket_kernel, {1, kThreads}, counters + 512, s)); });
   std::printf("  \"ticket\": %.4f,\n", (tickets - empty_time(false, 1)) / kSyncs);
-  std::printf("  \"barrier of a block\": %.4f", sync_time(sync_kernel<LocalTeam>, 1, false, counters, words));
-  for (int size = 2; size <= 8 && device.capability >= 90; size *= 2)
+  std::printf("  \"barrier of a block\": %.4f", sync_time(TeamKind::kBlock, 1, counters, words));
+  for (int size = 2; size <= 8 && device.clusters; size *= 2)
     std::printf(",\n  \"barrier of a cluster of %d\": %.4f", size,
-                sync_time(sync_kernel<ClusterTeam>, size, false, counters, words));
+                sync_time(TeamKind::kCluster, size, counters, words));
   for (int size : {2, 8, 32, 128, most})
     if (size <= most)
       std::printf(",\n  \"barrier of %d blocks of the grid\": %.4f", size,
-                  sync_time(sync_kernel<GridTeam>, size, true, counters, words));
+                  sync_time(TeamKind::kGrid, size, counters, words));
   std::printf("\n}\n");
 }

@@ -100,7 +100,7 @@ def queue(accepted, slots, row, rate, parts, ahead):
 
 
 def teams(accepted, row, rate):
-    """chain_kernel<Team>: a block or a cluster has a request, and reads row by row."""
+    """chain_kernel: a block or a cluster has a request, and reads row by row."""
     m, share, waiting = Machine(rate), SLOTS // len(accepted), list(range(len(accepted)))
     size = max(1, share if 11 * share * len(accepted) >= 10 * SLOTS else share + 1)
     left = {}

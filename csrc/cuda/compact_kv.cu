@@ -67,14 +67,14 @@ __device__ __forceinline__ void move_column(int32_t width, char* column, const O
   }
 }
 
-template <int kLayers, bool kPaged>
+template <int kLayers>
 __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_constant__ CompactArguments<kLayers> a) {
   SPECDEC_SHARED(int32_t, moves, 2);
   const int32_t block = static_cast<int32_t>(blockIdx.x) % a.layer_blocks;
   const int32_t task = static_cast<int32_t>(blockIdx.x) / a.layer_blocks, index = task % a.layer_count;
   const int64_t request = task / a.layer_count;
   const int32_t* path = a.path + request * a.path_stride;
-  const int32_t* pages = kPaged ? a.block_table + request * a.table_stride : nullptr;
+  const int32_t* pages = a.block_table ? a.block_table + request * a.table_stride : nullptr;
   const NodeSlots slots = {a.room, request, a.prefix_len.at(request), pages};
   if (threadIdx.x == 0) {
     int32_t status = kStatusOk, from = 0;
@@ -91,12 +91,7 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   const int32_t column = block * kThreads + static_cast<int32_t>(threadIdx.x);
   if (from == to || column >= layer.heads * columns) return;
   char* entries = layer.data + column / columns * layer.head_stride + column % columns * width;
-  if constexpr (kPaged) {
-    move_column(width, entries, [&](int32_t node) { return slots.offset(layer, node); }, path, from, to);
-  } else {
-    const int64_t stride = layer.slot_stride;
-    move_column(width, entries + slots.offset(layer, 0), [&](int32_t node) { return node * stride; }, path, from, to);
-  }
+  move_column(width, entries, [&](int32_t node) { return slots.offset(layer, node); }, path, from, to);
 }
 
 // The width of the widest vectors into which all entries of the tensor can be cut.
@@ -122,8 +117,7 @@ cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, 
     if (blocks > a.layer_blocks) a.layer_blocks = blocks;
   }
   const Shape shape = {p.path.rows * a.layer_count * a.layer_blocks, kThreads};
-  return p.block_table.data ? launch_alone<compact_kv_kernel<kLayers, true>>(shape, a, stream)
-                            : launch_alone<compact_kv_kernel<kLayers, false>>(shape, a, stream);
+  return launch_alone<compact_kv_kernel<kLayers>>(shape, a, stream);
 }
 
 }  // namespace

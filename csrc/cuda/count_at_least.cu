@@ -7,8 +7,8 @@
 namespace specdec {
 namespace cuda {
 
-template <class Edits>
-__device__ __forceinline__ void count_row(const CountAtLeastParams& p, const Edits& edits) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_least_kernel(const CountAtLeastParams p) {
+  SPECDEC_SHARED(RowEdits, edits, 1);
   SPECDEC_SHARED(uint64_t, counts, kMaxWarps);
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
@@ -17,18 +17,17 @@ __device__ __forceinline__ void count_row(const CountAtLeastParams& p, const Edi
   if (who.live() && least > -kInfinity) {
     int32_t told = kStatusOk;
     const Logits space = law_at(p.law, who.index, j, &told).logits();
-    if constexpr (Edits::kEdited) decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
-    const auto row = edits.row(true, p.rows, p.rows.offset(i, j));
-    with_type(row, [&](auto type) {
-      using T = decltype(type);
-      over_chunks<T>(row, {0, 1}, [](int32_t, int, bool) {}, [&](const Batch<T>& batch, int32_t, int) {
-        unsigned here = 0;  // what lies outside of the row is -inf
+    const ShapedRows reader = {edits, p.edits.on()};
+    reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
+    const EditedRow row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
+    using T = Float32;
+    over_chunks<T>(row, {0, 1}, [](int32_t, int, bool) {}, [&](const Batch<T>& batch, int32_t, int) {
+      unsigned here = 0;  // what lies outside of the row is -inf
 #pragma unroll
-        for (int u = 0; u < kVectors; ++u)
+      for (int u = 0; u < kVectors; ++u)
 #pragma unroll
-          for (int k = 0; k < T::kPerVector; ++k) here += space.scaled(T::at(batch.vector[u], k)) >= least;
-        mine += here;
-      });
+        for (int k = 0; k < T::kPerVector; ++k) here += space.scaled(T::at(batch.vector[u], k)) >= least;
+      mine += here;
     });
   }
   mine = warp_sum(mine);
@@ -40,19 +39,9 @@ __device__ __forceinline__ void count_row(const CountAtLeastParams& p, const Edi
   p.counts.data[index] = static_cast<int32_t>(all);
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_least_kernel(const CountAtLeastParams p) {
-  count_row(p, NoEdits{});
-}
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_count_kernel(const CountAtLeastParams p) {
-  SPECDEC_SHARED(RowEdits, edits, 1);
-  count_row(p, BlockEdits{edits});
-}
-
 cudaError_t count_at_least(const CountAtLeastParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
-  if (p.edits.on()) return launch_alone<edited_count_kernel>(shape, p, stream);
+  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, DType::kFloat32)};
   return launch_alone<count_at_least_kernel>(shape, p, stream);
 }
 

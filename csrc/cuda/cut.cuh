@@ -31,10 +31,11 @@ __device__ __forceinline__ void block_sums(uint64_t (&x)[N]) {
   }
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    x[i] = 0;
-    for (int w = 0; w < warps_in_block(); ++w) x[i] += room[i * kMaxWarps + w];
-  }
+  for (int i = 0; i < N; ++i) x[i] = 0;
+#pragma unroll(N > 2 ? 1 : 4)  // many numbers are rare, and would take much code
+  for (int w = 0; w < warps_in_block(); ++w)
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] += room[i * kMaxWarps + w];
   __syncthreads();
 }
 
@@ -53,14 +54,13 @@ __device__ __forceinline__ uint32_t block_max(uint32_t key) {
 }
 
 // The item that holds word j of a member: it belongs to the member's warp j, modulo its warps.
-template <class Team>
 __device__ __forceinline__ int member_slot(const Team& team, int rank, int j) {
   const int warps = warps_in_block();
   return (j / warps * team.size() + rank) * warps + j % warps;
 }
 
 // The same over the team: each member brings N numbers of its block.
-template <int N, class Team>
+template <int N>
 __device__ __forceinline__ void team_sums(Team& team, uint64_t (&x)[N]) {
   static_assert(N <= kMemberWords, "room for so many");
   SPECDEC_SHARED(uint64_t, total, N);
@@ -112,16 +112,15 @@ struct KeyRange {
   uint64_t rank, mass;
 };
 
-// Passes the tops of a chunk's lanes on as cells.
-template <class Team>
-struct CellsOfChunk {
+// Passes the tops of a tile's lanes on as cells.
+struct CellsOfTile {
   static constexpr bool kWanted = true;
   const Team& team;
   int item, stride, lanes;
-  bool weigh;  // whether the tiles' units are wanted, too
+  bool weigh;  // whether the tile's units are wanted, too
   bool infinite = false;
 
-  __device__ void put(int tile, float top) const {
+  __device__ void put(float top) const {
     uint32_t key = ordered(min(top, kLargest));
     for (int with = 1; with < lanes; with *= 2) {
       const uint32_t other = __shfl_xor_sync(kWarp, key, with);
@@ -129,56 +128,46 @@ struct CellsOfChunk {
     }
     const uint32_t next = __shfl_down_sync(kWarp, key, static_cast<unsigned>(lanes % 32));
     if (lane_id() % (2 * lanes) != 0) return;
-    const int word = tile * words_a_tile(lanes) + lane_id() / (2 * lanes);
-    team.put(word * stride + item, static_cast<WideKey>(key) << 32 | (lanes < 32 ? next : 0u));
+    team.put(lane_id() / (2 * lanes) * stride + item, static_cast<WideKey>(key) << 32 | (lanes < 32 ? next : 0u));
   }
 };
 
 constexpr WideKey kOddTile = WideKey{1} << 63, kInfiniteTile = WideKey{1} << 62;  // flags beside a tile's units
 
-template <class Team, class R>
 struct CutRow {
   Team& team;
-  const R& row;
+  const EditedRow& row;
   const Filter& f;
   const CutRoom& room;
   Shared<uint32_t> cells;
   Shared<WideKey> list;
-  int count;
+  int tiles, count;  // of the row; its cells
   float top;
 
-  __device__ CutRow(Team& with, const R& of, const Filter& filter, const CutRoom& r)
+  __device__ CutRow(Team& with, const EditedRow& of, const Filter& filter, const CutRoom& r)
       : team(with), row(of), f(filter), room(r),
         cells(dynamic_shared<uint32_t>(r.at + sizeof(WideKey) * kListed, r.cells)),
-        list(dynamic_shared<WideKey>(r.at, kListed)),
-        count(chunks_of(of) * mass_tiles_a_chunk(loaded_type(of)) * cells_a_tile(r.lanes)) {}
+        list(dynamic_shared<WideKey>(r.at, kListed)), tiles(sum_tiles_of(of.vocab)),
+        count(tiles * cells_a_tile(r.lanes)) {}
 
   __device__ uint32_t key(float raw) const { return ordered(f.order.scaled(raw)); }
   __device__ uint64_t weight(uint32_t key) const { return row_weight(sub(from_ordered(key), top)); }
 
   // Reads the row. Fills the cells, `top` and what is known of the whole row; its mass if `weigh`.
   __device__ KeptRow look_through(bool weigh) {
-    const int chunks = chunks_of(row), lanes = room.lanes, words = words_a_tile(lanes), each = cells_a_tile(lanes);
-    const int stride = word_stride(team, chunks), tiles = mass_tiles_a_chunk(loaded_type(row));
-    for (int i = team.rank() * warps_in_block() + warp_id(); i < chunks; i += team.size() * warps_in_block()) {
-      CellsOfChunk<Team> out = {team, i, stride, lanes, weigh};
-      const ChunkMass mass = with_type(
-          row, [&](auto type) { return weigh_chunk<decltype(type)>(row, i, f.order, out); });
+    const int lanes = room.lanes, words = words_a_tile(lanes), each = cells_a_tile(lanes);
+    const int stride = word_stride(team, tiles);
+    for (int i = team.rank() * warps_in_block() + warp_id(); i < tiles; i += team.size() * warps_in_block()) {
+      CellsOfTile out = {team, i, stride, lanes, weigh};
+      const ChunkMass mass = weigh_chunk<Float32>(row, i, f.order, out);
       const bool infinite = __any_sync(kWarp, out.infinite);
-      if (lane_id() != 0) continue;
-#pragma unroll
-      for (int t = 0; t < kMostMassTiles; ++t) {
-        if (t >= tiles) break;
-        const WideKey flags = (mass.status ? kOddTile : 0) | (infinite ? kInfiniteTile : 0);
-        team.put((t * words + words - 1) * stride + i, mass.tile[t].units | flags);
-      }
+      const WideKey flags = (mass.status ? kOddTile : 0) | (infinite ? kInfiniteTile : 0);
+      if (lane_id() == 0) team.put((words - 1) * stride + i, mass.tile[0].units | flags);
     }
     team.sync();
-    const auto word = [&](int tile, int w) {
-      return team.get((tile % tiles * words + w) * stride + tile / tiles);
-    };
+    const auto word = [&](int tile, int w) { return team.get(w * stride + tile); };
     uint32_t largest = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < chunks * tiles * (words - 1); i += static_cast<int>(blockDim.x)) {
+    for (int i = static_cast<int>(threadIdx.x); i < tiles * (words - 1); i += static_cast<int>(blockDim.x)) {
       const int tile = i / (words - 1), w = i % (words - 1);
       const WideKey two = word(tile, w);
       const uint32_t a = static_cast<uint32_t>(two >> 32), b = static_cast<uint32_t>(two);
@@ -190,7 +179,7 @@ struct CutRow {
     top = from_ordered(largest);
     uint64_t sums[1] = {0};
     WideKey flags = 0;
-    for (int tile = static_cast<int>(threadIdx.x); tile < chunks * tiles; tile += static_cast<int>(blockDim.x)) {
+    for (int tile = static_cast<int>(threadIdx.x); tile < tiles; tile += static_cast<int>(blockDim.x)) {
       const WideKey units = word(tile, words - 1);
       flags |= units & (kOddTile | kInfiniteTile);
       uint32_t best = 0;
@@ -221,8 +210,12 @@ struct CutRow {
     for (;;) {
       if (listed < 0) {
         range = {bracket(rule), ordered(top) + 1, 0, 0};
-        listed = list_from(range);
-        if (listed > kListed) listed = narrowed(rule, &range, &found);
+#pragma unroll 1
+        while ((listed = list_from(range)) > kListed)
+          if (!narrowed(rule, &range, &found)) {
+            listed = -1;
+            break;
+          }
         if (listed >= 0) sort(listed);
       }
       if (listed >= 0) cut_list(rule, range, listed, &found);
@@ -240,7 +233,7 @@ struct CutRow {
   __device__ uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
     uint64_t mass[1] = {0};
     over_sum_tiles(
-        team, row.vocab, [](int) {},
+        part_of(team), row.vocab, [](int) {},
         [&](int32_t token) {
           const Four four = four_elements(row, token);
 #pragma unroll
@@ -312,8 +305,7 @@ struct CutRow {
 
   // By a warp.
   __device__ void list_cell(int cell, const KeyRange& range, const Shared<unsigned>& listed) const {
-    const int each = cells_a_tile(room.lanes), vector = loaded_type(row) == DType::kFloat32 ? 4 : 8;
-    const int run = room.lanes * vector;
+    const int each = cells_a_tile(room.lanes), vector = Float32::kPerVector, run = room.lanes * vector;
     const int32_t first = cell / each * kMassTile + cell % each * run;
 #pragma unroll 1
     for (int i = lane_id(); i < 32 * room.lanes; i += 32) {
@@ -400,10 +392,10 @@ struct CutRow {
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // Narrows the range to where the cut is, and lists its tokens. Each pass over the row takes count and mass of the
-  // tokens above some levels, and goes on between the two where the cut lies. Returns how many tokens are listed, or -1
-  // if the cut was found without a list.
-  __device__ int narrowed(const CutRule& rule, KeyRange* range, KeptRow* found) const {
+  // Narrows the range to where the cut is, until a list has room for its tokens. Each pass over the row takes count and
+  // mass of the tokens above some levels, and goes on between the two where the cut lies. Returns false if the cut was
+  // found without a list.
+  __device__ bool narrowed(const CutRule& rule, KeyRange* range, KeptRow* found) const {
 #pragma unroll 1
     for (int turn = 0;; ++turn) {
       uint32_t level[kLevels + 1];
@@ -432,14 +424,14 @@ struct CutRow {
         found->cut = {from_ordered(range->first), kNoToken};
         found->count = range->rank + here;
         found->mass = range->mass + mass_here;
-        return -1;
+        return false;
       }
       next.rank = range->rank + above, next.mass = range->mass + mass_above;
       *range = next;
-      if (here - above <= kListed) return list_from(next);
+      if (here - above <= kListed) return true;
       if (next.end - next.first == 1) {
         cut_among_equals(rule, next, here - above, found);
-        return -1;
+        return false;
       }
     }
   }
@@ -464,7 +456,7 @@ struct CutRow {
     uint32_t counts[kLevels + 1] = {};
     uint64_t masses[kLevels + 1] = {};
     over_sum_tiles(
-        team, row.vocab, [](int) {},
+        part_of(team), row.vocab, [](int) {},
         [&](int32_t token) {
           const Four four = four_elements(row, token);
 #pragma unroll
@@ -501,10 +493,9 @@ struct CutRow {
   // The column of the n-th token with this key, from 1.
   __device__ int32_t column_of(uint32_t wanted, uint64_t n) const {
     SPECDEC_SHARED(int32_t, place, 1);
-    const int tiles = sum_tiles_of(row.vocab);
     unsigned equal = 0;
     over_sum_tiles(
-        team, row.vocab, [](int) {},
+        part_of(team), row.vocab, [](int) {},
         [&](int32_t token) {
           const Four four = four_elements(row, token);
 #pragma unroll

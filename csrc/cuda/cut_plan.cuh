@@ -18,15 +18,18 @@ struct CutRoom {
   size_t at;  // in dynamic shared memory
 };
 
-// The words of a tile between the blocks: two cells each, then one for the tile's units and flags.
+// The words of a tile between the blocks: two cells each, then one for the tile's units and flags. Rows that are cut are
+// loaded as float32, so a chunk is a tile.
 __host__ __device__ __forceinline__ int cells_a_tile(int lanes) { return 32 / lanes; }
 __host__ __device__ __forceinline__ int cell_words(int lanes) { return (cells_a_tile(lanes) + 1) / 2; }
 __host__ __device__ __forceinline__ int words_a_tile(int lanes) { return cell_words(lanes) + 1; }
-__host__ __device__ __forceinline__ int mass_tiles_a_chunk(DType dtype) {
-  return dtype == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
+
+// The items of a team whose members bring kMemberWords each.
+inline int items_of_members(const TeamShape& shape) {
+  return rounded_up(kMemberWords, shape.threads / 32) * shape.size;
 }
 
-// What a launch needs for the cuts of rows like `a` and `b`.
+// What a launch needs for the cuts of rows.
 struct CutPlan {
   CutRoom room;
   int items;
@@ -35,23 +38,15 @@ struct CutPlan {
 
 // Cells are as narrow as they can be, so that few tokens are looked at one by one. But all of it has to fit: cells and
 // list, with the words of the team and `taken` bytes of other things, into `shared` bytes of a block.
-inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a, const Rows& b, size_t taken,
-                        size_t shared) {
+inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, int32_t vocab, size_t taken, size_t shared) {
   constexpr int64_t kMostWords = 3 << 15;  // of all software clusters
-  const int warps = shape.threads / 32, words = rounded_up(kMemberWords, warps) * shape.size;
-  const int tiles = sum_tiles_of(a.vocab > b.vocab ? a.vocab : b.vocab);
-  const auto items_of = [&](const Rows& rows, int lanes) {
-    return places_of(shape, chunks_of(rows), mass_tiles_a_chunk(rows.dtype) * words_a_tile(lanes));
-  };
+  const int words = items_of_members(shape);
+  const int tiles = sum_tiles_of(vocab);
   CutPlan plan = {};
   for (int lanes = 2; lanes <= 32; lanes *= 2) {
-    const int cells_a = chunks_of(a) * mass_tiles_a_chunk(a.dtype) * cells_a_tile(lanes);
-    const int cells_b = chunks_of(b) * mass_tiles_a_chunk(b.dtype) * cells_a_tile(lanes);
-    const int items_a = items_of(a, lanes), items_b = items_of(b, lanes);
-    plan.room = {lanes, cells_a > cells_b ? cells_a : cells_b, 0};
-    plan.items = items_a > items_b ? items_a : items_b;
+    plan.room = {lanes, tiles * cells_a_tile(lanes), 0};
+    plan.items = places_of(shape, tiles, words_a_tile(lanes));
     if (plan.items < words) plan.items = words;
-    if (plan.items < tiles) plan.items = tiles;
     const size_t of_team = team_plan(shape, requests, plan.items, 0, 0).shared_bytes();
     const bool fits = taken + of_team + plan.shared_bytes() <= shared;
     if (fits && plan.room.cells <= kMostCells && (!shape.grid || requests * 2 * plan.items <= kMostWords)) break;
@@ -61,55 +56,55 @@ inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, const Rows& a,
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// Whether rows of either side may be filtered, or have edits: the kernels for edits know filters, too.
+// Whether rows of either side may have filters or edits.
 template <class Params>
-bool has_filters(const Params& p) {
+bool is_shaped(const Params& p) {
   return p.edits.on() || ((p.target_law.rules | (p.draft.data ? p.draft_law.rules : 0)) & kFiltered) != 0;
 }
 
-// The blocks that share a row whose filters or edits are looked at, and the rows as they are loaded. Kernels with edits
-// are not compiled for small clusters, which saves a third of them.
-inline TeamShape cut_shape(const Device& device, int64_t requests, const Rows& rows, int work, bool edited,
-                           Ends ends = Ends::kTogether) {
-  return team_shape(device, requests, rows, work, ends, !edited);
+// The longest row of both sides.
+template <class Params>
+int32_t longest(const Params& p) {
+  return p.draft.data && p.draft.vocab > p.target.vocab ? p.draft.vocab : p.target.vocab;
 }
-inline Rows loaded(Rows rows, bool edited) {
-  if (edited) rows.dtype = DType::kFloat32;
+
+// Rows as they are loaded where they may have filters or edits.
+inline Rows widened(Rows rows) {
+  rows.dtype = DType::kFloat32;
   return rows;
 }
 
 // A launch in which a team finds the cuts of its row or rows. `tickets` and `words` as in team_plan, `taken` as in
 // cut_plan.
-struct FilteredPlan {
+struct ShapedPlan {
   TeamPlan team;
   CutRoom cut;
   size_t shared_bytes;
 };
 
-inline FilteredPlan filtered_plan(const Device& device, const TeamShape& shape, int64_t requests, const Rows& rows,
-                                  int64_t tickets = 0, int64_t words = 0, size_t taken = 0) {
-  const CutPlan cut = cut_plan(shape, requests, rows, rows, taken, device.dynamic_shared);
-  FilteredPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.room, 0};
+inline ShapedPlan shaped_plan(const Device& device, const TeamShape& shape, int64_t requests, int32_t vocab,
+                              int64_t tickets = 0, int64_t words = 0, size_t taken = 0) {
+  const CutPlan cut = cut_plan(shape, requests, vocab, taken, device.dynamic_shared);
+  ShapedPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.room, 0};
   plan.cut.at = plan.team.shared_bytes();
   plan.shared_bytes = plan.cut.at + cut.shared_bytes();
   return plan;
 }
 
-// The same for one row a team.
-inline FilteredPlan filtered_plan(const Device& device, int64_t count, const Rows& rows, bool edited) {
-  const Rows as_loaded = loaded(rows, edited);
-  return filtered_plan(device, cut_shape(device, count, as_loaded, 1, edited), count, as_loaded);
+// The blocks that share a row, of `count`.
+inline TeamShape shaped_team(const Device& device, int64_t count, const Rows& rows) {
+  return team_shape(device, count, widened(rows), 1, Ends::kTogether);
 }
 
 template <class Params>
 void plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, const Device& device, TeamPlan* plan,
                PairArguments* pair, CutPlan* cut) {
+  const bool shaped = is_shaped(p);
   pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
-  const bool edited = p.edits.on();
-  const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
-  const TeamShape shape = cut_shape(device, p.count(), target, 2, edited);
-  *cut = cut_plan(shape, p.count(), target, draft, 0, device.dynamic_shared);
-  const int masses = has_filters(p) ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
+  const TeamShape shape =
+      team_shape(device, p.count(), shaped ? widened(p.target) : p.target, 2, Ends::kTogether);
+  *cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
+  const int masses = shaped ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
   const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
   const Room room = room_in(workspace);
   *plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);

@@ -23,11 +23,10 @@ __device__ __forceinline__ void store(const CutoffParams& p, int64_t index, cons
 }
 
 // The cut at the last token that `cut` keeps, for every thread. The value of `cut` itself may lie between two tokens'.
-template <class Team, class R>
-__device__ __forceinline__ Cut last_kept(Team& team, const R& row, const Logits& order, const Cut& cut) {
+__device__ __forceinline__ Cut last_kept(Team& team, const EditedRow& row, const Logits& order, const Cut& cut) {
   RowPartial mine = kNoPart;  // the last of the order is the best of the order turned round
   over_sum_tiles(
-      team, row.vocab, [](int) {},
+      part_of(team), row.vocab, [](int) {},
       [&](int32_t token) {
         const Four four = four_elements(row, token);
 #pragma unroll
@@ -42,28 +41,28 @@ __device__ __forceinline__ Cut last_kept(Team& team, const R& row, const Logits&
   return {-last.score, row.vocab - 1 - last.token};
 }
 
-template <class Team, class Edits>
-__device__ __forceinline__ void find_cutoff(const CutoffArguments& a, const Edits& edits) {
-  using R = typename Edits::RowType;
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(RowEdits, edits, 1);
   const CutoffParams& p = a.p;
   Team team(a.team);
+  const ShapedRows reader = {edits, p.edits.on()};
   const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
   KeptRow kept = {kKeepsAll, -1, 0, 0, -kInfinity, false, who.status()};
   if (who.live()) {
-    int32_t status = kStatusOk;
-    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
-    const R row = edits.row(true, p.rows, p.rows.offset(i, j));
+    int32_t status = reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
+    const EditedRow row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
     const Law law = law_at(p.law, who.index, j, &status);
     Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
     if (law.greedy) {
-      const Draw draw = draw_of(look_through(team, law_row<FilteredOf<R>>(row, law)));
+      const Draw draw = draw_of(look_through(team, law_row<Filtered>(row, law)));
       const float v = Logits{1.0f}.scaled(element(row, draw.token));
       if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, kStatusOk};
       kept.status = draw.status;
     } else {
       if (!(p.law.rules & kFiltered)) filter.order = law.logits();
-      CutRow<Team, R> finder(team, row, filter, a.room);
+      CutRow finder(team, row, filter, a.room);
       const KeptRow whole = finder.look_through(!filter.on() || filter.of_row());
       kept = whole;
       if (whole.top > -kInfinity) {
@@ -78,37 +77,18 @@ __device__ __forceinline__ void find_cutoff(const CutoffArguments& a, const Edit
   team.leave();
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
-  wait_for_kernel_before();
-  find_cutoff<Team>(a, NoEdits{});
-}
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_cutoff_kernel(const CutoffArguments a) {
-  wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
-  find_cutoff<Team>(a, BlockEdits{edits});
-}
-
 }  // namespace
 
 cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>,
-                               edited_cutoff_kernel<LocalTeam>, edited_cutoff_kernel<GridTeam>);
+  static const Kernels kernels(cutoff_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    const bool edited = p.edits.on();
-    const FilteredPlan plan = filtered_plan(device, p.count(), p.rows, edited);
+    const ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
     const Room room = room_in(workspace);
     if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-    const CutoffArguments a = {p, plan.team.team(room), plan.cut};
-    if (edited)
-      return launch_teams(edited_cutoff_kernel<LocalTeam>, edited_cutoff_kernel<GridTeam>, plan.team, device, a,
-                          plan.shared_bytes, stream);
-    return launch_teams(cutoff_kernel<LocalTeam>, cutoff_kernel<ClusterTeam>, cutoff_kernel<GridTeam>, plan.team,
-                        device, a, plan.shared_bytes, stream);
+    return launch_teams(cutoff_kernel, plan.team, device, {p, plan.team.team(room), plan.cut}, plan.shared_bytes,
+                        stream);
   });
 }
 

@@ -1,13 +1,14 @@
-// Rows of a target's logits with edits (specdec/edit.h), applied as elements are loaded. So nothing that looks
-// through a row knows of them, and nothing as long as a row is written. Edited elements are float32, whatever the row's
-// type. A warp therefore reads such a row as if it were one of float32, eight bytes a load if it holds 16-bit elements.
+// Rows that may have edits (specdec/edit.h), applied as elements are loaded: how the kernels read that know filters and
+// edits. Nothing that looks through a row knows of its edits, and nothing as long as a row is written. Edited elements
+// are float32, whatever the row's type. A warp therefore reads each row as if it were one of float32, eight bytes a load
+// if it holds 16-bit elements.
 //
 // A word is 32 tokens. Each lane finds out which tokens of one word may be changed: those seen, by the request's masks,
 // and those with a bias, pending or drafted. They are few, and changed one by one. Which tokens a grammar allows comes
 // from its mask, for all tokens alike.
 #pragma once
 
-#include "rows.cuh"
+#include "weights.cuh"
 #include "specdec/count.h"
 #include "specdec/edit.h"
 #include "specdec/walk.h"
@@ -39,27 +40,21 @@ struct RowEdits {
   }
 };
 
-struct EditedRow {
-  Row raw;
-  int32_t vocab;
+// A part of a row begins with a group of the race.
+struct EditedRow : Row {
   bool edited;  // the draft's rows are not
   Shared<RowEdits> edits;
-  static constexpr int32_t first_token = 0;
   __device__ static constexpr int32_t skipped() { return 0; }
-};
-
-// An edited row that may be a part of one, beginning with a group of the race.
-struct EditedPart : EditedRow {
-  int32_t first_token = 0;
 };
 
 // How rows are loaded: a type of elements.
 __device__ __forceinline__ DType loaded_type(const EditedRow&) { return DType::kFloat32; }
 template <class F>
 __device__ __forceinline__ auto with_type(const EditedRow&, F&& f) { return f(Float32{}); }
-__device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row.raw; }
-__device__ __forceinline__ EditedRow whole_row(const EditedRow& row) { return row; }
-__device__ __forceinline__ EditedPart whole_row(const EditedPart& row) { return {row, 0}; }
+__device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row; }
+__device__ __forceinline__ EditedRow whole_row(const EditedRow& row) {
+  return {whole_row(as_it_came(row)), row.edited, row.edits};
+}
 __device__ __forceinline__ bool forbids(const EditedRow& row, float logit) {
   return row.edited && !(logit > -kInfinity);
 }
@@ -129,7 +124,7 @@ __device__ __forceinline__ float changed(const EditedRow& row, int32_t token, fl
 }
 
 __device__ __forceinline__ float element(const EditedRow& row, int32_t token) {
-  const float raw = element(row.raw, token);
+  const float raw = element(as_it_came(row), token);
   if (!row.edited) return raw;
   const int32_t* allowed = edits_of(row).allowed;
   return allowed && !has_bit(allowed, token) ? -kInfinity : changed(row, token, raw);
@@ -205,7 +200,7 @@ __device__ __forceinline__ uint4 edited_four(const EditedRow& row, int32_t token
 }
 
 __device__ __forceinline__ Four four_elements(const EditedRow& row, int32_t token) {
-  const uint4 v = edited_four(row, token, raw_four(row.raw, token));
+  const uint4 v = edited_four(row, token, raw_four(as_it_came(row), token));
   return {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
 }
 
@@ -240,19 +235,19 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
 
 template <class T>
 __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t first, int count) {
-  const bool wide = row.raw.dtype == DType::kFloat32;
-  const bool aligned = reinterpret_cast<uintptr_t>(row.raw.data) % (wide ? 16 : 8) == 0;
+  const bool wide = row.dtype == DType::kFloat32;
+  const bool aligned = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0;
   const int32_t left = row.vocab - token(first, 0);
   if (!aligned) {
     uint4 staged[kVectors];  // as Batch::load of a row as it came
 #pragma unroll 1
     for (int u = 0; u < kVectors; ++u) {
       const int32_t at = token(first, u);
-      staged[u] = u < count && at < row.vocab ? raw_four(row.raw, at) : kNoElements;
+      staged[u] = u < count && at < row.vocab ? raw_four(as_it_came(row), at) : kNoElements;
     }
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
-  } else if (const char* mine = address_of(row.raw, token(first, 0)); wide) {
+  } else if (const char* mine = address_of(row, token(first, 0)); wide) {
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
       vector[u] = u < count && left - u * kPerStep >= 4 ? load_stream(mine + u * kPerStep * 4) : kNoElements;
@@ -261,7 +256,7 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
       if (u < count && left - u * kPerStep >= 4) half[u] = load_stream_half(mine + u * kPerStep * 2);
-    const bool brain = row.raw.dtype == DType::kBFloat16;
+    const bool brain = row.dtype == DType::kBFloat16;
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
       vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements
@@ -269,7 +264,7 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
   }
   const int32_t begun = row.vocab % 4;  // elements of the four that the row ends in
   if (aligned && begun > 0 && row.vocab - begun >= first)
-    put(raw_four(row.raw, row.vocab - begun), row.vocab - begun - first, count);
+    put(raw_four(as_it_came(row), row.vocab - begun), row.vocab - begun - first, count);
   if (row.edited) edit(row, first, count, this);
 }
 
@@ -277,7 +272,7 @@ template <class T>
 __device__ __forceinline__ uint4 Batch<T>::load_again(const EditedRow& row, int32_t at) {
   uint32_t raw[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) raw[i] = bits(at + i < row.vocab ? element(row.raw, at + i) : -kInfinity);
+  for (int i = 0; i < 4; ++i) raw[i] = bits(at + i < row.vocab ? element(as_it_came(row), at + i) : -kInfinity);
   return edited_four(row, at, {raw[0], raw[1], raw[2], raw[3]});
 }
 
@@ -286,34 +281,17 @@ __device__ __forceinline__ void prefetch(const EditedRow& row, int32_t first, in
 #pragma unroll 1
   for (int u = 0; u < count; ++u) {
     const int32_t token = Batch<T>::token(first, u);
-    if (token < row.vocab) prefetch_line(address_of(row.raw, token));
+    if (token < row.vocab) prefetch_line(address_of(row, token));
   }
 }
 
 // ---- decoding -------------------------------------------------------------------------------------------------------
 
-// The rows of a request in kernels without edits, which do not pay for them.
-struct NoEdits {
-  using RowType = Row;
-  static constexpr bool kEdited = false;
-  __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
-};
-
-// Those of the target are edited.
-struct BlockEdits {
-  using RowType = EditedRow;
-  static constexpr bool kEdited = true;
-  Shared<RowEdits> edits;  // of one row at a time
-  size_t drafted_at = 0;   // where the tokens of drafts are kept
-  __device__ EditedRow row(bool of_target, const Rows& rows, int64_t offset) const {
-    return {row_at(rows, offset), rows.vocab, of_target, edits};
-  }
-};
-
 // For a whole block: decodes the edits of a row with `drafts` drafts before it. `entry` is the place of its request's
 // lists, `target` its own. Returns the status, the same to every thread.
 __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t vocab, const RowPlace& entry,
-                                                const RowPlace& target, int32_t drafts, const BlockEdits& block) {
+                                                const RowPlace& target, int32_t drafts, const Shared<RowEdits>& edits,
+                                                size_t drafted_at) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   int32_t status = kStatusOk;
   RowEdits e = {};
@@ -342,7 +320,7 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
     e.output = seen.of(p.output_mask);
     if (e.output) e.counts = seen.of(p.output_counts);
     if (e.penalties.of_prompt()) e.prompt = seen.of(p.prompt_mask);
-    e.drafts = drafts, e.drafted_at = block.drafted_at;
+    e.drafts = drafts, e.drafted_at = drafted_at;
   } else {
     e.pendings = 0;
   }
@@ -359,10 +337,30 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
   }
   e.rising = !__syncthreads_or(bad);
   if (!e.rising) status |= kStatusParameter;
-  if (thread == 0) block.edits[0] = e;
+  if (thread == 0) edits[0] = e;
   __syncthreads();
   return status;
 }
+
+// How a kernel reads rows, and what is kept of them: as they came, all tokens.
+struct PlainRows {
+  using Kept = Unfiltered;
+  __device__ Row of(const Row& row, bool = true) const { return row; }
+  __device__ int32_t decode(const EditParams&, int32_t, const RowPlace&, const RowPlace&) const { return kStatusOk; }
+};
+
+// With filters, and with edits of the target's rows, if there are any. The edits are those of one row at a time.
+struct ShapedRows {
+  using Kept = Filtered;
+  Shared<RowEdits> edits;
+  bool edited;
+  size_t drafted_at = 0;  // where the tokens of drafts are kept
+  __device__ EditedRow of(const Row& row, bool of_target = true) const { return {row, of_target && edited, edits}; }
+  __device__ int32_t decode(const EditParams& p, int32_t vocab, const RowPlace& entry, const RowPlace& target,
+                            int32_t drafts = 0) const {
+    return edited ? decode_edits(p, vocab, entry, target, drafts, edits, drafted_at) : kStatusOk;
+  }
+};
 
 }  // namespace cuda
 }  // namespace specdec

@@ -8,22 +8,20 @@ namespace specdec {
 namespace cuda {
 
 // What is known of a row of logits, and what its filters keep.
-template <class R>
 struct FilteredRow {
   KnownRow known;
-  FilteredOf<R> kept;
+  Filtered kept;
   int listed;  // as in KeptRow, until the next row is looked through
 };
 
 // For every thread of the team. The law needs a sum.
-template <class Team, class R>
-__device__ __forceinline__ FilteredRow<R> know_filtered(Team& team, const R& row, const Law& law, Filter filter,
-                                                        const CutRoom& room) {
+__device__ __forceinline__ FilteredRow know_filtered(Team& team, const EditedRow& row, const Law& law, Filter filter,
+                                                     const CutRoom& room) {
   const Logits space = law.logits();
   if (!filter.on()) filter.order = space;
-  CutRow<Team, R> finder(team, row, filter, room);
+  CutRow finder(team, row, filter, room);
   KeptRow kept = finder.look_through(!filter.on() || filter.of_row());
-  FilteredRow<R> found = {kNothingKnown, {}, -1};
+  FilteredRow found = {kNothingKnown, {}, -1};
   found.known.status = kept.status;
   if (kept.top == -kInfinity) return found;
   if (filter.on()) {
@@ -42,17 +40,15 @@ __device__ __forceinline__ FilteredRow<R> know_filtered(Team& team, const R& row
 // ---- races ----------------------------------------------------------------------------------------------------------
 
 // What the filter of a race keeps, by columns.
-template <class Team, class R>
-__device__ __forceinline__ FilteredRow<R> kept_of_race(Team& team, const RaceRequestOf<R>& r, const Filter& filter,
-                                                       const CutRoom& room) {
+__device__ __forceinline__ FilteredRow kept_of_race(Team& team, const RaceRequestOf<EditedRow>& r,
+                                                    const Filter& filter, const CutRoom& room) {
   if (!filter.on()) return {kNothingKnown, {}, -1};
   return know_filtered(team, whole_row(r.row), r.law, filter, room);
 }
 
 // The winner among the tokens that are listed, as a column. Every block of a team finds it, without the row's others.
-template <class R, class Kept>
-__device__ __forceinline__ RowPartial race_listed(const RaceRequestOf<R>& r, const WeightsOf<Kept>& weights, int listed,
-                                                  const CutRoom& room, int32_t status) {
+__device__ __forceinline__ RowPartial race_listed(const RaceRequestOf<EditedRow>& r, const WeightsOf<Filtered>& weights,
+                                                  int listed, const CutRoom& room, int32_t status) {
   const Shared<WideKey> list = dynamic_shared<WideKey>(room.at, kListed);
   Candidate mine = kNobody;
 #pragma unroll 1
@@ -74,31 +70,28 @@ __device__ __forceinline__ RowPartial race_listed(const RaceRequestOf<R>& r, con
 }
 
 // The winner of a row under a filter, for every thread of the team.
-template <class Team, class R>
-__device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequestOf<R>& r, const Filter& filter,
-                                                      const CutRoom& room) {
-  const FilteredRow<R> row = kept_of_race(team, r, filter, room);
+__device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequestOf<EditedRow>& r,
+                                                      const Filter& filter, const CutRoom& room) {
+  const FilteredRow row = kept_of_race(team, r, filter, room);
   if (row.listed >= 0)
     return race_listed(r, weights_of_row(r.row, r.law, row.kept), row.listed, room, row.known.status);
-  return best_of_team(team, find_winner(r, {team.rank(), team.size()}, row.kept));
+  return best_of_team(team, find_winner(r, part_of(team), row.kept));
 }
 
 // Row (i, j) of the target (side 0), or row (n, j) of the draft.
-template <class Params, class Edits>
-__device__ __forceinline__ typename Edits::RowType row_of_pair(const Params& p, const Edits& edits, int side, int64_t i,
-                                                               int64_t n, int64_t j) {
+template <class Params, class Reader>
+__device__ __forceinline__ auto row_of_pair(const Params& p, const Reader& reader, int side, int64_t i, int64_t n,
+                                            int64_t j) {
   const Rows& rows = side == 0 ? p.target : p.draft;
-  return edits.row(side == 0, rows, rows.offset(side == 0 ? i : n, j));
+  return reader.of(row_at(rows, rows.offset(side == 0 ? i : n, j)), side == 0);
 }
 
 // know_rows of law_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
 // What is found waits in shared memory: in registers it would be too much.
-template <class Params, class Edits, class Team>
-__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const Edits& edits, int64_t i,
+template <class Params>
+__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const ShapedRows& reader, int64_t i,
                                                    int64_t n, int64_t j, const CutRoom& room,
-                                                   LawRowOf<FilteredOf<typename Edits::RowType>> (&sides)[2],
-                                                   int32_t* status) {
-  using R = typename Edits::RowType;
+                                                   LawRowOf<Filtered> (&sides)[2], int32_t* status) {
   SPECDEC_SHARED(KnownRow, known, 2);
   SPECDEC_SHARED(Cut, cuts, 2);
   SPECDEC_SHARED(float, orders, 2);
@@ -106,12 +99,12 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const LawParams& params = side == 0 ? p.target_law : p.draft_law;
-    const R row = row_of_pair(p, edits, side, i, n, j);
+    const EditedRow row = row_of_pair(p, reader, side, i, n, j);
     const Law law = law_at(params, n, j, &bits);
     const Filter filter = filter_at(params, law, row.vocab, n, j, &bits);
-    FilteredRow<R> found = {kNothingKnown, {}, -1};
+    FilteredRow found = {kNothingKnown, {}, -1};
     if (law.needs_sum()) found = know_filtered(team, row, law, filter, room);
-    else if (law.greedy || p.status.data) found.known = look_through(team, law_row<FilteredOf<R>>(row, law));
+    else if (law.greedy || p.status.data) found.known = look_through(team, law_row<Filtered>(row, law));
     if (threadIdx.x != 0) continue;
     known[side] = found.known;
     cuts[side] = found.kept.cut;
@@ -123,7 +116,7 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
   for (int side = 0; side < 2; ++side) {
     const KnownRow row = known[side];
     const Law law = law_at(side == 0 ? p.target_law : p.draft_law, n, j, &bits);
-    sides[side] = law_row<FilteredOf<R>>(row_of_pair(p, edits, side, i, n, j), law,
+    sides[side] = law_row<Filtered>(row_of_pair(p, reader, side, i, n, j), law,
                                          side == 0 ? nullptr : p.draft_map.data);
     sides[side].known = known_law(law, row);
     sides[side].kept = {cuts[side], {orders[side]}};

@@ -42,7 +42,6 @@ __device__ __forceinline__ Four probabilities(const LawRowOf<Kept>& side, int32_
   return four;
 }
 
-
 template <class Kept>
 __device__ __forceinline__ LawRowOf<Kept> law_row(const typename Kept::RowType& row, const Law& law,
                                                   const int32_t* map = nullptr) {
@@ -56,7 +55,6 @@ struct PairArguments {
 
 // Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
 // need nothing. They are looked through only if their status is wanted.
-template <class Team>
 __device__ __forceinline__ void know_rows(Team& team, int chunks, LawRow (&sides)[2], bool wants_status,
                                           int32_t* status) {
   SPECDEC_SHARED(KnownRow, known, 2);
@@ -95,13 +93,13 @@ __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], 
   }
 }
 
-// Calls f(token) for this warp's tiles, four tokens of a lane at a time. Before each tile it calls ahead(the next one),
+// Calls f(token) for the tiles of this warp, of blocks that share a row: four tokens of a lane at a time. Before each tile it calls ahead(the next one),
 // because four tokens a lane in flight are few. After each tile it calls end(tile).
-template <class Team, class Ahead, class F, class End>
-__device__ __forceinline__ void over_sum_tiles(const Team& team, int32_t vocab, Ahead&& ahead, F&& f, End&& end) {
-  const int warps = team.size() * warps_in_block();
+template <class Ahead, class F, class End>
+__device__ __forceinline__ void over_sum_tiles(Part part, int32_t vocab, Ahead&& ahead, F&& f, End&& end) {
+  const int warps = part.size * warps_in_block();
 #pragma unroll 1
-  for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(vocab); tile += warps) {
+  for (int tile = part.rank * warps_in_block() + warp_id(); tile < sum_tiles_of(vocab); tile += warps) {
     ahead(tile + warps);
 #pragma unroll 1
     for (int32_t token = tile * kSumTile + lane_id() * 4; token < (tile + 1) * kSumTile && token < vocab; token += 128)
@@ -120,7 +118,6 @@ struct TwoSums {
 };
 
 // Adds up items [from, from + tiles). Every lane of every member gets the same bits.
-template <class Team>
 __device__ __forceinline__ TwoSums sum_items(const Team& team, int from, int tiles) {
   TwoSums sums = {0.0f, 0.0f};
   for (int tile = lane_id(); tile < tiles; tile += 32) {
@@ -146,7 +143,6 @@ struct TwoUnitSums {
 __host__ __device__ __forceinline__ int items_of_sums(int size, int warps) { return 2 * size * warps; }
 
 // Adds up what all lanes of the team found. Every lane of every member gets it.
-template <class Team>
 __device__ __forceinline__ TwoSums add_up(Team& team, const TwoUnitSums& mine) {
   const int warps = team.size() * warps_in_block(), item = team.rank() * warps_in_block() + warp_id();
   const uint64_t a = warp_sum(mine.units_a), b = warp_sum(mine.units_b);

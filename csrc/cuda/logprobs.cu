@@ -1,5 +1,5 @@
-// logprobs: a team finds the law of a row (filtered_row.cuh), counts the tokens that are at least as probable as the one asked
-// for, and takes the most probable ones, 32 at a time.
+// logprobs: a team finds the law of a row, counts the tokens that are at least as probable as the one asked for, and takes
+// the most probable ones, 32 at a time.
 #include "filtered_row.cuh"
 #include "podium.cuh"
 
@@ -11,21 +11,21 @@ namespace {
 struct LogprobsArguments {
   LogprobsParams p;
   TeamRoom team;
-  CutRoom cut;
+  CutRoom cut;  // where there may be filters or edits
 };
 
 // x of an element, -inf if the row's law does not keep it.
-template <class R>
-__device__ __forceinline__ float kept_x(const LawRowOf<FilteredOf<R>>& side, float raw, int32_t column) {
+template <class Kept>
+__device__ __forceinline__ float kept_x(const LawRowOf<Kept>& side, float raw, int32_t column) {
   return side.kept.keeps(raw, column) ? side.known.law.logits().scaled(raw) : -kInfinity;
 }
 
 // How many kept tokens have at least this x.
-template <class Team, class R>
-__device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<FilteredOf<R>>& side, float x) {
+template <class Kept>
+__device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<Kept>& side, float x) {
   uint64_t rank[1] = {0};
   over_sum_tiles(
-      team, side.row.vocab, [](int) {},
+      part_of(team), side.row.vocab, [](int) {},
       [&](int32_t token) {
         const Four four = four_elements(side.row, token);
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<FilteredOf
 }
 
 // Offers this warp's kept tokens.
-template <class Team, class R>
-__device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<FilteredOf<R>>& side, Podium* podium) {
+template <class Kept>
+__device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<Kept>& side, Podium* podium) {
   const int warps = team.size() * warps_in_block();
 #pragma unroll 1
   for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(side.row.vocab); tile += warps) {
@@ -52,7 +52,6 @@ __device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<Fil
 }
 
 // The podium of the whole team, for warp 0 of every member.
-template <class Team>
 __device__ __forceinline__ void merge_teams(Team& team, Podium* podium) {
   merge_podiums(podium, false);
   if (team.size() == 1) return;
@@ -67,9 +66,9 @@ __device__ __forceinline__ void merge_teams(Team& team, Podium* podium) {
     if (rank != team.rank()) podium->offer(team.get(member_slot(team, rank, lane_id())));
 }
 
-template <class Team, class R>
+template <class Kept>
 __device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, int64_t index,
-                                          const LawRowOf<FilteredOf<R>>& side) {
+                                          const LawRowOf<Kept>& side) {
   SPECDEC_SHARED(WideKey, lowest, 1);
   const int32_t top = p.top();
   WideKey below = kCeiling;
@@ -95,9 +94,39 @@ __device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, i
   }
 }
 
-template <class Team, class Edits>
-__device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const Edits& edits) {
-  using R = typename Edits::RowType;
+// What is known of the law of a row, for every thread of the team.
+__device__ __forceinline__ void know(const LogprobsArguments&, Team& team, int64_t, int64_t, LawRow* side,
+                                     int32_t* status) {
+  SPECDEC_SHARED(KnownRow, known, 1);
+  const Law law = side->known.law;
+  KnownRow found;
+  if (law.greedy) {
+    found = look_through(team, *side);
+  } else {
+    take_sums_of_rows(
+        team, 1, chunks_of(side->row), [&](int) { return *side; },
+        [&](int, const KnownRow& whole) { known[0] = whole; });
+    __syncthreads();
+    found = known[0];
+  }
+  side->known = known_law(law, found);
+  *status |= found.status;
+}
+
+__device__ __forceinline__ void know(const LogprobsArguments& a, Team& team, int64_t n, int64_t j,
+                                     LawRowOf<Filtered>* side, int32_t* status) {
+  const Law law = side->known.law;
+  const Filter filter = filter_at(a.p.law, law, side->row.vocab, n, j, status);
+  FilteredRow found = {kNothingKnown, {}, -1};
+  if (law.greedy) found.known = look_through(team, *side);
+  else found = know_filtered(team, side->row, law, filter, a.cut);
+  side->known = known_law(law, found.known);
+  side->kept = found.kept;
+  *status |= found.known.status;
+}
+
+template <class Reader>
+__device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const Reader& reader) {
   const LogprobsParams& p = a.p;
   Team team(a.team);
   const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
@@ -108,16 +137,10 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
   bool listed = false;
   if (who.live() && (token != -1 || p.top() > 0)) {
     const Law law = law_at(p.law, who.index, j, &status);
-    const Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
-    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
-    LawRowOf<FilteredOf<R>> side = law_row<FilteredOf<R>>(edits.row(true, p.rows, p.rows.offset(i, j)), law);
-    FilteredRow<R> found = {kNothingKnown, {}, -1};
-    if (law.greedy) found.known = look_through(team, side);
-    else found = know_filtered(team, side.row, law, filter, a.cut);
-    status |= found.known.status;
-    argmax = found.known.argmax;
-    side.known = known_law(law, found.known);
-    side.kept = found.kept;
+    status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
+    auto side = law_row<typename Reader::Kept>(reader.of(row_at(p.rows, p.rows.offset(i, j))), law);
+    know(a, team, who.index, j, &side, &status);
+    argmax = side.known.argmax;
     const bool in_range = token >= 0 && token < p.rows.vocab;
     if (!in_range && token != -1) status |= kStatusTokenRange;
     if (in_range) {
@@ -145,37 +168,36 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
   team.leave();
 }
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_kernel(const LogprobsArguments a) {
   wait_for_kernel_before();
-  find_logprobs<Team>(a, NoEdits{});
+  find_logprobs(a, PlainRows{});
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_logprobs_kernel(const LogprobsArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_logprobs_kernel(const LogprobsArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
-  find_logprobs<Team>(a, BlockEdits{edits});
+  find_logprobs(a, ShapedRows{edits, a.p.edits.on()});
 }
 
 }  // namespace
 
 cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(logprobs_kernel<LocalTeam>, logprobs_kernel<ClusterTeam>, logprobs_kernel<GridTeam>,
-                               edited_logprobs_kernel<LocalTeam>, edited_logprobs_kernel<GridTeam>);
+  static const Kernels kernels(logprobs_kernel, shaped_logprobs_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    const bool edited = p.edits.on();
-    const FilteredPlan plan = filtered_plan(device, p.count(), p.rows, edited);
+    const bool shaped = p.edits.on() || p.law.rules & kFiltered;
+    ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
+    if (!shaped) {
+      const TeamShape shape = team_shape(device, p.count(), p.rows, 1, Ends::kTogether);
+      const int masses = places_of(shape, chunks_of(p.rows), kWordsAChunk), sums = items_of_members(shape);
+      plan.team = team_plan(shape, p.count(), masses > sums ? masses : sums, 0, 0);
+      plan.shared_bytes = plan.team.shared_bytes();
+    }
     const Room room = room_in(workspace);
     if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-    const LogprobsArguments a = {p, plan.team.team(room), plan.cut};
-    if (edited)
-      return launch_teams(edited_logprobs_kernel<LocalTeam>, edited_logprobs_kernel<GridTeam>, plan.team, device, a,
-                          plan.shared_bytes, stream);
-    return launch_teams(logprobs_kernel<LocalTeam>, logprobs_kernel<ClusterTeam>, logprobs_kernel<GridTeam>, plan.team,
-                        device, a, plan.shared_bytes, stream);
+    return launch_teams(shaped ? shaped_logprobs_kernel : logprobs_kernel, plan.team, device,
+                        {p, plan.team.team(room), plan.cut}, plan.shared_bytes, stream);
   });
 }
 

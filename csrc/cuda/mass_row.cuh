@@ -146,7 +146,7 @@ __device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& s
   return {warp_sum(units), top};
 }
 
-// Of each tile of a chunk, weigh_chunk can also say the largest x of each lane's elements. Here nobody wants to know.
+// Of a chunk of one tile, weigh_chunk can also say the largest x of each lane's elements. Here nobody wants to know.
 struct NoTops {
   static constexpr bool kWanted = false;
 };
@@ -173,6 +173,7 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
                                                  Tops&& tops = {}, Mass = {}) {
   constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
   constexpr int kTiles = kMassTilesAChunk<T>, kSteps = kVectors / kTiles;
+  static_assert(!kTops || kTiles == 1, "a chunk is a tile");
   const int32_t first = chunk * Batch<T>::kTokens;
   Batch<T> batch;
   batch.load(row, first, kVectors);
@@ -198,7 +199,7 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
       const MassTile tile = weigh_odd_tile(row, space, first + t * kMassTile, &bad);
       if (t == 0) mass.tile[0] = tile;
       else mass.tile[1] = tile;
-      if constexpr (kTops) tops.put(t, top_of_lane<T>(row, space, first + t * kMassTile, &tops.infinite));
+      if constexpr (kTops) tops.put(top_of_lane<T>(row, space, first, &tops.infinite));
     }
     mass.status = __any_sync(kWarp, bad) ? kStatusNonFinite : kStatusOk;
     return mass;
@@ -206,7 +207,7 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
     if constexpr (kTops) {
-      tops.put(t, top[t]);
+      tops.put(top[t]);
       if (!tops.weigh) continue;
     }
     const float tile_top = warp_max(top[t]);
@@ -216,8 +217,8 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
   return mass;
 }
 
-template <class Mass = ExactMass>
-__device__ __forceinline__ ChunkMass weigh_chunk(const Row& row, int32_t chunk, const Logits& space, Mass mass = {}) {
+template <class R, class Mass = ExactMass>
+__device__ __forceinline__ ChunkMass weigh(const R& row, int32_t chunk, const Logits& space, Mass mass = {}) {
   return with_type(row, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space, NoTops{}, mass); });
 }
 

@@ -9,15 +9,8 @@ namespace cuda {
 
 namespace {
 
-__device__ __forceinline__ ChunkMass weigh(const Row& row, int32_t chunk, const Logits& space) {
-  return weigh_chunk(row, chunk, space);
-}
-__device__ __forceinline__ ChunkMass weigh(const EditedRow& row, int32_t chunk, const Logits& space) {
-  return weigh_chunk<Float32>(row, chunk, space);
-}
-
-template <class Edits>
-__device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Edits& edits) {
+template <class Reader>
+__device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader& reader) {
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
   const int32_t count = static_cast<int32_t>(p.tiles.columns / 3);
   int32_t* words = p.tiles.data + index * p.tiles.columns;
@@ -26,9 +19,9 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Edits&
   Law law = {};
   if (who.live()) {
     law = law_at(p.law, who.index, j, &status);
-    if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.rows.vocab, {who.index, j}, {i, j}, 0, edits);
+    status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
   }
-  const auto row = edits.row(true, p.rows, p.rows.offset(i, j));
+  const auto row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
   const bool weighs = who.live() && !law.greedy;
   bool bad = false;
 #pragma unroll 1
@@ -48,18 +41,18 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Edits&
 }  // namespace
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_kernel(const MassTilesParams p) {
-  weigh_row(p, NoEdits{});
+  weigh_row(p, PlainRows{});
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_tiles_kernel(const MassTilesParams p) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_tiles_kernel(const MassTilesParams p) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  weigh_row(p, BlockEdits{edits});
+  weigh_row(p, ShapedRows{edits, true});
 }
 
 cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
   const Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
-  if (p.edits.on()) return launch_alone<edited_tiles_kernel>(shape, p, stream);
+  if (p.edits.on()) return launch_alone<shaped_tiles_kernel>(shape, p, stream);
   return launch_alone<mass_tiles_kernel>(shape, p, stream);
 }
 

@@ -12,10 +12,7 @@ namespace {
 struct OverlapArguments {
   OverlapParams p;
   PairArguments pair;
-};
-
-struct FilteredOverlapArguments : OverlapArguments {
-  CutRoom cut;
+  CutRoom cut;  // where there may be filters or edits
 };
 
 __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, const TwoSums& first,
@@ -27,8 +24,9 @@ __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, con
   if (p.status.data) p.status.data[index] = status;
 }
 
-template <class Kept, class Team, class Arguments, class Edits>
-__device__ __forceinline__ void find_overlap(const Arguments& a, const Edits& edits) {
+template <class Reader>
+__device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Reader& reader) {
+  using Kept = typename Reader::Kept;
   const OverlapParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
@@ -41,17 +39,17 @@ __device__ __forceinline__ void find_overlap(const Arguments& a, const Edits& ed
   const int64_t n = who.index;
   int32_t status = kStatusOk;
   LawRowOf<Kept> sides[2] = {
-      law_row<Kept>(row_of_pair(p, edits, 0, i, n, j), law_at(p.target_law, n, j, &status)),
-      law_row<Kept>(row_of_pair(p, edits, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.target.vocab, {n, j}, {i, j}, 0, edits);
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, edits, i, n, j, a.cut, sides, &status);
+      law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
+      law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  status |= reader.decode(p.edits, p.target.vocab, {n, j}, {i, j});
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   const int32_t vocab = p.target.vocab;
   const int tiles = sum_tiles_of(vocab), stride = word_stride(team, tiles);
   OverlapSums<float> sums = {};
   over_sum_tiles(
-      team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      part_of(team), vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
 #pragma unroll
@@ -73,50 +71,33 @@ __device__ __forceinline__ void find_overlap(const Arguments& a, const Edits& ed
   team.leave();
 }
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kernel(const OverlapArguments a) {
   wait_for_kernel_before();
-  find_overlap<Unfiltered, Team>(a, NoEdits{});
+  find_overlap(a, PlainRows{});
 }
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_overlap_kernel(const FilteredOverlapArguments a) {
-  wait_for_kernel_before();
-  find_overlap<Filtered, Team>(a, NoEdits{});
-}
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    edited_overlap_kernel(const FilteredOverlapArguments a) {
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_overlap_kernel(const OverlapArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
-  find_overlap<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
+  find_overlap(a, ShapedRows{edits, a.p.edits.on()});
 }
 
 }  // namespace
 
 cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>, overlap_kernel<GridTeam>,
-                               filtered_overlap_kernel<LocalTeam>, filtered_overlap_kernel<ClusterTeam>,
-                               filtered_overlap_kernel<GridTeam>, edited_overlap_kernel<LocalTeam>,
-                               edited_overlap_kernel<GridTeam>);
+  static const Kernels kernels(overlap_kernel, shaped_overlap_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
     TeamPlan plan;
     CutPlan cut;
-    FilteredOverlapArguments a = {{p, {}}, {}};
+    OverlapArguments a = {p, {}, {}};
     plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
     if (*needed) return cudaSuccess;
     a.cut = cut.room;
-    const size_t shared = a.cut.at + cut.shared_bytes();
-    if (p.edits.on())
-      return launch_teams(edited_overlap_kernel<LocalTeam>, edited_overlap_kernel<GridTeam>, plan, device, a, shared,
-                          stream);
-    if (has_filters(p))
-      return launch_teams(filtered_overlap_kernel<LocalTeam>, filtered_overlap_kernel<ClusterTeam>,
-                          filtered_overlap_kernel<GridTeam>, plan, device, a, shared, stream);
-    return launch_teams<OverlapArguments>(overlap_kernel<LocalTeam>, overlap_kernel<ClusterTeam>,
-                                          overlap_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
+    if (is_shaped(p))
+      return launch_teams(shaped_overlap_kernel, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+    return launch_teams(overlap_kernel, plan, device, a, plan.shared_bytes(), stream);
   });
 }
 

@@ -49,23 +49,18 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
   return r;
 }
 
-// The same with the edits of its row, which is the target's, for a whole block.
-__device__ __forceinline__ RaceRequestOf<EditedPart> edited_request(const RaceParams& p, int64_t index,
-                                                                   const BlockEdits& block) {
+// As it is read where there may be filters and edits, for a whole block.
+__device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const RaceParams& p, int64_t index,
+                                                                   const ShapedRows& reader) {
   const RaceRequest r = race_request(p, index);
-  const EditedPart row = {{whole_row(r.row), r.row.vocab, true, block.edits}, r.row.first_token};
-  RaceRequestOf<EditedPart> edited = race_of(row, r.law, r.noise);
-  edited.who = r.who;
-  edited.status = r.status;
+  RaceRequestOf<EditedRow> shaped = {reader.of(r.row), r.law, r.noise, r.map, r.who, r.status};
   const RowPlace place = {index / p.rows.rows, index % p.rows.rows};
-  if (r.who.live())
-    edited.status |= decode_edits(p.edits, r.row.vocab, {r.who.index, place.inner}, place, 0, block);
-  return edited;
+  if (r.who.live()) shaped.status |= reader.decode(p.edits, r.row.vocab, {r.who.index, place.inner}, place);
+  return shaped;
 }
 
 // The filters of a live request.
-template <class R>
-__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequestOf<R>* r) {
+__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequestOf<EditedRow>* r) {
   return filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
 }
 

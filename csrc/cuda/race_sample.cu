@@ -13,7 +13,7 @@ struct RaceSampleArguments {
   int splits;
 };
 
-struct FilteredRaceArguments {
+struct ShapedRaceArguments {
   RaceParams p;
   TeamRoom team;
   CutRoom cut;
@@ -50,8 +50,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
   if (threadIdx.x == 0) store(a.p, index, row, found);
 }
 
-template <class Team, class R>
-__device__ __forceinline__ void race_filtered(const FilteredRaceArguments& a, Team& team, RaceRequestOf<R> row) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  Team team(a.team);
+  RaceRequestOf<EditedRow> row = shaped_request(a.p, team.index(), {edits, a.p.edits.on()});
   RowPartial found = kNoPart;
   if (row.who.live()) {
     const Filter filter = race_filter(a.p, team.index(), &row);
@@ -61,36 +64,15 @@ __device__ __forceinline__ void race_filtered(const FilteredRaceArguments& a, Te
   team.leave();
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_race_kernel(const FilteredRaceArguments a) {
-  wait_for_kernel_before();
-  Team team(a.team);
-  race_filtered(a, team, race_request(a.p, team.index()));
-}
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_race_kernel(const FilteredRaceArguments a) {
-  wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
-  Team team(a.team);
-  race_filtered(a, team, edited_request(a.p, team.index(), {edits}));
-}
-
 namespace {
 
-cudaError_t filtered_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                          int64_t* needed) {
-  const bool edited = p.edits.on();
-  const FilteredPlan plan = filtered_plan(device, p.count(), p.rows, edited);
+cudaError_t shaped_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                        int64_t* needed) {
+  const ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
   const Room room = room_in(workspace);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-  const FilteredRaceArguments a = {p, plan.team.team(room), plan.cut};
-  if (edited)
-    return launch_teams(edited_race_kernel<LocalTeam>, edited_race_kernel<GridTeam>, plan.team, device, a,
-                        plan.shared_bytes, stream);
-  return launch_teams(filtered_race_kernel<LocalTeam>, filtered_race_kernel<ClusterTeam>,
-                      filtered_race_kernel<GridTeam>, plan.team, device, a, plan.shared_bytes, stream);
+  return launch_teams(shaped_race_kernel, plan.team, device, {p, plan.team.team(room), plan.cut}, plan.shared_bytes,
+                      stream);
 }
 
 cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
@@ -108,13 +90,11 @@ cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const De
 }  // namespace
 
 cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(race_sample_kernel, filtered_race_kernel<LocalTeam>, filtered_race_kernel<ClusterTeam>,
-                               filtered_race_kernel<GridTeam>, edited_race_kernel<LocalTeam>,
-                               edited_race_kernel<GridTeam>);
+  static const Kernels kernels(race_sample_kernel, shaped_race_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    return p.edits.on() || p.law.rules & kFiltered ? filtered_race(p, workspace, device, stream, needed)
+    return p.edits.on() || p.law.rules & kFiltered ? shaped_race(p, workspace, device, stream, needed)
                                                    : plain_race(p, workspace, device, stream, needed);
   });
 }

@@ -184,16 +184,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
 }
 
 // With filters or edits a team finds what is kept. Then its blocks are those of a row as above.
-struct FilteredTopkArguments {
+struct ShapedTopkArguments {
   RaceTopkArguments race;
   TeamRoom team;
   CutRoom cut;
 };
 
-template <class Team, class R>
-__device__ __forceinline__ void take_filtered(const FilteredTopkArguments& a, Team& team, RaceRequestOf<R> r) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_kernel(const ShapedTopkArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(RowEdits, edits, 1);
+  Team team(a.team);
   const int64_t index = team.index();
-  FilteredOf<R> kept;
+  RaceRequestOf<EditedRow> r = shaped_request(a.race.p, index, {edits, a.race.p.edits.on()});
+  Filtered kept;
   if (r.who.live()) {
     const Filter filter = race_filter(a.race.p, index, &r);
     kept = kept_of_race(team, r, filter, a.cut).kept;
@@ -203,47 +206,25 @@ __device__ __forceinline__ void take_filtered(const FilteredTopkArguments& a, Te
   else store_no_arrivals(a.race, r, index, team.rank());
 }
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_topk_kernel(const FilteredTopkArguments a) {
-  wait_for_kernel_before();
-  Team team(a.team);
-  take_filtered(a, team, race_request(a.race.p, team.index()));
-}
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_topk_kernel(const FilteredTopkArguments a) {
-  wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
-  Team team(a.team);
-  take_filtered(a, team, edited_request(a.race.p, team.index(), {edits}));
-}
-
 // Each block has a list of k, so the blocks of a row are limited to keep the lists short.
 int64_t most_lists(int64_t rows, int32_t k) {
   constexpr int64_t kLists = 16 << 10;
   return kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;
 }
 
-cudaError_t filtered_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                          int64_t* needed) {
+cudaError_t shaped_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                        int64_t* needed) {
   const int64_t rows = p.count(), most = most_lists(rows, p.k());
-  const bool edited = p.edits.on();
-  const Rows as_loaded = loaded(p.rows, edited);
-  TeamShape shape = cut_shape(device, rows, as_loaded, 1, edited);
+  TeamShape shape = shaped_team(device, rows, p.rows);
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
   const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
-  const FilteredPlan plan =
-      filtered_plan(device, shape, rows, as_loaded, shape.size > 1 ? rows : 0, lists + flags);
+  const ShapedPlan plan =
+      shaped_plan(device, shape, rows, p.rows.vocab, shape.size > 1 ? rows : 0, lists + flags);
   const Room room = room_in(workspace);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-  const FilteredTopkArguments a = {
+  const ShapedTopkArguments a = {
       {p, room.words, room.words + lists, room.tickets, shape.size}, plan.team.team(room), plan.cut};
-  if (edited)
-    return launch_teams(edited_topk_kernel<LocalTeam>, edited_topk_kernel<GridTeam>, plan.team, device, a,
-                        plan.shared_bytes, stream);
-  return launch_teams(filtered_topk_kernel<LocalTeam>, filtered_topk_kernel<ClusterTeam>,
-                      filtered_topk_kernel<GridTeam>, plan.team, device, a, plan.shared_bytes, stream);
+  return launch_teams(shaped_topk_kernel, plan.team, device, a, plan.shared_bytes, stream);
 }
 
 cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
@@ -266,13 +247,11 @@ cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const De
 }  // namespace
 
 cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(race_topk_kernel, filtered_topk_kernel<LocalTeam>, filtered_topk_kernel<ClusterTeam>,
-                               filtered_topk_kernel<GridTeam>, edited_topk_kernel<LocalTeam>,
-                               edited_topk_kernel<GridTeam>);
+  static const Kernels kernels(race_topk_kernel, shaped_topk_kernel);
   *needed = 0;
   if (p.count() == 0 || p.k() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    return p.edits.on() || p.law.rules & kFiltered ? filtered_topk(p, workspace, device, stream, needed)
+    return p.edits.on() || p.law.rules & kFiltered ? shaped_topk(p, workspace, device, stream, needed)
                                                    : plain_topk(p, workspace, device, stream, needed);
   });
 }

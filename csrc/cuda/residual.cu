@@ -11,10 +11,7 @@ namespace {
 struct ResidualArguments {
   ResidualParams p;
   PairArguments pair;
-};
-
-struct FilteredResidualArguments : ResidualArguments {
-  CutRoom cut;
+  CutRoom cut;  // where there may be filters or edits
 };
 
 // Are tokens token .. token + 3 one vector in memory?
@@ -46,15 +43,15 @@ __device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t i
 }
 
 // Whether neither filters nor edits took a token out.
-template <class R>
-__device__ __forceinline__ bool keeps(const LawRowOf<FilteredOf<R>>& side, int32_t token) {
+__device__ __forceinline__ bool keeps(const LawRowOf<Filtered>& side, int32_t token) {
   if (token >= side.row.vocab) return false;
   const float logit = element(side.row, token);
   return side.kept.keeps(logit, token) && !forbids(side.row, logit);
 }
 
-template <class Kept, class Team, class Arguments, class Edits>
-__device__ __forceinline__ void find_residual(const Arguments& a, const Edits& edits) {
+template <class Reader>
+__device__ __forceinline__ void find_residual(const ResidualArguments& a, const Reader& reader) {
+  using Kept = typename Reader::Kept;
   const ResidualParams& p = a.p;
   Team team(a.pair.team);
   const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
@@ -62,7 +59,7 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
   float* probs = p.probs.data + index * vocab;
   const Entry who = entry_of(p.request_index, i);
   if (!who.live()) {
-    over_sum_tiles(team, vocab, [](int) {}, [&](int32_t token) { store_four(probs, token, vocab, {{}}); }, [](int) {});
+    over_sum_tiles(part_of(team), vocab, [](int) {}, [&](int32_t token) { store_four(probs, token, vocab, {{}}); }, [](int) {});
     if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, index, 0.0f, who.status());
     team.leave();
     return;
@@ -71,15 +68,15 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
   int32_t status = kStatusOk;
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
   LawRowOf<Kept> sides[2] = {
-      law_row<Kept>(row_of_pair(p, edits, 0, i, n, j), law_at(p.target_law, n, j, &status)),
-      law_row<Kept>(row_of_pair(p, edits, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  if constexpr (Edits::kEdited) status |= decode_edits(p.edits, p.target.vocab, {n, j}, {i, j}, 0, edits);
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, edits, i, n, j, a.cut, sides, &status);
+      law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
+      law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  status |= reader.decode(p.edits, p.target.vocab, {n, j}, {i, j});
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
   TwoUnitSums weights;  // of the residual, and of what is rejected
   over_sum_tiles(
-      team, vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      part_of(team), vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
         Four left;
@@ -100,7 +97,7 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
   const bool empty = !(sums.a > 0.0f);
   // Every thread gets the same tokens as before, so it reads what it wrote itself.
   over_sum_tiles(
-      team, vocab, [](int) {},
+      part_of(team), vocab, [](int) {},
       [&](int32_t token) {
         Four four = empty ? probabilities(sides[0], token, vocab) : load_four(probs, token, vocab);
         if (!empty) {
@@ -116,50 +113,33 @@ __device__ __forceinline__ void find_residual(const Arguments& a, const Edits& e
   team.leave();
 }
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
   wait_for_kernel_before();
-  find_residual<Unfiltered, Team>(a, NoEdits{});
+  find_residual(a, PlainRows{});
 }
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_residual_kernel(const FilteredResidualArguments a) {
-  wait_for_kernel_before();
-  find_residual<Filtered, Team>(a, NoEdits{});
-}
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    edited_residual_kernel(const FilteredResidualArguments a) {
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_residual_kernel(const ResidualArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(RowEdits, edits, 1);
-  find_residual<FilteredOf<EditedRow>, Team>(a, BlockEdits{edits});
+  find_residual(a, ShapedRows{edits, a.p.edits.on()});
 }
 
 }  // namespace
 
 cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>, residual_kernel<GridTeam>,
-                               filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
-                               filtered_residual_kernel<GridTeam>, edited_residual_kernel<LocalTeam>,
-                               edited_residual_kernel<GridTeam>);
+  static const Kernels kernels(residual_kernel, shaped_residual_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
     TeamPlan plan;
     CutPlan cut;
-    FilteredResidualArguments a = {{p, {}}, {}};
+    ResidualArguments a = {p, {}, {}};
     plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
     if (*needed) return cudaSuccess;
     a.cut = cut.room;
-    const size_t shared = a.cut.at + cut.shared_bytes();
-    if (p.edits.on())
-      return launch_teams(edited_residual_kernel<LocalTeam>, edited_residual_kernel<GridTeam>, plan, device, a, shared,
-                          stream);
-    if (has_filters(p))
-      return launch_teams(filtered_residual_kernel<LocalTeam>, filtered_residual_kernel<ClusterTeam>,
-                          filtered_residual_kernel<GridTeam>, plan, device, a, shared, stream);
-    return launch_teams<ResidualArguments>(residual_kernel<LocalTeam>, residual_kernel<ClusterTeam>,
-                                          residual_kernel<GridTeam>, plan, device, a, plan.shared_bytes(), stream);
+    if (is_shaped(p))
+      return launch_teams(shaped_residual_kernel, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+    return launch_teams(residual_kernel, plan, device, a, plan.shared_bytes(), stream);
   });
 }
 

@@ -10,9 +10,8 @@ namespace cuda {
 namespace {
 
 // What is kept of a part of a row: a cut was found elsewhere, of the whole row, and some tokens are left out.
-template <class R>
 struct KeptPart {
-  using RowType = R;
+  using RowType = EditedRow;
   static constexpr bool kFiltered = true;
   PartCut part = {kKeepsAll, {1.0f}};
   const int32_t* excluded = nullptr;  // tokens of which the part begins with `first`
@@ -40,21 +39,17 @@ __device__ __forceinline__ LawRowOf<Kept> known_row(const typename Kept::RowType
   return {row, {law, {known[0], known[1]}, kNoToken}, nullptr, kept};
 }
 
-// What the kernels know of rows: nothing is edited or kept here, and one token at most is left out.
-struct PlainParts {
-  using Kept = Unfiltered;
-  __device__ Row row(bool, const Rows& rows, int32_t place) const { return part_at(rows, rows.offset_of(place)); }
+// How the kernels read parts of rows: nothing is edited or kept here, and one token at most is left out.
+struct PlainParts : PlainRows {
   __device__ Unfiltered kept(const ResidualRaceParams&, int64_t, int, bool) const { return {}; }
-  __device__ int32_t decode(const ResidualRaceParams&, int32_t) const { return kStatusOk; }
   __device__ int32_t excluded(const ResidualRaceParams& p, int64_t b) const {
     const int32_t token = p.excluded.data ? p.excluded.data[b * p.excluded.row_stride] : -1;
     return token >= p.target.first_token ? token - p.target.first_token : kNoToken;
   }
 };
 
-template <class R>
-struct KeptParts {
-  using Kept = KeptPart<R>;
+struct ShapedParts : ShapedRows {
+  using Kept = KeptPart;
   __device__ Kept kept(const ResidualRaceParams& p, int64_t b, int side, bool over_p) const {
     Kept kept;
     kept.part = part_cut_at(p.cuts, b, side);
@@ -67,23 +62,6 @@ struct KeptParts {
   __device__ int32_t excluded(const ResidualRaceParams&, int64_t) const { return kNoToken; }
 };
 
-struct CutParts : KeptParts<Row> {
-  __device__ Row row(bool, const Rows& rows, int32_t place) const { return part_at(rows, rows.offset_of(place)); }
-  __device__ int32_t decode(const ResidualRaceParams&, int32_t) const { return kStatusOk; }
-};
-
-struct EditedParts : KeptParts<EditedPart> {
-  BlockEdits edits;
-  __device__ explicit EditedParts(const BlockEdits& of) : edits(of) {}
-  __device__ EditedPart row(bool of_target, const Rows& rows, int32_t place) const {
-    return {edits.row(of_target, rows, rows.offset_of(place)), rows.first_token};
-  }
-  __device__ int32_t decode(const ResidualRaceParams& p, int32_t place) const {
-    const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
-    return decode_edits(p.edits, p.target.vocab, of_row, of_row, 0, edits);
-  }
-};
-
 template <class Parts>
 __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p, int64_t b, Part part,
                                                     const Parts& parts) {
@@ -91,10 +69,11 @@ __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p,
   RowPartial found = kNoPart;
   const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, b);
   const int32_t place = p.row.data[b], beside = p.draft_row.data ? p.draft_row.data[b] : -1;
-  int32_t status = parts.decode(p, place);
+  const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+  int32_t status = parts.decode(p.edits, p.target.vocab, of_row, of_row);
   const Law law = law_at(p.target_law, b, 0, &status);
   const LawRowOf<Kept> target =
-      known_row(parts.row(true, p.target, place), law, known, parts.kept(p, b, 0, beside < 0));
+      known_row(parts.of(part_at(p.target, p.target.offset_of(place)), true), law, known, parts.kept(p, b, 0, beside < 0));
   if (law.greedy) {
     found = argmax_part(target.row, law, part);
   } else {
@@ -103,7 +82,8 @@ __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p,
       Law draft_law = law_at(p.draft_law, b, 0, &status);
       draft_law.greedy = false;
       const LawRowOf<Kept> draft =
-          known_row(parts.row(false, p.draft, beside), draft_law, known + 2, parts.kept(p, b, 1, false));
+          known_row(parts.of(part_at(p.draft, p.draft.offset_of(beside)), false), draft_law, known + 2,
+                    parts.kept(p, b, 1, false));
       weights = weights_of_residual(target, draft, p.taken.at(b));
     } else {
       weights = weights_of_row(target.row, law, target.kept);
@@ -141,21 +121,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    cut_residual_race_kernel(const ResidualRaceArguments a) {
-  race_request(a, CutParts{});
-}
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    edited_residual_race_kernel(const ResidualRaceArguments a) {
+    shaped_residual_race_kernel(const ResidualRaceArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  race_request(a, EditedParts({edits}));
+  race_request(a, ShapedParts{{edits, a.p.edits.on()}});
 }
 
 }  // namespace
 
 cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspace, cudaStream_t stream,
                           int64_t* needed) {
-  static const Kernels kernels(residual_race_kernel, cut_residual_race_kernel, edited_residual_race_kernel);
+  static const Kernels kernels(residual_race_kernel, shaped_residual_race_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
@@ -165,10 +140,8 @@ cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspac
       return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
     const Shape shape = {p.batch() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
     const ResidualRaceArguments a = {p, room, splits};
-    if (p.edits.on()) return launch(edited_residual_race_kernel, shape, a, stream);
-    if (p.cuts.data || (p.excluded.data && p.excluded.columns > 1))
-      return launch(cut_residual_race_kernel, shape, a, stream);
-    return launch(residual_race_kernel, shape, a, stream);
+    const bool shaped = p.edits.on() || p.cuts.data || (p.excluded.data && p.excluded.columns > 1);
+    return launch(shaped ? shaped_residual_race_kernel : residual_race_kernel, shape, a, stream);
   });
 }
 

@@ -16,63 +16,35 @@ struct ResidualSumsArguments {
   int splits;
 };
 
-// The blocks of a pair. None waits for another.
-struct Splits {
-  int own, all;
-  __device__ int rank() const { return own; }
-  __device__ int size() const { return all; }
-};
-
 struct PairSums {
   WideKey left, drafted;
 };
 
 constexpr int kWordsAPair = 2;
 
-// What the kernels know of rows: nothing is kept or edited here.
-struct PlainParts {
-  using Kept = Unfiltered;
-  NoEdits edits;
-  __device__ Unfiltered kept(const ResidualSumsParams&, int64_t, int) const { return {}; }
-  __device__ int32_t decode(const ResidualSumsParams&, int32_t) const { return kStatusOk; }
-};
-
-template <class R>
-struct KeptParts {
-  using Kept = FilteredOf<R>;
-  __device__ Kept kept(const ResidualSumsParams& p, int64_t pair, int side) const {
+// What a call's cut keeps of a side's row.
+template <class Kept>
+__device__ __forceinline__ Kept kept_of(const ResidualSumsParams& p, int64_t pair, int side) {
+  if constexpr (Kept::kFiltered) {
     const PartCut part = part_cut_at(p.cuts, pair, side);
-    if (!part.on()) return {};
-    return {part.cut, part.order};
+    if (part.on()) return {part.cut, part.order};
   }
-};
-
-struct CutParts : KeptParts<Row> {
-  NoEdits edits;
-  __device__ int32_t decode(const ResidualSumsParams&, int32_t) const { return kStatusOk; }
-};
-
-struct EditedParts : KeptParts<EditedRow> {
-  BlockEdits edits;
-  __device__ explicit EditedParts(const BlockEdits& of) : edits(of) {}
-  __device__ int32_t decode(const ResidualSumsParams& p, int32_t place) const {
-    const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
-    return decode_edits(p.edits, p.target.vocab, of_row, of_row, 0, edits);
-  }
-};
+  return {};
+}
 
 // A side's row at a place among all rows.
-template <class Parts>
-__device__ __forceinline__ LawRowOf<typename Parts::Kept> known_part(const ResidualSumsParams& p, int64_t pair,
-                                                                     int side, const Parts& parts, int32_t* status) {
+template <class Reader>
+__device__ __forceinline__ LawRowOf<typename Reader::Kept> known_part(const ResidualSumsParams& p, int64_t pair,
+                                                                      int side, const Reader& reader,
+                                                                      int32_t* status) {
   const Rows& rows = side == 0 ? p.target : p.draft;
   const int32_t place = side == 0 ? p.row.data[pair] : p.draft_row.data[pair];
   const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair) + 2 * side;
   const Logits space = law_at(side == 0 ? p.target_law : p.draft_law, pair, 0, status).logits();
-  return {parts.edits.row(side == 0, rows, rows.offset_of(place)),
+  return {reader.of(row_at(rows, rows.offset_of(place)), side == 0),
           {{Space::kLogits, space.inverse, false}, {known[0], known[1]}, kNoToken},
           nullptr,
-          parts.kept(p, pair, side)};
+          kept_of<typename Reader::Kept>(p, pair, side)};
 }
 
 // Every lane of the first warp gets the sums of the block.
@@ -88,11 +60,11 @@ __device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
 
 // Calls take(p, q) for this warp's chunks of two rows of one type. What lies outside of the rows is -inf.
 template <class T, class Kept, class Take>
-__device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], const Splits& splits, Take&& take,
+__device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
                                           TwoUnitSums* sums) {
   const Logits target_space = sides[0].known.law.logits(), draft_space = sides[1].known.law.logits();
   over_chunks<T>(
-      sides[0].row, {splits.own, splits.all}, [](int32_t, int, bool) {},
+      sides[0].row, part, [](int32_t, int, bool) {},
       [&](const Batch<T>& target, int32_t first, int steps) {
         Batch<T> draft;
         draft.load(sides[1].row, first, steps);
@@ -114,11 +86,11 @@ __device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], cons
 
 // The same of any rows, by tiles.
 template <class Kept, class Take>
-__device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)[2], const Splits& splits, Take&& take,
+__device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
                                                    TwoUnitSums* sums) {
   const int32_t vocab = sides[0].row.vocab;
   over_sum_tiles(
-      splits, vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      part, vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
         const Four target = probabilities(sides[0], token, vocab);
         const Four draft = probabilities(sides[1], token, vocab);
@@ -128,12 +100,14 @@ __device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)
       [&](int) { sums->end_tile(); });
 }
 
-template <class Parts>
-__device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, int64_t pair, const Splits& splits,
-                                                  const Parts& parts, int32_t* status) {
-  *status |= parts.decode(p, p.row.data[pair]);
-  const LawRowOf<typename Parts::Kept> sides[2] = {known_part(p, pair, 0, parts, status),
-                                                   known_part(p, pair, 1, parts, status)};
+template <class Reader>
+__device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, int64_t pair, Part part,
+                                                  const Reader& reader, int32_t* status) {
+  const int32_t place = p.row.data[pair];
+  const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+  *status |= reader.decode(p.edits, p.target.vocab, of_row, of_row);
+  const LawRowOf<typename Reader::Kept> sides[2] = {known_part(p, pair, 0, reader, status),
+                                                    known_part(p, pair, 1, reader, status)};
   const float taken = p.taken.at(pair);
   TwoUnitSums sums;
   const auto take = [&](float p_of_token, float q_of_token) {
@@ -141,25 +115,25 @@ __device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, i
     sums.b.take(q_of_token);
   };
   if (loaded_type(sides[0].row) == loaded_type(sides[1].row))
-    with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, splits, take, &sums); });
+    with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, part, take, &sums); });
   else
-    over_tiles_of_both(sides, splits, take, &sums);
+    over_tiles_of_both(sides, part, take, &sums);
   return sums_of_block(sums);
 }
 
-template <class Parts>
-__device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const Parts& parts) {
+template <class Reader>
+__device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const Reader& reader) {
   const int64_t pair = blockIdx.x / a.splits;
-  const Splits splits = {static_cast<int>(blockIdx.x % a.splits), a.splits};
+  const Part part = {static_cast<int>(blockIdx.x % a.splits), a.splits};
   const Entry who = entry_of(a.p, pair);
   int32_t status = who.status();
   PairSums sums = {0, 0};
-  if (who.live()) sums = sums_of_split(a.p, pair, splits, parts, &status);
+  if (who.live()) sums = sums_of_split(a.p, pair, part, reader, &status);
   if (a.splits > 1) {
     WideKey* const words = a.room.words + pair * a.splits * kWordsAPair;
     if (threadIdx.x == 0) {
-      put_word(words + splits.own * kWordsAPair, sums.left);
-      put_word(words + splits.own * kWordsAPair + 1, sums.drafted);
+      put_word(words + part.rank * kWordsAPair, sums.left);
+      put_word(words + part.rank * kWordsAPair + 1, sums.drafted);
     }
     if (!last_to_come(a.room.tickets + pair, a.splits)) return;
     uint64_t left = 0, drafted = 0;
@@ -177,25 +151,20 @@ __device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const P
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     residual_sums_kernel(const ResidualSumsArguments a) {
-  sum_pair(a, PlainParts{});
+  sum_pair(a, PlainRows{});
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    cut_residual_sums_kernel(const ResidualSumsArguments a) {
-  sum_pair(a, CutParts{});
-}
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    edited_residual_sums_kernel(const ResidualSumsArguments a) {
+    shaped_residual_sums_kernel(const ResidualSumsArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  sum_pair(a, EditedParts({edits}));
+  sum_pair(a, ShapedRows{edits, a.p.edits.on()});
 }
 
 }  // namespace
 
 cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspace, cudaStream_t stream,
                           int64_t* needed) {
-  static const Kernels kernels(residual_sums_kernel, cut_residual_sums_kernel, edited_residual_sums_kernel);
+  static const Kernels kernels(residual_sums_kernel, shaped_residual_sums_kernel);
   *needed = 0;
   if (p.pairs() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
@@ -206,9 +175,8 @@ cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspac
       return *needed = room_needed(p.pairs(), words), cudaSuccess;
     const Shape shape = {p.pairs() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
     const ResidualSumsArguments a = {p, room, splits};
-    if (p.edits.on()) return launch(edited_residual_sums_kernel, shape, a, stream);
-    if (p.cuts.data) return launch(cut_residual_sums_kernel, shape, a, stream);
-    return launch(residual_sums_kernel, shape, a, stream);
+    const bool shaped = p.edits.on() || p.cuts.data;
+    return launch(shaped ? shaped_residual_sums_kernel : residual_sums_kernel, shape, a, stream);
   });
 }
 

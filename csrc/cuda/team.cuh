@@ -1,10 +1,12 @@
 // A team: the blocks that share one request. A member puts a word under an item, and after the next sync every member
 // can get it. The warps of the team own the items in turn. Only the warp that owns an item may put it.
 //
-//   LocalTeam    one block; items in its shared memory
-//   ClusterTeam  a thread-block cluster (sm_90 and newer); items in its members' shared memory
-//   GridTeam     a software cluster: co-resident blocks of a cooperative launch, meeting at a counter; items in the
-//                workspace
+// What kind of team it is, is known at run time:
+//
+//   kBlock    one block; items in its shared memory
+//   kCluster  a thread-block cluster (sm_90 and newer); items in its members' shared memory
+//   kGrid     a software cluster: co-resident blocks of a cooperative launch, meeting at a counter; items in the
+//             workspace
 //
 // There are two sets of items, used in turn. So a fast member can fill one while a slow member still reads the other.
 #pragma once
@@ -14,12 +16,31 @@
 namespace specdec {
 namespace cuda {
 
-struct TeamRoom {
-  int size;           // blocks a team
-  int items;          // capacity, in items of one set
-  unsigned* counters; // GridTeam: one a team
-  WideKey* words;     // GridTeam: 2 * items a team
+enum class TeamKind : int { kBlock, kCluster, kGrid };
+
+// Division by a number from 2 on that is known at launch, of numbers below 2^32 / `by`: a multiplication.
+struct Divisor {
+  uint32_t by, inverse;
+  __device__ int quotient(int n) const { return static_cast<int>(uint64_t{static_cast<uint32_t>(n)} * inverse >> 32); }
 };
+
+inline Divisor divisor(int by) {
+  return {static_cast<uint32_t>(by), static_cast<uint32_t>((uint64_t{1} << 32) / static_cast<uint32_t>(by)) + 1};
+}
+
+struct TeamRoom {
+  TeamKind kind;
+  int size;                     // blocks a team
+  Divisor members, all, warps;  // by the blocks of the team, its warps, those of a member; the first two unless kBlock
+  int items;                    // of one set that a member has room for; kGrid: that all members have
+  unsigned* counters;           // kGrid: one a team
+  WideKey* words;               // kGrid: 2 * items a team
+};
+
+inline TeamRoom team_room(TeamKind kind, int size, int threads, int items, unsigned* counters, WideKey* words) {
+  const int warps = threads / 32;
+  return {kind, size, divisor(size), divisor(size * warps), divisor(warps), items, counters, words};
+}
 
 // Where a member of a team of `size` keeps an item that it owns, and how many places it needs for `items` of the team.
 __device__ __forceinline__ int own_slot(int item, int size) {
@@ -30,104 +51,90 @@ __host__ __device__ __forceinline__ int own_slots(int items, int size, int warps
   return (items + size * warps - 1) / (size * warps) * warps;
 }
 
-struct LocalTeam {
-  int capacity;
-  unsigned phase = 0;
-  __device__ explicit LocalTeam(const TeamRoom& room) : capacity(room.items) {}
-  __device__ int index() const { return static_cast<int>(blockIdx.x); }
-  __device__ int rank() const { return 0; }
-  __device__ int size() const { return 1; }
-  __device__ void put(int item, WideKey word) const { set(phase)[item] = word; }
-  __device__ WideKey get(int item) const { return set(phase - 1)[item]; }
-  __device__ void sync() {
-    __syncthreads();
-    ++phase;
-  }
-  __device__ void leave() const {}
+struct Team {
+  TeamRoom room;
+  unsigned phase = 0;          // how often its members met
+  mutable bool wrote = false;  // whether this thread put an item since then
 
- private:
-  __device__ Shared<WideKey> set(unsigned which) const {
-    return dynamic_shared<WideKey>((which & 1) * capacity * sizeof(WideKey), capacity);
+  __device__ explicit Team(const TeamRoom& of) : room(of) {}
+  // Opaque, so that neither takes a register for the whole kernel.
+  __device__ int index() const {
+    const int block = static_cast<int>(opaque(blockIdx.x));
+    return room.kind == TeamKind::kBlock ? block : room.members.quotient(block);
   }
-};
+  __device__ int rank() const { return static_cast<int>(opaque(blockIdx.x)) - index() * room.size; }
+  __device__ int size() const { return room.size; }
 
-struct ClusterTeam {
-  int capacity;
-  unsigned phase = 0;
-  mutable bool wrote = false;  // whether this thread put an item since the last sync
-  __device__ explicit ClusterTeam(const TeamRoom& room)
-      : capacity(own_slots(room.items, room.size, warps_in_block())) {}
-  __device__ int index() const { return static_cast<int>(blockIdx.x) / size(); }
-  __device__ int rank() const { return static_cast<int>(block_rank()); }
-  __device__ int size() const { return static_cast<int>(blocks_in_cluster()); }
   __device__ void put(int item, WideKey word) const {
+    if (room.kind == TeamKind::kGrid) return put_word(words(phase) + item, word);
     wrote = true;
-    set(phase)[own_slot(item, size())] = word;
+    set(phase)[room.kind == TeamKind::kBlock ? item : place_of(item).slot] = word;
   }
   __device__ WideKey get(int item) const {
-    const unsigned owner = static_cast<unsigned>(item % (size() * warps_in_block()) / warps_in_block());
-    return peer(set(phase - 1), owner)[own_slot(item, size())];
+    if (room.kind == TeamKind::kGrid) return load_fresh(words(phase - 1) + item);
+    if (room.kind == TeamKind::kBlock) return set(phase - 1)[item];
+    const Place place = place_of(item);
+    return peer(set(phase - 1), place.member)[place.slot];
   }
-  // A fence costs time, so only those have one who put something, and one thread for what the block read: a barrier of
-  // the block stands between these reads and the next sync.
+
   __device__ void sync() {
-    if (wrote || threadIdx.x == 0) fence_cluster();
-    wrote = false;
-    sync_cluster();
     ++phase;
-  }
-  __device__ void leave() const {  // other members may still read this block's shared memory
-    fence_cluster();
-    sync_cluster();
-  }
-
- private:
-  __device__ Shared<WideKey> set(unsigned which) const {
-    return dynamic_shared<WideKey>((which & 1) * capacity * sizeof(WideKey), capacity);
-  }
-};
-
-struct GridTeam {
-  int team_size, capacity;
-  unsigned* counter;
-  WideKey* words;
-  unsigned arrived = 0, phase = 0;
-  __device__ explicit GridTeam(const TeamRoom& room)
-      : team_size(room.size), capacity(room.items), counter(room.counters + index()),
-        words(room.words + static_cast<int64_t>(index()) * 2 * room.items) {}
-  __device__ int index() const { return static_cast<int>(blockIdx.x) / team_size; }
-  __device__ int rank() const { return static_cast<int>(blockIdx.x) % team_size; }
-  __device__ int size() const { return team_size; }
-  __device__ void put(int item, WideKey word) const { put_word(words + (phase & 1) * capacity + item, word); }
-  __device__ WideKey get(int item) const { return load_fresh(words + ((phase - 1) & 1) * capacity + item); }
-  __device__ void sync() {
-    arrived += static_cast<unsigned>(team_size);
+    if (room.kind == TeamKind::kCluster) {
+      // A fence costs time, so only those have one who put something, and one thread for what the block read: a barrier
+      // of the block stands between these reads and the next sync.
+      if (wrote || threadIdx.x == 0) fence_cluster();
+      wrote = false;
+      return sync_cluster();
+    }
     __syncthreads();
+    if (room.kind == TeamKind::kBlock) return;
     if (threadIdx.x == 0) {
-      add_acquire_release(counter, 1u);
-      while (load_acquire(counter) < arrived) {
+      add_acquire_release(counter(), 1u);
+      while (load_acquire(counter()) < phase * static_cast<unsigned>(room.size)) {
       }
     }
     __syncthreads();
-    ++phase;
   }
-  // The last member to leave sets the counter to zero. Nobody can be waiting then.
+
   __device__ void leave() const {
-    const unsigned last = arrived + static_cast<unsigned>(team_size) - 1;
-    if (threadIdx.x == 0 && add_acquire_release(counter, 1u) == last) *counter = 0;
+    if (room.kind == TeamKind::kBlock) return;
+    if (room.kind == TeamKind::kCluster) {  // other members may still read this block's shared memory
+      fence_cluster();
+      return sync_cluster();
+    }
+    // The last member to leave sets the counter to zero. Nobody can be waiting then.
+    const unsigned last = (phase + 1) * static_cast<unsigned>(room.size) - 1;
+    if (threadIdx.x == 0 && add_acquire_release(counter(), 1u) == last) *counter() = 0;
+  }
+
+ private:
+  struct Place {
+    unsigned member;
+    int slot;
+  };
+  // In a cluster.
+  __device__ Place place_of(int item) const {
+    const int turn = room.all.quotient(item), rest = item - turn * static_cast<int>(room.all.by);
+    const int member = room.warps.quotient(rest), warps = static_cast<int>(room.warps.by);
+    return {static_cast<unsigned>(member), turn * warps + rest - member * warps};
+  }
+  __device__ unsigned* counter() const { return room.counters + index(); }
+  __device__ WideKey* words(unsigned which) const {
+    return room.words + (static_cast<int64_t>(index()) * 2 + (which & 1)) * room.items;
+  }
+  __device__ Shared<WideKey> set(unsigned which) const {
+    return dynamic_shared<WideKey>((which & 1) * room.items * sizeof(WideKey), room.items);
   }
 };
 
 // Items of several words: how far the words of an item lie apart. A multiple of the team's warps, so that the warp that
 // owns the first word owns all of them.
 __host__ __device__ __forceinline__ int rounded_up(int items, int warps) { return (items + warps - 1) / warps * warps; }
-template <class Team>
 __device__ __forceinline__ int word_stride(const Team& team, int items) {
   return rounded_up(items, team.size() * warps_in_block());
 }
 
 // The best of the members' parts. Every member gets it.
-template <class Team>
 __device__ __forceinline__ RowPartial best_of_team(Team& team, const RowPartial& mine) {
   if (team.size() == 1) return mine;
   if (threadIdx.x == 0) {
@@ -155,20 +162,19 @@ enum class Ends { kTogether, kOneByOne };
 // requests that is a software cluster; all of them run at the same time, because its blocks wait for each other by
 // spinning. With more it is a cluster, which starts when it has room. So where teams end one by one, and the device
 // would not be full, a team has one block more and a few teams start late. With many requests a team is one block.
-// Without `clusters`, or on devices without, there are software clusters only. A shape that is asked for by the
-// environment is taken as far as its blocks can wait for each other.
-inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work, Ends ends,
-                            bool clusters = true) {
+// Devices without clusters have software clusters only. A shape that is asked for by the environment is taken as far as
+// its blocks can wait for each other.
+inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& rows, int work, Ends ends) {
   const int64_t slots = blocks_at_once(device), share = slots / requests;
   const int64_t useful = int64_t{work} * splits_of_row(device, 1, rows.vocab, rows.dtype);
   const int threads = threads_of_block(rows.vocab, rows.dtype);
   if (const AskedTeam asked = asked_team(); asked.size > 0 && device.teams) {
-    const bool grid = asked.grid || !clusters || !device.clusters;
+    const bool grid = asked.grid || !device.clusters;
     const int64_t most = grid ? share : kMostOfCluster, fits = most < useful ? most : useful;
     const int size = static_cast<int>(asked.size < fits ? asked.size : fits);
     return size <= 1 ? TeamShape{threads, 1, false} : TeamShape{threads, size, grid};
   }
-  clusters &= device.clusters && share < kMostOfCluster;
+  const bool clusters = device.clusters && share < kMostOfCluster;
   const bool full = 11 * share * requests >= 10 * slots;
   const int64_t wanted = clusters && ends == Ends::kOneByOne && !full ? share + 1 : share;
   const int size = static_cast<int>(wanted < useful ? wanted : useful);
@@ -189,13 +195,16 @@ struct TeamPlan {
   int64_t tickets, words;
   int64_t all_tickets() const { return tickets + (shape.grid ? requests : 0); }
   int64_t all_words() const { return words + (shape.grid ? requests * 2 * items : 0); }
+  // Items of one set that a member keeps.
+  int kept() const { return shape.grid ? items : own_slots(items, shape.size, shape.threads / 32); }
   // The shared memory that a block needs for its team.
-  size_t shared_bytes() const {
-    return shape.grid ? 0 : 2 * sizeof(WideKey) * own_slots(items, shape.size, shape.threads / 32);
-  }
+  size_t shared_bytes() const { return shape.grid ? 0 : 2 * sizeof(WideKey) * kept(); }
   bool fits(const Room& room) const { return all_tickets() <= room.ticket_count && all_words() <= room.word_count; }
   int64_t bytes() const { return room_needed(all_tickets(), all_words()); }
-  TeamRoom team(const Room& room) const { return {shape.size, items, room.tickets + tickets, room.words + words}; }
+  TeamRoom team(const Room& room) const {
+    const TeamKind kind = shape.grid ? TeamKind::kGrid : shape.size > 1 ? TeamKind::kCluster : TeamKind::kBlock;
+    return team_room(kind, shape.size, shape.threads, kept(), room.tickets + tickets, room.words + words);
+  }
 };
 
 inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
@@ -205,27 +214,16 @@ inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, i
 
 // `shared`: bytes of dynamic shared memory, plan.shared_bytes() and what the kernel keeps after them.
 template <class Arguments>
-cudaError_t launch_teams(void (*local)(Arguments), void (*cluster)(Arguments), void (*grid)(Arguments),
-                         const TeamPlan& plan, const Device& device, const Arguments& a, size_t shared,
-                         cudaStream_t stream) {
+cudaError_t launch_teams(void (*kernel)(Arguments), const TeamPlan& plan, const Device& device, const Arguments& a,
+                         size_t shared, cudaStream_t stream) {
   Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
   shape.dynamic_shared = shared;
   shape.overlaps = true;
   if (shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-  if (plan.shape.grid) {
-    shape.cooperative = true;
-    shape.multiprocessors = device.multiprocessors;
-    return launch(grid, shape, a, stream);
-  }
-  shape.cluster = plan.shape.size;
-  return launch(plan.shape.size > 1 ? cluster : local, shape, a, stream);
-}
-
-// The same of a shape without small clusters.
-template <class Arguments>
-cudaError_t launch_teams(void (*local)(Arguments), void (*grid)(Arguments), const TeamPlan& plan, const Device& device,
-                         const Arguments& a, size_t shared, cudaStream_t stream) {
-  return launch_teams(local, grid, grid, plan, device, a, shared, stream);
+  shape.cooperative = plan.shape.grid;
+  if (plan.shape.grid) shape.multiprocessors = device.multiprocessors;
+  else shape.cluster = plan.shape.size;
+  return launch(kernel, shape, a, stream);
 }
 
 }  // namespace cuda

@@ -14,16 +14,19 @@ inline int chunks_of(const Rows& rows) {
   return (rows.vocab + chunk - 1) / chunk;
 }
 
+// What a member takes of a row.
+__device__ __forceinline__ Part part_of(const Team& team) { return {team.rank(), team.size()}; }
+
 // The log-sum-exps of rows 0 .. rows - 1, of at most `chunks` chunks each. One thread of this block calls store(row,
 // what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law.
-template <class Mass = ExactMass, class Team, class RowAt, class Store>
+template <class Mass = ExactMass, class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chunks, RowAt&& row_at, Store&& store) {
   const int items = rows * chunks, stride = word_stride(team, items);
   for (int i = team.rank() * warps_in_block() + warp_id(); i < items; i += team.size() * warps_in_block()) {
     const LawRow side = row_at(i / chunks);
     const int chunk = i % chunks;
     const ChunkMass mass =
-        chunk < chunks_of(side.row) ? weigh_chunk(side.row, chunk, side.known.law.logits(), Mass{}) : kNoChunk;
+        chunk < chunks_of(side.row) ? weigh(side.row, chunk, side.known.law.logits(), Mass{}) : kNoChunk;
     if (lane_id() != 0) continue;
     team.put(i, packed_maxima(mass));
 #pragma unroll
@@ -38,9 +41,9 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chun
 }
 
 // The argmax of a row, and whether it has a value that is impossible in a law. Every thread of the team gets both.
-template <class Team, class Kept>
+template <class Kept>
 __device__ __forceinline__ KnownRow look_through(Team& team, const LawRowOf<Kept>& side) {
-  return known_argmax(best_of_team(team, argmax_part(side.row, side.known.law, {team.rank(), team.size()})));
+  return known_argmax(best_of_team(team, argmax_part(side.row, side.known.law, part_of(team))));
 }
 
 }  // namespace cuda

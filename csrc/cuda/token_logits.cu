@@ -1,4 +1,4 @@
-// token_logits: a thread has a token, or with edits a block has a row, whose edits it decodes.
+// token_logits: a block has a row and a thread some of its tokens.
 #include "edited_row.cuh"
 #include "launch.cuh"
 
@@ -17,25 +17,17 @@ __device__ __forceinline__ int64_t column_of(const TokenLogitsParams& p, int64_t
 
 }  // namespace
 
-__global__ void __launch_bounds__(kTokenThreads) token_logits_kernel(const TokenLogitsParams p) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= p.batch() * p.logits.columns) return;
-  const int64_t index = at / p.logits.columns, place = p.place(index);
-  const int64_t column = column_of(p, place, index, at % p.logits.columns);
-  p.logits.data[at] = column < 0 ? 0.0f : element(row_at(p.rows, p.rows.offset_of(place)), static_cast<int32_t>(column));
-}
-
-__global__ void __launch_bounds__(kTokenThreads, 4) edited_logits_kernel(const TokenLogitsParams p) {
+__global__ void __launch_bounds__(kTokenThreads, 4) token_logits_kernel(const TokenLogitsParams p) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  const BlockEdits block = {edits};
+  const ShapedRows reader = {edits, p.edits.on()};
   const int64_t index = blockIdx.x, place = p.place(index);
   bool mine = false;
   for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x)
     mine |= column_of(p, place, index, i) >= 0;
   const bool some = __syncthreads_or(mine);
   const RowPlace own = {place / p.rows.rows, place % p.rows.rows};
-  if (some) decode_edits(p.edits, p.rows.vocab, own, own, 0, block);
-  const EditedRow row = block.row(true, p.rows, some ? p.rows.offset_of(place) : 0);
+  if (some) reader.decode(p.edits, p.rows.vocab, own, own);
+  const EditedRow row = reader.of(row_at(p.rows, some ? p.rows.offset_of(place) : 0));
   for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x) {
     const int64_t column = column_of(p, place, index, i);
     p.logits.data[index * p.logits.columns + i] = column < 0 ? 0.0f : element(row, static_cast<int32_t>(column));
@@ -44,9 +36,7 @@ __global__ void __launch_bounds__(kTokenThreads, 4) edited_logits_kernel(const T
 
 cudaError_t token_logits(const TokenLogitsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  const int64_t blocks = (p.batch() * p.logits.columns + kTokenThreads - 1) / kTokenThreads;
-  if (blocks > 0 && p.edits.on()) return launch_alone<edited_logits_kernel>({p.batch(), kTokenThreads}, p, stream);
-  return launch_alone<token_logits_kernel>({blocks, kTokenThreads}, p, stream);
+  return launch_alone<token_logits_kernel>({p.logits.columns > 0 ? p.batch() : 0, kTokenThreads}, p, stream);
 }
 
 }  // namespace cuda

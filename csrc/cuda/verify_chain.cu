@@ -47,94 +47,61 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   walk_winners(r, request, {0, in_reach}, a.room.words, a.splits, 0, r.status);
 }
 
-struct FilteredRowsArguments {
+struct ShapedRowsArguments {
   ChainParams p;
   TeamRoom team;
   unsigned* tickets;  // one a request
   WideKey* partials;  // one a row
   CutRoom cut;
-  size_t winners_at;  // in bytes of shared memory
+  // In bytes of shared memory:
+  size_t drafted_at;  // the drafts before the row
+  size_t winners_at;
 };
 
-struct EditedRowsArguments : FilteredRowsArguments {
-  size_t drafted_at;  // the drafts before the row, in bytes of shared memory
-};
-
-template <class Team, class Edits>
-__device__ __forceinline__ void race_filtered_rows(const FilteredRowsArguments& a, const Edits& edits) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_rows_kernel(const ShapedRowsArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(RowEdits, edits, 1);
   const ChainParams& p = a.p;
   Team team(a.team);
+  const ShapedRows reader = {edits, p.edits.on(), a.drafted_at};
   const int64_t row = team.index();
   const int32_t rows = p.max_drafts() + 1, node = static_cast<int32_t>(row % rows);
   const int64_t request = row / rows;
-  const ChainRequest r(p, request);
-  const RowFilters filters(r, {});
-  const int32_t in_reach = rows_in_reach(r);
-  if (node < in_reach) {
-    int32_t status = kStatusOk;
-    if constexpr (Edits::kEdited) {
-      const Shared<int32_t> drafted = dynamic_shared<int32_t>(edits.drafted_at, drafts_kept(p));
+  {
+    const ChainRequest r(p, request);
+    if (node < rows_in_reach(r)) {
+      const Shared<int32_t> drafted = dynamic_shared<int32_t>(a.drafted_at, drafts_kept(p));
       for (int32_t i = static_cast<int32_t>(threadIdx.x); i < node; i += static_cast<int32_t>(blockDim.x))
         drafted[i] = static_cast<int32_t>(r.draft_token(i + 1));
-      status = decode_edits(p.edits, p.target.vocab, {r.entry, 0}, r.target_place(request, node), node, edits);
+      const int32_t status =
+          reader.decode(p.edits, p.target.vocab, {r.entry, 0}, r.target_place(request, node), node);
+      const auto race = race_of(reader.of(row_at(p.target, r.target_row(node))), r.target_law,
+                                r.noise_at_depth(node, kStreamRace));
+      RowPartial found = filtered_winner(team, race, RequestFilters(r).target, a.cut);
+      found.status |= status;
+      if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);
     }
-    const auto race = race_of(edits.row(true, p.target, r.target_row(node)), r.target_law,
-                              r.noise_at_depth(node, kStreamRace));
-    RowPartial found = filtered_winner(team, race, filters.target, a.cut);
-    found.status |= status;
-    if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);
   }
   team.leave();
   if (team.rank() > 0 || !last_to_come(a.tickets + request, static_cast<unsigned>(rows))) return;
-  // in_reach is found anew, because it would take a register until here; so are the others beside edits.
-  if constexpr (Edits::kEdited) {
-    const ChainRequest again(p, request);
-    const int32_t status = again.status | RowFilters(again, {}).status();
-    walk_winners(again, request, {0, rows_in_reach(again)}, a.partials, 1, a.winners_at, status);
-  } else {
-    walk_winners(r, request, {0, rows_in_reach(r)}, a.partials, 1, a.winners_at, r.status | filters.status());
-  }
-}
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_rows_kernel(const FilteredRowsArguments a) {
-  wait_for_kernel_before();
-  race_filtered_rows<Team>(a, NoEdits{});
-}
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_rows_kernel(const EditedRowsArguments a) {
-  wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
-  race_filtered_rows<Team>(a, BlockEdits{edits, a.drafted_at});
+  const ChainRequest r(p, request);  // anew, because it would take registers until here
+  walk_winners(r, request, {0, rows_in_reach(r)}, a.partials, 1, a.winners_at, r.status | RequestFilters(r).status);
 }
 
 // ---- row by row -----------------------------------------------------------------------------------------------------
 
 using ChainArguments = WalkArguments<ChainParams>;
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) chain_kernel(const ChainArguments a) {
   wait_for_kernel_before();
-  walk_request<ChainRequest, Team>(a);
+  walk_request<ChainRequest>(a);
 }
 
-using FilteredChainArguments = FilteredWalkArguments<ChainParams>;
+using ShapedChainArguments = ShapedWalkArguments<ChainParams>;
 
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_chain_kernel(const FilteredChainArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_chain_kernel(const ShapedChainArguments a) {
   wait_for_kernel_before();
-  walk_request<ChainRequest, Team, RowFilters>(a);
-}
-
-using EditedChainArguments = EditedWalkArguments<ChainParams>;
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) edited_chain_kernel(const EditedChainArguments a) {
-  wait_for_kernel_before();
-  walk_request<ChainRequest, Team, EditedFilters>(a);
+  walk_request<ChainRequest, RequestShape>(a);
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -168,60 +135,42 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
   const size_t shared = keep_rows(a, plan.shared_bytes());
-  return launch_teams(chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, plan, device, a,
-                      shared, stream);
+  return launch_teams(chain_kernel, plan, device, a, shared, stream);
 }
 
-cudaError_t launch_filtered_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
-                                 int64_t* needed) {
+cudaError_t launch_shaped_rows(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                               int64_t* needed) {
   const int64_t rows = p.batch() * (p.max_drafts() + 1);
-  const bool edited = p.edits.on();
-  const Rows target = loaded(p.target, edited);
-  const TeamShape shape = cut_shape(device, rows, target, 1, edited);
-  const size_t drafts = edited ? bytes_of_drafts(p) : 0, winners = bytes_of_winners(p);
-  const FilteredPlan plan =
-      filtered_plan(device, shape, rows, target, p.batch(), rows * kWordsAPartial, drafts + winners);
+  const size_t drafts = bytes_of_drafts(p), winners = bytes_of_winners(p);
+  const ShapedPlan plan = shaped_plan(device, shaped_team(device, rows, p.target), rows, p.target.vocab, p.batch(),
+                                      rows * kWordsAPartial, drafts + winners);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-  const size_t drafted_at = plan.shared_bytes, winners_at = drafted_at + drafts, shared = winners_at + winners;
-  const EditedRowsArguments a = {{p, plan.team.team(room), room.tickets, room.words, plan.cut, winners_at}, drafted_at};
-  if (edited)
-    return launch_teams(edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>, plan.team, device, a, shared,
-                        stream);
-  return launch_teams<FilteredRowsArguments>(filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
-                                             filtered_rows_kernel<GridTeam>, plan.team, device, a, shared, stream);
+  const size_t drafted_at = plan.shared_bytes, winners_at = drafted_at + drafts;
+  return launch_teams(shaped_rows_kernel, plan.team, device,
+                      {p, plan.team.team(room), room.tickets, room.words, plan.cut, drafted_at, winners_at},
+                      winners_at + winners, stream);
 }
 
-cudaError_t launch_filtered_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
-                                  int64_t* needed) {
-  const bool edited = p.edits.on();
-  const Rows target = loaded(p.target, edited), draft = loaded(p.draft, edited);
-  const TeamShape shape = cut_shape(device, p.batch(), target, 1, edited, Ends::kOneByOne);
-  EditedChainArguments a = {{walk_arguments(p), {}}, 0};
-  const size_t drafts = edited ? bytes_of_drafts(p) : 0, taken = keep_rows(a, 16) + drafts;
-  const CutPlan cut =
-      cut_plan(shape, p.batch(), target, p.draft.data ? draft : target, taken, device.dynamic_shared);
+cudaError_t launch_shaped_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                                int64_t* needed) {
+  const TeamShape shape = team_shape(device, p.batch(), widened(p.target), 1, Ends::kOneByOne);
+  ShapedChainArguments a = {walk_arguments(p), {}, 0};
+  const size_t drafts = bytes_of_drafts(p);
+  const CutPlan cut = cut_plan(shape, p.batch(), longest(p), keep_rows(a, 16) + drafts, device.dynamic_shared);
   const TeamPlan plan = walk_plan(shape, p, cut.items);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
   a.drafted_at = keep_rows(a, a.cut.at + cut.shared_bytes());
-  if (edited)
-    return launch_teams(edited_chain_kernel<LocalTeam>, edited_chain_kernel<GridTeam>, plan, device, a,
-                        a.drafted_at + drafts, stream);
-  return launch_teams<FilteredChainArguments>(filtered_chain_kernel<LocalTeam>, filtered_chain_kernel<ClusterTeam>,
-                                              filtered_chain_kernel<GridTeam>, plan, device, a, a.drafted_at, stream);
+  return launch_teams(shaped_chain_kernel, plan, device, a, a.drafted_at + drafts, stream);
 }
 
 }  // namespace
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(
-      race_rows_kernel, race_queue_kernel, filtered_rows_kernel<LocalTeam>, filtered_rows_kernel<ClusterTeam>,
-      filtered_rows_kernel<GridTeam>, edited_rows_kernel<LocalTeam>, edited_rows_kernel<GridTeam>,
-      chain_kernel<LocalTeam>, chain_kernel<ClusterTeam>, chain_kernel<GridTeam>, filtered_chain_kernel<LocalTeam>,
-      filtered_chain_kernel<ClusterTeam>, filtered_chain_kernel<GridTeam>, edited_chain_kernel<LocalTeam>,
-      edited_chain_kernel<GridTeam>);
+  static const Kernels kernels(race_rows_kernel, race_queue_kernel, shaped_rows_kernel, chain_kernel,
+                               shaped_chain_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
   const Room room = room_in(workspace);
@@ -229,9 +178,9 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
     // Rows that fit the device at once take the time of one row. More rows would need a second wave, and half of them
     // are not needed.
     const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
-    if (has_filters(p))
-      return p.method == Method::kRace && few ? launch_filtered_rows(p, device, room, stream, needed)
-                                              : launch_filtered_chain(p, device, room, stream, needed);
+    if (is_shaped(p))
+      return p.method == Method::kRace && few ? launch_shaped_rows(p, device, room, stream, needed)
+                                              : launch_shaped_chain(p, device, room, stream, needed);
     if (p.method != Method::kRace) return launch_chain(p, device, room, stream, needed);
     if (few) return launch_race_rows(p, device, room, stream, needed);
     const QueuePlan plan = queue_plan(device, p);

@@ -31,46 +31,37 @@ struct WarpTree : TreeRequest {
   }
 };
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(const WalkArguments<TreeParams> a) {
   wait_for_kernel_before();
-  walk_request<WarpTree, Team>(a);
+  walk_request<WarpTree>(a);
 }
 
-template <class Team>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_tree_kernel(const FilteredWalkArguments<TreeParams> a) {
+    shaped_tree_kernel(const ShapedWalkArguments<TreeParams> a) {
   wait_for_kernel_before();
-  walk_request<WarpTree, Team, RowFilters>(a);
-}
-
-template <class Team>
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    edited_tree_kernel(const EditedWalkArguments<TreeParams> a) {
-  wait_for_kernel_before();
-  walk_request<WarpTree, Team, EditedFilters>(a);
+  walk_request<WarpTree, RequestShape>(a);
 }
 
 cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                         int64_t* needed) {
   const int sides = p.draft.data ? 2 : 1;
-  const bool filtered = has_filters(p), edited = p.edits.on();
-  const Rows target = loaded(p.target, edited), draft = p.draft.data ? loaded(p.draft, edited) : target;
-  EditedWalkArguments<TreeParams> a = {{walk_arguments(p), {}}, 0};
+  const bool shaped = is_shaped(p);
+  ShapedWalkArguments<TreeParams> a = {walk_arguments(p), {}, 0};
   const size_t marks = p.method != Method::kRace ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor. The device takes 1 KiB for each of them.
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
-  TeamShape shape = cut_shape(device, p.batch(), target, sides, edited, Ends::kOneByOne);
-  const size_t drafts = edited ? bytes_of_drafts(p) : 0, taken = keep_rows(a, 16) + drafts + marks;
-  CutPlan cut = cut_plan(shape, p.batch(), target, draft, taken, shape.grid ? room_of_block : device.dynamic_shared);
+  TeamShape shape =
+      team_shape(device, p.batch(), shaped ? widened(p.target) : p.target, sides, Ends::kOneByOne);
+  const size_t drafts = shaped ? bytes_of_drafts(p) : 0, taken = keep_rows(a, 16) + drafts + marks;
+  CutPlan cut = cut_plan(shape, p.batch(), longest(p), taken, shape.grid ? room_of_block : device.dynamic_shared);
   // Blocks that wait for each other must run at the same time.
-  if (shape.grid && taken + (filtered ? cut.shared_bytes() : 0) > room_of_block) {
+  if (shape.grid && taken + (shaped ? cut.shared_bytes() : 0) > room_of_block) {
     shape = {shape.threads, 1, false};
-    cut = cut_plan(shape, p.batch(), target, draft, taken, device.dynamic_shared);
+    cut = cut_plan(shape, p.batch(), longest(p), taken, device.dynamic_shared);
   }
-  const size_t cuts = filtered ? cut.shared_bytes() : 0;
+  const size_t cuts = shaped ? cut.shared_bytes() : 0;
   const TeamPlan plan =
-      walk_plan(shape, p, filtered ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk));
+      walk_plan(shape, p, shaped ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk));
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
@@ -83,24 +74,14 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours ? held : 0);
-  if (edited)
-    return launch_teams(edited_tree_kernel<LocalTeam>, edited_tree_kernel<GridTeam>, plan, device, a, shared, stream);
-  if (filtered)
-    return launch_teams<FilteredWalkArguments<TreeParams>>(filtered_tree_kernel<LocalTeam>,
-                                                           filtered_tree_kernel<ClusterTeam>,
-                                                           filtered_tree_kernel<GridTeam>, plan, device, a, shared,
-                                                           stream);
-  return launch_teams<WalkArguments<TreeParams>>(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>,
-                                                 tree_kernel<GridTeam>, plan, device, a, shared, stream);
+  if (shaped) return launch_teams(shaped_tree_kernel, plan, device, a, shared, stream);
+  return launch_teams<WalkArguments<TreeParams>>(tree_kernel, plan, device, a, shared, stream);
 }
 
 }  // namespace
 
 cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(tree_kernel<LocalTeam>, tree_kernel<ClusterTeam>, tree_kernel<GridTeam>,
-                               filtered_tree_kernel<LocalTeam>, filtered_tree_kernel<ClusterTeam>,
-                               filtered_tree_kernel<GridTeam>, edited_tree_kernel<LocalTeam>,
-                               edited_tree_kernel<GridTeam>);
+  static const Kernels kernels(tree_kernel, shaped_tree_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {

@@ -54,90 +54,61 @@ __device__ __forceinline__ Memory nothing_remembered(bool writes) {
   return memory;
 }
 
-// The filters of a request, in kernels that know none. `Room` is what a block keeps of filters in shared memory.
-struct NoFilters {
+// The filters and edits of a request, in kernels that know none. `Room` is what a block keeps of them in shared memory.
+struct NoShape {
+  static constexpr bool kShaped = false;
   using Kept = Unfiltered;
-  static constexpr bool kFiltered = false, kEdited = false;
   struct Room {};
-  __device__ int32_t status() const { return kStatusOk; }
+  __device__ explicit NoShape(const Room&) {}
   __device__ int count(int32_t) const { return -1; }
-  __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
+  __device__ Row of(const Row& row, bool) const { return row; }
   __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
 };
 
-// What they keep of a row is known once the row was looked through.
-struct CutsRoom {
-  Shared<Cut> cuts;    // by place, as `looked_through`
-  Shared<int> listed;  // of the target's row that was looked through last: see FilteredRow; and its node
+// The decoded filters of a request.
+struct RequestFilters {
+  Filter target, draft;
+  int32_t status = kStatusOk;
+
+  template <class Topology>
+  __device__ explicit RequestFilters(const Topology& t) {
+    if (!t.readable) return;
+    target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &status);
+    if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &status);
+  }
+};
+
+// What they keep of a row is known once the row was looked through. Decoded filters are in shared memory: in registers
+// it would be too much.
+struct ShapeRoom {
+  ShapedRows rows;
+  Shared<Filter> filters;  // the target's, the draft's
+  Shared<Cut> cuts;        // by place, as `looked_through`
+  Shared<int> listed;      // of the target's row that was looked through last: see FilteredRow; and its node
+};
+
+struct RequestShape : ShapeRoom {
+  static constexpr bool kShaped = true;
+  using Kept = Filtered;
+  using Room = ShapeRoom;
+  __device__ explicit RequestShape(const Room& room) : Room(room) {}
   // How many tokens of a node's target row are listed, -1 if they are not.
   __device__ int count(int32_t node) const { return listed[1] == node ? static_cast<int>(listed[0]) : -1; }
-};
-
-struct RowFilters : CutsRoom {
-  using Kept = Filtered;
-  static constexpr bool kFiltered = true, kEdited = false;
-  using Room = CutsRoom;
-  Filter target, draft;
-  int32_t bits = kStatusOk;
-
-  template <class Topology>
-  __device__ RowFilters(const Topology& t, const Room& room) : Room(room) {
-    if (!t.readable) return;
-    target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &bits);
-    if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &bits);
-  }
-  __device__ int32_t status() const { return bits; }
-  __device__ const Filter& filter(unsigned side) const { return side == kTarget ? target : draft; }
-  __device__ Row row(bool, const Rows& rows, int64_t offset) const { return row_at(rows, offset); }
-  __device__ Filtered kept(unsigned side, int32_t place) const {
-    const bool on = side == kTarget ? target.on() : draft.on();
-    if (!on) return {};
-    return {cuts[place], side == kTarget ? target.order : draft.order};
-  }
-};
-
-// The same where the target's rows have edits. Decoded filters are in shared memory: in registers it would be too much.
-struct EditedRoom : CutsRoom {
-  Shared<Filter> filters;  // the target's, the draft's
-  BlockEdits edits;
-};
-
-struct EditedFilters : EditedRoom {
-  using Kept = FilteredOf<EditedRow>;
-  static constexpr bool kFiltered = true, kEdited = true;
-  using Room = EditedRoom;
-
-  template <class Topology>
-  __device__ EditedFilters(const Topology&, const Room& room) : Room(room) {}
-  // By one thread, once. Returns the status.
-  template <class Topology>
-  __device__ static int32_t decode(const Topology& t, const Room& room) {
-    const RowFilters decoded(t, room);
-    room.filters[0] = decoded.target;
-    room.filters[1] = decoded.draft;
-    return decoded.bits;
-  }
-  __device__ int32_t status() const { return kStatusOk; }
   __device__ Filter filter(unsigned side) const { return filters[opaque(side == kTarget ? 0u : 1u)]; }
-  __device__ EditedRow row(bool of_target, const Rows& rows, int64_t offset) const {
-    return edits.row(of_target, rows, offset);
-  }
-  __device__ Kept kept(unsigned side, int32_t place) const {
+  __device__ EditedRow of(const Row& row, bool of_target) const { return rows.of(row, of_target); }
+  __device__ Filtered kept(unsigned side, int32_t place) const {
     const Filter decoded = filter(side);
     if (!decoded.on()) return {};
     return {cuts[place], decoded.order};
   }
 };
 
-template <class Filters, class Topology>
-__device__ __forceinline__ Filters filters_of(const typename Topology::Params& p, int64_t request,
-                                              const typename Filters::Room& room) {
-  if constexpr (Filters::kFiltered) return Filters(Topology(p, request), room);
-  else return {};
-}
+// Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
+template <class Topology, class Shaping>
+constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
 
-// The row operations, by the lanes of the walking warp together. `kBounds`: drafts may be tested by bounds.
-template <class Topology, class Filters, bool kBounds>
+// The row operations, by the lanes of the walking warp together.
+template <class Topology, class Shaping>
 struct AskingOps {
   const Topology& t;
   const Verdict& verdict;
@@ -147,7 +118,7 @@ struct AskingOps {
   const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
   Memory& memory;
   Order& order;
-  const Filters& filters;
+  const Shaping& shaping;
 
   using Number = float;
 
@@ -166,8 +137,8 @@ struct AskingOps {
   // For one token a row of probabilities need not be looked through.
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know_exactly(node, rows_needed())) return false;
-    if constexpr (Filters::kEdited) {
-      if (static_cast<RowEdits>(filters.edits.edits[0]).node != node) {  // the walk came back to this row
+    if constexpr (Shaping::kShaped) {
+      if (shaping.rows.edited && static_cast<RowEdits>(shaping.rows.edits[0]).node != node) {  // the walk came back to this row
         place(Order::kEdit, node);
         return false;
       }
@@ -190,14 +161,14 @@ struct AskingOps {
     return true;
   }
   __device__ bool only_roughly(int32_t node) const {
-    return kBounds && by_bounds && memory.exact_node != node;
+    return kByBounds<Topology, Shaping> && by_bounds && memory.exact_node != node;
   }
 
   // Of a chain, where a node's depth is its number: how many slots can be judged, from this one on. 0: its rows are
   // ordered.
   __device__ int32_t slots_known(int32_t node) {
     const unsigned sides = rows_needed();
-    if (!know(node, sides)) return 0;
+    if (!know_exactly(node, sides)) return 0;
     int32_t to = t.drafts();
     if (sides & kTarget && memory.target_to < to) to = memory.target_to;
     if (sides & kDraft && memory.draft_to < to) to = memory.draft_to;
@@ -249,8 +220,8 @@ struct AskingOps {
   }
 
   __device__ void enter(int32_t depth, int32_t, int32_t token) const {
-    if constexpr (Filters::kEdited)
-      if (lane_id() == 0) dynamic_shared<int32_t>(filters.edits.drafted_at, verdict.places)[depth] = token;
+    if constexpr (Shaping::kShaped)
+      if (lane_id() == 0) dynamic_shared<int32_t>(shaping.rows.drafted_at, verdict.places)[depth] = token;
   }
   __device__ void leave(int32_t depth, int32_t, int32_t) const {
     if (memory.target_to > depth + 1) memory.target_to = depth + 1;
@@ -264,11 +235,11 @@ struct AskingOps {
   }
 
  private:
-  using Kept = typename Filters::Kept;
+  using Kept = typename Shaping::Kept;
 
   // The row that must be looked through before a race over it.
   __device__ unsigned rows_cut() const {
-    if constexpr (Filters::kFiltered) return filters.filter(kTarget).on() ? kTarget : 0u;
+    if constexpr (Shaping::kShaped) return shaping.filter(kTarget).on() ? kTarget : 0u;
     return 0u;
   }
   // The rows that must be looked through before their probabilities are known.
@@ -283,23 +254,19 @@ struct AskingOps {
   __device__ void laws_of(int32_t node, int32_t depth, int32_t token, float* p, float* q, int32_t* status) const {
     const KnownRow target_known = known(kTarget, depth), draft_known = known(kDraft, depth);
     if (t.target_law.needs_row()) *status |= target_known.status;
-    const LawRowOf<Kept> target = {filters.row(true, t.p.target, t.target_row(node)),
+    const LawRowOf<Kept> target = {shaping.of(row_at(t.p.target, t.target_row(node)), true),
                                    known_law(t.target_law, target_known), nullptr,
-                                   filters.kept(kTarget, place_of(kTarget, depth))};
-    if constexpr (Filters::kEdited) {  // of logits, so the row has the status
-      const float logit = element(target.row, token);
-      *p = target.kept.keeps(logit, token) && logit > -kInfinity ? target.known.probability(token, logit) : kNever;
-    } else {
-      *p = law_of(target, token, status);
-      if constexpr (Filters::kFiltered)
-        if (filters.filter(kTarget).on() && !target.kept.keeps(element(target.row, token), token)) *p = kNever;
-    }
+                                   shaping.kept(kTarget, place_of(kTarget, depth))};
+    const float raw = element(target.row, token);
+    *p = law_of(target, token, raw, status);
+    if constexpr (Shaping::kShaped)
+      if (forbids(target.row, raw) || (shaping.filter(kTarget).on() && !target.kept.keeps(raw, token))) *p = kNever;
     *q = 1.0f;
     if (!t.has_draft()) return;
     if (t.draft_law.needs_row()) *status |= draft_known.status;
-    const LawRowOf<Kept> draft = {filters.row(false, t.p.draft, t.draft_row(node)),
+    const LawRowOf<Kept> draft = {shaping.of(row_at(t.p.draft, t.draft_row(node)), false),
                                   known_law(t.draft_law, draft_known), t.p.draft_map.data,
-                                  filters.kept(kDraft, place_of(kDraft, depth))};
+                                  shaping.kept(kDraft, place_of(kDraft, depth))};
     *q = law_of(draft, token, status);
   }
 
@@ -395,21 +362,6 @@ struct AskingOps {
   }
 };
 
-// Tests a draft by bounds, and by the laws only if its coin is too close to its threshold for them.
-struct ByBounds {
-  template <class Ops>
-  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
-                             int32_t* status) const {
-    if (ops.only_roughly(node)) {
-      Range p_range, q_range;
-      bool bounded;
-      if (!ops.laws(node, token, &p_range, &q_range, &bounded, status)) return false;
-      if (bounded && test.decided(p_range, q_range, accepted)) return true;
-    }
-    return ByLaws{}(ops, node, token, test, p, accepted, status);
-  }
-};
-
 // How the drafts of a chain are tested: a lane judges a slot. So all slots whose rows are known take the loads in
 // series of one.
 struct ByLanes {
@@ -435,11 +387,26 @@ struct ByLanes {
   }
 };
 
-// Siblings are tested one after the other, and a row with filters is looked through for one node at a time. So are rows
-// whose bounds come first.
-template <class Topology, class Filters, bool kBounds>
-using TesterOf = std::conditional_t<
-    kBounds, ByBounds, std::conditional_t<Topology::kSiblings || Filters::kFiltered, ByLaws, ByLanes>>;
+// By bounds, and by the laws only if a coin is too close to its threshold for them.
+struct ByBounds {
+  ByLanes by_laws;
+
+  template <class Ops>
+  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
+                             int32_t* status) const {
+    if (ops.only_roughly(node)) {
+      Range p_range, q_range;
+      bool bounded;
+      if (!ops.laws(node, token, &p_range, &q_range, &bounded, status)) return false;
+      if (bounded && test.decided(p_range, q_range, accepted)) return true;
+    }
+    return by_laws(ops, node, token, test, p, accepted, status);
+  }
+};
+
+// Siblings are tested one after the other, and a row with filters is looked through for one node at a time.
+template <class Topology, class Shaping>
+using TesterOf = std::conditional_t<kByBounds<Topology, Shaping>, ByBounds, ByLaws>;
 
 // By a warp: the end of a verdict. Clears the places after the last token, and those of nodes off the path.
 __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
@@ -453,20 +420,19 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
 }
 
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
-template <class Topology, class Filters, bool kBounds>
+template <class Topology, class Shaping>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
                         const Shared<KnownRow>& looked_through, const Shared<PathNode<float>>& nodes,
-                        const typename Filters::Room& room, const Shared<Memory>& shared_memory,
+                        const typename Shaping::Room& room, const Shared<Memory>& shared_memory,
                         const Shared<Order>& shared_order) {
   const Topology t(p, request);
-  const Filters filters = filters_of<Filters, Topology>(p, request, room);
+  const Shaping shaping(room);
   const Verdict verdict = verdict_at(p, request);
   Memory memory = shared_memory[0];
   Order order = {};
-  int32_t status = memory.status | t.status | filters.status();  // each lane's own until the end
-  AskingOps<Topology, Filters, kBounds> ops{t,     verdict, rows_at_once, by_bounds, looked_through,
-                                            nodes, memory,  order,        filters};
-  const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Filters, kBounds>{});
+  int32_t status = memory.status | t.status;  // each lane's own until the end
+  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, looked_through, nodes, memory, order, shaping};
+  const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Shaping>{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) {
     finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);

@@ -29,19 +29,15 @@ struct WalkArguments {
 constexpr size_t kBytesAPlace = sizeof(KnownRow) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
 
 template <class Params>
-struct FilteredWalkArguments : WalkArguments<Params> {
+struct ShapedWalkArguments : WalkArguments<Params> {
   CutRoom cut;
-};
-
-template <class Params>
-struct EditedWalkArguments : FilteredWalkArguments<Params> {
   size_t drafted_at;  // the tokens of the path so far, in bytes of shared memory
 };
 
 // ---- what is known of rows ------------------------------------------------------------------------------------------
 
 // Puts the log-sum-exps that were ordered into shared memory.
-template <class Mass, class Team, class Params>
+template <class Mass, class Params>
 __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
                                           const Shared<KnownRow>& looked_through) {
   const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
@@ -59,12 +55,7 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
       });
 }
 
-// Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
-// Software clusters take exact sums of several rows at once instead.
-template <class Topology, class Team, class Filters>
-constexpr bool kByBounds = !Topology::kSiblings && !Filters::kFiltered && !std::is_same_v<Team, GridTeam>;
-
-template <bool kBounds, class Team, class Params>
+template <bool kBounds, class Params>
 __device__ __forceinline__ void take_sums_as_ordered(const WalkArguments<Params>& a, Team& team, const Order& order,
                                                      const Shared<KnownRow>& looked_through) {
   if constexpr (kBounds) {
@@ -74,63 +65,63 @@ __device__ __forceinline__ void take_sums_as_ordered(const WalkArguments<Params>
 }
 
 // The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
-template <class Params, class Filters>
-__device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_target(const WalkArguments<Params>& a,
+template <class Params, class Shaping>
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> ordered_target(const WalkArguments<Params>& a,
                                                                            const Order& order,
                                                                            const Shared<KnownRow>& looked_through,
-                                                                           const Filters& filters) {
+                                                                           const Shaping& shaping) {
   KnownRow whole = kNothingKnown;
   if (order.target_law.needs_row()) whole = looked_through[order.target_place];
-  return {filters.row(true, a.p.target, order.target), known_law(order.target_law, whole), nullptr,
-          filters.kept(kTarget, order.target_place)};
+  return {shaping.of(row_at(a.p.target, order.target), true), known_law(order.target_law, whole), nullptr,
+          shaping.kept(kTarget, order.target_place)};
 }
-template <class Params, class Filters>
-__device__ __forceinline__ LawRowOf<typename Filters::Kept> ordered_draft(const WalkArguments<Params>& a,
+template <class Params, class Shaping>
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> ordered_draft(const WalkArguments<Params>& a,
                                                                           const Order& order,
                                                                           const Shared<KnownRow>& looked_through,
-                                                                          const Filters& filters) {
+                                                                          const Shaping& shaping) {
   KnownRow whole = kNothingKnown;
   if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
-  return {filters.row(false, a.p.draft, order.draft), known_law(order.draft_law, whole), a.p.draft_map.data,
-          filters.kept(kDraft, order.draft_place)};
+  return {shaping.of(row_at(a.p.draft, order.draft), false), known_law(order.draft_law, whole), a.p.draft_map.data,
+          shaping.kept(kDraft, order.draft_place)};
 }
 
 // What is known of the rows that were ordered, and what their filters keep, into shared memory. One node at a time; the
 // target's row comes last, so that its list stays.
-template <class Params, class Team, class Filters>
-__device__ __forceinline__ void take_filtered_sums(const FilteredWalkArguments<Params>& a, Team& team,
-                                                   const Shared<Order>& ordered, const Filters& filters,
-                                                   const Shared<KnownRow>& looked_through) {
+template <class Params>
+__device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Params>& a, Team& team,
+                                                 const Shared<Order>& ordered, const RequestShape& shaping,
+                                                 const Shared<KnownRow>& looked_through) {
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
     const Order order = ordered[0];
     if (!(order.sides >> side & 1u)) continue;
-    const auto row = side == 0 ? filters.row(true, a.p.target, order.target)
-                               : filters.row(false, a.p.draft, order.draft);
-    const auto found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
-                                            filters.filter(side == 0 ? kTarget : kDraft), a.cut);
+    const EditedRow row = side == 0 ? shaping.of(row_at(a.p.target, order.target), true)
+                                    : shaping.of(row_at(a.p.draft, order.draft), false);
+    const FilteredRow found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
+                                            shaping.filter(side == 0 ? kTarget : kDraft), a.cut);
     if (threadIdx.x != 0) continue;
     const int32_t place = side == 0 ? order.target_place : order.draft_place;
     looked_through[place] = found.known;
-    filters.cuts[place] = found.kept.cut;
-    filters.listed[0] = side == 0 ? found.listed : -1;
-    filters.listed[1] = order.node;
+    shaping.cuts[place] = found.kept.cut;
+    shaping.listed[0] = side == 0 ? found.listed : -1;
+    shaping.listed[1] = order.node;
   }
 }
 
 // ---- a draw ---------------------------------------------------------------------------------------------------------
 
 // The weights to draw by.
-template <class Topology, class Filters>
-__device__ __forceinline__ WeightsOf<typename Filters::Kept> ordered_weights(
+template <class Topology, class Shaping>
+__device__ __forceinline__ WeightsOf<typename Shaping::Kept> ordered_weights(
     const WalkArguments<typename Topology::Params>& a, int request, const Order& order,
-    const Shared<KnownRow>& looked_through, const Filters& filters, const Shared<unsigned>& tried) {
+    const Shared<KnownRow>& looked_through, const Shaping& shaping, const Shared<unsigned>& tried) {
   if (order.residual && !order.end)
-    return weights_of_residual(ordered_target(a, order, looked_through, filters),
-                               ordered_draft(a, order, looked_through, filters), order.taken);
-  WeightsOf<typename Filters::Kept> weights =
-      weights_of_row(filters.row(true, a.p.target, order.target), order.target_law,
-                     filters.kept(kTarget, order.target_place));
+    return weights_of_residual(ordered_target(a, order, looked_through, shaping),
+                               ordered_draft(a, order, looked_through, shaping), order.taken);
+  WeightsOf<typename Shaping::Kept> weights =
+      weights_of_row(shaping.of(row_at(a.p.target, order.target), true), order.target_law,
+                     shaping.kept(kTarget, order.target_place));
   if (!order.end) return weights;
   if constexpr (Topology::kSiblings) {
     weights.tried = tried;
@@ -147,18 +138,17 @@ __device__ __forceinline__ WeightsOf<typename Filters::Kept> ordered_weights(
 
 // Looks through rows, then draws, as ordered. Afterwards every member knows the draw, unless the walk ends with it.
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
-template <class Topology, class Team, class Filters, class Arguments>
-__device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
-                                          const Order& order, const Shared<KnownRow>& looked_through,
-                                          const Filters& filters, const Shared<unsigned>& tried,
+template <class Topology, class Shaping, class Arguments>
+__device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const Order& order,
+                                          const Shared<KnownRow>& looked_through, const Shaping& shaping, const Shared<unsigned>& tried,
                                           const Shared<Memory>& memory) {
-  Part part = {team.rank(), team.size()};
+  Part part = part_of(team);
   RowPartial found, looked = kNoPart;
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
     if (!(order.sides >> side & 1u)) continue;
-    looked = argmax_part(side == 0 ? filters.row(true, a.p.target, order.target)
-                                   : filters.row(false, a.p.draft, order.draft),
+    looked = argmax_part(side == 0 ? shaping.of(row_at(a.p.target, order.target), true)
+                                   : shaping.of(row_at(a.p.draft, order.draft), false),
                          side == 0 ? order.target_law : order.draft_law, part);
     if (order.kind != Order::kLook) continue;
     const KnownRow whole = known_argmax(best_of_team(team, looked));
@@ -166,15 +156,15 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team,
   }
   if (order.kind == Order::kLook) return;
 
-  auto weights = ordered_weights<Topology>(a, team.index(), order, looked_through, filters, tried);
-  const int listed = filters.count(order.node);
+  auto weights = ordered_weights<Topology>(a, team.index(), order, looked_through, shaping, tried);
+  const int listed = shaping.count(order.node);
   bool writes = team.rank() == 0;
   int32_t status = looked.status;
   if (looked.best.token != kNoToken) status |= kDraftWeighs;
   for (;;) {
     if (listed < 0)
       found = race_part(weights, order.noise, part);
-    else if constexpr (Filters::kFiltered)
+    else if constexpr (Shaping::kShaped)
       found = race_listed(race_of(weights.target.row, order.target_law, order.noise), weights, listed, a.cut,
                           static_cast<KnownRow>(looked_through[order.target_place]).status);
     found.status |= status;
@@ -226,17 +216,17 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 // A node's rows are read from memory once, for their log-sum-exps. From the second child on, or if a leaf is taken off,
 // sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
 // not fit, read again from the L2 cache.
-template <class Topology, class Team, class Params, class Filters>
+template <class Topology, class Params, class Shaping>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                            const Shared<KnownRow>& looked_through, const Filters& filters,
+                                            const Shared<KnownRow>& looked_through, const Shaping& shaping,
                                             const Shared<unsigned>& tried, const Shared<Memory>& memory) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  const auto target = ordered_target(a, order, looked_through, filters);
-  const auto draft = ordered_draft(a, order, looked_through, filters);
+  const auto target = ordered_target(a, order, looked_through, shaping);
+  const auto draft = ordered_draft(a, order, looked_through, shaping);
   const int32_t vocab = a.p.target.vocab;
   TwoUnitSums sums;  // W and R
   over_sum_tiles(
-      team, vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
+      part_of(team), vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
       [&](int32_t token) {
         const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
         Four law_p, law_q;
@@ -281,33 +271,34 @@ __device__ __forceinline__ void remember_status(const Shared<Memory>& memory, in
   memory[0] = known;
 }
 
-// Decodes the edits of a node's row, unless they are. What does not depend on the row is decoded once.
+// Decodes the edits of a node's row, if there are any, unless they are. What does not depend on the row is decoded once.
 template <class Topology>
 __device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node,
-                                         const BlockEdits& block, const Shared<Memory>& memory) {
-  const int32_t before = static_cast<RowEdits>(block.edits[0]).node;
+                                         const ShapedRows& rows, const Shared<Memory>& memory) {
+  if (!rows.edited) return;
+  const int32_t before = static_cast<RowEdits>(rows.edits[0]).node;
   if (before == node) return;
   const int32_t drafts = static_cast<Memory>(memory[0]).walk.depth;
   __syncthreads();
   if (before == kNoNode || p.edits.by_row) {
     const Topology t(p, request);
     const int32_t status =
-        decode_edits(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts, block);
+        rows.decode(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts);
     if (threadIdx.x == 0) remember_status(memory, status);
   }
   if (threadIdx.x == 0) {
-    RowEdits edits = block.edits[0];
+    RowEdits edits = rows.edits[0];
     edits.node = node;
     if (edits.penalties.on()) edits.drafts = drafts;
-    block.edits[0] = edits;
+    rows.edits[0] = edits;
   }
   __syncthreads();
 }
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// A team walks one request. `rows_at_once` is 1 with filters.
-template <class Topology, class Team, class Filters = NoFilters, class Arguments>
+// A team walks one request. `rows_at_once` is 1 where there may be filters or edits.
+template <class Topology, class Shaping = NoShape, class Arguments>
 __device__ __forceinline__ void walk_request(const Arguments& a) {
   const size_t places_at = a.known_at + a.nodes * kBytesANode;
   const auto nodes = dynamic_shared<PathNode<float>>(a.known_at, a.nodes);
@@ -316,22 +307,23 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(Order, ordered, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
-  typename Filters::Room room = {};
-  if constexpr (Filters::kFiltered) {
-    SPECDEC_SHARED(int, listed, 2);
-    room.cuts = dynamic_shared<Cut>(places_at + a.places * sizeof(KnownRow), a.places);
-    room.listed = listed;
-    if (threadIdx.x == 0) listed[1] = kNoNode;
-  }
   Team team(a.team);
   if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
   if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
-  if constexpr (Filters::kEdited) {
-    SPECDEC_SHARED(Filter, decoded, 2);
+  typename Shaping::Room room = {};
+  if constexpr (Shaping::kShaped) {
+    SPECDEC_SHARED(int, listed, 2);
+    SPECDEC_SHARED(Filter, filters, 2);
     SPECDEC_SHARED(RowEdits, edits, 1);
-    room.filters = decoded, room.edits = {edits, a.drafted_at};
+    room = {{edits, a.p.edits.on(), a.drafted_at},
+            filters,
+            dynamic_shared<Cut>(places_at + a.places * sizeof(KnownRow), a.places),
+            listed};
     if (threadIdx.x == 0) {
-      remember_status(memory, Filters::decode(Topology(a.p, team.index()), room));
+      listed[1] = kNoNode;
+      const RequestFilters decoded(Topology(a.p, team.index()));
+      filters[0] = decoded.target, filters[1] = decoded.draft;
+      remember_status(memory, decoded.status);
       RowEdits none = {};
       none.node = kNoNode;
       edits[0] = none;
@@ -340,26 +332,26 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Filters, kByBounds<Topology, Team, Filters>>(
-          a.p, team.index(), a.rows_at_once, a.by_bounds, looked_through, nodes, room, memory, ordered);
+      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, looked_through, nodes, room, memory,
+                                 ordered);
     __syncthreads();
     const Order order = ordered[0];
     if (order.kind == Order::kDone) break;
-    if constexpr (Filters::kEdited) edit_row<Topology>(a.p, team.index(), order.node, room.edits, memory);
-    const Filters filters = filters_of<Filters, Topology>(a.p, team.index(), room);
+    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, team.index(), order.node, room.rows, memory);
+    const Shaping shaping(room);
     if (order.kind == Order::kSums) {
-      if constexpr (Filters::kFiltered) take_filtered_sums(a, team, ordered, filters, looked_through);
-      else take_sums_as_ordered<kByBounds<Topology, Team, Filters>>(a, team, order, looked_through);
+      if constexpr (Shaping::kShaped) take_shaped_sums(a, team, ordered, shaping, looked_through);
+      else take_sums_as_ordered<kByBounds<Topology, Shaping>>(a, team, order, looked_through);
       continue;
     }
     if (order.kind == Order::kEdit) continue;
     if constexpr (Topology::kSiblings)
       if (order.end) mark_tried(Topology(a.p, team.index()), order.node, order.end, tried);
     if (order.kind == Order::kMasses) {
-      take_masses<Topology>(a, team, order, looked_through, filters, tried, memory);
+      take_masses<Topology>(a, team, order, looked_through, shaping, tried, memory);
       continue;
     }
-    take_draw<Topology>(a, team, order, looked_through, filters, tried, memory);
+    take_draw<Topology>(a, team, order, looked_through, shaping, tried, memory);
   }
   team.leave();
 }

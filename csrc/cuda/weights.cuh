@@ -24,10 +24,9 @@ struct Unfiltered {
   __device__ bool reaches(float) const { return true; }
 };
 
-// What a row's filters keep; everything, tokens without weight too, if they are off. `R` is Row or EditedRow.
-template <class R>
-struct FilteredOf {
-  using RowType = R;
+// What a row's filters keep; everything, tokens without weight too, if they are off.
+struct Filtered {
+  using RowType = EditedRow;
   static constexpr bool kFiltered = true;
   Cut cut = {-kInfinity, kNoToken};
   Logits order = {1.0f};
@@ -36,9 +35,7 @@ struct FilteredOf {
   __device__ bool reaches(float largest) const { return order.scaled(largest) >= cut.value; }
 };
 
-using Filtered = FilteredOf<Row>;
-
-// A row and what is known of its law. `Kept` is Unfiltered or FilteredOf.
+// A row and what is known of its law. `Kept` is Unfiltered or Filtered.
 template <class Kept>
 struct LawRowOf {
   typename Kept::RowType row;
@@ -110,14 +107,19 @@ __device__ __forceinline__ WeightsOf<Kept> weights_of_residual(const LawRowOf<Ke
   return weights;
 }
 
-// p(token). Adds the status of the one element, unless the law needs the whole row, which has its own status.
+// p of a column with the raw element `raw`. Adds the status of that element, unless the law needs the whole row, which
+// has its own status.
+template <class Kept>
+__device__ __forceinline__ float law_of(const LawRowOf<Kept>& side, int32_t column, float raw, int32_t* status) {
+  if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= kStatusNonFinite;
+  return side.probability(column, raw);
+}
+
+// p(token).
 template <class Kept>
 __device__ __forceinline__ float law_of(const LawRowOf<Kept>& side, int32_t token, int32_t* status) {
   const int32_t column = side.columns().column(token);
-  if (column == kNoColumn) return 0.0f;
-  const float raw = element(side.row, column);
-  if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= kStatusNonFinite;
-  return side.probability(column, raw);
+  return column == kNoColumn ? 0.0f : law_of(side, column, element(side.row, column), status);
 }
 
 }  // namespace cuda

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
   const Row row = row_at(p.rows, 0);
   const int tiles = row.dtype == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
   for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
-    const ChunkMass mass = weigh_chunk(row, chunk, {p.inverse});
+    const ChunkMass mass = weigh(row, chunk, {p.inverse});
     if (lane_id() != 0) continue;
     p.status[chunk] = mass.status;
     for (int t = 0; t < tiles && (chunk * tiles + t) * kMassTile < row.vocab; ++t)

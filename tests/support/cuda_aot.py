@@ -55,7 +55,7 @@ def compiler():
 
 
 def name_of(mangled):
-    """``chain_kernel<GridTeam>``"""
+    """``compact_kv_kernel<64>``"""
     name = run("c++filt", mangled)
     return re.search(r"(\w+_kernel(<[^(]*>)?)\(", re.sub(r"specdec::cuda::|_GLOBAL__N_\w+::", "", name))[1]
 

@@ -17,7 +17,7 @@ struct ExchangeArguments {
 
 // Software clusters whose members hand items to each other round by round; the last block of all adds up what they got.
 __global__ void exchange_kernel(const ExchangeArguments a) {
-  GridTeam team(a.team);
+  Team team(a.team);
   WideKey sum = 0;
   for (int round = 0; round < a.rounds; ++round) {
     for (int item = team.rank() * warps_in_block() + warp_id(); item < a.team.items; item += team.size() * warps_in_block())
@@ -86,7 +86,7 @@ uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, i
   Shape shape = {teams * size, 64};
   shape.cooperative = true;
   shape.multiprocessors = 8;
-  const ExchangeArguments a = {{size, items, counters.data(), words.data()}, counters.data() + teams,
+  const ExchangeArguments a = {team_room(TeamKind::kGrid, size, 64, items, counters.data(), words.data()), counters.data() + teams,
                                words.data() + 2 * teams * items, rounds, &found};
   return launch(exchange_kernel, shape, a, nullptr) == cudaSuccess ? found : 0;
 }
