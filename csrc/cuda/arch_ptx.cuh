@@ -115,16 +115,7 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 // ---- clusters: sm_90 and newer --------------------------------------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-__device__ __forceinline__ unsigned block_rank() {
-  unsigned r;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-__device__ __forceinline__ unsigned blocks_in_cluster() {
-  unsigned r;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
-  return r;
-}
+constexpr bool kHasClusters = true;
 // What this thread did before, and all that a barrier of its block put before that, is there for the cluster behind its
 // next barrier.
 __device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
@@ -140,9 +131,7 @@ __device__ __forceinline__ T* peer(T* mine, unsigned rank) {
   return reinterpret_cast<T*>(address);
 }
 #else
-// Older architectures: compiled, but never launched (launch.cuh).
-__device__ __forceinline__ unsigned block_rank() { return 0; }
-__device__ __forceinline__ unsigned blocks_in_cluster() { return 1; }
+constexpr bool kHasClusters = false;
 __device__ __forceinline__ void fence_cluster() { __trap(); }
 __device__ __forceinline__ void sync_cluster() { __trap(); }
 template <class T>

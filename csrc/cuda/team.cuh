@@ -68,18 +68,18 @@ struct Team {
   __device__ void put(int item, WideKey word) const {
     if (room.kind == TeamKind::kGrid) return put_word(words(phase) + item, word);
     wrote = true;
-    set(phase)[room.kind == TeamKind::kBlock ? item : place_of(item).slot] = word;
+    set(phase)[in_cluster() ? place_of(item).slot : item] = word;
   }
   __device__ WideKey get(int item) const {
     if (room.kind == TeamKind::kGrid) return load_fresh(words(phase - 1) + item);
-    if (room.kind == TeamKind::kBlock) return set(phase - 1)[item];
+    if (!in_cluster()) return set(phase - 1)[item];
     const Place place = place_of(item);
     return peer(set(phase - 1), place.member)[place.slot];
   }
 
   __device__ void sync() {
     ++phase;
-    if (room.kind == TeamKind::kCluster) {
+    if (in_cluster()) {
       // A fence costs time, so only those have one who put something, and one thread for what the block read: a barrier
       // of the block stands between these reads and the next sync.
       if (wrote || threadIdx.x == 0) fence_cluster();
@@ -98,7 +98,7 @@ struct Team {
 
   __device__ void leave() const {
     if (room.kind == TeamKind::kBlock) return;
-    if (room.kind == TeamKind::kCluster) {  // other members may still read this block's shared memory
+    if (in_cluster()) {  // other members may still read this block's shared memory
       fence_cluster();
       return sync_cluster();
     }
@@ -108,6 +108,8 @@ struct Team {
   }
 
  private:
+  // A constant where there are none: their code is not compiled.
+  __device__ bool in_cluster() const { return kHasClusters && room.kind == TeamKind::kCluster; }
   struct Place {
     unsigned member;
     int slot;

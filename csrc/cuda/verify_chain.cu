@@ -154,7 +154,7 @@ cudaError_t launch_shaped_rows(const ChainParams& p, const Device& device, const
 cudaError_t launch_shaped_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                                 int64_t* needed) {
   const TeamShape shape = team_shape(device, p.batch(), widened(p.target), 1, Ends::kOneByOne);
-  ShapedChainArguments a = {walk_arguments(p), {}, 0};
+  ShapedChainArguments a = {walk_arguments(p), {}, p.edits.on(), 0};
   const size_t drafts = bytes_of_drafts(p);
   const CutPlan cut = cut_plan(shape, p.batch(), longest(p), keep_rows(a, 16) + drafts, device.dynamic_shared);
   const TeamPlan plan = walk_plan(shape, p, cut.items);

@@ -103,6 +103,13 @@ struct RequestShape : ShapeRoom {
   }
 };
 
+// The places of a verdict, found anew: they would take registers during the walk. (Where shaped kernels do so at each
+// token, they spill.)
+template <class Params>
+__device__ __forceinline__ Verdict verdict_again(const Params& p, const Verdict& verdict) {
+  return verdict_at(p, opaque(static_cast<uint32_t>(verdict.request)));
+}
+
 // Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
 template <class Topology, class Shaping>
 constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
@@ -216,7 +223,9 @@ struct AskingOps {
   }
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
-    if (memory.writes && lane_id() == 0) verdict.put(depth, node, token);
+    if (!memory.writes || lane_id() != 0) return;
+    if constexpr (Shaping::kShaped) verdict.put(depth, node, token);
+    else verdict_again(t.p, verdict).put(depth, node, token);
   }
 
   __device__ void enter(int32_t depth, int32_t, int32_t token) const {
@@ -435,7 +444,7 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Shaping>{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) {
-    finish(verdict, accepted_by(t, memory.walk), t.drafts(), memory.status);
+    finish(verdict_again(p, verdict), accepted_by(t, memory.walk), t.drafts(), memory.status);
     if constexpr (!Topology::kSiblings)
       if (lane_id() == 0) count_passing(t, request, memory.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
         return Probs{}.probability(element(row_at(rows, offset), token), {});

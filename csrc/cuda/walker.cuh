@@ -31,6 +31,7 @@ constexpr size_t kBytesAPlace = sizeof(KnownRow) + sizeof(Cut), kBytesANode = si
 template <class Params>
 struct ShapedWalkArguments : WalkArguments<Params> {
   CutRoom cut;
+  bool edited;        // whether the target's rows have edits
   size_t drafted_at;  // the tokens of the path so far, in bytes of shared memory
 };
 
@@ -315,7 +316,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
     SPECDEC_SHARED(int, listed, 2);
     SPECDEC_SHARED(Filter, filters, 2);
     SPECDEC_SHARED(RowEdits, edits, 1);
-    room = {{edits, a.p.edits.on(), a.drafted_at},
+    room = {{edits, a.edited, a.drafted_at},
             filters,
             dynamic_shared<Cut>(places_at + a.places * sizeof(KnownRow), a.places),
             listed};

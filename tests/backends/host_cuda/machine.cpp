@@ -620,7 +620,6 @@ void memory_touched(Site site) {
 int lane() { return machine().current->lane; }
 int warp() { return machine().current->linear / 32; }
 unsigned cluster_rank() { return machine().current->block->rank; }
-unsigned cluster_size() { return static_cast<unsigned>(machine().current->block->cluster->blocks.size()); }
 
 // ---- warps ----------------------------------------------------------------------------------------------------------
 

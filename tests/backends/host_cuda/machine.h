@@ -91,7 +91,7 @@ void memory_touched(Site site);
 // The current thread.
 int lane();
 int warp();
-unsigned cluster_rank(), cluster_size();
+unsigned cluster_rank();
 
 // Waits until every lane of `mask` has called with the same mask and kind; gives back what each lane brought.
 const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site site);

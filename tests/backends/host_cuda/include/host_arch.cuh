@@ -107,7 +107,6 @@ inline void wait_for_kernel_before(Site site = Site::here()) { ::host_cuda::wait
 // ---- clusters -------------------------------------------------------------------------------------------------------
 
 inline unsigned block_rank() { return ::host_cuda::cluster_rank(); }
-inline unsigned blocks_in_cluster() { return ::host_cuda::cluster_size(); }
 inline void fence_cluster() { ::host_cuda::fence_cluster(); }
 inline void sync_cluster(Site site = Site::here()) { ::host_cuda::sync_cluster(site); }
 template <class T>
