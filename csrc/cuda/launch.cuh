@@ -22,13 +22,19 @@ struct Device {
   bool teams;             // whether blocks may wait for each other
 };
 
+// Devices for which the driver has compiled this library anew, from PTX of an architecture before sm_90: that code has
+// neither clusters nor a wait for the kernel before it.
+inline std::atomic<uint64_t> older_code{0};
+inline uint64_t bit_of_device(int id) { return uint64_t{1} << (id % 64); }
+
 inline cudaError_t this_device(cudaStream_t stream, Device* device) {
   int id = 0, all = 0, clusters = 0, shared = 0;
   cudaError_t e = cudaGetDevice(&id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  *device = {multiprocessors_of(stream, all), clusters != 0, static_cast<size_t>(shared) - kDeclaredShared, true};
+  *device = {multiprocessors_of(stream, all), clusters != 0 && !(older_code & bit_of_device(id)),
+             static_cast<size_t>(shared) - kDeclaredShared, true};
   return e;
 }
 
@@ -44,7 +50,7 @@ class Kernels {
     int device = 0;
     cudaError_t e = cudaGetDevice(&device);
     if (e != cudaSuccess) return e;
-    const uint64_t mine = uint64_t{1} << (device % 64);
+    const uint64_t mine = bit_of_device(device);
     if (loaded_.load(std::memory_order_acquire) & mine) return cudaSuccess;
     int shared = 0;
     e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
@@ -55,6 +61,7 @@ class Kernels {
     for (const void* kernel : all_) {
       cudaFuncAttributes attributes;
       if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
+      if (e == cudaSuccess && attributes.ptxVersion < 90) older_code.fetch_or(mine);
       if (e == cudaSuccess)
         e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  shared - static_cast<int>(attributes.sharedSizeBytes));
@@ -97,7 +104,8 @@ bool has_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig
 inline bool may_overlap() {
   int id = 0, major = 0;
   return overlap_wanted() && cudaGetDevice(&id) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess && major >= 9;
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess && major >= 9 &&
+         !(older_code & bit_of_device(id));
 }
 
 // A launch in which blocks wait for each other fails with cudaErrorCooperativeLaunchTooLarge, whatever the reason is.
@@ -147,8 +155,8 @@ template <class Launch>
 cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& launch) {
   const bool clean = cudaPeekAtLastError() == cudaSuccess;
   Device device;
-  cudaError_t e = this_device(stream, &device);
-  if (e == cudaSuccess) e = kernels.load();
+  cudaError_t e = kernels.load();
+  if (e == cudaSuccess) e = this_device(stream, &device);
   if (e == cudaSuccess) e = launch(device);
   if (e != cudaErrorCooperativeLaunchTooLarge) return e;
   if (clean) cudaGetLastError();  // it is dealt with; but an error from before this call is its caller's

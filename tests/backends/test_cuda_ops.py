@@ -67,6 +67,17 @@ with backend("cuda-host"):
         op(**arguments)
 """
 
+OLDER_CODE = """
+from specdec_kernels import backend
+from tests import conftest
+from tests.backends import test_cuda_ops
+conftest.pytest_configure()
+with backend("cuda-host"):
+    from tests.backends.host_cuda.backend import play
+play("large", code=80)
+test_cuda_ops.every_op()
+"""
+
 
 @pytest.fixture(params=MACHINES)
 def machine(request):
@@ -420,6 +431,12 @@ def test_odd_machines(change):
             backend.play(MACHINES[0])
 
 
+def test_code_of_an_older_architecture():
+    """Where the driver compiled it from PTX of sm_80 it has no clusters, whatever the device has."""
+    done = subprocess.run([sys.executable, "-c", OLDER_CODE], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("requests", [1, 20], ids=["grid", "clusters"])
 def test_a_refused_launch_leaves_the_callers_errors(requests):
     """One block a request comes in its place. No error is left of it, and one that was there before still is."""
@@ -619,15 +636,10 @@ def library_of(name):
 SANITIZED = {"parts": PARTS_SANITIZED, **{name: f"MACHINE = {name!r}{PLAY_SANITIZED}" for name in MACHINES}}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [pytest.param(code, id=name, marks=pytest.mark.slow) for name, code in SANITIZED.items()],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("code", SANITIZED.values(), ids=SANITIZED)
 def test_sanitized(code):
-    """Sanitizers see parts of rows; in the long tests every op, too, in a capture from the first call on.
-
-    All of csrc/cuda takes many minutes to compile with their checks.
-    """
+    """Sanitizers see parts of rows, and every op, in a capture from the first call on."""
     address = library_of("libasan.so")
     if not os.path.isabs(address):
         pytest.skip("the C++ compiler has no AddressSanitizer")

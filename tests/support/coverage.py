@@ -38,7 +38,7 @@ def counted(options, jobs):
     """Runs the tests; what does not pass is shown, but counts."""
     compiler = COPY / "build" / "g++"
     compiler.parent.mkdir()
-    compiler.write_text('#!/bin/sh\nexec g++ --coverage "$@"\n')
+    compiler.write_text('#!/bin/sh\nexec g++ --coverage -fprofile-abs-path "$@"\n')
     compiler.chmod(0o755)
     built = {"CXX": str(compiler), "SPECDEC_CUDA": "0", "PYTHONPATH": str(COPY)}
     run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", **built)

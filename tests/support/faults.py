@@ -181,6 +181,37 @@ FAULTS = {
         "return data() < other.data() && other.data() < data();",
         "tests/ops/test_recall.py",
     ),
+    # CUDA, on the played machine.
+    "verify_links, CUDA: an empty residual says nothing": Fault(
+        "csrc/cuda/verify_links.cu",
+        "status |= kStatusEmptyResidual;",
+        "",
+        "tests/ops/test_verify_links.py -k cuda-host",
+    ),
+    "count_tokens, CUDA: a token that was seen may have a count of 0": Fault(
+        "csrc/cuda/count_tokens.cu",
+        "atomicMax(counts + token, 1);",
+        "atomicMax(counts + token, 0);",
+        "tests/ops/test_count_tokens.py -k cuda-host",
+    ),
+    "mask_logits, CUDA: the last of a tie is dropped": Fault(
+        "csrc/cuda/mask_logits.cu",
+        "token > what.cut.last",
+        "token >= what.cut.last",
+        "tests/ops/test_mask_logits.py -k cuda-host",
+    ),
+    "verify_chain, CUDA: the queue leaves its counters": Fault(
+        "csrc/cuda/race_queue.cuh",
+        "if (threadIdx.x < kLeft) a.counters[threadIdx.x] = 0;",
+        "",
+        "tests/backends/test_cuda_queue.py",
+    ),
+    "verify_chain, CUDA: the queue leaves its list": Fault(
+        "csrc/cuda/race_queue.cuh",
+        "a.list[item.place - queued.behind + threadIdx.x] = 0;",
+        "(void)0;",
+        "tests/backends/test_cuda_queue.py",
+    ),
     # Triton.
     "count_tokens, Triton: old counts stay": Fault(
         "triton_kernels/count_tokens.py",

@@ -483,6 +483,7 @@ void check_launch(const Launch& launch, unsigned& clusters) {
   if (!g.x || !g.y || !g.z || !threads || threads > 1024) m.fault = "invalid launch: grid or block size";
   if (g.y > 65535 || g.z > 65535) m.fault = "invalid launch: grid.y and grid.z are at most 65535";
   if (!c.x || !c.y || !c.z || g.x % c.x || g.y % c.y || g.z % c.z) m.fault = "invalid launch: grid is no multiple of the cluster";
+  if (c.x * c.y * c.z > 1 && m.device.code < 90) m.fault = "invalid launch: the code has no clusters";
   if (c.x * c.y * c.z > 1 && !m.device.has_clusters()) m.fault = "invalid launch: the device has no clusters";
   if (c.x * c.y * c.z > 16) m.fault = "invalid launch: a cluster has at most 16 blocks";
   if (launch.dynamic_shared > shared_limit()) m.fault = "invalid launch: dynamic shared memory";

@@ -47,6 +47,7 @@ struct Device {
   int team = 0;             // blocks a team, if they are asked for; with or without clusters
   bool team_is_grid = false;
   bool clusters = true;     // whether a device that is new enough has them
+  int code = 90;            // the architecture that the code was compiled for; the driver compiles it for newer ones
 
   int usable() const { return of_streams ? of_streams : multiprocessors; }
   bool has_clusters() const { return clusters && capability >= 90; }

@@ -19,15 +19,16 @@ PYBIND11_MODULE(specdec_host_cuda, m) {
       "configure",
       [](int multiprocessors, int blocks_per_multiprocessor, int capability, int blocks_in_flight, uint64_t schedule,
          int of_streams, bool refuses, bool lags, int64_t first_block, bool overlaps, int team, bool team_is_grid,
-         bool clusters) {
+         bool clusters, int code) {
         host_cuda::device() = {multiprocessors, blocks_per_multiprocessor, capability, blocks_in_flight, schedule,
                                of_streams,      refuses,                   lags,       first_block,      overlaps,
-                               team,            team_is_grid,              clusters};
+                               team,            team_is_grid,              clusters,   code};
       },
       py::arg("multiprocessors"), py::arg("blocks_per_multiprocessor"), py::arg("capability"), py::arg("blocks_in_flight"),
       py::arg("schedule"), py::arg("of_streams") = 0, py::arg("refuses") = false,
       py::arg("lags") = false, py::arg("first_block") = 0,
-      py::arg("overlaps") = false, py::arg("team") = 0, py::arg("team_is_grid") = false, py::arg("clusters") = true);
+      py::arg("overlaps") = false, py::arg("team") = 0, py::arg("team_is_grid") = false, py::arg("clusters") = true,
+      py::arg("code") = 90);
   m.def("kernel_before", [](uintptr_t to, uintptr_t from, size_t bytes) {
     host_cuda::kernel_before(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   });

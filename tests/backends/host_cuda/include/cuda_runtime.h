@@ -127,6 +127,7 @@ cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) 
 // What a kernel declares is known when it runs. It may be this much.
 struct cudaFuncAttributes {
   size_t sharedSizeBytes = 4 << 10;
+  int ptxVersion = ::host_cuda::device().code;
 };
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
   if (::host_cuda::capture() && host_cuda_capture_mode() != cudaStreamCaptureModeRelaxed)
