@@ -12,7 +12,6 @@ namespace {
 // What is kept of a part of a row: a cut was found elsewhere, of the whole row, and some tokens are left out.
 struct KeptPart {
   using RowType = EditedRow;
-  static constexpr bool kFiltered = true;
   PartCut part = {kKeepsAll, {1.0f}};
   const int32_t* excluded = nullptr;  // tokens of which the part begins with `first`
   int32_t excluded_count = 0, first = 0;
