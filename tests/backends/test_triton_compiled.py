@@ -56,7 +56,7 @@ def key(row):
 
 
 SLOW = pytest.mark.slow  # minutes each
-# One of each kind: with a ticket, for the walk over a chain, over whole rows, of a bonus, of pairs, of caches.
+# One of each kind: for the walk over a chain, over whole rows, with edits.
 SHORT = ("verify_chain, rejection: scan", "race_sample", "mass_tiles, edited")
 
 
