@@ -1,12 +1,15 @@
 """Where Triton runs its tests: on the GPU if there is one, else in the interpreter that tests/conftest.py asks for."""
 
 import contextlib
+import dataclasses
+import functools
 import os
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="no triton for this Python here")
+import triton.language as tl
 from triton.runtime import interpreter
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -14,6 +17,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 _patched = set()
+_modules = {}  # of a function's globals: which of these are parts of triton
 
 
 def patch_language_once_a_launch():
@@ -21,9 +25,12 @@ def patch_language_once_a_launch():
     patch, run = interpreter._patch_lang, interpreter.GridExecutor.__call__
 
     def patch_once(function):
-        modules = frozenset(
-            name for name, value in function.__globals__.items() if getattr(value, "__name__", "").startswith("triton.")
-        )
+        scope = function.__globals__
+        modules = _modules.get(id(scope))
+        if modules is None:
+            modules = _modules[id(scope)] = frozenset(
+                name for name, value in scope.items() if getattr(value, "__name__", "").startswith("triton.")
+            )
         if modules not in _patched:
             _patched.add(modules)
             return patch(function)
@@ -33,6 +40,23 @@ def patch_language_once_a_launch():
         return run(self, *arguments, **keywords)
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, run_patched
+
+
+def leave_out_what_nobody_sees():
+    """Whether a sum of integers overflows is computed for an assertion, which without ``debug`` is none: half of the
+    rest. And types are found anew for each operation.
+    """
+    builder, semantic = interpreter.interpreter_builder, interpreter.interpreter_semantic
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    of_any = interpreter._get_np_dtype
+    of_scalar = functools.cache(of_any)
+
+    def np_dtype(type_):
+        scalar = type_.scalar
+        return of_scalar(scalar) if type(scalar) is tl.dtype else of_any(type_)
+
+    interpreter._get_np_dtype = np_dtype
+    semantic.computation_type_impl = functools.cache(semantic.computation_type_impl)
 
 
 @contextlib.contextmanager
@@ -48,3 +72,4 @@ def interpreted_language(function):
 
 if INTERPRETED:
     patch_language_once_a_launch()
+    leave_out_what_nobody_sees()
