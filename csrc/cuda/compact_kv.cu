@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kMovesAhead = 8;  // slots a thread has in flight
 
-// The tensors travel with the launch, so that a CUDA graph holds them and nothing is copied. Few of them keep the
-// parameters below 4 KiB; many need CUDA 12.1, whose limit is 32,764 bytes.
-constexpr int kFewLayers = 64, kManyLayers = 512;
+// The tensors travel with the launch, so that a CUDA graph holds them and nothing is copied: 7 KiB of parameters, which
+// CUDA takes since 12.1. A call with more tensors takes more launches.
+constexpr int kMostLayers = 128;
 
 // A tensor, and how wide its columns are.
 struct Columns {
@@ -20,7 +20,6 @@ struct Columns {
   int32_t width;  // bytes: 1, 2, 4, 8 or 16
 };
 
-template <int kLayers>
 struct CompactArguments {
   int32_t path_length;   // D + 1
   int32_t layer_blocks;  // blocks a request and tensor
@@ -32,7 +31,7 @@ struct CompactArguments {
   int64_t table_stride;
   Per<int64_t> prefix_len;
   int32_t* status;
-  Columns columns[kLayers];
+  Columns columns[kMostLayers];
 };
 
 // Moves entries [from, to) of a path. A path rises from 0, so path[d] >= d. When slot d is written, all later reads are
@@ -67,8 +66,7 @@ __device__ __forceinline__ void move_column(int32_t width, char* column, const O
   }
 }
 
-template <int kLayers>
-__global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_constant__ CompactArguments<kLayers> a) {
+__global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_constant__ CompactArguments a) {
   SPECDEC_SHARED(int32_t, moves, 2);
   const int32_t block = static_cast<int32_t>(blockIdx.x) % a.layer_blocks;
   const int32_t task = static_cast<int32_t>(blockIdx.x) / a.layer_blocks, index = task % a.layer_count;
@@ -102,9 +100,8 @@ int32_t width_of(const CacheLayer& layer) {
 }
 
 // Layers first .. first + count of the call.
-template <int kLayers>
 cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, cudaStream_t stream) {
-  CompactArguments<kLayers> a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, room_of(p),
+  CompactArguments a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, room_of(p),
                                  p.path.data, p.path.row_stride, p.block_table.data, p.block_table.row_stride,
                                  p.prefix_len, p.status.data, {}};
   a.columns[0].width = 1;
@@ -117,7 +114,7 @@ cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, 
     if (blocks > a.layer_blocks) a.layer_blocks = blocks;
   }
   const Shape shape = {p.path.rows * a.layer_count * a.layer_blocks, kThreads};
-  return launch_alone<compact_kv_kernel<kLayers>>(shape, a, stream);
+  return launch_alone<compact_kv_kernel>(shape, a, stream);
 }
 
 }  // namespace
@@ -125,12 +122,13 @@ cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, 
 cudaError_t compact_kv(const CompactParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
   const int32_t layers = static_cast<int32_t>(p.layers.size);
-  if (layers <= kFewLayers) return launch_layers<kFewLayers>(p, 0, layers, stream);
-  cudaError_t e = cudaSuccess;
-  for (int32_t first = 0; first < layers && e == cudaSuccess; first += kManyLayers) {
+  int32_t first = 0;
+  cudaError_t e;
+  do {  // without layers, too: the kernel writes the status
     const int32_t left = layers - first;
-    e = launch_layers<kManyLayers>(p, first, left < kManyLayers ? left : kManyLayers, stream);
-  }
+    e = launch_layers(p, first, left < kMostLayers ? left : kMostLayers, stream);
+    first += kMostLayers;
+  } while (e == cudaSuccess && first < layers);
   return e;
 }
 

@@ -149,22 +149,19 @@ __device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const R
   a.p.status.data[pair] = status;
 }
 
+// Both ways are in one kernel: they take no more registers than the shaped one alone.
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     residual_sums_kernel(const ResidualSumsArguments a) {
-  sum_pair(a, PlainRows{});
-}
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    shaped_residual_sums_kernel(const ResidualSumsArguments a) {
   SPECDEC_SHARED(RowEdits, edits, 1);
-  sum_pair(a, ShapedRows{edits, a.p.edits.on()});
+  if (a.p.edits.on() || a.p.cuts.data) return sum_pair(a, ShapedRows{edits, a.p.edits.on()});
+  sum_pair(a, PlainRows{});
 }
 
 }  // namespace
 
 cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspace, cudaStream_t stream,
                           int64_t* needed) {
-  static const Kernels kernels(residual_sums_kernel, shaped_residual_sums_kernel);
+  static const Kernels kernels(residual_sums_kernel);
   *needed = 0;
   if (p.pairs() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
@@ -175,8 +172,7 @@ cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspac
       return *needed = room_needed(p.pairs(), words), cudaSuccess;
     const Shape shape = {p.pairs() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
     const ResidualSumsArguments a = {p, room, splits};
-    const bool shaped = p.edits.on() || p.cuts.data;
-    return launch(shaped ? shaped_residual_sums_kernel : residual_sums_kernel, shape, a, stream);
+    return launch(residual_sums_kernel, shape, a, stream);
   });
 }
 

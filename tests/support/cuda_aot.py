@@ -55,7 +55,6 @@ def compiler():
 
 
 def name_of(mangled):
-    """``compact_kv_kernel<64>``"""
     name = run("c++filt", mangled)
     return re.search(r"(\w+_kernel(<[^(]*>)?)\(", re.sub(r"specdec::cuda::|_GLOBAL__N_\w+::", "", name))[1]
 
