@@ -37,7 +37,7 @@ test-all: test
 test-engines: build $(ENGINES)/.ready
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
 
-# What a set of tests runs of the code, in numbers; with TEST_OPTIONS='-m ""' that of test-all.
+# What the two sets of tests run of the code, in numbers.
 coverage: $(READY)
 	grep '# coverage$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	$(PY) -m tests.support.coverage --jobs $(TEST_JOBS) $(TEST_OPTIONS)

@@ -259,7 +259,10 @@ class TestTheLaunch:
         found = machine.counted(lambda: verify_chain(torch.zeros(2, 2).long(), target, **call))
         assert found["bytes_read"] <= target.numel() * 2
 
-    @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (265, 4100)])
+    @pytest.mark.parametrize(
+        "rows, vocabulary",
+        [pytest.param(1, 262_144, marks=pytest.mark.slow), (5, 128_256), (100, 8192), (265, 4100)],
+    )
     def test_no_block_comes_late(self, rows, vocabulary):
         with specdec_kernels.backend("cuda-host"):
             from tests.backends.host_cuda import backend

@@ -53,13 +53,6 @@ def test_moves_the_path_behind_the_prefix(dtype, size):
     assert torch.equal(cache, wanted)
 
 
-@pytest.mark.interpreted(False)
-def test_more_tensors_than_a_launch_takes():
-    caches = [torch.arange(4.0).view(1, 1, 4, 1) + 10 * i for i in range(260)]
-    assert compact_kv(caches, path_of([0, 2]), prefix_len=1) is None
-    assert [x.flatten().tolist() for x in caches] == [[t, t + 1, t + 3, t + 3] for t in range(0, 2600, 10)]
-
-
 def test_source_and_destination_overlap():
     """A long path one slot off: each entry moves to where the one before it was."""
     cache = torch.arange(64.0).reshape(1, 1, 64, 1)

@@ -1,10 +1,10 @@
 """How much of the code a set of tests runs: lines of Python, lines and branches of csrc.
 
-    make coverage                            for the set of make test
-    make coverage TEST_OPTIONS='-m ""'       for that of make test-all
+    make coverage                            for the set of make test, then for that of make test-all
+    make coverage TEST_OPTIONS=--quick       for the set of make test alone
 
 The tree is copied to ``build/coverage`` and compiled there by g++ with counters: the CPU backend, and csrc/cuda for the
-played machine. It takes about three times as long as the tests themselves.
+played machine. It takes about twice as long as the tests themselves.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "coverage"
+PYTHON_TOO = ("--cov=specdec_kernels", "--cov-append", "--cov-report=json:python.json")
 
 
 def run(*command, **environment):
@@ -34,19 +35,31 @@ def copied():
     (COPY / "specdec_kernels" / "triton_kernels").symlink_to("../triton_kernels")
 
 
-def counted(options, jobs):
-    """Runs the tests; what does not pass is shown, but counts."""
+def compiled():
+    """The environment that runs what was compiled with counters."""
     compiler = COPY / "build" / "g++"
     compiler.parent.mkdir()
     compiler.write_text('#!/bin/sh\nexec g++ --coverage -fprofile-abs-path "$@"\n')
     compiler.chmod(0o755)
-    built = {"CXX": str(compiler), "SPECDEC_CUDA": "0", "PYTHONPATH": str(COPY)}
+    built = {"CXX": str(compiler), "SPECDEC_CUDA": "0", "SPECDEC_ISAS": "all", "PYTHONPATH": str(COPY)}
     run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", **built)
     run(sys.executable, "-m", "tests.backends.host_cuda.build", **built)
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", "--cov=specdec_kernels"]
+    return {**built, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def counted(marked, jobs, environment):
+    """Runs the tests that are marked so, beside those before; what does not pass is shown, but counts. By folder: lines
+    that were run, all lines, branches that were taken, all branches."""
+    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", "-m", marked]
     try:
-        run(sys.executable, *tests, "--cov-report=json:python.json", *options, **built, **threads)
+        run(
+            sys.executable,
+            *tests,
+            "--cov=specdec_kernels",
+            "--cov-append",
+            "--cov-report=json:python.json",
+            **environment,
+        )
     except subprocess.CalledProcessError as failed:
         if failed.returncode != 1:
             raise
@@ -54,12 +67,6 @@ def counted(options, jobs):
     merged = ["--merge-mode-functions=merge-use-line-0", "--gcov-ignore-parse-errors=all"]
     run(*gcovr, *merged, "--json-summary", "csrc.json")
 
-
-def percent(part, whole):
-    return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def report():
     python, csrc = (json.loads((COPY / name).read_text()) for name in ("python.json", "csrc.json"))
     folders = collections.defaultdict(lambda: [0, 0, 0, 0])
     for name, file in python["files"].items():
@@ -71,18 +78,29 @@ def report():
         found = (file["line_covered"], file["line_total"], file["branch_covered"], file["branch_total"])
         folder = "/".join(Path(file["filename"]).parts[:2] if Path(file["filename"]).parts[2:] else ["csrc"])
         folders[folder] = [a + b for a, b in zip(folders[folder], found, strict=True)]
-    print(f"{'':36}{'lines':>10}{'branches':>10}")
+    return folders
+
+
+def percent(part, whole):
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def report(title, folders):
+    print(f"{title:36}{'lines':>10}{'branches':>10}", flush=True)
     for folder, (lines, all_lines, branches, all_branches) in sorted(folders.items()):
-        print(f"{folder:36}{percent(lines, all_lines):>10}{percent(branches, all_branches):>10}")
+        print(f"{folder:36}{percent(lines, all_lines):>10}{percent(branches, all_branches):>10}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", default="2")
-    arguments, options = parser.parse_known_args()
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
     copied()
-    counted(options, arguments.jobs)
-    report()
+    environment = compiled()
+    report("make test", counted("not slow", arguments.jobs, environment))
+    if not arguments.quick:
+        report("make test-all", counted("slow", arguments.jobs, environment))
 
 
 if __name__ == "__main__":
