@@ -42,6 +42,7 @@ int32_t greedy_rank(const LawRow& r, int32_t column) {
 // The places of the `top` most probable of the kept tokens, in order; fewer if fewer are kept.
 std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_t top) {
   std::vector<uint64_t> found;
+  const F16 largest_x(kLargest);
   float least = -kInfinity;  // the worst of the best so far, which the next token has to beat
   const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
   const auto keep_best = [&] {
@@ -52,11 +53,18 @@ std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
     if (!(space.scaled(tile_max(r.cells, tile)) > least)) continue;
     const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
-    for (int32_t column = begin; column < end; ++column) {
-      const float raw = element(r.row, column), x = space.scaled(raw);
-      if (!(x > least) || !r.keeps(column, raw)) continue;
-      found.push_back(place_of(x, column));
-      if (static_cast<int64_t>(found.size()) >= 2 * static_cast<int64_t>(top) + 64) keep_best();
+    for (int32_t at = begin; at < end; at += kLanes) {
+      const F16 raw = elements(r.row, at, end - at, __builtin_nanf("")), scaled = min(largest_x, space.key(raw));
+      Mask better = greater(scaled, F16(least));
+      if (better && r.filter.on()) better &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+      if (!better) continue;
+      float x[kLanes];
+      store(x, scaled);
+      for (; better; better &= better - 1) {
+        const int lane = __builtin_ctz(better);
+        if (x[lane] > least) found.push_back(place_of(x[lane], at + lane));
+        if (static_cast<int64_t>(found.size()) >= 2 * static_cast<int64_t>(top) + 64) keep_best();
+      }
     }
   }
   std::sort(found.begin(), found.end(), earlier);

@@ -59,8 +59,8 @@ __attribute__((noinline)) auto with_edited(const Row& row, int32_t token, const 
   return with_data(row, [&](auto data) { return f(edited_from(data, *row.edits, token)); });
 }
 
-// Calls f with the row's elements from `token` on: a pointer or an Edited. The latter out of line: rows without edits
-// are not slowed down.
+// Calls f with the row's elements from `token` on: a pointer or an Edited. The latter out of line, so that rows without
+// edits are not slowed down: where both ways met, the compiler took what f found through memory.
 template <class F>
 SPECDEC_HD auto with_elements(const Row& row, int32_t token, const F& f) {
   if (row.edits) return with_edited(row, token, f);
@@ -75,8 +75,7 @@ SPECDEC_HD float element(const Row& row, int32_t token) {
 
 // Sixteen elements from `token` on. From the `count`-th on they are `fill`.
 SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill) {
-  const F16 x = with_data(row, [=](auto data) { return load_first(data + token, count, fill); });
-  return row.edits ? row.edits->edited(x, token, first_lanes(count)) : x;
+  return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
 }
 
 // The elements of a cell. Past the row's end they are NaNs.
