@@ -50,16 +50,12 @@ void run(Run op, const Params& params) {
   raise_for(error);
 }
 
-// The C function of an op, for a struct of any type.
-template <class C>
-const C* struct_of(int (*)(const C*, int), const void* params) { return static_cast<const C*>(params); }
-
 // Three functions of the module for each op. Its calls are never destroyed, because the Python objects in them must not
 // be freed after Python has ended.
 void bind_ops(py::module_& m) {
 #define SPECDEC_METHOD(name, P)                                                                       \
   static const Run run_##name = [](const void* params, int threads) {                                \
-    return specdec_cpu_##name(struct_of(specdec_cpu_##name, params), threads);                       \
+    return specdec_cpu_##name(static_cast<const P*>(params), threads);                               \
   };                                                                                                 \
   static Calls& calls_##name = *new Calls(table_of<P>());                                            \
   methods.push_back(method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \

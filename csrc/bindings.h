@@ -1,6 +1,6 @@
 // Reads a call, Python's tuple of an op's arguments, into the op's parameter struct. A table says what each argument is
-// and where it goes. It is made from the types of the struct's fields (specdec/params.h). One reader serves the ops of
-// all backends, so it is compiled once, not for each op.
+// and where it goes. It is made from the types of the struct's fields (specdec.h). One reader serves the ops of all
+// backends, so it is compiled once, not for each op.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace python {
 // ---- tables of structs ----------------------------------------------------------------------------------------------
 
 enum class Kind : uint8_t {
-  kMethod, kSpace, kTreeMask, kBool, kInt32, kInt64, kRows, kTokens, kTokenOutput, kFloats, kCounters, kIndices, kValues,
-  kFlags, kLists, kRequestIndex, kInt64Output, kInt32Output, kFloatOutput, kByteOutput, kMask, kLayers, kGroup, kEdits,
+  kBool, kInt32, kInt64, kRows, kTokens, kTokenOutput, kFloats, kCounters, kIndices, kValues, kFlags, kLists,
+  kRequestIndex, kInt64Output, kInt32Output, kFloatOutput, kByteOutput, kMask, kLayers, kGroup, kEdits,
 };  // clang-format off
 
 template <class T>
@@ -31,30 +31,27 @@ constexpr Kind kind_of() { return Kind::kGroup; }  // a struct of several argume
 #define SPECDEC_KIND(T, kind) \
   template <>                 \
   constexpr Kind kind_of<T>() { return Kind::kind; }
-SPECDEC_KIND(Method, kMethod)
-SPECDEC_KIND(Space, kSpace)
-SPECDEC_KIND(TreeMask, kTreeMask)
 SPECDEC_KIND(bool, kBool)
 SPECDEC_KIND(int32_t, kInt32)
 SPECDEC_KIND(int64_t, kInt64)
 SPECDEC_KIND(Rows, kRows)
 SPECDEC_KIND(Tokens, kTokens)
-SPECDEC_KIND(TokenOutput, kTokenOutput)
-SPECDEC_KIND(Per<float>, kFloats)
-SPECDEC_KIND(Per<int64_t>, kCounters)
-SPECDEC_KIND(Vector<const int32_t>, kIndices)
-SPECDEC_KIND(Vector<const float>, kValues)
-SPECDEC_KIND(Vector<const bool>, kFlags)
+SPECDEC_KIND(specdec_output_tokens, kTokenOutput)
+SPECDEC_KIND(specdec_number, kFloats)
+SPECDEC_KIND(specdec_counter, kCounters)
+SPECDEC_KIND(specdec_indices, kIndices)
+SPECDEC_KIND(specdec_values, kValues)
+SPECDEC_KIND(specdec_flags, kFlags)
 SPECDEC_KIND(Lists, kLists)
-SPECDEC_KIND(RequestIndex, kRequestIndex)
-SPECDEC_KIND(Output<int64_t>, kInt64Output)
-SPECDEC_KIND(Output<int32_t>, kInt32Output)
-SPECDEC_KIND(Output<const int32_t>, kInt32Output)
-SPECDEC_KIND(Output<float>, kFloatOutput)
-SPECDEC_KIND(Output<uint8_t>, kByteOutput)
-SPECDEC_KIND(Mask, kMask)
-SPECDEC_KIND(Vector<const CacheLayer>, kLayers)
-SPECDEC_KIND(EditParams, kEdits)
+SPECDEC_KIND(specdec_request_index, kRequestIndex)
+SPECDEC_KIND(specdec_output_i64, kInt64Output)
+SPECDEC_KIND(specdec_output_i32, kInt32Output)
+SPECDEC_KIND(specdec_path, kInt32Output)
+SPECDEC_KIND(specdec_output_f32, kFloatOutput)
+SPECDEC_KIND(specdec_output_u8, kByteOutput)
+SPECDEC_KIND(specdec_mask, kMask)
+SPECDEC_KIND(specdec_cache_layers, kLayers)
+SPECDEC_KIND(specdec_edits, kEdits)
 #undef SPECDEC_KIND
 
 constexpr size_t kNone = ~size_t{0}, kMostBytes = 4096;
@@ -80,10 +77,11 @@ struct Table {
   int64_t (*rows)(const void*) = nullptr;  // how many rows the op's outputs have, where the op counts them
 };
 
-template <class Struct, class F>
-auto over_arguments(Struct& s, const F& f, int) -> decltype(s.arguments(f)) { return s.arguments(f); }
-template <class Struct, class F>
-void over_arguments(Struct& s, const F& f, long) { s.fields(f); }
+// A tensor does not say where in the vocabulary it begins, so calls of these ops have that apart, after the rows, which
+// come first.
+template <class P>
+constexpr bool kHasFirstToken =
+    std::is_same_v<P, RaceParams> || std::is_same_v<P, TokenLogitsParams> || std::is_same_v<P, ResidualRaceParams>;
 
 inline size_t place_in(const void* whole, const void* field) {
   return static_cast<size_t>(static_cast<const char*>(field) - static_cast<const char*>(whole));
@@ -97,12 +95,12 @@ inline size_t place_in(const void* whole, const void* field) {
   }                                                                                                          \
   template <class P>                                                                                         \
   size_t place_of_##field(const P&, long) { return kNone; }
-SPECDEC_PLACE_OF(noise, NoiseParams)
-SPECDEC_PLACE_OF(request_index, RequestIndex)
+SPECDEC_PLACE_OF(noise, specdec_noise)
+SPECDEC_PLACE_OF(request_index, specdec_request_index)
 SPECDEC_PLACE_OF(draft, Rows)
 SPECDEC_PLACE_OF(parents, Tokens)
-SPECDEC_PLACE_OF(draft_map, Vector<const int32_t>)
-SPECDEC_PLACE_OF(layers, Vector<const CacheLayer>)
+SPECDEC_PLACE_OF(draft_map, specdec_indices)
+SPECDEC_PLACE_OF(layers, specdec_cache_layers)
 #undef SPECDEC_PLACE_OF
 
 using RowsOf = int64_t (*)(const void*);
@@ -150,15 +148,14 @@ template <class P>
 const Table& table_of() {
   static_assert(sizeof(P) <= kMostBytes && std::is_trivially_copyable_v<P>);
   static const Table& table = *[] {
-    P p = {};
+    const P p = {};
     Table* const made = new Table;
     made->bytes = sizeof(P);
-    over_arguments(
-        p,
-        [&](auto&... field) {
-          (made->add(TypeOf<std::remove_reference_t<decltype(field)>>::value, place_in(&p, &field)), ...);
-        },
-        0);
+    p.fields([&](const auto&... field) {
+      (made->add(TypeOf<std::decay_t<decltype(field)>>::value, place_in(&p, &field)), ...);
+    });
+    if (kHasFirstToken<P>)
+      made->fields.insert(made->fields.begin() + 1, {Kind::kInt32, offsetof(Rows, first_token), nullptr});
     made->noise = place_of_noise(p, 0);
     made->request_index = place_of_request_index(p, 0);
     made->draft = place_of_draft(p, 0);
@@ -192,14 +189,14 @@ class Call {
     // There are as many entries as draft rows, or, without these, as numbers. Without both nothing is looked up.
     const Rows* const draft = table.draft == kNone ? nullptr : &params.at<Rows>(table.draft);
     const bool has_draft = draft && draft->vocab > 0;  // not by its data, which is null for a draft of 0 requests
-    params.at<RequestIndex>(table.request_index).entries = has_draft ? draft->requests : numbers_;
+    params.at<specdec_request_index>(table.request_index).entries = has_draft ? draft->requests : numbers_;
   }
   Call(const Call&) = delete;  // params point into it
 
   Params params;
 
   // What the layers of params point to, for a caller that keeps the parameters after the call.
-  std::vector<CacheLayer> take_layers() { return std::move(layers_); }
+  std::vector<specdec_cache_layer> take_layers() { return std::move(layers_); }
 
  private:
   // Reads a struct that lies from `begin`, field by field.
@@ -215,39 +212,30 @@ class Call {
 
   void read(const Field& field, PyObject* object, size_t at) {
     switch (field.kind) {
-      case Kind::kMethod: return read(object, params.at<Method>(at));
-      case Kind::kSpace: return void(params.at<Space>(at) = static_cast<Space>(choice(object, {"logits", "probs"})));
-      case Kind::kTreeMask:
-        return void(params.at<TreeMask>(at) = static_cast<TreeMask>(choice(object, {"full", "nodes", "bits"})));
       case Kind::kBool: return void(params.at<bool>(at) = PyObject_IsTrue(object) != 0);
-      case Kind::kInt32: return void(params.at<int32_t>(at) = static_cast<int32_t>(integer(object)));
+      case Kind::kInt32: return void(params.at<int32_t>(at) = number_or_choice(object));
       case Kind::kInt64: return void(params.at<int64_t>(at) = integer(object));
       case Kind::kRows: return read(object, params.at<Rows>(at));
       case Kind::kTokens: return read(object, params.at<Tokens>(at));
-      case Kind::kTokenOutput: return read(object, params.at<TokenOutput>(at));
-      case Kind::kFloats: return read(object, params.at<Per<float>>(at), {Element::kFloat32});
-      case Kind::kCounters: return read(object, params.at<Per<int64_t>>(at), {Element::kInt32, Element::kInt64});
-      case Kind::kIndices: return read(object, params.at<Vector<const int32_t>>(at), Element::kInt32);
-      case Kind::kValues: return read(object, params.at<Vector<const float>>(at), Element::kFloat32);
-      case Kind::kFlags: return read(object, params.at<Vector<const bool>>(at), Element::kBool);
+      case Kind::kTokenOutput: return read(object, params.at<specdec_output_tokens>(at));
+      case Kind::kFloats: return read(object, params.at<specdec_number>(at), {Element::kFloat32});
+      case Kind::kCounters: return read(object, params.at<specdec_counter>(at), {Element::kInt32, Element::kInt64});
+      case Kind::kIndices: return read_vector(object, params.at<specdec_indices>(at), Element::kInt32);
+      case Kind::kValues: return read_vector(object, params.at<specdec_values>(at), Element::kFloat32);
+      case Kind::kFlags: return read_vector(object, params.at<specdec_flags>(at), Element::kBool);
       case Kind::kLists: return read(object, params.at<Lists>(at));
-      case Kind::kRequestIndex: return read(object, params.at<RequestIndex>(at));
-      case Kind::kInt64Output: return read(object, params.at<Output<int64_t>>(at), Element::kInt64);
-      case Kind::kInt32Output: return read(object, params.at<Output<int32_t>>(at), Element::kInt32);
-      case Kind::kFloatOutput: return read(object, params.at<Output<float>>(at), Element::kFloat32);
-      case Kind::kByteOutput: return read(object, params.at<Output<uint8_t>>(at), Element::kUInt8);
-      case Kind::kMask: return read(object, params.at<Mask>(at));
-      case Kind::kLayers: return read(object, params.at<Vector<const CacheLayer>>(at));
+      case Kind::kRequestIndex: return read(object, params.at<specdec_request_index>(at));
+      case Kind::kInt64Output: return read_output(object, params.at<specdec_output_i64>(at), Element::kInt64);
+      case Kind::kInt32Output: return read_output(object, params.at<specdec_output_i32>(at), Element::kInt32);
+      case Kind::kFloatOutput: return read_output(object, params.at<specdec_output_f32>(at), Element::kFloat32);
+      case Kind::kByteOutput: return read_output(object, params.at<specdec_output_u8>(at), Element::kUInt8);
+      case Kind::kMask: return read(object, params.at<specdec_mask>(at));
+      case Kind::kLayers: return read(object, params.at<specdec_cache_layers>(at));
       case Kind::kGroup: return read(*field.parts, object, at);
       case Kind::kEdits:
         read(*field.parts, object, at);
-        return count_edits(params.at<EditParams>(at));
+        return count_edits(params.at<specdec_edits>(at));
     }
-  }
-
-  void read(PyObject* object, Method& out) {
-    const int named = choice(object, {"rejection", "race", "traversal", "block"});
-    out = named == 3 ? Method::kTraversal : static_cast<Method>(named);
   }
 
   void read(PyObject* object, Rows& out) {
@@ -255,7 +243,7 @@ class Call {
     const Tensor t = tensor(object, {Element::kFloat32, Element::kBFloat16, Element::kFloat16}, 2, 3);
     const int32_t row = t.ndim - 2;
     out = {t.data, row ? t.strides[0] : 0, t.strides[row], row ? t.shape[0] : 1, t.shape[row],
-           static_cast<int32_t>(t.shape[row + 1]), dtype_of(t.element)};
+           static_cast<int32_t>(t.shape[row + 1]), dtype_of(t.element), 0};
   }
 
   void read(PyObject* object, Tokens& out) {
@@ -267,28 +255,28 @@ class Call {
   }
 
   // One dimension is one row.
-  void read(PyObject* object, TokenOutput& out) {
+  void read(PyObject* object, specdec_output_tokens& out) {
     const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 1, 2);
     const int32_t column = t.ndim - 1;
     out = {t.data, column ? t.strides[0] : 0, column ? t.shape[0] : 1, t.shape[column], t.strides[column],
            t.element == Element::kInt32};
   }
 
-  template <class T>
-  void read(PyObject* object, Per<T>& out, std::initializer_list<Element> elements) {
+  template <class Number>
+  void read(PyObject* object, Number& out, std::initializer_list<Element> elements) {
     if (number(object, &out.value)) return;
     const Tensor t = tensor(object, elements, 0, 2);
     // A dimension of one entry is shared, so its stride does not matter.
     const auto stride = [&](int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; };
-    out = {t.data, stride(0), stride(1), T{}, t.element == Element::kInt64};
+    out = {t.data, stride(0), stride(1), {}, t.element == Element::kInt64};
     if (t.ndim > 0) numbers_ = t.shape[0];
   }
 
-  template <class T>
-  void read(PyObject* object, Vector<T>& out, Element element) {
+  template <class Vector>
+  void read_vector(PyObject* object, Vector& out, Element element) {
     if (object == Py_None) return;
     const Tensor t = tensor(object, {element}, 1, 1);
-    out = {static_cast<T*>(t.data), t.shape[0]};
+    out = {static_cast<decltype(out.data)>(t.data), t.shape[0]};
   }
 
   void read(PyObject* object, Lists& out) {
@@ -298,9 +286,10 @@ class Call {
     out = {t.data, stride(0), stride(1), t.shape[0], t.shape[1], t.shape[2], t.element == Element::kInt64};
   }
 
-  void count_edits(const EditParams& edits) {
-    if (!(edits.by_row & kAllowedByRow)) count_lists(edits.allowed_index.data ? edits.allowed_index : edits.allowed);
-    if (!(edits.by_row & kBiasByRow)) count_lists(edits.bias_spans);
+  void count_edits(const specdec_edits& edits) {
+    if (!(edits.by_row & SPECDEC_ALLOWED_BY_ROW))
+      count_lists(edits.allowed_index.data ? edits.allowed_index : edits.allowed);
+    if (!(edits.by_row & SPECDEC_BIAS_BY_ROW)) count_lists(edits.bias_spans);
     count_lists(edits.pending);
     if (edits.seen_index.data) return count_lists(edits.seen_index);
     for (const Lists* lists : {&edits.prompt_mask, &edits.output_mask, &edits.output_counts}) count_lists(*lists);
@@ -309,40 +298,40 @@ class Call {
     if (lists.data) numbers_ = lists.requests;
   }
 
-  void read(PyObject* object, RequestIndex& out) {
+  void read(PyObject* object, specdec_request_index& out) {
     if (object == Py_None) return void(out = {nullptr, 0, kAny, false});
     const Tensor t = tensor(object, {Element::kInt32, Element::kInt64}, 1, 1);
     out = {t.data, t.shape[0], kAny, t.element == Element::kInt64};
   }
 
   // If the op counts the rows of its input: that many rows, in any shape. Else [rows, columns] or [rows].
-  template <class T>
-  void read(PyObject* object, Output<T>& out, Element element) {
+  template <class Output>
+  void read_output(PyObject* object, Output& out, Element element) {
     if (object == Py_None) return;
     const Tensor t = tensor(object, {element}, 1, Tensor::kMaxDims);
     const int64_t rows = table_.rows ? table_.rows(params.bytes) : t.shape[0];
     int64_t first_columns = 1;  // of the first dimension
     for (int32_t i = 1; i < t.ndim; ++i) first_columns *= t.shape[i];
-    out = {static_cast<T*>(t.data), t.strides[0], rows, first_columns};
+    out = {static_cast<decltype(out.data)>(t.data), t.strides[0], rows, first_columns};
     if (rows == t.shape[0]) return;
     out.row_stride = out.columns = rows > 0 ? t.shape[0] * first_columns / rows : 0;
     if (rows * out.columns != t.shape[0] * first_columns) expected("an output of as many rows as the input", object);
   }
 
-  void read(PyObject* object, Mask& out) {
+  void read(PyObject* object, specdec_mask& out) {
     const Tensor t = tensor(
         object, {Element::kBool, Element::kFloat32, Element::kBFloat16, Element::kFloat16, Element::kInt32}, 3, 3);
-    out = {t.data, t.shape[0], static_cast<int32_t>(t.shape[1]), MaskLayout::kBool, 0};
+    out = {t.data, t.shape[0], static_cast<int32_t>(t.shape[1]), SPECDEC_MASK_BOOL, 0};
     switch (t.element) {
-      case Element::kFloat32: out.layout = MaskLayout::kAdditive32, out.minus_infinity = 0xff800000u; break;
-      case Element::kBFloat16: out.layout = MaskLayout::kAdditive16, out.minus_infinity = 0xff80u; break;
-      case Element::kFloat16: out.layout = MaskLayout::kAdditive16, out.minus_infinity = 0xfc00u; break;
-      case Element::kInt32: out.layout = MaskLayout::kBits; break;
+      case Element::kFloat32: out.layout = SPECDEC_MASK_ADDITIVE32, out.minus_infinity = 0xff800000u; break;
+      case Element::kBFloat16: out.layout = SPECDEC_MASK_ADDITIVE16, out.minus_infinity = 0xff80u; break;
+      case Element::kFloat16: out.layout = SPECDEC_MASK_ADDITIVE16, out.minus_infinity = 0xfc00u; break;
+      case Element::kInt32: out.layout = SPECDEC_MASK_BITS; break;
       default: break;
     }
   }
 
-  void read(PyObject* object, Vector<const CacheLayer>& out) {
+  void read(PyObject* object, specdec_cache_layers& out) {
     if (!PyList_Check(object)) expected("a list of caches", object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) {
       const Tensor t = tensor_of(PyList_GET_ITEM(object, i));  // of any type: its elements are only moved
@@ -389,27 +378,31 @@ class Call {
     return value;
   }
 
-  // Which of these names it is.
-  static int choice(PyObject* object, std::initializer_list<const char*> names) {
-    int which = 0;
-    for (const char* name : names) {
-      if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, name) == 0) return which;
-      ++which;
-    }
-    PyErr_Format(PyExc_ValueError, "expected '%s' or another choice; got %R", *names.begin(), object);
+  // A choice comes by its name.
+  static int32_t number_or_choice(PyObject* object) {
+    if (!PyUnicode_Check(object)) return static_cast<int32_t>(integer(object));
+    static constexpr struct {
+      const char* name;
+      int32_t number;
+    } kChoices[] = {{"logits", SPECDEC_LOGITS}, {"probs", SPECDEC_PROBS}, {"rejection", SPECDEC_REJECTION},
+                    {"race", SPECDEC_RACE}, {"traversal", SPECDEC_TRAVERSAL}, {"block", SPECDEC_BLOCK},
+                    {"full", SPECDEC_TREE_FULL}, {"nodes", SPECDEC_TREE_NODES}, {"bits", SPECDEC_TREE_BITS}};
+    for (const auto& choice : kChoices)
+      if (PyUnicode_CompareWithASCIIString(object, choice.name) == 0) return choice.number;
+    PyErr_Format(PyExc_ValueError, "expected one of an op's choices; got %R", object);
     throw py::error_already_set();
   }
 
-  static DType dtype_of(Element element) {
-    return element == Element::kFloat32    ? DType::kFloat32
-           : element == Element::kBFloat16 ? DType::kBFloat16
-                                           : DType::kFloat16;
+  static int32_t dtype_of(Element element) {
+    return element == Element::kFloat32    ? SPECDEC_FLOAT32
+           : element == Element::kBFloat16 ? SPECDEC_BFLOAT16
+                                           : SPECDEC_FLOAT16;
   }
 
   static constexpr int64_t kAny = int64_t{1} << 31;  // more than any int32
 
   const Table& table_;
-  std::vector<CacheLayer> layers_;
+  std::vector<specdec_cache_layer> layers_;
   int64_t numbers_ = kAny;  // entries of the tensors of numbers
 };
 

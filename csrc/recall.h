@@ -197,7 +197,7 @@ class Scratch {
 // A raw call that was recognised: parameters ready to run, and the outputs to return.
 struct Recalled {
   Params params;
-  std::vector<CacheLayer> layers;  // what params.layers points to
+  std::vector<specdec_cache_layer> layers;  // what params.layers points to
   py::tuple results;
 };
 
@@ -237,7 +237,7 @@ class Calls {
     if (!look(tuple, call->raw)) return;
     const size_t hash = call->raw.hash();
     Call read(table_, checked);
-    std::vector<CacheLayer> layers = read.take_layers();
+    std::vector<specdec_cache_layer> layers = read.take_layers();
     for (size_t i = 0; i < results.size(); ++i)
       call->results.push_back(result_of(call->raw, results[i].ptr(), recipes[i]));
     call->places.clear();
@@ -268,7 +268,7 @@ class Calls {
     uint64_t used = 0;
     std::vector<int64_t> key;
     std::vector<char> params;
-    std::vector<CacheLayer> layers;
+    std::vector<specdec_cache_layer> layers;
     std::vector<Result> results;
     std::vector<Place> places;
     Content content;
@@ -320,7 +320,7 @@ class Calls {
       const ParentsReport report = check_parents(params.at<Tokens>(table_.parents));
       content.first = report.node >= 0 ? -1 : report.depth;
     }
-    if (table_.draft_map != kNone) content.second = params.at<Vector<const int32_t>>(table_.draft_map).data;
+    if (table_.draft_map != kNone) content.second = params.at<specdec_indices>(table_.draft_map).data;
     return content;
   }
 
@@ -355,12 +355,12 @@ class Calls {
 
   void place(const std::vector<Place>& places, const RawCall& raw, Recalled& recalled) const {
     if (table_.noise != kNone) {
-      NoiseParams& noise = recalled.params.at<NoiseParams>(table_.noise);
-      Per<int64_t>* const counters[] = {&noise.seed, &noise.position, &noise.nonce};
+      specdec_noise& noise = recalled.params.at<specdec_noise>(table_.noise);
+      specdec_counter* const counters[] = {&noise.seed, &noise.position, &noise.nonce};
       for (int i = 0; i < 3; ++i) counters[i]->value = raw.counters[i];
     }
     if (table_.layers != kNone)
-      recalled.params.at<Vector<const CacheLayer>>(table_.layers).data = recalled.layers.data();
+      recalled.params.at<specdec_cache_layers>(table_.layers).data = recalled.layers.data();
     for (const Place& place : places) {
       char* const whole =
           place.in_layers ? reinterpret_cast<char*>(recalled.layers.data()) : recalled.params.bytes;
@@ -379,7 +379,7 @@ class Calls {
   }
 
   // Finds the tensor of each address in the parameters. False if none fits, or more than one.
-  bool find_addresses(const RawCall& raw, const Params& params, const std::vector<CacheLayer>& layers,
+  bool find_addresses(const RawCall& raw, const Params& params, const std::vector<specdec_cache_layer>& layers,
                       std::vector<Place>& places) const {
     const auto find = [&](bool in_layers, size_t offset, const void* address) {
       if (!address) return true;
@@ -390,7 +390,7 @@ class Calls {
     };
     for (const size_t at : table_.addresses)
       if (!find(false, at, params.at<const void*>(at))) return false;
-    for (const CacheLayer& layer : layers)
+    for (const specdec_cache_layer& layer : layers)
       if (!find(true, place_in(layers.data(), &layer.data), layer.data)) return false;
     return true;
   }

@@ -27,7 +27,7 @@ struct Rows {
       const float score = specdec::race_score(specdec::log_weight(weight(token)), specdec::arrival(noise, token));
       if (score > -specdec::kInfinity) winner = specdec::best_of(winner, {score, token});
     }
-    return specdec::draw_of(winner, specdec::kStatusOk);
+    return specdec::draw_of(winner, SPECDEC_STATUS_OK);
   }
 
   bool race(int row, const specdec::Noise& noise, specdec::Draw* draw) const {
@@ -52,7 +52,7 @@ int main() {
   params.draft_tokens = {drafts, 0, 1, 1, slots, true};
   params.target.vocab = params.draft.vocab = 4;
   params.draft.data = q.data();  // there are draft laws; the rows themselves are read by `Rows` alone
-  params.target_law.space = params.draft_law.space = specdec::Space::kProbs;
+  params.target_law.space = params.draft_law.space = SPECDEC_PROBS;
   params.target_law.temperature.value = params.draft_law.temperature.value = params.draft_prob.value = 1.0f;
   params.tokens = {tokens, slots + 1, 1, slots + 1, 1, false};
 
@@ -67,7 +67,7 @@ int main() {
     }
     Rows rows = {{p, p, p}, {q, q}, {}};
     specdec::Walk at = specdec::walk_from(0, 0);
-    int32_t status = specdec::kStatusOk;
+    int32_t status = SPECDEC_STATUS_OK;
     specdec::walk_rejection(request, rows, &at, &status);
     accepted += at.depth;
     ++first[rows.emitted[0]];

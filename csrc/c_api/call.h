@@ -4,7 +4,7 @@
 #include <new>
 #include <string>
 
-#include "mirror.h"
+#include "specdec/ops.h"
 
 namespace specdec {
 namespace c_api {
@@ -19,18 +19,17 @@ struct Refusal {
 int failed(int error, const char* op, const char* message) noexcept;
 
 // Throws a Refusal if the parameters are wrong or do not fit together.
-#define SPECDEC_CHECK(op, Params) void check_##op(Params params);
+#define SPECDEC_CHECK(op, Params) void check_##op(const Params& params);
 SPECDEC_OPS(SPECDEC_CHECK)
 #undef SPECDEC_CHECK
 
 // Checks the parameters and runs f(params). Returns SPECDEC_OK, or the error for what was thrown.
-template <class Params, class C, class F>
-int call(const char* op, void (*check)(Params), const C* c, F&& f) noexcept {
+template <class Params, class F>
+int call(const char* op, void (*check)(const Params&), const Params* params, F&& f) noexcept {
   try {
-    if (!c) throw Refusal{SPECDEC_INVALID_ARGUMENT, "params: expected a struct; got NULL"};
-    const Params params = params_of<Params>(c);
-    check(params);
-    f(params);
+    if (!params) throw Refusal{SPECDEC_INVALID_ARGUMENT, "params: expected a struct; got NULL"};
+    check(*params);
+    f(*params);
     return SPECDEC_OK;
   } catch (const Refusal& refusal) {
     return failed(refusal.error, op, refusal.message.c_str());

@@ -38,10 +38,9 @@ void size(Name name, int64_t got) {
   at_least(name, got, 0);
   at_most(name, got, INT32_MAX);
 }
-template <class Choice>
-void choice(Name name, Choice got, Choice last) {
-  at_least(name, static_cast<int64_t>(got), 0);
-  at_most(name, static_cast<int64_t>(got), static_cast<int64_t>(last));
+void choice(Name name, int64_t got, int64_t last) {
+  at_least(name, got, 0);
+  at_most(name, got, last);
 }
 void memory(const char* name, const void* data) {
   if (!data) refuse({name, ".data"}, "memory", "NULL");
@@ -53,7 +52,7 @@ void memory(const char* name, const void* data) {
 void check(const Rows& x) {
   size(".requests", x.requests);
   size(".rows", x.rows);
-  choice(".dtype", x.dtype, DType::kFloat16);
+  choice(".dtype", x.dtype, SPECDEC_FLOAT16);
   if (x.requests > 0 && x.rows > 0) memory("", x.data);
   if (x.data) at_least(".vocab", x.vocab, 1);
   at_least(".first_token", x.first_token, 0);
@@ -64,12 +63,13 @@ void check(const Tokens& x) {
   size(".slots", x.slots);
   if (x.requests > 0 && x.slots > 0) memory("", x.data);
 }
+// Vectors.
 template <class T>
-void check(const Vector<T>& x) {
+auto check(const T& x) -> decltype(void(x.size)) {
   size(".size", x.size);
   if (x.size > 0) memory("", x.data);
 }
-void check(const Vector<const CacheLayer>& x) {
+void check(const specdec_cache_layers& x) {
   size(".size", x.size);
   if (x.size > 0) memory("", x.data);
   for (int64_t i = 0; i < x.size; ++i) {
@@ -79,35 +79,30 @@ void check(const Vector<const CacheLayer>& x) {
     size(".batch", x.data[i].batch);
   }
 }
-void check(const RequestIndex& x) {
+void check(const specdec_request_index& x) {
   size(".size", x.size);
   at_least(".entries", x.entries, 0);
   if (x.size > 0) memory("", x.data);
 }
+// Outputs.
 template <class T>
-void check(const Output<T>& x) {
+auto check(const T& x) -> decltype(void(x.columns)) {
   at_least(".rows", x.rows, 0);
   size(".columns", x.columns);
 }
-void check(const TokenOutput& x) {
-  at_least(".rows", x.rows, 0);
-  size(".columns", x.columns);
-}
-void check(const Mask& x) {
+void check(const specdec_mask& x) {
   size(".batch", x.batch);
   at_least(".nodes", x.nodes, 1);
-  choice(".layout", x.layout, MaskLayout::kBits);
+  choice(".layout", x.layout, SPECDEC_MASK_BITS);
   if (x.batch > 0) memory("", x.data);
 }
-void check(const LawParams& x) {
-  choice(".space", x.space, Space::kProbs);
+void check(const specdec_law& x) {
+  choice(".space", x.space, SPECDEC_PROBS);
   at_least(".rules", x.rules, 0);
-  at_most(".rules", x.rules, 2 * kDivided - 1);
-  if (x.space == Space::kProbs && x.rules & kFiltered)
+  at_most(".rules", x.rules, 2 * SPECDEC_DIVIDED - 1);
+  if (x.space == SPECDEC_PROBS && x.rules & SPECDEC_FILTERED)
     refuse(".rules", "no SPECDEC_FILTERED with probabilities, which are final", std::to_string(x.rules));
 }
-void check(const TreeMask& x) { choice("", x, TreeMask::kBits); }
-void check(const Method& x) { choice("", x, Method::kTraversal); }
 
 void check(const Lists& x) {
   size(".requests", x.requests);
@@ -116,7 +111,7 @@ void check(const Lists& x) {
 }
 // The lists of an edit, by name.
 template <class F>
-void over_lists(const EditParams& x, F&& f) {
+void over_lists(const specdec_edits& x, F&& f) {
   f(".allowed", x.allowed);
   f(".bias_spans", x.bias_spans);
   f(".prompt_mask", x.prompt_mask);
@@ -127,12 +122,12 @@ void over_lists(const EditParams& x, F&& f) {
   f(".allowed_index", x.allowed_index);
 }
 // The index that says which of some lists is a place's.
-const Lists* index_of(const EditParams& x, const Lists& lists) {
+const Lists* index_of(const specdec_edits& x, const Lists& lists) {
   const bool seen = &lists == &x.prompt_mask || &lists == &x.output_mask || &lists == &x.output_counts;
   const Lists* index = seen ? &x.seen_index : &lists == &x.allowed ? &x.allowed_index : nullptr;
   return index && index->data ? index : nullptr;
 }
-void check(const EditParams& x) {
+void check(const specdec_edits& x) {
   over_lists(x, [&](const char* name, const Lists& lists) {
     try {
       check(lists);
@@ -151,7 +146,7 @@ void check(const EditParams& x) {
     equal(".bias_spans.size", x.bias_spans.size, 2);
   }
   at_least(".by_row", x.by_row, 0);
-  at_most(".by_row", x.by_row, kAllowedByRow | kBiasByRow);
+  at_most(".by_row", x.by_row, SPECDEC_ALLOWED_BY_ROW | SPECDEC_BIAS_BY_ROW);
   if (x.output_counts.data) memory(".output_mask", x.output_mask.data);
   if (x.allowed_index.data) memory(".allowed", x.allowed.data);
   if (x.seen_index.data) {
@@ -162,20 +157,21 @@ void check(const EditParams& x) {
   }
 }
 
-// Any value will do.
-template <class T>
-void check(const Per<T>&) {}
-void check(const NoiseParams&) {}
+// Any value will do, or the op's own function looks at it.
+void check(const specdec_number&) {}
+void check(const specdec_counter&) {}
+void check(const specdec_noise&) {}
 void check(bool) {}
+void check(int32_t) {}
 void check(int64_t) {}
 
 template <class Params>
-void check_fields(Params& p) {
+void check_fields(const Params& p) {
   int at = -1;
   try {
     p.fields([&](const auto&... field) { ((++at, check(field)), ...); });
   } catch (Refusal& refusal) {
-    std::string names = kNames<Params>;  // "first, second, ..."
+    std::string names = Params::names();  // "first, second, ..."
     for (; at > 0; --at) names.erase(0, names.find(", ") + 2);
     refusal.message.insert(0, names.substr(0, names.find(',')));
     throw;
@@ -207,19 +203,19 @@ void sized(const char* name, const Out& x, int64_t rows, int64_t columns) {
   if (columns > 0) memory(name, x.data);
 }
 // Of any row stride.
-template <class T>
-void rows_apart(const char* name, const Output<T>& x, int64_t rows, int64_t columns) {
+template <class Out>
+void rows_apart(const char* name, const Out& x, int64_t rows, int64_t columns) {
   sized(name, x, rows, columns);
   if (rows > 1 && columns > 0) at_least({name, ".row_stride"}, x.row_stride, columns);
 }
-template <class T>
-void contiguous(const char* name, const Output<T>& x, int64_t rows, int64_t columns = 1) {
+template <class Out>
+void contiguous(const char* name, const Out& x, int64_t rows, int64_t columns = 1) {
   sized(name, x, rows, columns);
   if (rows > 1 && columns > 0) equal({name, ".row_stride"}, x.row_stride, columns);
 }
 
 // Of any strides, if no two places are one.
-void rows_apart(const char* name, const TokenOutput& x, int64_t rows, int64_t columns) {
+void rows_apart(const char* name, const specdec_output_tokens& x, int64_t rows, int64_t columns) {
   sized(name, x, rows, columns);
   const int64_t step = x.column_stride == 0 ? 1 : x.column_stride;
   if (rows == 0 || (columns > 1 && step >= rows * x.row_stride && x.row_stride > 0)) return;
@@ -244,15 +240,16 @@ void holds(const char* name, const char* part, const Lists& x, int64_t requests,
 
 // Edits of rows of logits like `rows`, whose entries have `entry_rows` rows each. The target's rows that are read are
 // [requests, target_rows].
-void check_edits(const EditParams& x, const LawParams& law, const Rows& rows, int64_t entries, int64_t entry_rows,
+void check_edits(const specdec_edits& x, const specdec_law& law, const Rows& rows, int64_t entries, int64_t entry_rows,
                  int64_t requests, int64_t target_rows) {
   if (!x.on()) return;
-  if (law.space != Space::kLogits) refuse("edits", "none with probabilities, which are final", "some");
+  if (law.space != SPECDEC_LOGITS) refuse("edits", "none with probabilities, which are final", "some");
   equal("rows.first_token % 128", rows.first_token % 128, 0);  // a part begins with a word of a mask
   const int64_t words = (rows.vocab + int64_t{31}) / 32;
   over_lists(x, [&](const char* name, const Lists& lists) {
     const bool of_allowed = &lists == &x.allowed || &lists == &x.allowed_index;
-    const bool by_row = (of_allowed && x.by_row & kAllowedByRow) || (&lists == &x.bias_spans && x.by_row & kBiasByRow);
+    const int64_t bit = of_allowed ? SPECDEC_ALLOWED_BY_ROW : &lists == &x.bias_spans ? SPECDEC_BIAS_BY_ROW : 0;
+    const bool by_row = (x.by_row & bit) != 0;
     const bool indexed = index_of(x, lists) != nullptr;
     holds("edits", name, lists, indexed ? 0 : by_row ? requests : entries,
           indexed ? 1 : by_row ? target_rows : entry_rows);
@@ -272,11 +269,12 @@ void check_edits(const Params& p) {
 // What residual_race and residual_sums have in common: a row of the target, perhaps beside one of the draft, among all.
 template <class Params>
 void check_pair_of_parts(const Params& p, int64_t pairs) {
-  if (p.target_law.space != Space::kLogits) refuse("target_law.space", "logits", "probabilities");
-  if (p.target_law.rules & kFiltered) refuse("target_law.rules", "no SPECDEC_FILTERED, for cuts say what is kept", "it");
+  if (p.target_law.space != SPECDEC_LOGITS) refuse("target_law.space", "logits", "probabilities");
+  const char* const unfiltered = "no SPECDEC_FILTERED, for cuts say what is kept";
+  if (p.target_law.rules & SPECDEC_FILTERED) refuse("target_law.rules", unfiltered, "it");
   if (p.draft.data) {
-    if (p.draft_law.space != Space::kLogits) refuse("draft_law.space", "logits", "probabilities");
-    if (p.draft_law.rules & kFiltered) refuse("draft_law.rules", "no SPECDEC_FILTERED, for cuts say what is kept", "it");
+    if (p.draft_law.space != SPECDEC_LOGITS) refuse("draft_law.space", "logits", "probabilities");
+    if (p.draft_law.rules & SPECDEC_FILTERED) refuse("draft_law.rules", unfiltered, "it");
     equal(FIELD(draft.vocab), p.target.vocab);
     equal(FIELD(draft.first_token), 0);
   }
@@ -284,7 +282,7 @@ void check_pair_of_parts(const Params& p, int64_t pairs) {
   if (p.cuts.data) contiguous(FIELD(cuts), pairs, 6);
   if (pairs > 0) at_least(FIELD(known.rows), pairs);
   equal(FIELD(known.vocab), 4);
-  equal("known.dtype", static_cast<int64_t>(p.known.dtype), static_cast<int64_t>(DType::kFloat32));
+  equal(FIELD(known.dtype), SPECDEC_FLOAT32);
   check_edits(p.edits, p.target_law, p.target, p.target.requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
@@ -304,7 +302,7 @@ template <class Params>
 void check_written(const Params& p) {
   at_least(FIELD(tokens.columns), 1);
   at_least({"form"}, p.form, 0);
-  at_most({"form"}, p.form, kUnpadded | kEmitted | kAdded | kZeros);
+  at_most({"form"}, p.form, SPECDEC_UNPADDED | SPECDEC_EMITTED | SPECDEC_ADDED | SPECDEC_ZEROS);
   if (p.index.data) {
     rows_apart(FIELD(tokens), 1, p.tokens.columns);
     at_least(FIELD(path.columns), 1);
@@ -319,10 +317,11 @@ void check_written(const Params& p) {
 
 // What chains and trees have in common.
 template <class Params>
-void check_verdict(Params& p) {
+void check_verdict(const Params& p) {
   check_fields(p);
+  choice(FIELD(method), SPECDEC_TRAVERSAL);
   check_written(p);
-  if (p.method == Method::kRace && p.draft.data) refuse("draft", "none with the race", "one");
+  if (p.method == SPECDEC_RACE && p.draft.data) refuse("draft", "none with the race", "one");
 }
 
 void check_ragged(const ChainParams& p) {
@@ -338,7 +337,7 @@ void check_ragged(const ChainParams& p) {
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, 1, rows);
 }
 
-void check_race(RaceParams& p, int64_t most) {
+void check_race(const RaceParams& p, int64_t most) {
   check_fields(p);
   if (p.count() > 0) at_least(FIELD(tokens.columns), 1);
   if (p.count() > 0) at_most(FIELD(tokens.columns), most);
@@ -349,12 +348,12 @@ void check_race(RaceParams& p, int64_t most) {
   if (p.draft_map.data && p.edits.on()) refuse("edits", "none with draft_map", "some");
   if (p.scores.data) contiguous(FIELD(scores), p.count(), p.tokens.columns);
   // What a filter keeps is a question to the whole vocabulary, unless the caller says that the row is a part of one.
-  if (p.law.rules & kFiltered && !p.scores.data) equal(FIELD(rows.first_token), 0);
+  if (p.law.rules & SPECDEC_FILTERED && !p.scores.data) equal(FIELD(rows.first_token), 0);
 }
 
 // What residual and overlap have in common: each row of the target beside one of the draft.
 template <class Params>
-void check_pairs(Params& p) {
+void check_pairs(const Params& p) {
   check_fields(p);
   if (p.status.data) contiguous(FIELD(status), p.count());
   const int64_t requests = entries(p, p.target.requests);
@@ -367,18 +366,18 @@ void check_pairs(Params& p) {
 
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
-void check_verify_chain(ChainParams p) {
+void check_verify_chain(const ChainParams& p) {
   check_verdict(p);
   if (p.num_rejected.data) contiguous(FIELD(num_rejected), p.batch());
   if (p.num_passed.data) {
     contiguous(FIELD(num_passed), p.batch());
     if (p.batch() > 0 && p.max_drafts() > 0) memory("draft", p.draft.data);
-    const bool probs = p.target_law.space == Space::kProbs && p.draft_law.space == Space::kProbs;
-    if (p.method != Method::kRejection || !probs || p.draft_map.data)
+    const bool probs = p.target_law.space == SPECDEC_PROBS && p.draft_law.space == SPECDEC_PROBS;
+    if (p.method != SPECDEC_REJECTION || !probs || p.draft_map.data)
       refuse("num_passed", "NULL but with rejection of probabilities, without draft_map", "memory");
   }
   if (p.index.data) holds(FIELD(index), p.batch(), p.places());
-  if (p.method == Method::kTraversal) {  // blocks have no use for them
+  if (p.method == SPECDEC_TRAVERSAL) {  // blocks have no use for them
     if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
     if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
   }
@@ -402,7 +401,7 @@ void check_verify_chain(ChainParams p) {
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), rows);
 }
 
-void check_verify_tree(TreeParams p) {
+void check_verify_tree(const TreeParams& p) {
   check_verdict(p);
   rows_apart(FIELD(path), p.batch(), p.places());
   if (p.index.data) holds(FIELD(index), p.batch(), p.nodes());
@@ -415,16 +414,16 @@ void check_verify_tree(TreeParams p) {
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.nodes());
 }
 
-void check_race_sample(RaceParams p) { check_race(p, 1); }
-void check_race_topk(RaceParams p) { check_race(p, p.rows.vocab); }
+void check_race_sample(const RaceParams& p) { check_race(p, 1); }
+void check_race_topk(const RaceParams& p) { check_race(p, p.rows.vocab); }
 
-void check_residual(ResidualParams p) {
+void check_residual(const ResidualParams& p) {
   check_pairs(p);
   contiguous(FIELD(probs), p.count(), p.target.vocab);
   contiguous(FIELD(mass), p.count());
 }
 
-void check_overlap(OverlapParams p) {
+void check_overlap(const OverlapParams& p) {
   check_pairs(p);
   contiguous(FIELD(accept), p.count());
   contiguous(FIELD(tv), p.count());
@@ -432,21 +431,21 @@ void check_overlap(OverlapParams p) {
   contiguous(FIELD(harmonic), p.count());
 }
 
-void check_tree_mask(MaskParams p) {
+void check_tree_mask(const MaskParams& p) {
   check_fields(p);
   at_least(FIELD(columns), p.mask.nodes);
   holds(FIELD(parents), p.mask.batch, p.mask.nodes);
   contiguous(FIELD(status), p.mask.batch);
 }
 
-void check_tree_positions(PositionsParams p) {
+void check_tree_positions(const PositionsParams& p) {
   check_fields(p);
   contiguous(FIELD(positions), p.positions.rows, p.positions.columns);
   holds(FIELD(parents), p.positions.rows, p.positions.columns);
   contiguous(FIELD(status), p.positions.rows);
 }
 
-void check_tree_parents(LinksParams p) {
+void check_tree_parents(const LinksParams& p) {
   check_fields(p);
   contiguous(FIELD(parents), p.parents.rows, p.parents.columns);
   contiguous(FIELD(ranks), p.parents.rows, p.parents.columns);
@@ -456,10 +455,11 @@ void check_tree_parents(LinksParams p) {
   contiguous(FIELD(status), p.parents.rows);
 }
 
-void check_build_tree(BuildParams p) {
+void check_build_tree(const BuildParams& p) {
   check_fields(p);
   const int64_t batch = p.index.rows, nodes = p.index.columns;
   at_least(FIELD(topk), 1);
+  choice(FIELD(layout), SPECDEC_TREE_BITS);
   at_least(FIELD(index.columns), 1);
   contiguous(FIELD(index), batch, nodes);
   contiguous(FIELD(positions), batch, nodes);
@@ -469,11 +469,11 @@ void check_build_tree(BuildParams p) {
   holds(FIELD(parent_list), batch, p.parent_list.slots);
   holds(FIELD(selected), batch, nodes - 1);
   contiguous(FIELD(mask), p.mask.rows);
-  if (p.layout == TreeMask::kBits) at_most(FIELD(index.columns), 32);
-  if (p.layout != TreeMask::kFull) at_least(FIELD(mask.rows), batch * nodes * p.row_bytes());
+  if (p.layout == SPECDEC_TREE_BITS) at_most(FIELD(index.columns), 32);
+  if (p.layout != SPECDEC_TREE_FULL) at_least(FIELD(mask.rows), batch * nodes * p.row_bytes());
 }
 
-void check_verify_links(LinkedParams p) {
+void check_verify_links(const LinkedParams& p) {
   check_fields(p);
   check_written(p);
   rows_apart(FIELD(path), p.batch(), p.places());
@@ -491,13 +491,13 @@ void check_verify_links(LinkedParams p) {
   if (p.target_tokens.data && p.target.data) refuse("target", "none beside target_tokens", "some");
 }
 
-void check_compact_kv(CompactParams p) {
+void check_compact_kv(const CompactParams& p) {
   check_fields(p);
   rows_apart(FIELD(path), p.path.rows, p.path.columns);
   contiguous(FIELD(status), p.path.rows);
   if (p.path.rows == 0) return;
   for (int64_t i = 0; i < p.layers.size; ++i) {
-    const CacheLayer& layer = p.layers.data[i];
+    const specdec_cache_layer& layer = p.layers.data[i];
     const bool any = layer.heads > 0 && layer.slots > 0 && layer.entry_bytes > 0;
     if (any && (layer.batch > 0 || !p.block_table.data)) memory("layers", layer.data);
     if (p.block_table.data) equal("layers.slots", layer.slots, p.layers.data[0].slots);
@@ -511,11 +511,11 @@ void check_compact_kv(CompactParams p) {
 // Rows of logits, of a whole vocabulary.
 template <class Params>
 void check_logits(const Params& p) {
-  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
   equal(FIELD(rows.first_token), 0);
 }
 
-void check_cutoff(CutoffParams p) {
+void check_cutoff(const CutoffParams& p) {
   check_fields(p);
   check_logits(p);
   check_edits(p);
@@ -527,7 +527,7 @@ void check_cutoff(CutoffParams p) {
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
-void check_logprobs(LogprobsParams p) {
+void check_logprobs(const LogprobsParams& p) {
   check_fields(p);
   check_logits(p);
   check_edits(p);
@@ -539,17 +539,17 @@ void check_logprobs(LogprobsParams p) {
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
-void check_count_at_least(CountAtLeastParams p) {
+void check_count_at_least(const CountAtLeastParams& p) {
   check_fields(p);
-  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
   check_edits(p);
   equal(FIELD(least.size), p.count());
   contiguous(FIELD(counts), p.count());
 }
 
-void check_token_logits(TokenLogitsParams p) {
+void check_token_logits(const TokenLogitsParams& p) {
   check_fields(p);
-  const LawParams of_logits = {};
+  const specdec_law of_logits = {};
   check_edits(p.edits, of_logits, p.rows, p.rows.requests, p.rows.rows, p.rows.requests, p.rows.rows);
   if (p.places.data) holds("places", p.places, 1, p.batch());
   else if (p.batch() > 0) equal(FIELD(logits.rows), p.rows.requests * p.rows.rows);
@@ -557,15 +557,15 @@ void check_token_logits(TokenLogitsParams p) {
   contiguous(FIELD(logits), p.batch(), p.logits.columns);
 }
 
-void check_mass_tiles(MassTilesParams p) {
+void check_mass_tiles(const MassTilesParams& p) {
   check_fields(p);
-  if (p.law.space != Space::kLogits) refuse("law.space", "logits", "probabilities");
+  if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
   check_edits(p);
   contiguous(FIELD(tiles), p.count(), 3 * ((p.rows.vocab + int64_t{1023}) / 1024));
   contiguous(FIELD(status), p.count());
 }
 
-void check_tile_laws(TileLawsParams p) {
+void check_tile_laws(const TileLawsParams& p) {
   check_fields(p);
   contiguous(FIELD(tiles), p.batch(), p.tiles.columns);
   equal("tiles.columns % 3", p.tiles.columns % 3, 0);
@@ -573,7 +573,7 @@ void check_tile_laws(TileLawsParams p) {
   contiguous(FIELD(probs), p.batch(), p.raw.vocab);
 }
 
-void check_residual_race(ResidualRaceParams p) {
+void check_residual_race(const ResidualRaceParams& p) {
   check_fields(p);
   check_pair_of_parts(p, p.batch());
   if (p.excluded.data) rows_apart(FIELD(excluded), p.batch(), p.excluded.columns);
@@ -582,7 +582,7 @@ void check_residual_race(ResidualRaceParams p) {
   contiguous(FIELD(scores), p.batch());
 }
 
-void check_residual_sums(ResidualSumsParams p) {
+void check_residual_sums(const ResidualSumsParams& p) {
   check_fields(p);
   check_pair_of_parts(p, p.pairs());
   equal(FIELD(draft.vocab), p.target.vocab);
@@ -591,25 +591,25 @@ void check_residual_sums(ResidualSumsParams p) {
   contiguous(FIELD(status), p.pairs());
 }
 
-void check_mask_logits(MaskLogitsParams p) {
+void check_mask_logits(const MaskLogitsParams& p) {
   check_fields(p);
   equal(FIELD(value.size), p.count());
   equal(FIELD(last.slots), p.count());
   equal(FIELD(out.requests), p.rows.requests);
   equal(FIELD(out.rows), p.rows.rows);
   equal(FIELD(out.vocab), p.rows.vocab);
-  equal("out.dtype", static_cast<int64_t>(p.out.dtype), static_cast<int64_t>(p.rows.dtype));
+  equal(FIELD(out.dtype), p.rows.dtype);
 }
 
-void check_store_rows(StoreRowsParams p) {
+void check_store_rows(const StoreRowsParams& p) {
   check_fields(p);
   equal(FIELD(rows.rows), 1);
   equal(FIELD(slots.slots), p.count());
   at_least(FIELD(cache.vocab), p.rows.vocab);
-  equal("cache.dtype", static_cast<int64_t>(p.cache.dtype), static_cast<int64_t>(p.rows.dtype));
+  equal(FIELD(cache.dtype), p.rows.dtype);
 }
 
-void check_first_arrivals(FirstArrivalsParams p) {
+void check_first_arrivals(const FirstArrivalsParams& p) {
   check_fields(p);
   equal("packed.columns", p.packed.columns, 3 * p.tokens.rows);
   at_least("packed.rows", p.packed.rows, 1);
@@ -619,7 +619,7 @@ void check_first_arrivals(FirstArrivalsParams p) {
   contiguous(FIELD(empty), p.tokens.rows);
 }
 
-void check_chain_ends(ChainEndsParams p) {
+void check_chain_ends(const ChainEndsParams& p) {
   check_fields(p);
   const int64_t batch = p.batch();
   at_least("tokens.columns", p.tokens.columns, 1);
@@ -649,7 +649,7 @@ void check_chain_ends(ChainEndsParams p) {
   contiguous(FIELD(laws), batch, 4);
 }
 
-void check_count_tokens(CountParams p) {
+void check_count_tokens(const CountParams& p) {
   check_fields(p);
   contiguous(FIELD(status), p.mask.rows);
   rows_apart(FIELD(mask), p.mask.rows, p.mask.columns);
@@ -660,7 +660,7 @@ void check_count_tokens(CountParams p) {
   holds(FIELD(tokens), p.mask.rows, p.tokens.slots);
 }
 
-void check_coin(CoinParams p) {
+void check_coin(const CoinParams& p) {
   check_fields(p);
   at_least(FIELD(stream), 0);
   at_most(FIELD(stream), UINT32_MAX);

@@ -6,12 +6,13 @@ using namespace specdec;
 
 namespace {
 
-template <class Params, class C>
-int run(const char* op, void (*check)(Params), void (*kernel)(const Params&, int), const C* c, int threads) {
-  return c_api::call(op, check, c, [&](const Params& params) {
+template <class Params>
+int run(const char* op, void (*check)(const Params&), void (*kernel)(const Params&, int), const Params* params,
+        int threads) {
+  return c_api::call(op, check, params, [&](const Params& checked) {
     if (threads < 1)
       throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "threads: expected 1 or more; got " + std::to_string(threads)};
-    kernel(params, threads);
+    kernel(checked, threads);
   });
 }
 

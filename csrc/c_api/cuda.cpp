@@ -18,14 +18,14 @@ void check_workspace(const void* data, size_t bytes) {
     throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "workspace: expected memory aligned to 16 bytes"};
 }
 
-template <class Params, class C>
-int run(const char* op, void (*check)(Params), Launcher<Params> launch, const C* c, void* workspace, size_t bytes,
-        size_t* needed, void* stream) {
+template <class Params>
+int run(const char* op, void (*check)(const Params&), Launcher<Params> launch, const Params* params, void* workspace,
+        size_t bytes, size_t* needed, void* stream) {
   int64_t wanted = 0;
-  const int error = c_api::call(op, check, c, [&](const Params& params) {
+  const int error = c_api::call(op, check, params, [&](const Params& checked) {
     check_workspace(workspace, bytes);
     const cudaError_t e =
-        launch(params, {workspace, static_cast<int64_t>(bytes)}, static_cast<cudaStream_t>(stream), &wanted);
+        launch(checked, {workspace, static_cast<int64_t>(bytes)}, static_cast<cudaStream_t>(stream), &wanted);
     if (e == cudaErrorLaunchOutOfResources)
       throw c_api::Refusal{SPECDEC_CUDA_ERROR, "a block would need more shared memory than the device has for it"};
     if (e != cudaSuccess)

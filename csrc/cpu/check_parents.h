@@ -17,9 +17,9 @@ inline ParentsReport check_parents(const Tokens& parents) {
   std::vector<int32_t> depths(static_cast<size_t>(parents.slots));
   for (int64_t tree = 0; tree < parents.requests; ++tree) {
     for (int32_t node = 0; node < parents.slots; ++node) {
-      int32_t status = kStatusOk;
+      int32_t status = SPECDEC_STATUS_OK;
       const int32_t parent = parent_of(parents, tree * parents.request_stride, node, &status);
-      if (status != kStatusOk) return {0, tree, node};
+      if (status != SPECDEC_STATUS_OK) return {0, tree, node};
       // -1: not connected to the root, like all nodes below it.
       int32_t& depth = depths[static_cast<size_t>(node)];
       depth = node == 0 ? 0 : parent < 0 || depths[static_cast<size_t>(parent)] < 0 ? -1 : depths[static_cast<size_t>(parent)] + 1;

@@ -35,7 +35,7 @@ void count_at_least(const CountAtLeastParams& p, int threads) {
     const float least = p.least.data[index];
     p.counts.data[index] = 0;
     if (!who.live() || !(least > -kInfinity)) return;
-    int32_t told = kStatusOk;
+    int32_t told = SPECDEC_STATUS_OK;
     const Law law = law_at(p.law, who.index, j, &told);
     Row row = row_at(p.rows, p.rows.offset(i, j));
     Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);

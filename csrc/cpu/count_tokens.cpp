@@ -6,7 +6,7 @@ SPECDEC_BEGIN
 
 void count_tokens(const CountParams& p, int threads) {
   over_requests(p.mask.rows, 1, threads, [&](int64_t b, const Crew&) {
-    int32_t status = kStatusOk;
+    int32_t status = SPECDEC_STATUS_OK;
     const int32_t num = tokens_to_count(p.num.at(b), p.tokens.slots, &status);
     int32_t* mask = p.mask.data + b * p.mask.row_stride;
     int32_t* counts = p.counts.data ? p.counts.data + b * p.counts.row_stride : nullptr;

@@ -20,7 +20,7 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
   if (!who.live()) return store(p, index, kUncut, -kInfinity, who.status());
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
   Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
   editor.edit(&r.row, {i, j});
@@ -33,12 +33,12 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
     const float v = Logits{1.0f}.scaled(element(r.row, column));
     return store(p, index, {{v, column}, kOneToken, 1, nullptr}, v, status);
   }
-  if (!(p.law.rules & kFiltered)) r.filter.order = r.known.law.logits();
+  if (!(p.law.rules & SPECDEC_FILTERED)) r.filter.order = r.known.law.logits();
   const RowMemory memory(0, r.row, true);
   status |= row_cells(r.row, r.known.law, crew, memory.cells);
   float top;
   const Kept kept = kept_exactly(r, memory, crew, &top);
-  store(p, index, kept, top, status | (top == -kInfinity ? kStatusNonFinite : kStatusOk));
+  store(p, index, kept, top, status | (top == -kInfinity ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK));
 }
 
 }  // namespace

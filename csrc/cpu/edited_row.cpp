@@ -24,7 +24,7 @@ void Editor::each_bias(const BiasSpan& span, F&& f) {
   for (int64_t i = span.begin; i < span.end; ++i) {
     const int32_t token = p.bias_tokens.data[i];
     if (token > last && token < vocab) f(last = token, bias_of(p.bias_values.data[i]));
-    else status |= kStatusParameter;
+    else status |= SPECDEC_STATUS_PARAMETER;
   }
 }
 
@@ -44,11 +44,11 @@ void Editor::begin(int32_t later) {
   for (int32_t i = 0; i < pending; ++i) {
     const int64_t token = p.pending.load(p.pending.offset(place.outer, place.inner) + i);
     if (token >= 0 && token < vocab) extra[extras++] = static_cast<int32_t>(token);
-    else if (token != -1) status |= kStatusParameter;
+    else if (token != -1) status |= SPECDEC_STATUS_PARAMETER;
   }
   if (!penalties.on()) extras = later = 0;
   more = later;
-  if (!(p.by_row & kBiasByRow)) list_tokens(place);
+  if (!(p.by_row & SPECDEC_BIAS_BY_ROW)) list_tokens(place);
 }
 
 // Lists all tokens with a penalty, and those with a bias at that place.
@@ -123,7 +123,7 @@ void Editor::write_counts(const int32_t* output, const int32_t* prompt, const in
 
 void Editor::count_token(int32_t token) {
   extra[extras++] = token;
-  if (p.by_row & kBiasByRow) return;  // the next row's list takes it from there
+  if (p.by_row & SPECDEC_BIAS_BY_ROW) return;  // the next row's list takes it from there
   const int32_t i = index_of(token), cell = token / kCell;
   const uint64_t bit = uint64_t{1} << token % kCell;
   if (!(bits[cell] & bit)) {
@@ -141,12 +141,12 @@ void Editor::count_token(int32_t token) {
 
 void Editor::uncount_token() {
   const int32_t token = extra[--extras];
-  if (!(p.by_row & kBiasByRow)) counts[index_of(token)] = earlier[extras];
+  if (!(p.by_row & SPECDEC_BIAS_BY_ROW)) counts[index_of(token)] = earlier[extras];
 }
 
 void Editor::edit_row(Row* row, const RowPlace& target) {
-  if (p.by_row & kBiasByRow) list_tokens(target);
-  const RowPlace& of_mask = p.by_row & kAllowedByRow ? target : place;
+  if (p.by_row & SPECDEC_BIAS_BY_ROW) list_tokens(target);
+  const RowPlace& of_mask = p.by_row & SPECDEC_ALLOWED_BY_ROW ? target : place;
   edits = {};
   const ListPlace allowed = allowed_place(p, of_mask.outer, of_mask.inner, &status);
   edits.allowed = reinterpret_cast<const uint32_t*>(allowed.of(p.allowed));

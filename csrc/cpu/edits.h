@@ -12,12 +12,12 @@ SPECDEC_BEGIN
 class Editor {
  public:
   // `entry` is the place of the request's numbers and lists. At most `later` different tokens will be counted.
-  Editor(const EditParams& params, int32_t vocabulary, const RowPlace& entry, int32_t later)
+  Editor(const specdec_edits& params, int32_t vocabulary, const RowPlace& entry, int32_t later)
       : p(params), vocab(vocabulary), place(entry) {
     if (p.on()) begin(later);
   }
 
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
 
   // Edits a row, which has this place among the target's. It stays so until the next one is.
   void edit(Row* row, const RowPlace& target) {
@@ -49,7 +49,7 @@ class Editor {
 
   int32_t index_of(int32_t token) const;
 
-  const EditParams& p;
+  const specdec_edits& p;
   const int32_t vocab;
   const RowPlace place;
   ListPlace seen;  // its masks and counts

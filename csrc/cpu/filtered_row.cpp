@@ -80,7 +80,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
   r.kept.list = nullptr;
   if (finder.top == -kInfinity) {
     r.kept = {{kInfinity, -1}, 0, 0, memory.list};
-    r.status |= kStatusNonFinite;
+    r.status |= SPECDEC_STATUS_NON_FINITE;
     return;
   }
   // If top_p is a share of the row's mass, a race may go before it: still_kept then tests the winner alone.
@@ -91,7 +91,7 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     else r.kept = {{-kLargest, kNoToken}, 0, 0, nullptr};
     return;
   }
-  if (bounded && r.status == kStatusOk && magnitude(finder.top) < kLargestBounded) {
+  if (bounded && r.status == SPECDEC_STATUS_OK && magnitude(finder.top) < kLargestBounded) {
     const LogSumExp lse = about_log_sum_exp(tiles, r.row.tiles(), finder.top);
     if (look_by_bounds(r, same ? look : Look::kForLaw, lse, finder) && !r.weighed) return;
   }

@@ -58,7 +58,7 @@ SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* 
     bad |= at + kBlock <= size ? sixteen_cells(space, p + at, mine) : sixteen_cells(space, p + at, size - at, mine);
   }
   bad |= at_least(max(load(maxima), load(maxima + kLanes)), F16(kInfinity));
-  if (bad) *status |= kStatusNonFinite;
+  if (bad) *status |= SPECDEC_STATUS_NON_FINITE;
 }
 
 // The first column of a cell whose element is at least `value`, or kNoToken.
@@ -137,12 +137,12 @@ int32_t over_tiles(const Row& row, const Crew& crew, F&& f) {
   int32_t status[kMaxParts];
   const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
     status[part] = with_elements(row, from * kTile, [&](auto p) {
-      int32_t met = kStatusOk;
+      int32_t met = SPECDEC_STATUS_OK;
       for (int32_t tile = from; tile < to; ++tile) f(tile, p + (tile - from) * kTile, &met);
       return met;
     });
   });
-  int32_t all = kStatusOk;
+  int32_t all = SPECDEC_STATUS_OK;
   for (int part = 0; part < parts; ++part) all |= status[part];
   return all;
 }
@@ -204,12 +204,12 @@ void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
     if (r.looked) row_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
     else r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
     const int32_t tiles = mass_tiles_of(r.row.vocab);
-    if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= kStatusNonFinite;
+    if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= SPECDEC_STATUS_NON_FINITE;
     r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
   } else {
     r.status = row_cells(r.row, law, crew, r.cells);
     r.known.argmax = row_argmax(r.row, law, r.cells).token;
-    if (r.known.argmax == kNoToken) r.status |= kStatusNonFinite;
+    if (r.known.argmax == kNoToken) r.status |= SPECDEC_STATUS_NON_FINITE;
   }
   r.looked = true;
 }
@@ -231,7 +231,7 @@ bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
     float top = -kInfinity;
     for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
     top = r.known.law.logits().scaled(top);
-    if (magnitude(top) < kLargestBounded && r.status == kStatusOk) {
+    if (magnitude(top) < kLargestBounded && r.status == SPECDEC_STATUS_OK) {
       r.known.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
       r.error = log_sum_error(top);
     }

@@ -126,7 +126,7 @@ struct LawRow {
 };
 
 inline LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
-  return {row, nothing_known(law), filter, map, nullptr, {}, kUncut, kKeepsAll, kStatusOk, false,
+  return {row, nothing_known(law), filter, map, nullptr, {}, kUncut, kKeepsAll, SPECDEC_STATUS_OK, false,
           false, false, -1.0f, false, 0};
 }
 
@@ -145,7 +145,7 @@ inline void recall(LawRow& r, const LawRow& before) {
 }
 
 // The row at an offset, with the law of (outer, inner).
-inline LawRow law_row_of(const Rows& rows, int64_t offset, const LawParams& p, int64_t outer, int64_t inner,
+inline LawRow law_row_of(const Rows& rows, int64_t offset, const specdec_law& p, int64_t outer, int64_t inner,
                              const DraftMap& map, int32_t* status) {
   const Law law = law_at(p, outer, inner, status);
   return law_row(row_at(rows, offset), law, filter_at(p, law, rows.vocab, outer, inner, status), map);

@@ -100,9 +100,9 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
   const int64_t token = p.tokens.at(i * p.tokens.request_stride + j * p.tokens.slot_stride);
   if (!who.live() || (token == -1 && p.top() == 0)) {
     report.nothing_from(0);
-    return report.status(who.live() ? kStatusOk : who.status());
+    return report.status(who.live() ? SPECDEC_STATUS_OK : who.status());
   }
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
   Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
   editor.edit(&r.row, {i, j});
@@ -110,7 +110,7 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
   look_through(r, crew, 0);
   status |= r.status;
   const bool in_range = token >= 0 && token < p.rows.vocab;
-  if (!in_range && token != -1) status |= kStatusTokenRange;
+  if (!in_range && token != -1) status |= SPECDEC_STATUS_TOKEN_RANGE;
   report.status(status);
   const int32_t column = static_cast<int32_t>(token);
   if (r.known.law.greedy) {

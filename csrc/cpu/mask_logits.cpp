@@ -27,8 +27,8 @@ void mask_logits(const MaskLogitsParams& p, int threads) {
   const int32_t tiles = tiles_of(p.rows.vocab);
   over_requests(p.count(), tiles, threads, [&](int64_t index, const Crew& crew) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-    int32_t told = kStatusOk;
-    const Law law = law_of(Space::kLogits, p.temperature.at(i, j), &told);
+    int32_t told = SPECDEC_STATUS_OK;
+    const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &told);
     const PartCut what = {{p.value.data[index], static_cast<int32_t>(p.last.at(index * p.last.slot_stride))},
                           law.logits()};
     const Row row = row_at(p.rows, p.rows.offset(i, j)), out = row_at(p.out, p.out.offset(i, j));

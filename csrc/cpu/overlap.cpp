@@ -34,7 +34,7 @@ void overlap(const OverlapParams& p, int threads) {
     const Entry who = entry_of(p.request_index, i);
     if (!who.live()) return store(p, index, {}, who.status());
     const int64_t n = who.index;
-    int32_t status = kStatusOk;
+    int32_t status = SPECDEC_STATUS_OK;
     LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
     Editor editor(p.edits, p.target.vocab, {n, j}, 0);
     editor.edit(&target.row, {i, j});

@@ -17,7 +17,7 @@ void race_sample(const RaceParams& p, int threads) {
   over_race_requests(p, Look::kForWinner, threads, [&](RaceRequest& race, const Crew& crew, const Arrivals& out) {
     const Candidate winner = race.token_of(winner_of(race, crew));
     out.put(0, winner);
-    if (!out.of_part()) *out.tokens = draw_of(winner, kStatusOk).token;
+    if (!out.of_part()) *out.tokens = draw_of(winner, SPECDEC_STATUS_OK).token;
     return out.status_of(winner, race.r.status);
   });
 }

@@ -57,7 +57,7 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
     return;
   }
   const int64_t n = who.index;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
   Editor editor(p.edits, p.target.vocab, {n, j}, 0);
   editor.edit(&target.row, {i, j});
@@ -87,7 +87,8 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
   });
   p.mass.data[index] = empty ? 0.0f : residual_mass(weight, rejected, h, epsilon);
   if (p.status.data)
-    p.status.data[index] = status | target.status | draft.status | (empty ? kStatusEmptyResidual : kStatusOk);
+    p.status.data[index] =
+        status | target.status | draft.status | (empty ? SPECDEC_STATUS_EMPTY_RESIDUAL : SPECDEC_STATUS_OK);
 }
 
 }  // namespace

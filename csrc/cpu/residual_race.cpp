@@ -15,7 +15,8 @@ TokenList excluded_at(const ResidualRaceParams& p, int64_t b) {
 }
 
 // The row of `side` at a place among all rows. What is known of it stands in `known`.
-LawRow known_row(const Rows& rows, int32_t place, const LawParams& p, int64_t b, const float* known, int32_t* status) {
+LawRow known_row(const Rows& rows, int32_t place, const specdec_law& p, int64_t b, const float* known,
+                 int32_t* status) {
   LawRow r = law_row(row_at(rows, rows.offset_of(place)), law_at(p, b, 0, status), {}, {nullptr, rows.vocab});
   r.known.lse = {known[0], known[1]};
   return r;

@@ -22,7 +22,7 @@ struct KnownPart {
   }
 };
 
-KnownPart known_part(const Rows& rows, int32_t place, const LawParams& law, int64_t pair, const float* known,
+KnownPart known_part(const Rows& rows, int32_t place, const specdec_law& law, int64_t pair, const float* known,
                      const PartCut& kept, int32_t* status) {
   return {row_at(rows, rows.offset_of(place)), law_at(law, pair, 0, status).logits(), {known[0], known[1]}, kept};
 }

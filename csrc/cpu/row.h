@@ -15,7 +15,7 @@ inline int32_t tiles_of(int32_t vocab) { return (vocab + kTile - 1) / kTile; }
 
 struct Row {
   const void* data;
-  DType dtype;
+  int32_t dtype;
   int32_t vocab;
   int32_t first_token;    // column 0 is this token; all other numbers here count columns
   const RowEdits* edits;  // null: none
@@ -27,7 +27,7 @@ struct Row {
 };
 
 inline Row row_at(const Rows& rows, int64_t offset) {
-  const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t size = rows.dtype == SPECDEC_FLOAT32 ? 4 : 2;
   return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token, nullptr};
 }
 
@@ -48,8 +48,8 @@ struct TokenList {
 template <class F>
 SPECDEC_HD auto with_data(const Row& row, F&& f) {
   switch (row.dtype) {
-    case DType::kBFloat16: return f(static_cast<const BFloat16*>(row.data));
-    case DType::kFloat16: return f(static_cast<const Float16*>(row.data));
+    case SPECDEC_BFLOAT16: return f(static_cast<const BFloat16*>(row.data));
+    case SPECDEC_FLOAT16: return f(static_cast<const Float16*>(row.data));
     default: return f(static_cast<const float*>(row.data));
   }
 }

@@ -16,7 +16,7 @@
 #endif
 
 #include "specdec/bounds.h"
-#include "specdec/params.h"
+#include "specdec/ops.h"
 #include "specdec/philox.h"
 
 SPECDEC_BEGIN

@@ -1,14 +1,14 @@
 // store_rows on the CPU: copies.
 #include <cstring>
 
-#include "specdec/params.h"
+#include "specdec/ops.h"
 #include "threads.h"
 
 SPECDEC_BEGIN
 
 void store_rows(const StoreRowsParams& p, int threads) {
   constexpr int64_t kPart = 4096;  // bytes
-  const int64_t size = p.rows.dtype == DType::kFloat32 ? 4 : 2, bytes = p.rows.vocab * size;
+  const int64_t size = p.rows.dtype == SPECDEC_FLOAT32 ? 4 : 2, bytes = p.rows.vocab * size;
   const int32_t parts = static_cast<int32_t>((bytes + kPart - 1) / kPart);
   over_requests(p.count(), parts, threads, [&](int64_t index, const Crew& crew) {
     const int64_t place = p.place(index);

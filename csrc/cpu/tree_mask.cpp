@@ -12,15 +12,15 @@ namespace {
 // The row of one node.
 struct MaskRow {
   char* data;
-  MaskLayout layout;
+  int32_t layout;
 
   // Sets the slots [from, to) of a row that is all unset.
   void attend(int64_t from, int64_t to) const {
     switch (layout) {
-      case MaskLayout::kBool: std::memset(data + from, 1, static_cast<size_t>(to - from)); break;
-      case MaskLayout::kAdditive32: std::memset(data + 4 * from, 0, static_cast<size_t>(4 * (to - from))); break;
-      case MaskLayout::kAdditive16: std::memset(data + 2 * from, 0, static_cast<size_t>(2 * (to - from))); break;
-      case MaskLayout::kBits:
+      case SPECDEC_MASK_BOOL: std::memset(data + from, 1, static_cast<size_t>(to - from)); break;
+      case SPECDEC_MASK_ADDITIVE32: std::memset(data + 4 * from, 0, static_cast<size_t>(4 * (to - from))); break;
+      case SPECDEC_MASK_ADDITIVE16: std::memset(data + 2 * from, 0, static_cast<size_t>(2 * (to - from))); break;
+      case SPECDEC_MASK_BITS:
         for (int64_t i = from; i < to; ++i) reinterpret_cast<uint32_t*>(data)[i / 32] |= 1u << (i % 32);
         break;
     }
@@ -29,17 +29,17 @@ struct MaskRow {
 
 int64_t row_bytes(const MaskParams& p) {
   switch (p.mask.layout) {
-    case MaskLayout::kBool: return p.columns;
-    case MaskLayout::kAdditive32: return 4 * p.columns;
-    case MaskLayout::kAdditive16: return 2 * p.columns;
+    case SPECDEC_MASK_BOOL: return p.columns;
+    case SPECDEC_MASK_ADDITIVE32: return 4 * p.columns;
+    case SPECDEC_MASK_ADDITIVE16: return 2 * p.columns;
     default: return (p.columns + 31) / 32 * 4;
   }
 }
 
 void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
-  if (p.mask.layout == MaskLayout::kAdditive32) {
+  if (p.mask.layout == SPECDEC_MASK_ADDITIVE32) {
     std::fill_n(reinterpret_cast<uint32_t*>(row), p.columns, p.mask.minus_infinity);
-  } else if (p.mask.layout == MaskLayout::kAdditive16) {
+  } else if (p.mask.layout == SPECDEC_MASK_ADDITIVE16) {
     std::fill_n(reinterpret_cast<uint16_t*>(row), p.columns, static_cast<uint16_t>(p.mask.minus_infinity));
   } else {
     std::memset(row, 0, static_cast<size_t>(bytes));
@@ -51,7 +51,7 @@ void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
 void tree_mask(const MaskParams& p, int threads) {
   const int64_t bytes = row_bytes(p);
   over_requests(p.mask.batch, 1, threads, [&](int64_t b, const Crew&) {
-    int32_t status = kStatusOk;
+    int32_t status = SPECDEC_STATUS_OK;
     const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.mask.nodes, &status);
     char* rows = static_cast<char*>(p.mask.data) + b * p.mask.nodes * bytes;
     for (int32_t node = 0; node < p.mask.nodes; ++node) {

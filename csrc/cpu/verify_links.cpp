@@ -9,7 +9,7 @@ namespace {
 // The tokens of a node's children.
 TokenList children_of(const LinkedRequest& t, int32_t node) {
   int32_t* const tokens = reinterpret_cast<int32_t*>(scratch(6, t.nodes()));
-  int32_t count = 0, told = kStatusOk;
+  int32_t count = 0, told = SPECDEC_STATUS_OK;
   t.over_children(node, &told, [&](int32_t, int64_t token) {
     if (in_vocab(t, token)) tokens[count++] = static_cast<int32_t>(token);
     return false;
@@ -20,14 +20,14 @@ TokenList children_of(const LinkedRequest& t, int32_t node) {
 // The token after the node at which a walk ended: from p, without the tokens that were tried.
 Draw last_token(const LinkedRequest& t, const LinkWalk& at, const Crew& crew) {
   const Row row = row_at(t.p.target, t.row(at.node));
-  LawRow target = law_row(row, {Space::kProbs, 1.0f, false}, {}, {nullptr, row.vocab});
+  LawRow target = law_row(row, {SPECDEC_PROBS, 1.0f, false}, {}, {nullptr, row.vocab});
   look_for_race(target, Look::kForWinner, crew, 0);
   const Noise noise = t.noise_at_depth(at.depth);
   int32_t status = target.status;
   if (at.tried) {
     const Candidate found = row_winner(target, children_of(t, at.node), noise, crew, 0);
     if (found.token != kNoToken) return draw_of(found, status);
-    status |= kStatusEmptyResidual;
+    status |= SPECDEC_STATUS_EMPTY_RESIDUAL;
   }
   return draw_of(row_winner(target, {}, noise, crew, 0), status);
 }

@@ -51,7 +51,7 @@ class WalkOps {
   bool filters_target() const { return target_filter.on(); }
 
   // Of filters and edits.
-  int32_t status() const { return filter_status | (editor ? editor->status : kStatusOk); }
+  int32_t status() const { return filter_status | (editor ? editor->status : SPECDEC_STATUS_OK); }
 
   bool argmax(int32_t node, Draw* draw) {
     go_to(node);
@@ -96,7 +96,7 @@ class WalkOps {
     *draw = t.has_draft() ? race_residual(noise, taken) : race_without(noise, children_before(node, kNoToken));
     if (draw->token != kNoToken) return true;
     const Draw whole = draw_from_target(noise);
-    *draw = {whole.token, draw->status | whole.status | kStatusEmptyResidual};
+    *draw = {whole.token, draw->status | whole.status | SPECDEC_STATUS_EMPTY_RESIDUAL};
     return true;
   }
 
@@ -200,7 +200,8 @@ class WalkOps {
   void note_status(const LawRow& side, int32_t token, int32_t* bits) const {
     const int32_t column = side.map.column(token);
     if (side.looked) *bits |= side.status;
-    else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column))) *bits |= kStatusNonFinite;
+    else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column)))
+      *bits |= SPECDEC_STATUS_NON_FINITE;
   }
 
   // Bounds of p(token), after look_roughly.
@@ -240,7 +241,7 @@ class WalkOps {
   // The tokens of a node's children with an index below `end`.
   TokenList children_before(int32_t node, int32_t end) const {
     int32_t* const tokens = reinterpret_cast<int32_t*>(scratch(6, t.drafts()));
-    int32_t count = 0, told = kStatusOk;
+    int32_t count = 0, told = SPECDEC_STATUS_OK;
     for (int32_t child = t.next_child(node, node, &told); child != kNoNode && child < end;
          child = t.next_child(node, child, &told)) {
       const int64_t token = t.draft_token(child);
@@ -261,7 +262,7 @@ class WalkOps {
   const int64_t b;
   const Verdict& out;
   const Crew& crew;
-  int32_t filter_status = kStatusOk;
+  int32_t filter_status = SPECDEC_STATUS_OK;
   std::optional<Editor> editor;  // if there are edits
   Place* places = nullptr;   // by depth, if they are kept
   float* cells = nullptr;    // of their targets
@@ -287,7 +288,7 @@ struct ByBounds {
 template <class Topology>
 inline bool traverse_by_bounds(const Topology& t, int64_t b, const Verdict& verdict, const Crew& crew, Walk* at,
                                    int32_t* status) {
-  if (t.p.method != Method::kTraversal || !t.readable || !t.target_law.needs_sum()) return false;
+  if (t.p.method != SPECDEC_TRAVERSAL || !t.readable || !t.target_law.needs_sum()) return false;
   WalkOps<Topology, Range> ops(t, b, verdict, crew);
   if (ops.filters_target()) return false;
   ops.keep_path();
@@ -308,7 +309,7 @@ inline void verify_request(const typename Topology::Params& p, int64_t b, const 
   if (!traverse_by_bounds(t, b, verdict, crew, &at, &status)) {
     at = walk_from(0, 0), status = t.status;
     WalkOps<Topology> ops(t, b, verdict, crew);
-    if (p.method == Method::kTraversal) ops.keep_path();
+    if (p.method == SPECDEC_TRAVERSAL) ops.keep_path();
     walk(t, p.method, ops, &at, &status, ByBounds{});
     status |= ops.status();
   }

@@ -16,11 +16,6 @@ int64_t integer(PyObject* object) {
 // An op's C function, for a struct of any type.
 using Launch = int (*)(const void* params, void* workspace, size_t bytes, size_t* needed, void* stream);
 
-template <class C>
-const C* struct_of(int (*)(const C*, void*, size_t, size_t*, void*), const void* params) {
-  return static_cast<const C*>(params);
-}
-
 // Returns 0 if the kernel was enqueued, else the bytes needed. argument[1 .. 3] are stream, workspace and its bytes.
 size_t launch(Launch op, const python::Params& params, PyObject* const* argument) {
   const auto stream = reinterpret_cast<void*>(integer(argument[1]));
@@ -53,7 +48,7 @@ void bind(pybind11::module_ m) {
 #define SPECDEC_METHOD(name, P)                                                                                   \
   static const Launch launch_##name = [](const void* params, void* workspace, size_t bytes, size_t* needed,      \
                                          void* stream) {                                                         \
-    return specdec_cuda_##name(struct_of(specdec_cuda_##name, params), workspace, bytes, needed, stream);        \
+    return specdec_cuda_##name(static_cast<const P*>(params), workspace, bytes, needed, stream);                 \
   };                                                                                                             \
   static python::Calls& calls_##name = *new python::Calls(python::table_of<P>());                                \
   methods.push_back(python::method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {          \

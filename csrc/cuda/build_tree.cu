@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kThreads) build_tree_kernel(const BuildParams 
       f(node);
     __syncthreads();
   });
-  const bool bad = __syncthreads_or(mine != kStatusOk);
-  if (threadIdx.x == 0) p.status.data[b] = bad ? kStatusParameter : kStatusOk;
+  const bool bad = __syncthreads_or(mine != SPECDEC_STATUS_OK);
+  if (threadIdx.x == 0) p.status.data[b] = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
 }
 
 }  // namespace

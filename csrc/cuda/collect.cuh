@@ -79,7 +79,7 @@ __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool 
     best = other > best ? other : best;
   }
   __syncthreads();
-  return {candidate_of_key(best), bad ? kStatusNonFinite : kStatusOk};
+  return {candidate_of_key(best), bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
 // Returns true to every thread of the last of `blocks` blocks that call this. That block sees what the others wrote

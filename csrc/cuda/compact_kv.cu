@@ -16,7 +16,7 @@ constexpr int kMostLayers = 128;
 
 // A tensor, and how wide its columns are.
 struct Columns {
-  CacheLayer layer;
+  specdec_cache_layer layer;
   int32_t width;  // bytes: 1, 2, 4, 8 or 16
 };
 
@@ -29,7 +29,7 @@ struct CompactArguments {
   int64_t path_stride;
   const int32_t* block_table;
   int64_t table_stride;
-  Per<int64_t> prefix_len;
+  specdec_counter prefix_len;
   int32_t* status;
   Columns columns[kMostLayers];
 };
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   const int32_t* pages = a.block_table ? a.block_table + request * a.table_stride : nullptr;
   const NodeSlots slots = {a.room, request, a.prefix_len.at(request), pages};
   if (threadIdx.x == 0) {
-    int32_t status = kStatusOk, from = 0;
+    int32_t status = SPECDEC_STATUS_OK, from = 0;
     const int32_t to = moves_of(path, a.path_length, slots, &status);
     while (from < to && path[from] == from) ++from;  // these are in place already
     moves[0] = from, moves[1] = to;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   __syncthreads();
   const int32_t from = moves[0], to = moves[1];
 
-  const CacheLayer& layer = a.columns[index].layer;
+  const specdec_cache_layer& layer = a.columns[index].layer;
   const int32_t width = a.columns[index].width, columns = layer.entry_bytes / width;
   const int32_t column = block * kThreads + static_cast<int32_t>(threadIdx.x);
   if (from == to || column >= layer.heads * columns) return;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
 }
 
 // The width of the widest vectors into which all entries of the tensor can be cut.
-int32_t width_of(const CacheLayer& layer) {
+int32_t width_of(const specdec_cache_layer& layer) {
   const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(layer.data)) | layer.batch_stride |
                       layer.head_stride | layer.slot_stride | layer.entry_bytes | 16;
   return static_cast<int32_t>(all & -all);
@@ -106,7 +106,7 @@ cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, 
                                  p.prefix_len, p.status.data, {}};
   a.columns[0].width = 1;
   for (int32_t i = 0; i < count; ++i) {
-    const CacheLayer& layer = p.layers.data[first + i];
+    const specdec_cache_layer& layer = p.layers.data[first + i];
     a.columns[i] = {layer, width_of(layer)};
     const int64_t columns = int64_t{layer.heads} * (layer.entry_bytes / a.columns[i].width);
     if (columns > INT32_MAX - kThreads) return cudaErrorInvalidValue;

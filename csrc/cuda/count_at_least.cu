@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_lea
   const float least = p.least.data[index];
   uint64_t mine = 0;
   if (who.live() && least > -kInfinity) {
-    int32_t told = kStatusOk;
+    int32_t told = SPECDEC_STATUS_OK;
     const Logits space = law_at(p.law, who.index, j, &told).logits();
     const ShapedRows reader = {edits, p.edits.on()};
     reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_lea
 
 cudaError_t count_at_least(const CountAtLeastParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, DType::kFloat32)};
+  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, SPECDEC_FLOAT32)};
   return launch_alone<count_at_least_kernel>(shape, p, stream);
 }
 

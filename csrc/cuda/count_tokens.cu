@@ -10,7 +10,7 @@ namespace {
 
 __global__ void __launch_bounds__(kThreads) count_tokens_kernel(const CountParams p) {
   const int64_t b = blockIdx.x, vocab = p.vocab();
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   const int32_t num = tokens_to_count(p.num.at(b), p.tokens.slots, &status);
   int32_t* const mask = p.mask.data + b * p.mask.row_stride;
   int32_t* const counts = p.counts.data ? p.counts.data + b * p.counts.row_stride : nullptr;

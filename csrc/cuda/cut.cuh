@@ -191,7 +191,7 @@ struct CutRow {
     if (weigh) block_sums(sums);
     const bool empty = largest < kLeastKey;
     if (empty) top = -kInfinity;
-    return {kKeepsAll, -1, 0, sums[0], top, infinite, odd || empty ? kStatusNonFinite : kStatusOk};
+    return {kKeepsAll, -1, 0, sums[0], top, infinite, odd || empty ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
   }
 
   // What the filters keep. `whole`: what is known of the row; its mass must be known if top_p is a share of it.

@@ -59,7 +59,7 @@ inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, int32_t vocab,
 // Whether rows of either side may have filters or edits.
 template <class Params>
 bool is_shaped(const Params& p) {
-  return p.edits.on() || ((p.target_law.rules | (p.draft.data ? p.draft_law.rules : 0)) & kFiltered) != 0;
+  return p.edits.on() || ((p.target_law.rules | (p.draft.data ? p.draft_law.rules : 0)) & SPECDEC_FILTERED) != 0;
 }
 
 // The longest row of both sides.
@@ -70,7 +70,7 @@ int32_t longest(const Params& p) {
 
 // Rows as they are loaded where they may have filters or edits.
 inline Rows widened(Rows rows) {
-  rows.dtype = DType::kFloat32;
+  rows.dtype = SPECDEC_FLOAT32;
   return rows;
 }
 

@@ -58,10 +58,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
     if (law.greedy) {
       const Draw draw = draw_of(look_through(team, law_row<Filtered>(row, law)));
       const float v = Logits{1.0f}.scaled(element(row, draw.token));
-      if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, kStatusOk};
+      if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, SPECDEC_STATUS_OK};
       kept.status = draw.status;
     } else {
-      if (!(p.law.rules & kFiltered)) filter.order = law.logits();
+      if (!(p.law.rules & SPECDEC_FILTERED)) filter.order = law.logits();
       CutRow finder(team, row, filter, a.room);
       const KeptRow whole = finder.look_through(!filter.on() || filter.of_row());
       kept = whole;

@@ -48,7 +48,7 @@ struct EditedRow : Row {
 };
 
 // How rows are loaded: a type of elements.
-__device__ __forceinline__ DType loaded_type(const EditedRow&) { return DType::kFloat32; }
+__device__ __forceinline__ int32_t loaded_type(const EditedRow&) { return SPECDEC_FLOAT32; }
 template <class F>
 __device__ __forceinline__ auto with_type(const EditedRow&, F&& f) { return f(Float32{}); }
 __device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row; }
@@ -205,7 +205,7 @@ __device__ __forceinline__ Four four_elements(const EditedRow& row, int32_t toke
 }
 
 __device__ __forceinline__ const char* address_of(const Row& row, int32_t token) {
-  return static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (row.dtype == DType::kFloat32 ? 4 : 2);
+  return static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (row.dtype == SPECDEC_FLOAT32 ? 4 : 2);
 }
 
 // Edits a batch of `count` steps that begins with `first`, a multiple of 32. All lanes of the warp call.
@@ -235,7 +235,7 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
 
 template <class T>
 __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t first, int count) {
-  const bool wide = row.dtype == DType::kFloat32;
+  const bool wide = row.dtype == SPECDEC_FLOAT32;
   const bool aligned = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0;
   const int32_t left = row.vocab - token(first, 0);
   if (!aligned) {
@@ -256,7 +256,7 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
       if (u < count && left - u * kPerStep >= 4) half[u] = load_stream_half(mine + u * kPerStep * 2);
-    const bool brain = row.dtype == DType::kBFloat16;
+    const bool brain = row.dtype == SPECDEC_BFLOAT16;
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
       vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements
@@ -289,18 +289,18 @@ __device__ __forceinline__ void prefetch(const EditedRow& row, int32_t first, in
 
 // For a whole block: decodes the edits of a row with `drafts` drafts before it. `entry` is the place of its request's
 // lists, `target` its own. Returns the status, the same to every thread.
-__device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t vocab, const RowPlace& entry,
+__device__ __forceinline__ int32_t decode_edits(const specdec_edits& p, int32_t vocab, const RowPlace& entry,
                                                 const RowPlace& target, int32_t drafts, const Shared<RowEdits>& edits,
                                                 size_t drafted_at) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   RowEdits e = {};
   e.penalties = penalties_at(p, entry.outer, entry.inner, &status);
   const auto place = [&](int64_t by_row) -> RowPlace {
     const bool own = (p.by_row & by_row) != 0;
     return {own ? target.outer : entry.outer, own ? target.inner : entry.inner};
   };
-  const RowPlace of_mask = place(kAllowedByRow);
+  const RowPlace of_mask = place(SPECDEC_ALLOWED_BY_ROW);
   e.allowed = allowed_place(p, of_mask.outer, of_mask.inner, &status).of(p.allowed);
   e.wide = p.pending.wide;
   bool bad = false;
@@ -314,7 +314,7 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
     const int64_t token = e.pending_at(i);
     bad |= token < -1 || token >= vocab;
   }
-  if (__syncthreads_or(bad)) status |= kStatusParameter;
+  if (__syncthreads_or(bad)) status |= SPECDEC_STATUS_PARAMETER;
   const ListPlace seen = seen_place(p, entry.outer, entry.inner, &status);
   if (e.penalties.on()) {
     e.output = seen.of(p.output_mask);
@@ -324,7 +324,7 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
   } else {
     e.pendings = 0;
   }
-  const RowPlace of_bias = place(kBiasByRow);
+  const RowPlace of_bias = place(SPECDEC_BIAS_BY_ROW);
   const BiasSpan span = bias_span_at(p, of_bias.outer, of_bias.inner, &status);
   e.bias_tokens = p.bias_tokens.data + span.begin;
   e.bias_values = p.bias_values.data + span.begin;
@@ -336,7 +336,7 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
     bad |= token < 0 || token >= vocab || (i > 0 && token <= e.bias_tokens[i - 1]);
   }
   e.rising = !__syncthreads_or(bad);
-  if (!e.rising) status |= kStatusParameter;
+  if (!e.rising) status |= SPECDEC_STATUS_PARAMETER;
   if (thread == 0) edits[0] = e;
   __syncthreads();
   return status;
@@ -346,7 +346,9 @@ __device__ __forceinline__ int32_t decode_edits(const EditParams& p, int32_t voc
 struct PlainRows {
   using Kept = Unfiltered;
   __device__ Row of(const Row& row, bool = true) const { return row; }
-  __device__ int32_t decode(const EditParams&, int32_t, const RowPlace&, const RowPlace&) const { return kStatusOk; }
+  __device__ int32_t decode(const specdec_edits&, int32_t, const RowPlace&, const RowPlace&) const {
+    return SPECDEC_STATUS_OK;
+  }
 };
 
 // With filters, and with edits of the target's rows, if there are any. The edits are those of one row at a time.
@@ -356,9 +358,9 @@ struct ShapedRows {
   bool edited;
   size_t drafted_at = 0;  // where the tokens of drafts are kept
   __device__ EditedRow of(const Row& row, bool of_target = true) const { return {row, of_target && edited, edits}; }
-  __device__ int32_t decode(const EditParams& p, int32_t vocab, const RowPlace& entry, const RowPlace& target,
+  __device__ int32_t decode(const specdec_edits& p, int32_t vocab, const RowPlace& entry, const RowPlace& target,
                             int32_t drafts = 0) const {
-    return edited ? decode_edits(p, vocab, entry, target, drafts, edits, drafted_at) : kStatusOk;
+    return edited ? decode_edits(p, vocab, entry, target, drafts, edits, drafted_at) : SPECDEC_STATUS_OK;
   }
 };
 

@@ -95,10 +95,10 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
   SPECDEC_SHARED(KnownRow, known, 2);
   SPECDEC_SHARED(Cut, cuts, 2);
   SPECDEC_SHARED(float, orders, 2);
-  int32_t bits = kStatusOk;
+  int32_t bits = SPECDEC_STATUS_OK;
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
-    const LawParams& params = side == 0 ? p.target_law : p.draft_law;
+    const specdec_law& params = side == 0 ? p.target_law : p.draft_law;
     const EditedRow row = row_of_pair(p, reader, side, i, n, j);
     const Law law = law_at(params, n, j, &bits);
     const Filter filter = filter_at(params, law, row.vocab, n, j, &bits);

@@ -165,10 +165,10 @@ cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& laun
 }
 
 // Tokens of one 16-byte load over a warp.
-inline int32_t tokens_a_step(DType dtype) { return dtype == DType::kFloat32 ? 128 : 256; }
+inline int32_t tokens_a_step(int32_t dtype) { return dtype == SPECDEC_FLOAT32 ? 128 : 256; }
 
 // As many warps as have something to load, but at least two.
-inline int threads_of_block(int32_t vocab, DType dtype) {
+inline int threads_of_block(int32_t vocab, int32_t dtype) {
   const int32_t warps = (vocab + tokens_a_step(dtype) - 1) / tokens_a_step(dtype);
   return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
 }
@@ -177,7 +177,7 @@ inline int threads_of_block(int32_t vocab, DType dtype) {
 inline int64_t blocks_at_once(const Device& device) { return int64_t{device.multiprocessors} * kBlocksAMultiprocessor; }
 
 // Blocks a row is split into when `rows` rows run at once: enough to fill the device, and no more than have work.
-inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, DType dtype) {
+inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, int32_t dtype) {
   const int64_t wanted = blocks_at_once(device) / rows;
   const int64_t block = int64_t{tokens_a_step(dtype)} * (kThreads / 32);
   const int64_t useful = (vocab + block - 1) / block;

@@ -87,7 +87,7 @@ __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], 
   for (int side = 0; side < 2; ++side) {
     if (side == 0 ? sides[0].known.law.greedy : sides[1].known.law.greedy) continue;
     const Row row = side == 0 ? as_it_came(sides[0].row) : as_it_came(sides[1].row);
-    const int32_t step = kSector / (row.dtype == DType::kFloat32 ? 4 : 2), first = tile * kSumTile;
+    const int32_t step = kSector / (row.dtype == SPECDEC_FLOAT32 ? 4 : 2), first = tile * kSumTile;
     for (int32_t token = first + lane_id() * step; token < first + kSumTile && token < row.vocab; token += 32 * step)
       prefetch_line(static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (kSector / step));
   }

@@ -142,7 +142,7 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
     know(a, team, who.index, j, &side, &status);
     argmax = side.known.argmax;
     const bool in_range = token >= 0 && token < p.rows.vocab;
-    if (!in_range && token != -1) status |= kStatusTokenRange;
+    if (!in_range && token != -1) status |= SPECDEC_STATUS_TOKEN_RANGE;
     if (in_range) {
       const int32_t column = static_cast<int32_t>(token);
       const float x = kept_x(side, element(side.row, column), column);
@@ -186,7 +186,7 @@ cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaSt
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    const bool shaped = p.edits.on() || p.law.rules & kFiltered;
+    const bool shaped = p.edits.on() || p.law.rules & SPECDEC_FILTERED;
     ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
     if (!shaped) {
       const TeamShape shape = team_shape(device, p.count(), p.rows, 1, Ends::kTogether);

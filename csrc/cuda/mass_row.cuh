@@ -19,7 +19,7 @@ struct KnownRow {
   int32_t status;
 };
 
-constexpr KnownRow kNothingKnown = {kNoMass, kNoToken, kStatusOk};
+constexpr KnownRow kNothingKnown = {kNoMass, kNoToken, SPECDEC_STATUS_OK};
 
 __device__ __forceinline__ KnownLaw known_law(const Law& law, const KnownRow& row) {
   return {law, row.lse, row.argmax};
@@ -39,7 +39,7 @@ constexpr int kMostMassTiles = kMassTilesAChunk<BFloat16>;
 
 template <class R>
 __device__ __forceinline__ int32_t chunks_of(const R& row) {
-  const int32_t chunk = loaded_type(row) == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
+  const int32_t chunk = loaded_type(row) == SPECDEC_FLOAT32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
   return (row.vocab + chunk - 1) / chunk;
 }
 
@@ -49,7 +49,7 @@ struct ChunkMass {
   int32_t status;
 };
 
-constexpr ChunkMass kNoChunk = {{kNoTile, kNoTile}, kStatusOk};
+constexpr ChunkMass kNoChunk = {{kNoTile, kNoTile}, SPECDEC_STATUS_OK};
 
 // A chunk as words: both maxima, then the units of each tile. Units need 41 bits, so there is room for the status in the
 // first ones' top bit.
@@ -66,7 +66,7 @@ __device__ __forceinline__ float max_of_packed(WideKey maxima, int tile) {
 }
 __device__ __forceinline__ uint64_t units_of_packed(WideKey units) { return units & ~(WideKey{1} << 63); }
 __device__ __forceinline__ int32_t status_of_packed(WideKey units) {
-  return units >> 63 ? kStatusNonFinite : kStatusOk;
+  return units >> 63 ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
 }
 
 // How the tiles of a chunk are weighed, and put together to a row by a warp. `T` is the type of the elements, `kCount`
@@ -90,7 +90,7 @@ struct ExactMass {
 
   __device__ void add_tile(uint64_t units, float tile_top, float top) { sum += tile_mass({units, tile_top}, top); }
   __device__ KnownRow row(float top, unsigned status) const {
-    if (top == -kInfinity) status |= kStatusNonFinite;
+    if (top == -kInfinity) status |= SPECDEC_STATUS_NON_FINITE;
     return {log_sum_exp(top, warp_sum(sum)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
   }
 };
@@ -123,7 +123,7 @@ struct AboutMass {
   __device__ KnownRow row(float top, unsigned status) const {
     const float whole = warp_sum(sum);
     const bool bounded = !__reduce_or_sync(kWarp, status) && magnitude(top) <= kLargestBounded;
-    return {{top, bounded ? log(whole) : kInfinity}, kNoToken, kStatusOk};
+    return {{top, bounded ? log(whole) : kInfinity}, kNoToken, SPECDEC_STATUS_OK};
   }
 };
 
@@ -190,7 +190,7 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
   ChunkMass mass = kNoChunk;
   if (!__all_sync(kWarp, plain)) {
     if constexpr (!Mass::kExact) {
-      mass.status = kStatusNonFinite;
+      mass.status = SPECDEC_STATUS_NON_FINITE;
       return mass;
     }
     bool bad = false;
@@ -201,7 +201,7 @@ __device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, co
       else mass.tile[1] = tile;
       if constexpr (kTops) tops.put(top_of_lane<T>(row, space, first, &tops.infinite));
     }
-    mass.status = __any_sync(kWarp, bad) ? kStatusNonFinite : kStatusOk;
+    mass.status = __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
     return mass;
   }
 #pragma unroll
@@ -244,7 +244,7 @@ __device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
   for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32) see(word(c, 0));
   top = warp_max(top);
   Mass mass = {};
-  unsigned status = kStatusOk;
+  unsigned status = SPECDEC_STATUS_OK;
   const auto weigh = [&](WideKey maxima, WideKey units, int tile) {
     mass.add_tile(units_of_packed(units), max_of_packed(maxima, tile), top);
     status |= static_cast<unsigned>(status_of_packed(units));

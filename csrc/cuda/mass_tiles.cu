@@ -27,14 +27,14 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader
 #pragma unroll 1
   for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
     const ChunkMass mass = weighs ? weigh(row, chunk, law.logits()) : kNoChunk;
-    bad |= mass.status != kStatusOk;
-    const int32_t tiles = loaded_type(row) == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
+    bad |= mass.status != SPECDEC_STATUS_OK;
+    const int32_t tiles = loaded_type(row) == SPECDEC_FLOAT32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
     if (lane_id() == 0) {
       put_tile(words, count, chunk * tiles, mass.tile[0]);
       if (tiles > 1 && chunk * tiles + 1 < count) put_tile(words, count, chunk * tiles + 1, mass.tile[1]);
     }
   }
-  if (__syncthreads_or(bad)) status |= kStatusNonFinite;
+  if (__syncthreads_or(bad)) status |= SPECDEC_STATUS_NON_FINITE;
   if (threadIdx.x == 0) p.status.data[index] = status;
 }
 

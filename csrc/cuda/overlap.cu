@@ -37,7 +37,7 @@ __device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Re
     return;
   }
   const int64_t n = who.index;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   LawRowOf<Kept> sides[2] = {
       law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
       law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};

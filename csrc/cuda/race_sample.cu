@@ -29,7 +29,7 @@ __device__ __forceinline__ void store(const RaceParams& p, int64_t index, const 
   } else {
     const Candidate winner = row.token_of(found.best);
     out.put(0, winner);
-    if (!out.of_part()) *out.tokens = draw_of(winner, kStatusOk).token;
+    if (!out.of_part()) *out.tokens = draw_of(winner, SPECDEC_STATUS_OK).token;
     status = out.status_of(winner, status | found.status);
   }
   if (p.status.data) p.status.data[index] = status;
@@ -94,7 +94,7 @@ cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStr
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    return p.edits.on() || p.law.rules & kFiltered ? shaped_race(p, workspace, device, stream, needed)
+    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_race(p, workspace, device, stream, needed)
                                                    : plain_race(p, workspace, device, stream, needed);
   });
 }

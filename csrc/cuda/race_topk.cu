@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const 
 template <class R>
 __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                              bool bad, WideKey first) {
-  const int32_t status = r.status | (bad ? kStatusNonFinite : kStatusOk);
+  const int32_t status = r.status | (bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK);
   if (a.p.status.data)
     a.p.status.data[index] = arrivals_at(a.p, index).status_of(candidate_of_key(first), status);
 }
@@ -251,7 +251,7 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   *needed = 0;
   if (p.count() == 0 || p.k() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    return p.edits.on() || p.law.rules & kFiltered ? shaped_topk(p, workspace, device, stream, needed)
+    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_topk(p, workspace, device, stream, needed)
                                                    : plain_topk(p, workspace, device, stream, needed);
   });
 }

@@ -65,7 +65,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
     return;
   }
   const int64_t n = who.index;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
   LawRowOf<Kept> sides[2] = {
       law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
@@ -109,7 +109,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
       [](int) {});
   if (team.rank() == 0 && threadIdx.x == 0)
     store_figures(p, index, empty ? 0.0f : residual_mass(sums.a, sums.b, h, epsilon),
-                  empty ? status | kStatusEmptyResidual : status);
+                  empty ? status | SPECDEC_STATUS_EMPTY_RESIDUAL : status);
   team.leave();
 }
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ LawRowOf<typename Reader::Kept> known_part(const Resi
   const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair) + 2 * side;
   const Logits space = law_at(side == 0 ? p.target_law : p.draft_law, pair, 0, status).logits();
   return {reader.of(row_at(rows, rows.offset_of(place)), side == 0),
-          {{Space::kLogits, space.inverse, false}, {known[0], known[1]}, kNoToken},
+          {{SPECDEC_LOGITS, space.inverse, false}, {known[0], known[1]}, kNoToken},
           nullptr,
           kept_of<typename Reader::Kept>(p, pair, side)};
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "arch.cuh"
-#include "specdec/params.h"
+#include "specdec/ops.h"
 #include "specdec/law.h"
 #include "specdec/partial.h"
 
@@ -68,7 +68,7 @@ struct Float16 {
 struct Row {
   const void* data;
   int32_t vocab;
-  DType dtype;
+  int32_t dtype;
   int32_t first_token = 0;  // column 0 is this token; all other numbers here count columns
 
   // How many tokens of the first column's group lie before the row. Chunks begin with that group, so they hold whole
@@ -78,7 +78,7 @@ struct Row {
 
 // A row of the whole vocabulary. The compiler knows then that first_token is 0.
 __device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
-  const int64_t size = rows.dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t size = rows.dtype == SPECDEC_FLOAT32 ? 4 : 2;
   return {static_cast<const char*>(rows.data) + offset * size, rows.vocab, rows.dtype};
 }
 
@@ -90,14 +90,14 @@ __device__ __forceinline__ Row part_at(const Rows& rows, int64_t offset) {
 }
 
 // The type that elements are loaded as.
-__device__ __forceinline__ DType loaded_type(const Row& row) { return row.dtype; }
+__device__ __forceinline__ int32_t loaded_type(const Row& row) { return row.dtype; }
 
 // Calls f with that type. The branch is the same for a whole block.
 template <class F>
 __device__ __forceinline__ auto with_type(const Row& row, F&& f) {
   switch (row.dtype) {
-    case DType::kBFloat16: return f(BFloat16{});
-    case DType::kFloat16: return f(Float16{});
+    case SPECDEC_BFLOAT16: return f(BFloat16{});
+    case SPECDEC_FLOAT16: return f(Float16{});
     default: return f(Float32{});
   }
 }
@@ -113,8 +113,8 @@ __device__ __forceinline__ Row whole_row(const Row& row) { return {row.data, row
 
 // One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
 __device__ __forceinline__ float element(const Row& row, int32_t token) {
-  return row.dtype == DType::kFloat32    ? static_cast<const float*>(row.data)[token]
-         : row.dtype == DType::kBFloat16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
+  return row.dtype == SPECDEC_FLOAT32    ? static_cast<const float*>(row.data)[token]
+         : row.dtype == SPECDEC_BFLOAT16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
                                          : Float16::value(static_cast<const uint16_t*>(row.data)[token]);
 }
 
@@ -124,7 +124,7 @@ struct alignas(16) Four {
 
 // Elements token .. token + 3 of a row; past its end, -inf.
 __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
-  const int size = row.dtype == DType::kFloat32 ? 4 : 2;
+  const int size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2;
   const char* at = static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size;
   if (token + 4 <= row.vocab && reinterpret_cast<uintptr_t>(at) % (4 * size) == 0) {
     if (size == 4) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
     }
     const uint2 half = *reinterpret_cast<const uint2*>(at);
     const uint4 v = {half.x, half.y, 0, 0};
-    if (row.dtype == DType::kBFloat16)
+    if (row.dtype == SPECDEC_BFLOAT16)
       return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
     return {{Float16::at(v, 0), Float16::at(v, 1), Float16::at(v, 2), Float16::at(v, 3)}};
   }

@@ -10,7 +10,7 @@ namespace cuda {
 // Chunks of a row of logits, on the host.
 inline int chunks_of(const Rows& rows) {
   if (!rows.data) return 0;
-  const int chunk = rows.dtype == DType::kFloat32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
+  const int chunk = rows.dtype == SPECDEC_FLOAT32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
   return (rows.vocab + chunk - 1) / chunk;
 }
 

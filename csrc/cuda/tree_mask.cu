@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t attended(const MaskParams& p, int64_t first_
   const int64_t column = first + 32 * lane_id(), committed = prefix - column;
   uint32_t word = committed >= 32 ? 0xffffffffu : committed > 0 ? (1u << committed) - 1u : 0u;
   if (first + kColumns <= prefix) return word;
-  int32_t known = kStatusOk;
+  int32_t known = SPECDEC_STATUS_OK;
   for (int32_t at = node; at >= 0 && prefix + at >= first; at = parent_of(p.parents, first_parent, at, &known)) {
     const int64_t bit = prefix + at - column;
     if (bit >= 0 && bit < 32) word |= 1u << bit;
@@ -85,22 +85,22 @@ __device__ __forceinline__ void write_bits(const MaskParams& p, int64_t request,
 __global__ void __launch_bounds__(kThreads) tree_mask_kernel(const MaskArguments a) {
   const MaskParams& p = a.p;
   const int64_t request = blockIdx.x / a.request_blocks, block = blockIdx.x % a.request_blocks;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   const int64_t prefix = prefix_of(p.prefix_len.at(request), p.columns - p.mask.nodes, &status);
   if (block == 0) {
     for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.mask.nodes; node += kThreads)
       parent_of(p.parents, request * p.parents.request_stride, node, &status);
-    const bool bad = __syncthreads_or(status != kStatusOk);
-    if (threadIdx.x == 0) p.status.data[request] = bad ? kStatusParameter : kStatusOk;
+    const bool bad = __syncthreads_or(status != SPECDEC_STATUS_OK);
+    if (threadIdx.x == 0) p.status.data[request] = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
   }
   const int64_t task = block * kWarps + warp_id(), chunk = task % a.chunks;
   if (task / a.chunks >= p.mask.nodes) return;
   const int32_t node = static_cast<int32_t>(task / a.chunks);
   switch (p.mask.layout) {
-    case MaskLayout::kBool: return write_chunk<uint8_t>(p, request, node, prefix, chunk);
-    case MaskLayout::kAdditive32: return write_chunk<uint32_t>(p, request, node, prefix, chunk);
-    case MaskLayout::kAdditive16: return write_chunk<uint16_t>(p, request, node, prefix, chunk);
-    case MaskLayout::kBits: return write_bits(p, request, node, prefix, chunk);
+    case SPECDEC_MASK_BOOL: return write_chunk<uint8_t>(p, request, node, prefix, chunk);
+    case SPECDEC_MASK_ADDITIVE32: return write_chunk<uint32_t>(p, request, node, prefix, chunk);
+    case SPECDEC_MASK_ADDITIVE16: return write_chunk<uint16_t>(p, request, node, prefix, chunk);
+    case SPECDEC_MASK_BITS: return write_bits(p, request, node, prefix, chunk);
   }
 }
 

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads) tree_parents_kernel(const LinksParam
     __syncthreads();
   };
   const int32_t mine = trees_of(links, over_nodes, [](int32_t* word, int32_t value) { atomicMax(word, value); });
-  const bool bad = __syncthreads_or(mine != kStatusOk);
-  if (threadIdx.x == 0) p.status.data[blockIdx.x] = bad ? kStatusParameter : kStatusOk;
+  const bool bad = __syncthreads_or(mine != SPECDEC_STATUS_OK);
+  if (threadIdx.x == 0) p.status.data[blockIdx.x] = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
 }
 
 }  // namespace

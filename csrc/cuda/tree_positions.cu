@@ -10,15 +10,15 @@ namespace {
 
 __global__ void __launch_bounds__(kThreads) tree_positions_kernel(const PositionsParams p) {
   const int64_t request = blockIdx.x, first_parent = request * p.parents.request_stride;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   const int64_t prefix = prefix_of(p.prefix_len.at(request), INT64_MAX - p.positions.columns, &status);
   for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.positions.columns; node += static_cast<int32_t>(blockDim.x)) {
     int64_t position = prefix;
     for (int32_t above = node; (above = parent_of(p.parents, first_parent, above, &status)) >= 0;) ++position;
     p.positions.data[request * p.positions.columns + node] = position;
   }
-  const bool bad = __syncthreads_or(status != kStatusOk);
-  if (threadIdx.x == 0) p.status.data[request] = bad ? kStatusParameter : kStatusOk;
+  const bool bad = __syncthreads_or(status != SPECDEC_STATUS_OK);
+  if (threadIdx.x == 0) p.status.data[request] = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
 }
 
 }  // namespace

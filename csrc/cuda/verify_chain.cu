@@ -122,13 +122,13 @@ cudaError_t launch_race_rows(const ChainParams& p, const Device& device, const R
 cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                          int64_t* needed) {
   // How many log-sum-exps a node has. If it has none, rows are read one after the other.
-  const int target_sums = p.method != Method::kRace && may_need_sum(p.target_law) ? 1 : 0;
+  const int target_sums = p.method != SPECDEC_RACE && may_need_sum(p.target_law) ? 1 : 0;
   const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = walk_arguments(p);
   const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1, Ends::kOneByOne);
   // Bounds cost another pass over the pair of the first rejection. Where many blocks share a request, a pass is mostly
   // latency; and an exact mass of a float32 row takes no longer than its bytes.
-  a.by_bounds = p.method == Method::kRejection && sums > 0 && !shape.grid && p.target.dtype != DType::kFloat32;
+  a.by_bounds = p.method == SPECDEC_REJECTION && sums > 0 && !shape.grid && p.target.dtype != SPECDEC_FLOAT32;
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
   const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
@@ -179,9 +179,9 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
     // are not needed.
     const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);
     if (is_shaped(p))
-      return p.method == Method::kRace && few ? launch_shaped_rows(p, device, room, stream, needed)
+      return p.method == SPECDEC_RACE && few ? launch_shaped_rows(p, device, room, stream, needed)
                                               : launch_shaped_chain(p, device, room, stream, needed);
-    if (p.method != Method::kRace) return launch_chain(p, device, room, stream, needed);
+    if (p.method != SPECDEC_RACE) return launch_chain(p, device, room, stream, needed);
     if (few) return launch_race_rows(p, device, room, stream, needed);
     const QueuePlan plan = queue_plan(device, p);
     return plan.blocks > 0 ? launch_race_queue(p, plan, room, stream, needed)

@@ -34,7 +34,7 @@ __device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const 
     const LinkWalk at = walk_links(t, probability, [&](int32_t depth, int32_t node, int64_t token) {
       if (writes) verdict.put(depth, node, token);
     });
-    int32_t known = kStatusOk;
+    int32_t known = SPECDEC_STATUS_OK;
     if (at.tried && words > 0)
       t.over_children(at.node, &known, [&](int32_t, int64_t token) {
         if (in_vocab(t, token)) tried[token / 32] = tried[token / 32] | 1u << token % 32;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links
   if (t.has_tokens()) {
     last = t.target_token(at.node);
   } else {
-    Weights weights = weights_of_row(row_at(a.p.target, t.row(at.node)), {Space::kProbs, 1.0f, false});
+    Weights weights = weights_of_row(row_at(a.p.target, t.row(at.node)), {SPECDEC_PROBS, 1.0f, false});
     weights.tried = tried;
     weights.leaves_out = at.tried;
     RowPartial found;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links
       status |= found.status;
       if (found.best.token != kNoToken || !weights.leaves_out) break;
       // Nothing is left: the last block alone draws from p.
-      status |= kStatusEmptyResidual;
+      status |= SPECDEC_STATUS_EMPTY_RESIDUAL;
       weights.leaves_out = false;
       part = {0, 1};
     }

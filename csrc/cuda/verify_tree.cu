@@ -47,7 +47,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const int sides = p.draft.data ? 2 : 1;
   const bool shaped = is_shaped(p);
   ShapedWalkArguments<TreeParams> a = {walk_arguments(p), {}, p.edits.on(), 0};
-  const size_t marks = p.method != Method::kRace ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
+  const size_t marks = p.method != SPECDEC_RACE ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor. The device takes 1 KiB for each of them.
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
   TeamShape shape =

@@ -68,7 +68,7 @@ struct NoShape {
 // The decoded filters of a request.
 struct RequestFilters {
   Filter target, draft;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
 
   template <class Topology>
   __device__ explicit RequestFilters(const Topology& t) {
@@ -188,7 +188,7 @@ struct AskingOps {
     if (!in_vocab(t, token)) return false;  // the walk says so itself
     float p, q;
     laws_of(node, node, static_cast<int32_t>(token), &p, &q, status);
-    int32_t known_to_walk = kStatusOk;
+    int32_t known_to_walk = SPECDEC_STATUS_OK;
     const AcceptTest test = {t.noise_at_depth(node, 0), static_cast<uint32_t>(node), 0.0f,
                              t.draft_share(node, &known_to_walk), t.epsilon()};
     return test(p, q);
@@ -296,7 +296,8 @@ struct AskingOps {
   }
   __device__ KnownRow known(unsigned side) const { return known(side, depth()); }
   __device__ int32_t row_status(unsigned sides) const {
-    return (sides & kTarget ? known(kTarget).status : kStatusOk) | (sides & kDraft ? known(kDraft).status : kStatusOk);
+    return (sides & kTarget ? known(kTarget).status : SPECDEC_STATUS_OK) |
+           (sides & kDraft ? known(kDraft).status : SPECDEC_STATUS_OK);
   }
 
   // Bounds of p(token), in a row that was looked through.
@@ -346,7 +347,7 @@ struct AskingOps {
   // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
   // back to them.
   __device__ void add_rows(int32_t* from, int32_t* to, int32_t rows) const {
-    if (t.p.method != Method::kTraversal || *to != depth()) *from = depth();
+    if (t.p.method != SPECDEC_TRAVERSAL || *to != depth()) *from = depth();
     *to = depth() + rows;
   }
 
@@ -376,7 +377,7 @@ struct AskingOps {
 struct ByLanes {
   mutable int32_t from = 0, to = 0;  // these slots are judged
   mutable unsigned accepted = 0;     // a bit each
-  mutable int32_t bits = kStatusOk;  // the status of the slot that this lane judged
+  mutable int32_t bits = SPECDEC_STATUS_OK;  // the status of the slot that this lane judged
 
   template <class Ops>
   __device__ bool operator()(Ops& ops, int32_t node, int32_t, const AcceptTest&, float*, bool* passed,
@@ -385,7 +386,7 @@ struct ByLanes {
       const int32_t slots = ops.slots_known(node);
       if (slots == 0) return false;
       from = node, to = node + slots;
-      bits = kStatusOk;
+      bits = SPECDEC_STATUS_OK;
       bool mine = false;
       if (lane_id() < slots) mine = ops.judge(node + lane_id(), &bits);
       accepted = __ballot_sync(kWarp, mine);

@@ -129,7 +129,7 @@ __device__ __forceinline__ WeightsOf<typename Shaping::Kept> ordered_weights(
     weights.leaves_out = true;
   } else {
     const Topology t(a.p, request);
-    int32_t known = kStatusOk;
+    int32_t known = SPECDEC_STATUS_OK;
     const int32_t child = t.next_child(order.node, order.node, &known);
     const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
     if (in_vocab(t, token)) weights.excluded = static_cast<int32_t>(token);
@@ -169,7 +169,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
       found = race_listed(race_of(weights.target.row, order.target_law, order.noise), weights, listed, a.cut,
                           static_cast<KnownRow>(looked_through[order.target_place]).status);
     found.status |= status;
-    if (a.p.method == Method::kRace) {  // the walk may go on
+    if (a.p.method == SPECDEC_RACE) {  // the walk may go on
       if (listed < 0) found = best_of_team(team, found);
     } else if (part.size > 1) {
       const int64_t first = static_cast<int64_t>(team.index()) * part.size;
@@ -178,13 +178,13 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
       if (!writes) break;
       found = gather_partials(a.partials, first, part.size);
     }
-    if (found.best.token != kNoToken || !order.residual || (status & kStatusEmptyResidual)) break;
+    if (found.best.token != kNoToken || !order.residual || (status & SPECDEC_STATUS_EMPTY_RESIDUAL)) break;
     // p and q are equal up to rounding. The last member alone draws from p.
-    status = found.status | kStatusEmptyResidual;
+    status = found.status | SPECDEC_STATUS_EMPTY_RESIDUAL;
     weights = weights_of_row(weights.target.row, order.target_law, weights.target.kept);
     part = {0, 1};
   }
-  if (order.sides && !(found.status & kDraftWeighs)) found.status |= kStatusNonFinite;
+  if (order.sides && !(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
   found.status &= ~kDraftWeighs;
   if (threadIdx.x == 0) {
     Memory known = memory[0];
@@ -204,7 +204,7 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 #pragma unroll 1
   for (int32_t word = thread; word < (t.vocab() + 31) / 32; word += threads) tried[word] = 0;
   __syncthreads();
-  int32_t known = kStatusOk;
+  int32_t known = SPECDEC_STATUS_OK;
 #pragma unroll 1
   for (int32_t child = node + 1 + thread; child < t.nodes() && child < end; child += threads) {
     if (t.parent(child, &known) != node) continue;
@@ -250,7 +250,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
   const TwoSums all = add_up(team, sums);
   if (threadIdx.x == 0) {
     Memory known = memory[0];
-    known.masses = {all.a, all.b, kStatusOk};
+    known.masses = {all.a, all.b, SPECDEC_STATUS_OK};
     memory[0] = known;
   }
 }
@@ -371,7 +371,7 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
   static_assert(kBytesANode == 32, "Nodes come first, then rows, then cuts: each at a multiple of its size");
   a.known_at = (at + 31) / 32 * 32;
   a.places = 2 * a.rows_at_once;
-  if (a.p.method == Method::kTraversal) {
+  if (a.p.method == SPECDEC_TRAVERSAL) {
     a.nodes = a.p.places();
     a.places = 2 * a.nodes;
   }
@@ -381,7 +381,7 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
 // A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
 template <class Params>
 TeamPlan walk_plan(const TeamShape& shape, const Params& p, int items) {
-  const int sums = p.method == Method::kRace ? 0 : items_of_sums(shape.size, shape.threads / 32);
+  const int sums = p.method == SPECDEC_RACE ? 0 : items_of_sums(shape.size, shape.threads / 32);
   const int64_t tickets = shape.size > 1 ? p.batch() : 0;
   return team_plan(shape, p.batch(), items > sums ? items : sums, tickets, tickets * shape.size * kWordsAPartial);
 }

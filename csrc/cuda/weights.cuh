@@ -111,7 +111,7 @@ __device__ __forceinline__ WeightsOf<Kept> weights_of_residual(const LawRowOf<Ke
 // has its own status.
 template <class Kept>
 __device__ __forceinline__ float law_of(const LawRowOf<Kept>& side, int32_t column, float raw, int32_t* status) {
-  if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= kStatusNonFinite;
+  if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= SPECDEC_STATUS_NON_FINITE;
   return side.probability(column, raw);
 }
 

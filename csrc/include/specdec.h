@@ -42,10 +42,25 @@
 
 #define SPECDEC_VERSION 100 /* 10,000 * major + 100 * minor + patch */
 
+/* In C++ the structs have functions, too, which the library uses. SPECDEC_MEMBER is one of them. SPECDEC_FIELDS makes
+ * two: names() of all fields, in the order of the op's arguments in Python, and fields(f), which calls f with them. */
+#if !defined(__cplusplus)
 #define SPECDEC_API __attribute__((visibility("default")))
-
-#if defined(__cplusplus)
-extern "C" {
+#define SPECDEC_MEMBER(...)
+#define SPECDEC_FIELDS(...)
+#else
+#define SPECDEC_API extern "C" __attribute__((visibility("default")))
+#if defined(__CUDACC__)
+#define SPECDEC_HD __host__ __device__ __forceinline__
+#else
+#define SPECDEC_HD inline __attribute__((always_inline))
+#endif
+#define SPECDEC_MEMBER(...) SPECDEC_HD __VA_ARGS__
+#define SPECDEC_FIELDS(...)                          \
+  static const char* names() { return #__VA_ARGS__; } \
+  template <class F>                                 \
+  void fields(F&& f) const { f(__VA_ARGS__); }
+extern "C++" { /* where this is included in a block of extern "C", no template may stand without it */
 #endif
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
@@ -76,6 +91,7 @@ SPECDEC_API int specdec_cuda_wait(void* stream);
 
 /* Bits of the output `status`, one word a request or row. */
 enum {
+  SPECDEC_STATUS_OK = 0,
   SPECDEC_STATUS_NON_FINITE = 1,     /* a NaN or +inf was met, or a row without positive weight */
   SPECDEC_STATUS_EMPTY_RESIDUAL = 2, /* p and q equal to rounding: drew from p */
   SPECDEC_STATUS_TOKEN_RANGE = 4,    /* a draft token outside of the vocabulary: rejected */
@@ -96,6 +112,12 @@ typedef struct specdec_rows {
   int32_t vocab;
   int32_t dtype;
   int32_t first_token; /* races: column i is token first_token + i, where rows are a part of a vocabulary; else 0 */
+  SPECDEC_MEMBER(int64_t offset(int64_t outer, int64_t inner) const {
+    return outer * request_stride + inner * row_stride;
+  })
+  /* A place counts the rows of all requests. */
+  SPECDEC_MEMBER(bool has(int64_t place) const { return place >= 0 && place < requests * rows; })
+  SPECDEC_MEMBER(int64_t offset_of(int64_t place) const { return offset(place / rows, place % rows); })
 } specdec_rows;
 
 /* Token ids or parents [requests, slots], -1 for none. One [slots] for all requests: requests 1, request_stride 0. */
@@ -105,15 +127,22 @@ typedef struct specdec_tokens {
   int64_t requests;
   int32_t slots;
   bool wide; /* int64; else int32 */
+  SPECDEC_MEMBER(int64_t at(int64_t offset) const {
+    return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
+  })
 } specdec_tokens;
 
 /* A float32: `value` for all if `data` is NULL, else data[outer * outer_stride + inner * inner_stride]. `outer` is the
- * request, `inner` its slot or row, if it has several. */
+ * request, `inner` its slot or row, if it has several. With a stride of 0 all of them share a number. */
 typedef struct specdec_number {
   const void* data;
   int64_t outer_stride, inner_stride;
   float value;
   bool wide; /* not used */
+  SPECDEC_MEMBER(float load(int64_t offset) const { return static_cast<const float*>(data)[offset]; })
+  SPECDEC_MEMBER(float at(int64_t outer, int64_t inner = 0) const {
+    return data ? load(outer * outer_stride + inner * inner_stride) : value;
+  })
 } specdec_number;
 
 /* An integer, in the same way. */
@@ -122,6 +151,13 @@ typedef struct specdec_counter {
   int64_t outer_stride, inner_stride;
   int64_t value;
   bool wide; /* data is int64; else int32 */
+  SPECDEC_MEMBER(int64_t load(int64_t offset) const {
+    if (!wide) return static_cast<const int32_t*>(data)[offset];
+    return static_cast<const int64_t*>(data)[offset];
+  })
+  SPECDEC_MEMBER(int64_t at(int64_t outer, int64_t inner = 0) const {
+    return data ? load(outer * outer_stride + inner * inner_stride) : value;
+  })
 } specdec_counter;
 
 /* From a row's values to its law. Temperature 0 is the argmax, so a law of zeros is greedy. At any other temperature
@@ -136,14 +172,15 @@ typedef struct specdec_law {
   specdec_counter top_k;
   specdec_number top_p, min_p;
   int64_t rules; /* the sum of some SPECDEC_..., below */
+  SPECDEC_FIELDS(space, temperature, top_k, top_p, min_p, rules)
 } specdec_law;
 
 enum {
-  SPECDEC_TOP_P_AFTER_TOP_K = 1,
-  SPECDEC_TOP_P_AFTER_MIN_P = 2,
-  SPECDEC_TIES_ALL = 4,
-  SPECDEC_BEFORE_TEMPERATURE = 8,
-  SPECDEC_FILTERED = 16,
+  SPECDEC_TOP_P_AFTER_TOP_K = 1,  /* top_p is a share of the mass that top_k keeps; without this and the next, of all */
+  SPECDEC_TOP_P_AFTER_MIN_P = 2,  /* top_p is a share of the mass that min_p keeps; with both, of what both keep */
+  SPECDEC_TIES_ALL = 4,           /* tokens of equal value are kept or dropped together */
+  SPECDEC_BEFORE_TEMPERATURE = 8, /* filters compare the logits as they came, not divided by the temperature */
+  SPECDEC_FILTERED = 16,          /* filters may be on; without this top_k, top_p and min_p are not looked at */
   SPECDEC_DIVIDED = 32 /* logits are divided by the temperature already, which only says whether it is 0 */
 };
 
@@ -165,6 +202,15 @@ typedef struct specdec_lists {
   int64_t request_stride, row_stride;
   int64_t requests, rows, size;
   bool wide; /* int64; else int32. Only `pending` may be. */
+  SPECDEC_MEMBER(int64_t offset(int64_t outer, int64_t inner) const {
+    return outer * request_stride + inner * row_stride;
+  })
+  SPECDEC_MEMBER(const int32_t* at(int64_t outer, int64_t inner) const {
+    return static_cast<const int32_t*>(data) + offset(outer, inner);
+  })
+  SPECDEC_MEMBER(int64_t load(int64_t offset) const {
+    return wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
+  })
 } specdec_lists;
 
 /* What becomes of the target's logits before its law sees them, as said with Python's Edits. Zeros change nothing. Not
@@ -185,8 +231,16 @@ typedef struct specdec_edits {
   int64_t by_row;                         /* the sum of some SPECDEC_..., below */
   specdec_lists seen_index;    /* [B, 1, 1] (ops on rows: [A, R, 1]): which of the prompt_mask, output_mask and
                                 * output_counts, then [any, 1, ...], an entry has. -1: none of them */
-  specdec_lists allowed_index; /* the same of allowed, which is then [any, 1, words]; SPECDEC_ALLOWED_BY_ROW says how it
-                                * is laid out */
+  specdec_lists allowed_index; /* which of the masks of `allowed`, then [any, 1, words], an entry has, or with
+                                * SPECDEC_ALLOWED_BY_ROW a target row */
+  SPECDEC_FIELDS(allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence, prompt_mask,
+                 output_mask, output_counts, pending, by_row, seen_index, allowed_index)
+  /* Whether anything may change. A repetition of zero that is not in memory was not given. */
+  SPECDEC_MEMBER(bool on() const { return allowed.data || bias_tokens.size > 0 || penalises(); })
+  SPECDEC_MEMBER(bool penalises() const {
+    return repetition.data || (repetition.value != 0.0f && repetition.value != 1.0f) || frequency.data ||
+           frequency.value != 0.0f || presence.data || presence.value != 0.0f;
+  })
 } specdec_edits;
 
 enum { SPECDEC_ALLOWED_BY_ROW = 1, SPECDEC_BIAS_BY_ROW = 2 };
@@ -194,41 +248,33 @@ enum { SPECDEC_ALLOWED_BY_ROW = 1, SPECDEC_BIAS_BY_ROW = 2 };
 /* Which random numbers. Requests with the same seed must differ in position or nonce. */
 typedef struct specdec_noise {
   specdec_counter seed, position, nonce;
+  SPECDEC_FIELDS(seed, position, nonce)
 } specdec_noise;
 
-/* int32 [size] (int64 if wide), contiguous: the index of the numbers and draft rows that each request of a batch uses. -1: the request
- * is idle, and nothing is read. Not given: each request uses its own. */
+/* int32 [size] (int64 if wide), contiguous: the index of the numbers and draft rows that each request of a batch uses.
+ * -1: the request is idle, and nothing is read. Not given: each request uses its own. */
 typedef struct specdec_request_index {
   const void* data;
   int64_t size;
   int64_t entries; /* how many numbers and draft rows there are */
   bool wide;       /* int64 */
+  SPECDEC_MEMBER(int64_t at(int64_t b) const {
+    return wide ? static_cast<const int64_t*>(data)[b] : static_cast<const int32_t*>(data)[b];
+  })
 } specdec_request_index;
 
 /* Outputs [rows, columns]; vectors have one column. They are contiguous, except where an op says "any row stride". */
-typedef struct specdec_output_i64 {
-  int64_t* data;
-  int64_t row_stride;
-  int64_t rows, columns;
-} specdec_output_i64;
-
-typedef struct specdec_output_i32 {
-  int32_t* data;
-  int64_t row_stride;
-  int64_t rows, columns;
-} specdec_output_i32;
-
-typedef struct specdec_output_f32 {
-  float* data;
-  int64_t row_stride;
-  int64_t rows, columns;
-} specdec_output_f32;
-
-typedef struct specdec_output_u8 {
-  uint8_t* data;
-  int64_t row_stride;
-  int64_t rows, columns;
-} specdec_output_u8;
+#define SPECDEC_OUTPUT(name, type) \
+  typedef struct name {            \
+    type* data;                    \
+    int64_t row_stride;            \
+    int64_t rows, columns;         \
+  } name;
+SPECDEC_OUTPUT(specdec_output_i64, int64_t)
+SPECDEC_OUTPUT(specdec_output_i32, int32_t)
+SPECDEC_OUTPUT(specdec_output_f32, float)
+SPECDEC_OUTPUT(specdec_output_u8, uint8_t)
+SPECDEC_OUTPUT(specdec_path, const int32_t) /* an output of verify_tree, as compact_kv takes it */
 
 /* Tokens that are written, int64 or int32, [rows, columns] of any strides. */
 typedef struct specdec_output_tokens {
@@ -237,19 +283,15 @@ typedef struct specdec_output_tokens {
   int64_t rows, columns;
   int64_t column_stride; /* 0: 1 */
   bool narrow;           /* int32; else int64 */
+  SPECDEC_MEMBER(int64_t offset(int64_t row, int64_t column) const {
+    return row * row_stride + column * (column_stride == 0 ? 1 : column_stride);
+  })
 } specdec_output_tokens;
 
 /* How a verdict is written, a sum of these. SPECDEC_UNPADDED: places behind the last token stay as they are.
  * SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it is added to what is there. SPECDEC_ZEROS:
  * tokens behind the last are 0, not -1; with an index those at the places of all its nodes that are not on the path. */
 enum { SPECDEC_UNPADDED = 1, SPECDEC_EMITTED = 2, SPECDEC_ADDED = 4, SPECDEC_ZEROS = 8 };
-
-/* An output of verify_tree, as compact_kv takes it. */
-typedef struct specdec_path {
-  const int32_t* data;
-  int64_t row_stride;
-  int64_t rows, columns;
-} specdec_path;
 
 /* The two functions of an op. */
 #define SPECDEC_DECLARE(op)                                                                                 \
@@ -296,6 +338,14 @@ typedef struct specdec_verify_chain_params {
    * bit of the status. Not with by_rows or input_positions. */
   specdec_tokens bonus;
   int64_t form; /* SPECDEC_UNPADDED, ... */
+  SPECDEC_FIELDS(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
+                 draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, tokens, num_accepted,
+                 status, path, num_rejected, num_passed, index, bonus, form)
+  SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
+  SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
+  SPECDEC_MEMBER(int32_t max_drafts() const { return places() - 1; })
+  /* Of all requests together, where they are packed. */
+  SPECDEC_MEMBER(int64_t packed_drafts() const { return draft_tokens.slots - (by_rows ? batch() : 0); })
 } specdec_verify_chain_params;
 SPECDEC_DECLARE(verify_chain)
 
@@ -312,12 +362,18 @@ typedef struct specdec_verify_tree_params {
   specdec_edits edits; /* of the target's rows */
   specdec_noise noise;
   specdec_tokens input_positions;  /* [B, N], optional, as for chains: noise.position is one more than the root's */
-  specdec_output_tokens tokens;    /* [B, D+1] */
+  specdec_output_tokens tokens;    /* [B, D+1]; deeper nodes count as absent */
   specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
   specdec_tokens index;            /* [B, N], optional, as for chains */
   int64_t form;
+  SPECDEC_FIELDS(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
+                 draft_law, edits, noise, input_positions, tokens, path, num_accepted, status, index, form)
+  SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
+  SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
+  SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(target.rows); })
+  SPECDEC_MEMBER(int32_t max_depth() const { return places() - 1; })
 } specdec_verify_tree_params;
 SPECDEC_DECLARE(verify_tree)
 
@@ -332,6 +388,9 @@ typedef struct specdec_race_params {
   specdec_output_i64 tokens; /* [R, k] */
   specdec_output_i32 status; /* [R], optional */
   specdec_output_f32 scores; /* [R, k] for parts of rows, whose candidates are compared later; else NULL */
+  SPECDEC_FIELDS(rows, draft_map, request_index, law, edits, noise, tokens, status, scores)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
+  SPECDEC_MEMBER(int32_t k() const { return static_cast<int32_t>(tokens.columns); })
 } specdec_race_params;
 typedef specdec_race_params specdec_race_sample_params;
 typedef specdec_race_params specdec_race_topk_params;
@@ -349,6 +408,9 @@ typedef struct specdec_residual_params {
   specdec_output_f32 probs;  /* [R, V] */
   specdec_output_f32 mass;   /* [R] */
   specdec_output_i32 status; /* [R], optional */
+  SPECDEC_FIELDS(target, draft, draft_map, request_index, target_law, draft_law, edits, draft_prob, epsilon, probs,
+                 mass, status)
+  SPECDEC_MEMBER(int64_t count() const { return target.requests * target.rows; })
 } specdec_residual_params;
 SPECDEC_DECLARE(residual)
 
@@ -360,6 +422,9 @@ typedef struct specdec_overlap_params {
   specdec_edits edits; /* of the target's rows */
   specdec_output_f32 accept, tv, kl, harmonic; /* [R] */
   specdec_output_i32 status;                   /* [R], optional */
+  SPECDEC_FIELDS(target, draft, draft_map, request_index, target_law, draft_law, edits, accept, tv, kl, harmonic,
+                 status)
+  SPECDEC_MEMBER(int64_t count() const { return target.requests * target.rows; })
 } specdec_overlap_params;
 SPECDEC_DECLARE(overlap)
 
@@ -375,12 +440,14 @@ typedef struct specdec_mask {
   uint32_t minus_infinity; /* additive: the bits of -inf, 0xff800000 in float32, 0xff80 bfloat16, 0xfc00 float16 */
 } specdec_mask;
 
+/* Row i of a request says which cache slots node i attends to. The slots before prefix_len hold what was accepted. */
 typedef struct specdec_tree_mask_params {
   specdec_tokens parents; /* [batch, nodes] */
   specdec_counter prefix_len;
   int64_t columns; /* cache slots covered; node j is in slot prefix_len + j */
   specdec_mask mask;
   specdec_output_i32 status; /* [batch] */
+  SPECDEC_FIELDS(parents, prefix_len, columns, mask, status)
 } specdec_tree_mask_params;
 SPECDEC_DECLARE(tree_mask)
 
@@ -389,6 +456,7 @@ typedef struct specdec_tree_positions_params {
   specdec_counter prefix_len;
   specdec_output_i64 positions; /* [B, N] */
   specdec_output_i32 status;    /* [B] */
+  SPECDEC_FIELDS(parents, prefix_len, positions, status)
 } specdec_tree_positions_params;
 SPECDEC_DECLARE(tree_positions)
 
@@ -404,8 +472,13 @@ typedef struct specdec_tree_parents_params {
   specdec_output_i32 parents;               /* [B, N]: -1 for the root and for nodes in no tree */
   specdec_output_i32 ranks;                 /* [B, N]: place among the siblings from 0; -1 in no tree */
   specdec_output_i32 status;                /* [B] */
+  SPECDEC_FIELDS(first_child, next_sibling, tree_valid, parents, ranks, status)
 } specdec_tree_parents_params;
 SPECDEC_DECLARE(tree_parents)
+
+/* Layouts of build_tree's mask. Full: rows of prefix_len[b] + N bytes, request after request; the last N are written, 0
+ * or 1. Nodes: bytes [B, N, N]. Bits: a little-endian word of 1, 2 or 4 bytes a node, for at most 8, 16 or 32 nodes. */
+enum { SPECDEC_TREE_FULL = 0, SPECDEC_TREE_NODES = 1, SPECDEC_TREE_BITS = 2 };
 
 /* Trees of N nodes from candidates that were selected by their numbers, as EAGLE makes them. Candidate c is one of group
  * c / topk. Group 0 follows the root, group g the candidate parent_list[b, g]. A node whose parent is not a node before
@@ -421,12 +494,16 @@ typedef struct specdec_build_tree_params {
   specdec_output_i64 index;                     /* [B, N]: where a node stands in the batch, b N + i */
   specdec_output_i64 first_child, next_sibling; /* [B, N], -1 for none */
   specdec_output_i32 status;                    /* [B] */
+  SPECDEC_FIELDS(parent_list, selected, prefix_len, topk, layout, mask, positions, index, first_child, next_sibling,
+                 status)
+  SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(index.columns); })
+  /* What is written of a node's row of the mask. A row of bits is one word. */
+  SPECDEC_MEMBER(int32_t row_bytes() const {
+    if (layout != SPECDEC_TREE_BITS) return nodes();
+    return nodes() > 16 ? 4 : nodes() > 8 ? 2 : 1;
+  })
 } specdec_build_tree_params;
 SPECDEC_DECLARE(build_tree)
-
-/* Layouts of its mask. Full: rows of prefix_len[b] + N bytes, request after request; the last N are written, 0 or 1.
- * Nodes: bytes [B, N, N]. Bits: a little-endian word of 1, 2 or 4 bytes a node, for at most 8, 16 or 32 nodes. */
-enum { SPECDEC_TREE_FULL = 0, SPECDEC_TREE_NODES = 1, SPECDEC_TREE_BITS = 2 };
 
 /* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
  * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
@@ -446,6 +523,10 @@ typedef struct specdec_verify_links_params {
   specdec_output_i32 status;
   specdec_tokens index;
   int64_t form;
+  SPECDEC_FIELDS(draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
+                 threshold_total, noise, tokens, path, num_accepted, status, index, form)
+  SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
+  SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
 } specdec_verify_links_params;
 SPECDEC_DECLARE(verify_links)
 
@@ -468,6 +549,7 @@ typedef struct specdec_compact_kv_params {
   specdec_counter prefix_len;
   specdec_path block_table;  /* [B, pages of a request], optional: where pages are in the layers */
   specdec_output_i32 status; /* [B] */
+  SPECDEC_FIELDS(layers, path, prefix_len, block_table, status)
 } specdec_compact_kv_params;
 SPECDEC_DECLARE(compact_kv)
 
@@ -478,6 +560,8 @@ typedef struct specdec_count_tokens_params {
   specdec_output_i32 mask;   /* [B, words], any row stride: bits, as in specdec_edits */
   specdec_output_i32 counts; /* [B, V], any row stride, optional */
   specdec_output_i32 status; /* [B] */
+  SPECDEC_FIELDS(tokens, num, mask, counts, status)
+  SPECDEC_MEMBER(int64_t vocab() const { return counts.data ? counts.columns : 32 * mask.columns; })
 } specdec_count_tokens_params;
 SPECDEC_DECLARE(count_tokens)
 
@@ -486,11 +570,11 @@ typedef struct specdec_coin_params {
   specdec_counter index;    /* which coin of this seed, position and nonce */
   int64_t stream;           /* in [0, 2^32): what the coins are for; 6: a policy of the engine */
   specdec_output_f32 coins; /* [outer, inner] */
+  SPECDEC_FIELDS(noise, index, stream, coins)
 } specdec_coin_params;
 SPECDEC_DECLARE(coin)
 
-/* What the filters of rows [A, R, V] keep: values above `value`, and `value` itself up to the token `last`. On the CPU
- * alone. */
+/* What the filters of rows [A, R, V] keep: values above `value`, and `value` itself up to the token `last`. */
 typedef struct specdec_cutoff_params {
   specdec_rows rows;
   specdec_request_index request_index;
@@ -502,11 +586,12 @@ typedef struct specdec_cutoff_params {
   specdec_output_i64 mass;   /* [A R]: their weights, in units of 2^-42 of the largest */
   specdec_output_f32 max;    /* [A R] */
   specdec_output_i32 status; /* [A R], optional */
+  SPECDEC_FIELDS(rows, request_index, law, edits, value, last, kept, mass, max, status)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_cutoff_params;
 SPECDEC_DECLARE(cutoff)
 
-/* Log-probability and rank of one token of each of the rows [A, R, V], and the `top` most probable tokens. On the CPU
- * alone. */
+/* Log-probability and rank of one token of each of the rows [A, R, V], and the `top` most probable tokens. */
 typedef struct specdec_logprobs_params {
   specdec_rows rows;
   specdec_tokens tokens; /* [A, R], -1 for none */
@@ -518,6 +603,9 @@ typedef struct specdec_logprobs_params {
   specdec_output_i64 top_tokens;   /* [A R, top], top may be 0; -1 where there are not so many */
   specdec_output_f32 top_logprobs; /* [A R, top] */
   specdec_output_i32 status;       /* [A R], optional */
+  SPECDEC_FIELDS(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, status)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
+  SPECDEC_MEMBER(int32_t top() const { return static_cast<int32_t>(top_tokens.columns); })
 } specdec_logprobs_params;
 SPECDEC_DECLARE(logprobs)
 
@@ -532,6 +620,8 @@ typedef struct specdec_count_at_least_params {
   specdec_edits edits;
   specdec_values least;      /* [A R]: of logit / temperature; nothing is read or counted where it is -inf or NaN */
   specdec_output_i32 counts; /* [A R] */
+  SPECDEC_FIELDS(rows, request_index, law, edits, least, counts)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_count_at_least_params;
 SPECDEC_DECLARE(count_at_least)
 
@@ -542,6 +632,14 @@ typedef struct specdec_token_logits_params {
   specdec_tokens tokens;     /* [P, m], of the whole vocabulary */
   specdec_edits edits;       /* of the part's tokens */
   specdec_output_f32 logits; /* [P, m] */
+  SPECDEC_FIELDS(rows, places, tokens, edits, logits)
+  SPECDEC_MEMBER(int64_t batch() const { return logits.rows; })
+  SPECDEC_MEMBER(int64_t place(int64_t index) const {
+    return places.data ? places.at(index * places.slot_stride) : index;
+  })
+  SPECDEC_MEMBER(int64_t token(int64_t index, int64_t i) const {
+    return tokens.at(index * tokens.request_stride + i * tokens.slot_stride);
+  })
 } specdec_token_logits_params;
 SPECDEC_DECLARE(token_logits)
 
@@ -553,6 +651,8 @@ typedef struct specdec_mass_tiles_params {
   specdec_edits edits;       /* of the part's tokens */
   specdec_output_i32 tiles;  /* [A R, 3 tiles]: maxima as bits of float32, low words of units, high words of units */
   specdec_output_i32 status; /* [A R] */
+  SPECDEC_FIELDS(rows, request_index, law, edits, tiles, status)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_mass_tiles_params;
 SPECDEC_DECLARE(mass_tiles)
 
@@ -563,6 +663,9 @@ typedef struct specdec_tile_laws_params {
   specdec_number temperature;  /* (0, row) */
   specdec_output_f32 known;    /* [n, 2]: the maximum, and the log of the sum in units of it */
   specdec_output_f32 probs;    /* [n, k] */
+  SPECDEC_FIELDS(tiles, raw, temperature, known, probs)
+  SPECDEC_MEMBER(int64_t batch() const { return raw.rows; })
+  SPECDEC_MEMBER(int32_t tiles_a_row() const { return static_cast<int32_t>(tiles.columns / 3); })
 } specdec_tile_laws_params;
 SPECDEC_DECLARE(tile_laws)
 
@@ -583,6 +686,9 @@ typedef struct specdec_residual_race_params {
   specdec_output_i64 tokens; /* [B] */
   specdec_output_i32 status; /* [B] */
   specdec_output_f32 scores; /* [B] */
+  SPECDEC_FIELDS(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, taken, noise,
+                 tokens, status, scores)
+  SPECDEC_MEMBER(int64_t batch() const { return row.size; })
 } specdec_residual_race_params;
 SPECDEC_DECLARE(residual_race)
 
@@ -597,6 +703,8 @@ typedef struct specdec_residual_sums_params {
   specdec_number taken;
   specdec_output_i64 sums;   /* [P, 2], in units of 2^-42 */
   specdec_output_i32 status; /* [P] */
+  SPECDEC_FIELDS(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, taken, sums, status)
+  SPECDEC_MEMBER(int64_t pairs() const { return row.size; })
 } specdec_residual_sums_params;
 SPECDEC_DECLARE(residual_sums)
 
@@ -607,6 +715,8 @@ typedef struct specdec_mask_logits_params {
   specdec_values value;       /* [A R], as from cutoff */
   specdec_tokens last;        /* int64 [A R], as from cutoff */
   specdec_rows out;           /* [A, R, V] of the same type; written. It may be `rows` */
+  SPECDEC_FIELDS(rows, temperature, value, last, out)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_mask_logits_params;
 SPECDEC_DECLARE(mask_logits)
 
@@ -617,6 +727,14 @@ typedef struct specdec_store_rows_params {
   specdec_tokens slots;   /* [N] */
   specdec_counter column; /* (N, 0) */
   specdec_rows cache;     /* [any, any, V or more] of the same type; written */
+  SPECDEC_FIELDS(rows, slots, column, cache)
+  SPECDEC_MEMBER(int64_t count() const { return rows.requests; })
+  /* Where in `cache` a row goes, in elements; -1: nowhere. */
+  SPECDEC_MEMBER(int64_t place(int64_t index) const {
+    const int64_t slot = slots.at(index * slots.slot_stride), at = column.at(index);
+    const bool inside = slot >= 0 && slot < cache.requests && at >= 0 && at < cache.rows;
+    return inside ? cache.offset(slot, at) : -1;
+  })
 } specdec_store_rows_params;
 SPECDEC_DECLARE(store_rows)
 
@@ -626,6 +744,7 @@ typedef struct specdec_first_arrivals_params {
   specdec_output_i64 tokens; /* [n]; 0 where no part has a candidate */
   specdec_output_i32 status; /* [n]: the bits of all parts; SPECDEC_NON_FINITE where no part has a candidate */
   specdec_output_i32 empty;  /* [n]: 1 there */
+  SPECDEC_FIELDS(packed, tokens, status, empty)
 } specdec_first_arrivals_params;
 SPECDEC_DECLARE(first_arrivals)
 
@@ -654,10 +773,18 @@ typedef struct specdec_chain_ends_params {
   specdec_output_f32 taken;     /* [B]: how much of the draft's law is subtracted */
   specdec_output_i64 slot;      /* [B]: of the last token */
   specdec_output_f32 laws;      /* [B, 4]: of `known`, then of `draft_known` */
+  SPECDEC_FIELDS(draft_tokens, cu_drafts, vocab, request_index, num_accepted, walked, met, draft_met, read, winners,
+                 draft_places, known, draft_known, temperature, draft_prob, tokens, status, row, draft_row, tried,
+                 taken, slot, laws)
+  SPECDEC_MEMBER(int64_t batch() const { return tokens.rows; })
+  SPECDEC_MEMBER(int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; })
 } specdec_chain_ends_params;
 SPECDEC_DECLARE(chain_ends)
 
 #undef SPECDEC_DECLARE
+#undef SPECDEC_OUTPUT
+#undef SPECDEC_FIELDS
+#undef SPECDEC_MEMBER
 
 #if defined(__cplusplus)
 }

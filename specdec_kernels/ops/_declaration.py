@@ -217,8 +217,8 @@ class Op:
     backward : int
         Of how many of the public function's first arguments they have gradients.
     arguments : Kind
-        In the order of the ``fields()`` in csrc/include/specdec/params.h. The schema returns nothing: every output is
-        an argument that the op writes.
+        In the order of ``SPECDEC_FIELDS`` in csrc/include/specdec.h. The schema returns nothing: every output is an
+        argument that the op writes.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Count
 
-UNPADDED, EMITTED, ADDED, ZEROS = 1, 2, 4, 8  # as in csrc/include/specdec/params.h
+UNPADDED, EMITTED, ADDED, ZEROS = 1, 2, 4, 8  # as in csrc/include/specdec.h
 
 
 class Form(NamedTuple):

@@ -49,7 +49,7 @@ int run(const specdec::RaceParams& p) {
 extern "C" int race_part(const void* logits, int dtype, int32_t vocab, int32_t first_token, float temperature,
                          int64_t seed, int64_t k, int64_t* tokens) {
   specdec::RaceParams p = {};
-  p.rows = {logits, 0, vocab, 1, 1, vocab, static_cast<specdec::DType>(dtype), first_token};
+  p.rows = {logits, 0, vocab, 1, 1, vocab, dtype, first_token};
   p.law.temperature.value = temperature;
   p.noise.seed.value = seed;
   p.tokens = {tokens, k, 1, k};
@@ -74,7 +74,7 @@ extern "C" void known_of_parts(const float* logits, const int32_t* begin, int pa
         tile.max = max(space.scaled(logits[token]), tile.max);
         const float rank = space.rank(logits[token]);
         if (rank > -kInfinity) part.best = best_of(part.best, {rank, token});
-        if (!space.is_element(logits[token])) part.status |= kStatusNonFinite;
+        if (!space.is_element(logits[token])) part.status |= SPECDEC_STATUS_NON_FINITE;
       }
       for (int32_t token = first; token < end; ++token)
         tile.units += unit_weight(min(0.0f, space.below(logits[token], tile.max)));
@@ -92,7 +92,7 @@ extern "C" void known_of_parts(const float* logits, const int32_t* begin, int pa
 extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
                           int32_t* status) {
   using namespace specdec;
-  const Row row = {logits, static_cast<DType>(dtype), vocab, 0};
+  const Row row = {logits, dtype, vocab, 0};
   std::vector<float> cells(cells_of(vocab));
   std::vector<MassTile> found(mass_tiles_of(vocab));
   const std::atomic<int64_t> left(0);
@@ -126,12 +126,12 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   SPECDEC_SHARED(unsigned, best, 1);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
-  LawParams law = {};
+  specdec_law law = {};
   law.temperature.value = p.temperature;
-  NoiseParams noise = {};
+  specdec_noise noise = {};
   noise.seed.value = p.seed;
-  int32_t status = kStatusOk;
-  const Row row = {nullptr, p.vocab, DType::kFloat32, p.first_token};
+  int32_t status = SPECDEC_STATUS_OK;
+  const Row row = {nullptr, p.vocab, SPECDEC_FLOAT32, p.first_token};
   const Weights weights = weights_of_row(row, law_at(law, 0, 0, &status));
   Candidate mine = kNobody;
   bool bad = false;
@@ -160,7 +160,7 @@ struct TilesOfRow {
 
 __global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
   const Row row = row_at(p.rows, 0);
-  const int tiles = row.dtype == DType::kFloat32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
+  const int tiles = row.dtype == SPECDEC_FLOAT32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
   for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
     const ChunkMass mass = weigh(row, chunk, {p.inverse});
     if (lane_id() != 0) continue;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
 extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
                           int32_t* status) {
   using namespace specdec;
-  const Rows rows = {logits, 0, vocab, 1, 1, vocab, static_cast<DType>(dtype), 0};
+  const Rows rows = {logits, 0, vocab, 1, 1, vocab, dtype, 0};
   std::vector<int32_t> met(static_cast<size_t>(vocab) / kMassTile + 1);
   const cudaError_t e = cuda::launch(cuda::tiles_kernel, {1, cuda::kThreads},
                                      {rows, 1.0f / temperature, tiles, met.data()}, nullptr);

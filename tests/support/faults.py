@@ -159,14 +159,14 @@ FAULTS = {
     ),
     "verify_links, CPU: an empty residual says nothing": Fault(
         "csrc/cpu/verify_links.cpp",
-        "status |= kStatusEmptyResidual;",
+        "status |= SPECDEC_STATUS_EMPTY_RESIDUAL;",
         "",
         "tests/ops/test_verify_links.py -k cpu",
     ),
     "cutoff, CPU: a row without weight says nothing": Fault(
         "csrc/cpu/cutoff.cpp",
-        "top == -kInfinity ? kStatusNonFinite : kStatusOk",
-        "kStatusOk",
+        "top == -kInfinity ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK",
+        "SPECDEC_STATUS_OK",
         "tests/ops/test_cutoff.py -k cpu",
     ),
     "recalled calls: strides do not matter": Fault(
@@ -184,7 +184,7 @@ FAULTS = {
     # CUDA, on the played machine.
     "verify_links, CUDA: an empty residual says nothing": Fault(
         "csrc/cuda/verify_links.cu",
-        "status |= kStatusEmptyResidual;",
+        "status |= SPECDEC_STATUS_EMPTY_RESIDUAL;",
         "",
         "tests/ops/test_verify_links.py -k cuda-host",
     ),

@@ -10,9 +10,9 @@ SPECDEC_BEGIN
 // Bytes of the full masks of requests `from`, `from` + `step`, ... before `to`. If they do not fit: more than there are.
 SPECDEC_HD int64_t bytes_of_masks(const BuildParams& p, int64_t from, int64_t to, int64_t step) {
   int64_t bytes = 0;
-  if (p.layout != TreeMask::kFull) return bytes;
+  if (p.layout != SPECDEC_TREE_FULL) return bytes;
   for (int64_t b = from; b < to && bytes <= p.mask.rows; b += step) {
-    int32_t known = kStatusOk;
+    int32_t known = SPECDEC_STATUS_OK;
     const int64_t columns = prefix_of(p.prefix_len.at(b), p.mask.rows, &known) + p.nodes();
     bytes += columns > p.mask.rows / p.nodes() ? p.mask.rows + 1 : p.nodes() * columns;
   }
@@ -28,7 +28,7 @@ struct Build {
   int64_t prefix;
   int64_t *positions, *index, *first_child, *next_sibling;
   int32_t nodes;
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
 
   SPECDEC_HD Build(const BuildParams& params, int64_t b, int64_t bytes_before)
       : p(params), request(b), before(bytes_before), parent_list(b * p.parent_list.request_stride),
@@ -45,7 +45,7 @@ struct Build {
   // Notes a node's parent: -1 for the root, and where no node before this one is the candidate that it follows.
   SPECDEC_HD void find_parent(int32_t node, int32_t* bits) const {
     index[node] = node == 0 ? -1 : parent_of(node);
-    if (node > 0 && index[node] < 0) *bits |= kStatusParameter;
+    if (node > 0 && index[node] < 0) *bits |= SPECDEC_STATUS_PARAMETER;
   }
 
   // Where the node stands, and what it attends to: itself and its ancestors.
@@ -54,7 +54,7 @@ struct Build {
     for (int64_t above = index[node]; above >= 0; above = index[above]) ++depth;
     positions[node] = prefix + depth;
     const int64_t at = row_of(node);
-    if (at < 0) *bits |= kStatusParameter;
+    if (at < 0) *bits |= SPECDEC_STATUS_PARAMETER;
     else write_row(node, p.mask.data + at);
   }
 
@@ -85,7 +85,7 @@ struct Build {
 
   // Where the bytes of a node's row begin; -1 if the mask has no room for them.
   SPECDEC_HD int64_t row_of(int32_t node) const {
-    if (p.layout != TreeMask::kFull) return (request * nodes + node) * p.row_bytes();
+    if (p.layout != SPECDEC_TREE_FULL) return (request * nodes + node) * p.row_bytes();
     const int64_t room = p.mask.rows - before;
     if (room < 0 || prefix > room || prefix + nodes > room / (node + 1)) return -1;
     return before + node * (prefix + nodes) + prefix;
@@ -100,7 +100,7 @@ struct Build {
   }
 
   SPECDEC_HD void write_row(int32_t node, uint8_t* row) const {
-    if (p.layout == TreeMask::kBits) {
+    if (p.layout == SPECDEC_TREE_BITS) {
       const uint32_t word = attended(node, 0);
       for (int32_t byte = 0; byte < p.row_bytes(); ++byte) row[byte] = static_cast<uint8_t>(word >> 8 * byte);
       return;

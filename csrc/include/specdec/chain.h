@@ -7,13 +7,13 @@ SPECDEC_BEGIN
 
 SPECDEC_HD float draft_prob_of(float h, int32_t* status) {
   if (h >= 0.0f && h <= 1.0f) return h;
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return h < 0.0f ? 0.0f : 1.0f;
 }
 
 SPECDEC_HD float epsilon_of(float e, int32_t* status) {
   if (e >= 0.0f) return min(e, 1.0f);
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return 0.0f;
 }
 
@@ -100,7 +100,7 @@ struct ChainRequest : WalkRequest {
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
     if (p.by_rows) from -= b, to -= b + 1;
     readable = from >= 0 && to >= from && to <= p.packed_drafts();
-    if (!readable || to - from > p.max_drafts()) status |= kStatusParameter;
+    if (!readable || to - from > p.max_drafts()) status |= SPECDEC_STATUS_PARAMETER;
     if (to - from < slots) slots = static_cast<int32_t>(to - from);
     first_prob = from;
     first_token = (p.by_rows ? from + b + 1 : from) * p.draft_tokens.slot_stride;
@@ -131,7 +131,7 @@ template <class Probability>
 SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted, Probability&& probability) {
   if (!t.p.num_passed.data) return;
   const int32_t count = t.readable ? drafts_passing(t, accepted, probability) : 0;
-  if (t.p.form & kAdded) t.p.num_passed.data[b] += count;
+  if (t.p.form & SPECDEC_ADDED) t.p.num_passed.data[b] += count;
   else t.p.num_passed.data[b] = count;
 }
 

@@ -64,7 +64,7 @@ struct ChainEnd {
   SPECDEC_HD void finish() const {
     const int32_t last = p.num_accepted.data[b] < slots ? p.num_accepted.data[b] : slots;
     // The walk met rows of a few tokens. Their other bits say nothing.
-    int32_t status = p.walked.data[b] & (kStatusTokenRange | kStatusParameter);
+    int32_t status = p.walked.data[b] & (SPECDEC_STATUS_TOKEN_RANGE | SPECDEC_STATUS_PARAMETER);
     if (!live || last < 0) {
       put_tokens(last < 0 ? -1 : 0, 0);
       return put_nothing(status);
@@ -78,7 +78,7 @@ struct ChainEnd {
     put_tokens(last, 0);
 
     const int64_t refused = last < slots ? draft_token(last) : -1;
-    int32_t unused = kStatusOk;  // the walk told of it
+    int32_t unused = SPECDEC_STATUS_OK;  // the walk told of it
     const int64_t first_share = p.cu_drafts.data ? first_draft : 0;
     const float share = last < slots ? draft_prob_of(p.draft_prob.at(entry, first_share + last), &unused) : 1.0f;
     // A slot that could have been drafted but was not (h < 1) is decided like a rejected draft.

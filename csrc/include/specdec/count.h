@@ -1,14 +1,14 @@
 // The record of a request's tokens that penalties look at: a bit of a token that was seen, and how often it was.
 #pragma once
 
-#include "params.h"
+#include "ops.h"
 
 SPECDEC_BEGIN
 
 // How many of `slots` tokens to take; a number outside of [0, slots] counts as the nearest, and sets the status.
 SPECDEC_HD int32_t tokens_to_count(int64_t num, int32_t slots, int32_t* status) {
   if (num >= 0 && num <= slots) return static_cast<int32_t>(num);
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return num < 0 ? 0 : slots;
 }
 

@@ -38,6 +38,6 @@ struct DraftMap {
   }
 };
 
-SPECDEC_HD DraftMap draft_map_of(const Vector<const int32_t>& map, const Rows& rows) { return {map.data, rows.vocab}; }
+SPECDEC_HD DraftMap draft_map_of(const specdec_indices& map, const Rows& rows) { return {map.data, rows.vocab}; }
 
 SPECDEC_END

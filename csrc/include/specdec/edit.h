@@ -3,7 +3,7 @@
 #pragma once
 
 #include "arithmetic.h"
-#include "params.h"
+#include "ops.h"
 
 SPECDEC_BEGIN
 
@@ -17,11 +17,11 @@ struct Penalties {
 
 SPECDEC_HD float finite_or(float off, float x, int32_t* status) {
   if (magnitude(x) < kInfinity) return x;
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return off;
 }
 
-SPECDEC_HD Penalties penalties_at(const EditParams& p, int64_t outer, int64_t inner, int32_t* status) {
+SPECDEC_HD Penalties penalties_at(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
   Penalties found;
   if (!p.penalises()) return found;
   found.frequency = finite_or(0.0f, p.frequency.at(outer, inner), status);
@@ -29,7 +29,7 @@ SPECDEC_HD Penalties penalties_at(const EditParams& p, int64_t outer, int64_t in
   if (!p.repetition.data && p.repetition.value == 0.0f) return found;
   const float repetition = finite_or(1.0f, p.repetition.at(outer, inner), status);
   if (repetition > 0.0f) found.repetition = repetition, found.inverse_repetition = 1.0f / repetition;
-  else *status |= kStatusParameter;
+  else *status |= SPECDEC_STATUS_PARAMETER;
   return found;
 }
 
@@ -47,13 +47,13 @@ SPECDEC_HD ListPlace list_place(const Lists& index, int64_t entries, int64_t out
   if (!index.data) return {outer, inner};
   const int32_t entry = *index.at(outer, inner);
   const bool there = entry >= 0 && entry < entries;
-  if (!there && entry != -1) *status |= kStatusParameter;
+  if (!there && entry != -1) *status |= SPECDEC_STATUS_PARAMETER;
   return {entry, 0, there};
 }
-SPECDEC_HD ListPlace seen_place(const EditParams& p, int64_t outer, int64_t inner, int32_t* status) {
+SPECDEC_HD ListPlace seen_place(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
   return list_place(p.seen_index, (p.output_mask.data ? p.output_mask : p.prompt_mask).requests, outer, inner, status);
 }
-SPECDEC_HD ListPlace allowed_place(const EditParams& p, int64_t outer, int64_t inner, int32_t* status) {
+SPECDEC_HD ListPlace allowed_place(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
   return list_place(p.allowed_index, p.allowed.requests, outer, inner, status);
 }
 
@@ -64,11 +64,11 @@ struct BiasSpan {
   int64_t begin, end;
 };
 
-SPECDEC_HD BiasSpan bias_span_at(const EditParams& p, int64_t outer, int64_t inner, int32_t* status) {
+SPECDEC_HD BiasSpan bias_span_at(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
   if (p.bias_tokens.size == 0) return {0, 0};
   const int32_t* span = p.bias_spans.at(outer, inner);
   if (span[0] >= 0 && span[1] >= span[0] && span[1] <= p.bias_tokens.size) return {span[0], span[1]};
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return {0, 0};
 }
 

@@ -8,15 +8,6 @@
 
 SPECDEC_BEGIN
 
-// Bits of LawParams::rules; kDivided (law.h) is one more.
-enum FilterRule : int64_t {
-  kTopPAfterTopK = 1,      // top_p is a share of the mass that top_k keeps; without this bit and the next, of the row's
-  kTopPAfterMinP = 2,      // top_p is a share of the mass that min_p keeps; with both bits, of what both keep
-  kTiesAll = 4,            // tokens of equal value are kept or dropped together
-  kBeforeTemperature = 8,  // filters compare the logits as they came, not divided by the temperature
-  kFiltered = 16,          // filters may be on; without this bit top_k, top_p and min_p are not looked at
-};
-
 // The filters of one row, decoded.
 struct Filter {
   static constexpr uint64_t kWhole = uint64_t{1} << 32;
@@ -31,10 +22,10 @@ struct Filter {
   SPECDEC_HD bool has_min_p() const { return log_min_p > -kInfinity; }
   SPECDEC_HD bool has_top_p() const { return share != kWhole; }
   SPECDEC_HD bool on() const { return has_top_k() || has_min_p() || has_top_p(); }
-  SPECDEC_HD bool ties_all() const { return (rules & kTiesAll) != 0; }
+  SPECDEC_HD bool ties_all() const { return (rules & SPECDEC_TIES_ALL) != 0; }
   // Whether top_p is a share of what that cut keeps.
-  SPECDEC_HD bool after_top_k() const { return has_top_k() && (rules & kTopPAfterTopK) != 0; }
-  SPECDEC_HD bool after_min_p() const { return has_min_p() && (rules & kTopPAfterMinP) != 0; }
+  SPECDEC_HD bool after_top_k() const { return has_top_k() && (rules & SPECDEC_TOP_P_AFTER_TOP_K) != 0; }
+  SPECDEC_HD bool after_min_p() const { return has_min_p() && (rules & SPECDEC_TOP_P_AFTER_MIN_P) != 0; }
   // Whether top_p is a share of the row's whole mass.
   SPECDEC_HD bool of_row() const { return has_top_p() && !after_top_k() && !after_min_p(); }
   // The smallest value that min_p keeps, from the row's largest.
@@ -42,19 +33,19 @@ struct Filter {
 };
 
 // At temperature 0 the law is one token, so filters are off.
-SPECDEC_HD Filter filter_at(const LawParams& p, const Law& law, int32_t vocab, int64_t outer, int64_t inner,
+SPECDEC_HD Filter filter_at(const specdec_law& p, const Law& law, int32_t vocab, int64_t outer, int64_t inner,
                             int32_t* status) {
   Filter f;
-  if (!(p.rules & kFiltered)) return f;
+  if (!(p.rules & SPECDEC_FILTERED)) return f;
   const int64_t k = p.top_k.at(outer, inner);
   const float top_p = p.top_p.at(outer, inner), min_p = p.min_p.at(outer, inner);
-  if (!(top_p >= 0.0f) || !(min_p >= 0.0f)) *status |= kStatusParameter;
+  if (!(top_p >= 0.0f) || !(min_p >= 0.0f)) *status |= SPECDEC_STATUS_PARAMETER;
   if (!law.needs_sum()) return f;
   if (k > 0 && k < vocab) f.top_k = static_cast<int32_t>(k);
   if (min_p >= kSmallest) f.log_min_p = log(min(min_p, 1.0f));
   if (top_p >= 0.0f && top_p < 1.0f) f.share = static_cast<uint64_t>(mul(top_p, 0x1p32f));
   f.rules = p.rules;
-  f.order = p.rules & kBeforeTemperature ? Logits{1.0f} : law.logits();
+  f.order = p.rules & SPECDEC_BEFORE_TEMPERATURE ? Logits{1.0f} : law.logits();
   return f;
 }
 
@@ -82,7 +73,7 @@ struct PartCut {
 
 // That of the target's row, side 0, or of the draft's, side 1, from a call's cuts: for each side the value and the
 // factor, as bits of a float32, around the last column.
-SPECDEC_HD PartCut part_cut_at(const Output<const int32_t>& cuts, int64_t index, int side) {
+SPECDEC_HD PartCut part_cut_at(const specdec_path& cuts, int64_t index, int side) {
   if (!cuts.data) return {kKeepsAll, {1.0f}};
   const int32_t* words = cuts.data + index * cuts.row_stride + 3 * side;
   return {{from_bits(static_cast<uint32_t>(words[0])), words[1]}, {from_bits(static_cast<uint32_t>(words[2]))}};

@@ -16,7 +16,7 @@ SPECDEC_HD void first_arrival(const FirstArrivalsParams& p, int64_t row) {
   }
   const bool empty = all.best.token == kNoToken;
   p.tokens.data[row] = empty ? 0 : all.best.token;
-  p.status.data[row] = all.status | (empty ? kStatusNonFinite : kStatusOk);
+  p.status.data[row] = all.status | (empty ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK);
   p.empty.data[row] = empty;
 }
 

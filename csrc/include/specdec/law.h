@@ -103,20 +103,20 @@ struct Probs {
 
 // Decoded. Logits are multiplied by `inverse`; a greedy law has its argmax alone.
 struct Law {
-  Space space;
+  int32_t space;
   float inverse;
   bool greedy;
 
   // Are probabilities known only once the row's log-sum-exp is, or its argmax?
-  SPECDEC_HD bool needs_sum() const { return space == Space::kLogits && !greedy; }
-  SPECDEC_HD bool needs_row() const { return space == Space::kLogits || greedy; }
+  SPECDEC_HD bool needs_sum() const { return space == SPECDEC_LOGITS && !greedy; }
+  SPECDEC_HD bool needs_row() const { return space == SPECDEC_LOGITS || greedy; }
 
   SPECDEC_HD Logits logits() const { return {inverse}; }
 
   // f(the space).
   SPECDEC_CALLS_BACK
   template <class F>
-  SPECDEC_HD auto in_space(F&& f) const { return space == Space::kLogits ? f(logits()) : f(Probs{}); }
+  SPECDEC_HD auto in_space(F&& f) const { return space == SPECDEC_LOGITS ? f(logits()) : f(Probs{}); }
 
   SPECDEC_HD bool is_signed() const {
     return in_space([](auto s) { return s.kSigned; });
@@ -144,31 +144,28 @@ struct KnownLaw {
 SPECDEC_HD KnownLaw nothing_known(const Law& law) { return {law, kNoMass, kNoToken}; }
 
 // Whether rows of such laws have log-sum-exps to take, whatever their temperatures.
-SPECDEC_HD bool may_need_sum(const LawParams& p) { return p.space == Space::kLogits; }
+SPECDEC_HD bool may_need_sum(const specdec_law& p) { return p.space == SPECDEC_LOGITS; }
 
 // Every temperature between 0 and this one counts as this one. Logits that are not zero differ by far more than so
 // little, but above 2^64 times the largest float that 1/T makes of them they would all be equal.
 constexpr float kColdest = 0x1p-64f;
 
-SPECDEC_HD Law law_of(Space space, float t, int32_t* status) {
-  if (!(t >= 0.0f)) *status |= kStatusParameter;
+SPECDEC_HD Law law_of(int32_t space, float t, int32_t* status) {
+  if (!(t >= 0.0f)) *status |= SPECDEC_STATUS_PARAMETER;
   if (!(t >= kSmallest)) return {space, 1.0f, true};
   return {space, 1.0f / max(t, kColdest), false};
 }
 
-// A bit of LawParams::rules: logits are divided by the temperature already, which says no more than whether it is 0.
-constexpr int64_t kDivided = 32;
-
-SPECDEC_HD Law law_at(const LawParams& p, int64_t outer, int64_t inner, int32_t* status) {
+SPECDEC_HD Law law_at(const specdec_law& p, int64_t outer, int64_t inner, int32_t* status) {
   Law law = law_of(p.space, p.temperature.at(outer, inner), status);
-  if (p.rules & kDivided) law.inverse = 1.0f;
+  if (p.rules & SPECDEC_DIVIDED) law.inverse = 1.0f;
   return law;
 }
 
 // The status of a temperature is told with the tiles.
 SPECDEC_HD Law law_at(const TileLawsParams& p, int64_t row) {
-  int32_t told = kStatusOk;
-  return law_of(Space::kLogits, p.temperature.at(0, row), &told);
+  int32_t told = SPECDEC_STATUS_OK;
+  return law_of(SPECDEC_LOGITS, p.temperature.at(0, row), &told);
 }
 
 SPECDEC_END

@@ -55,13 +55,13 @@ struct LinkedRequest {
       if (token != -1 && f(child, token)) return;
       link = of(p.next_sibling, child);
     }
-    if (link != -1) *bits |= kStatusParameter;
+    if (link != -1) *bits |= SPECDEC_STATUS_PARAMETER;
   }
 
   // Whether one of the first `count` children of a node has this token.
   SPECDEC_HD bool lists(int32_t node, int64_t token, int32_t count) const {
     bool found = false;
-    int32_t known = kStatusOk;
+    int32_t known = SPECDEC_STATUS_OK;
     over_children(node, &known, [&](int32_t, int64_t other) {
       found = count > 0 && other == token;
       return found || --count <= 0;
@@ -76,7 +76,7 @@ struct LinkedRequest {
                           Probability&& probability, int32_t* bits) const {
     if (has_tokens()) return token == target_token(node);
     if (!in_vocab(*this, token)) {
-      *bits |= kStatusTokenRange;
+      *bits |= SPECDEC_STATUS_TOKEN_RANGE;
       return false;
     }
     if (lists(node, token, count)) return false;
@@ -97,14 +97,14 @@ struct LinkedRequest {
 SPECDEC_CALLS_BACK
 template <class Probability, class Put>
 SPECDEC_HD LinkWalk walk_links(const LinkedRequest& t, Probability&& probability, Put&& put) {
-  LinkWalk at = {0, 0, false, kStatusOk};
+  LinkWalk at = {0, 0, false, SPECDEC_STATUS_OK};
   for (;;) {
     int32_t next = kNoNode, count = 0;
     float total = 0.0f;
     const float coin = t.has_tokens() ? 0.0f : t.coin_at(at.node, at.depth);
     t.over_children(at.node, &at.status, [&](int32_t child, int64_t token) {
       if (at.depth == t.max_depth()) {
-        at.status |= kStatusParameter;
+        at.status |= SPECDEC_STATUS_PARAMETER;
         return true;
       }
       at.tried = true;
@@ -120,7 +120,7 @@ SPECDEC_HD LinkWalk walk_links(const LinkedRequest& t, Probability&& probability
 
 // A raw value as a probability.
 SPECDEC_HD float probability_of(float raw, int32_t* bits) {
-  if (!Probs{}.is_element(raw)) *bits |= kStatusNonFinite;
+  if (!Probs{}.is_element(raw)) *bits |= SPECDEC_STATUS_NON_FINITE;
   return Probs{}.probability(raw, {});
 }
 

@@ -3,7 +3,7 @@
 // its parent; of several that do so the one of the highest index. A node without an elder is the eldest of its siblings.
 #pragma once
 
-#include "params.h"
+#include "ops.h"
 
 SPECDEC_BEGIN
 
@@ -98,9 +98,9 @@ SPECDEC_HD int32_t trees_of(const Links& links, OverNodes&& over_nodes, RaiseTo&
   over_nodes([&](int32_t node) { links.settle(node); });
   over_nodes([&](int32_t node) { links.connect(node); });
   over_nodes([&](int32_t node) { links.finish(node); });
-  int32_t status = kStatusOk;
+  int32_t status = SPECDEC_STATUS_OK;
   over_nodes([&](int32_t node) {
-    if (links.astray(node)) status = kStatusParameter;
+    if (links.astray(node)) status = SPECDEC_STATUS_PARAMETER;
   });
   return status;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "logarithm.h"
-#include "params.h"
+#include "ops.h"
 #include "philox.h"
 
 SPECDEC_BEGIN
@@ -22,7 +22,7 @@ struct Noise {
   uint32_t position, nonce, stream;
 };
 
-SPECDEC_HD Noise noise_at(const NoiseParams& p, int64_t outer, int64_t inner, uint32_t stream) {
+SPECDEC_HD Noise noise_at(const specdec_noise& p, int64_t outer, int64_t inner, uint32_t stream) {
   return {key_of(p.seed.at(outer, inner)), static_cast<uint32_t>(p.position.at(outer, inner)),
           static_cast<uint32_t>(p.nonce.at(outer, inner)), stream};
 }

@@ -1,7 +1,8 @@
-// Every op, one line each. From these lists come the functions of the C++ backends, the C functions and the bindings.
+// Every op, one line each, with C++'s name of its struct of specdec.h. From these lists come the functions of the C++
+// backends, the C functions and the bindings.
 #pragma once
 
-#include "params.h"
+#include "config.h"
 
 // These look through rows. The CPU backend compiles them for each instruction set, the others once.
 #define SPECDEC_ROW_OPS(op)              \
@@ -39,3 +40,14 @@
 #define SPECDEC_CPU_ONLY_OPS(op)
 
 #define SPECDEC_OPS(op) SPECDEC_CUDA_OPS(op) SPECDEC_CPU_ONLY_OPS(op)
+
+namespace specdec {
+
+using Rows = specdec_rows;
+using Tokens = specdec_tokens;
+using Lists = specdec_lists;
+#define SPECDEC_NAME(op, Params) using Params = specdec_##op##_params;
+SPECDEC_OPS(SPECDEC_NAME)
+#undef SPECDEC_NAME
+
+}  // namespace specdec

@@ -3,7 +3,7 @@
 // a row that was cut see MassTile (mass.h).
 #pragma once
 
-#include "params.h"
+#include "ops.h"
 #include "race.h"
 
 SPECDEC_BEGIN
@@ -13,7 +13,7 @@ struct RowPartial {
   int32_t status;  // bits, as in config.h
 };
 
-constexpr RowPartial kNoPart = {kNobody, kStatusOk};
+constexpr RowPartial kNoPart = {kNobody, SPECDEC_STATUS_OK};
 
 SPECDEC_HD RowPartial together(const RowPartial& a, const RowPartial& b) {
   return {best_of(a.best, b.best), a.status | b.status};

@@ -30,7 +30,7 @@ struct Draw {
 };
 
 SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
-  return winner.token == kNoToken ? Draw{0, status | kStatusNonFinite} : Draw{winner.token, status};
+  return winner.token == kNoToken ? Draw{0, status | SPECDEC_STATUS_NON_FINITE} : Draw{winner.token, status};
 }
 
 SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfinity; }

@@ -1,7 +1,7 @@
 // Which numbers and draft rows a batch row uses: those of its own index or, with request_index, of another one.
 #pragma once
 
-#include "params.h"
+#include "ops.h"
 
 SPECDEC_BEGIN
 
@@ -12,11 +12,11 @@ struct Entry {
   SPECDEC_HD bool live() const { return kind == kLive; }
   SPECDEC_HD bool idle() const { return kind == kIdle; }
   // The status and the first token of a request that is not live.
-  SPECDEC_HD int32_t status() const { return kind == kOutside ? kStatusParameter : kStatusOk; }
+  SPECDEC_HD int32_t status() const { return kind == kOutside ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK; }
   SPECDEC_HD int32_t token() const { return kind == kOutside ? 0 : -1; }
 };
 
-SPECDEC_HD Entry entry_of(const RequestIndex& index, int64_t b) {
+SPECDEC_HD Entry entry_of(const specdec_request_index& index, int64_t b) {
   if (!index.data) return {b, Entry::kLive};
   const int64_t i = index.at(b);
   if (i == -1) return {0, Entry::kIdle};

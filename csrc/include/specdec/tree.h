@@ -10,7 +10,7 @@ SPECDEC_BEGIN
 SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_t node, int32_t* status) {
   const int64_t parent = parents.at(first_parent + node * parents.slot_stride);
   if (parent >= 0 && parent < node) return static_cast<int32_t>(parent);
-  if (parent != -1) *status |= kStatusParameter;
+  if (parent != -1) *status |= SPECDEC_STATUS_PARAMETER;
   return -1;
 }
 
@@ -81,7 +81,7 @@ SPECDEC_HD Verdict verdict_at(const TreeParams& p, int64_t b) {
 // A prefix length, moved into [0, most] if it is outside; the status then says so.
 SPECDEC_HD int64_t prefix_of(int64_t prefix, int64_t most, int32_t* status) {
   if (prefix >= 0 && prefix <= most) return prefix;
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return prefix < 0 ? 0 : most;
 }
 
@@ -93,7 +93,7 @@ struct CacheRoom {
 inline CacheRoom room_of(const CompactParams& p) {
   CacheRoom room;
   for (int64_t i = 0; i < p.layers.size; ++i) {
-    const CacheLayer& layer = p.layers.data[i];
+    const specdec_cache_layer& layer = p.layers.data[i];
     room.slots = layer.slots < room.slots ? layer.slots : room.slots;
     room.pages = layer.batch < room.pages ? layer.batch : room.pages;
   }
@@ -114,7 +114,7 @@ struct NodeSlots {
     return !pages || (page_of(node) >= 0 && page_of(node) < room.pages);
   }
   // In bytes, from the layer's start. Slots of pages are counted in 32 bits.
-  SPECDEC_HD int64_t offset(const CacheLayer& layer, int32_t node) const {
+  SPECDEC_HD int64_t offset(const specdec_cache_layer& layer, int32_t node) const {
     if (!pages) return request * layer.batch_stride + (prefix + node) * layer.slot_stride;
     return page_of(node) * layer.batch_stride + slot_of(node) % room.page_slots * layer.slot_stride;
   }
@@ -130,7 +130,7 @@ SPECDEC_HD int32_t moves_of(const int32_t* path, int32_t length, const NodeSlots
   int32_t moves = 0, last = -1;
   for (; moves < length && path[moves] != -1; last = path[moves++]) {
     if (path[moves] > last && slots.has(path[moves]) && slots.has(moves)) continue;
-    *status |= kStatusParameter;
+    *status |= SPECDEC_STATUS_PARAMETER;
     break;
   }
   return moves;

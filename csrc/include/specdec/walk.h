@@ -78,7 +78,7 @@ struct WalkRequest {
 // Where the verdict of one request goes, and in which form. Without an index a token's place is its depth, and the path
 // is of nodes. With one the place is that of its node in a row that all requests share, and the path is of places.
 struct Verdict {
-  TokenOutput tokens;
+  specdec_output_tokens tokens;
   Tokens index;
   int32_t* path;  // null where nobody wants it
   int32_t *num_accepted, *status;
@@ -99,13 +99,13 @@ struct Verdict {
 
   // Of a depth behind the last.
   SPECDEC_HD void clear(int32_t depth) const {
-    if (form & kUnpadded) return;
-    if (!index.data) write(tokens.offset(request, depth), form & kZeros ? 0 : -1);
+    if (form & SPECDEC_UNPADDED) return;
+    if (!index.data) write(tokens.offset(request, depth), form & SPECDEC_ZEROS ? 0 : -1);
     if (path) path[depth] = -1;
   }
 
   // How many nodes have token 0 at their places if they are not on the path: all of them, or none.
-  SPECDEC_HD int32_t zeroed_nodes() const { return index.data && form & kZeros ? index.slots : 0; }
+  SPECDEC_HD int32_t zeroed_nodes() const { return index.data && form & SPECDEC_ZEROS ? index.slots : 0; }
 
   // Before the walk.
   SPECDEC_HD void zero(int32_t node) const {
@@ -124,10 +124,10 @@ struct Verdict {
   // Whoever wrote the path writes how long it is: `accepted` of `drafts`, -1 for an idle request.
   SPECDEC_HD void count(int32_t accepted, int32_t drafts, int32_t bits) const {
     for (int32_t depth = 0; index.data && depth <= accepted; ++depth)
-      if (path[depth] < 0) bits |= kStatusParameter;
+      if (path[depth] < 0) bits |= SPECDEC_STATUS_PARAMETER;
     *status = bits;
-    const int32_t counted = accepted + (form & kEmitted ? 1 : 0);
-    if (!(form & kAdded)) *num_accepted = counted;
+    const int32_t counted = accepted + (form & SPECDEC_EMITTED ? 1 : 0);
+    if (!(form & SPECDEC_ADDED)) *num_accepted = counted;
     else if (counted > 0) *num_accepted += counted;
     if (num_rejected) *num_rejected = accepted >= 0 && drafts > accepted ? drafts - accepted : 0;
   }
@@ -170,7 +170,7 @@ SPECDEC_HD int32_t next_draft(const Topology& t, const Walk& at, int32_t after, 
   int32_t child = t.next_child(at.node, after, status);
   while (child != kNoNode && t.draft_token(child) == -1) child = t.next_child(at.node, child, status);
   if (child == kNoNode || at.depth < t.max_depth()) return child;
-  *status |= kStatusParameter;
+  *status |= SPECDEC_STATUS_PARAMETER;
   return kNoNode;
 }
 
@@ -183,7 +183,7 @@ SPECDEC_HD int32_t child_with(const Topology& t, const Walk& at, int32_t token, 
   for (; child != kNoNode; child = next_draft(t, at, child, status)) {
     const int64_t drafted = t.draft_token(child);
     if (drafted == token) break;
-    if (!in_vocab(t, drafted)) *status |= kStatusTokenRange;
+    if (!in_vocab(t, drafted)) *status |= SPECDEC_STATUS_TOKEN_RANGE;
   }
   return child;
 }
@@ -194,7 +194,8 @@ SPECDEC_HD bool given(const Topology& t, int32_t node, Draw* draw) {
   if constexpr (!Topology::kSiblings) {
     if (!t.is_given(node)) return false;
     const int64_t token = t.given_token();
-    *draw = in_vocab(t, token) ? Draw{static_cast<int32_t>(token), kStatusOk} : Draw{0, kStatusParameter};
+    *draw = in_vocab(t, token) ? Draw{static_cast<int32_t>(token), SPECDEC_STATUS_OK}
+                               : Draw{0, SPECDEC_STATUS_PARAMETER};
     return true;
   }
   return false;
@@ -253,7 +254,7 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
        child = next_draft(t, *at, child, status)) {
     const int64_t token = t.draft_token(child);
     const bool in_range = in_vocab(t, token);
-    if (!in_range) *status |= kStatusTokenRange;
+    if (!in_range) *status |= SPECDEC_STATUS_TOKEN_RANGE;
     float share = at->tried ? at->share : t.draft_share(node, status);
     if constexpr (Topology::kSiblings) {
       // A second child with the same token cannot come from q^m, which no longer holds it. Subtracting it again would
@@ -390,7 +391,7 @@ SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node*
   const int64_t token = t.draft_token(child->node);
   set(&child->weight, 0.0f);
   if (!in_vocab(t, token)) {
-    *status |= kStatusTokenRange;
+    *status |= SPECDEC_STATUS_TOKEN_RANGE;
     return true;
   }
   typename Ops::Number q;
@@ -475,14 +476,14 @@ SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* s
 // ---- by method ------------------------------------------------------------------------------------------------------
 
 template <class Topology, class Ops, class Tester = ByLaws>
-SPECDEC_HD bool walk(const Topology& t, Method method, Ops& ops, Walk* at, int32_t* status,
+SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status,
                      const Tester& tester = Tester{}) {
   if (!t.readable) {
     if (!t.idle) ops.emit(0, 0, 0);
     return true;
   }
-  if (t.target_law.greedy || method == Method::kRace) return walk_race(t, ops, at, status);
-  if (method == Method::kTraversal) return walk_traversal(t, ops, at, status);
+  if (t.target_law.greedy || method == SPECDEC_RACE) return walk_race(t, ops, at, status);
+  if (method == SPECDEC_TRAVERSAL) return walk_traversal(t, ops, at, status);
   return walk_rejection(t, ops, at, status, tester);
 }
 

@@ -61,7 +61,7 @@ extern "C" {
 void loads_ahead(const void* row, int vocab, uint64_t* bytes) {
   host_cuda::device() = {8, 2, 90, 1, 1, 0, false, false, 0, false};
   bytes[0] = host_cuda::counters().bytes_read;
-  const AheadArguments a = {{row, vocab, specdec::DType::kBFloat16}, bytes};
+  const AheadArguments a = {{row, vocab, SPECDEC_BFLOAT16}, bytes};
   launch(ahead_kernel, Shape{1, 32}, a, nullptr);
 }
 
@@ -72,7 +72,7 @@ int team_size(int multiprocessors, int64_t requests, int vocab, int work) {
   const Device device = {multiprocessors, true, 223 << 10, true};
   specdec::Rows rows = {};
   rows.vocab = vocab;
-  rows.dtype = specdec::DType::kBFloat16;
+  rows.dtype = SPECDEC_BFLOAT16;
   const TeamShape shape = team_shape(device, requests, rows, work, Ends::kOneByOne);
   return shape.grid ? -shape.size : shape.size;
 }
