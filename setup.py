@@ -50,7 +50,7 @@ ISA_FLAGS = {
 COMPILED_ONCE = {
     f"{name}.cpp"
     for name in (
-        "dispatch first_arrivals chain_ends store_rows tree_mask tree_positions tree_parents build_tree compact_kv "
+        "dispatch first_arrivals walk_tables store_rows tree_mask tree_positions tree_parents build_tree compact_kv "
         "count_tokens coin"
     ).split()
 }

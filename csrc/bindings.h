@@ -276,6 +276,7 @@ class Call {
   void read_vector(PyObject* object, Vector& out, Element element) {
     if (object == Py_None) return;
     const Tensor t = tensor(object, {element}, 1, 1);
+    if (t.shape[0] > 1 && t.strides[0] != 1) expected("a contiguous tensor", object);
     out = {static_cast<decltype(out.data)>(t.data), t.shape[0]};
   }
 

@@ -619,34 +619,47 @@ void check_first_arrivals(const FirstArrivalsParams& p) {
   contiguous(FIELD(empty), p.tokens.rows);
 }
 
-void check_chain_ends(const ChainEndsParams& p) {
+void check_walk_tables(const WalkTablesParams& p) {
   check_fields(p);
   const int64_t batch = p.batch();
   at_least("tokens.columns", p.tokens.columns, 1);
-  const bool packed = p.cu_drafts.data != nullptr;
-  const int64_t drafts = packed ? p.draft_tokens.slots : batch * p.max_drafts(), rows = drafts + batch;
+  const bool packed = p.cu_drafts.data != nullptr, tree = p.parents.data != nullptr;
+  const int64_t nodes = tree ? p.draft_tokens.slots : p.places();
+  const int64_t drafts = packed ? p.draft_tokens.slots : batch * (tree ? nodes : p.places() - 1);
+  const int64_t rows = tree ? drafts : drafts + batch;
   if (packed) equal(FIELD(cu_drafts.size), batch + 1);
-  if (!packed && batch > 0) equal(FIELD(draft_tokens.slots), p.max_drafts());
-  if (!packed && p.draft_tokens.requests != 1) equal(FIELD(draft_tokens.requests), batch);
+  if (tree) equal(FIELD(cu_drafts.size), 0);
+  if (tree) holds(FIELD(parents), batch, nodes);
+  holds(FIELD(draft_tokens), packed ? 1 : batch, packed ? drafts : tree ? nodes : p.places() - 1);
   at_least(FIELD(vocab), 1);
   at_most(FIELD(vocab), INT32_MAX);
   if (p.request_index.data) equal(FIELD(request_index.size), batch);
-  equal(FIELD(num_accepted.size), batch);
-  equal(FIELD(walked.size), batch);
   equal(FIELD(met.size), rows);
-  if (p.draft_met.data) equal(FIELD(draft_met.size), drafts);
-  if (p.read.data) equal(FIELD(read.size), batch * p.tokens.columns);
   if (p.winners.data) equal(FIELD(winners.slots), rows);
-  if (p.draft_places.data) equal(FIELD(draft_places.slots), drafts);
-  equal(FIELD(known.size), 2 * rows);
-  contiguous(FIELD(tokens), batch, p.tokens.columns);
+  rows_apart(FIELD(tokens), batch, p.places());
+  if (p.path.data) rows_apart(FIELD(path), batch, p.places());
+  contiguous(FIELD(num_accepted), batch);
   contiguous(FIELD(status), batch);
+  if (p.method == SPECDEC_RACE) {
+    if (batch > 0) memory("winners", p.winners.data);
+    return equal(FIELD(row.rows), 0);
+  }
+  equal(FIELD(p_of_drafts.size), rows);
+  equal(FIELD(known.size), 2 * rows);
   contiguous(FIELD(row), batch);
   contiguous(FIELD(draft_row), batch);
-  contiguous(FIELD(tried), batch);
   contiguous(FIELD(taken), batch);
   contiguous(FIELD(slot), batch);
   contiguous(FIELD(laws), batch, 4);
+  if (p.method == SPECDEC_TRAVERSAL) contiguous(FIELD(memory), batch, 8 * p.places());
+  if (!p.q_of_drafts.data) return contiguous(FIELD(excluded), batch, tree ? nodes : 1);
+  equal(FIELD(q_of_drafts.size), drafts);
+  equal(FIELD(draft_met.size), drafts);
+  if (p.draft_places.data) equal(FIELD(draft_places.slots), drafts);
+  if (!tree && p.method != SPECDEC_TRAVERSAL) return;
+  holds(FIELD(answers), batch, 2 * nodes);
+  contiguous(FIELD(asked), batch, 2 * nodes);
+  contiguous(FIELD(asked_taken), batch, nodes);
 }
 
 void check_count_tokens(const CountParams& p) {

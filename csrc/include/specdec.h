@@ -748,38 +748,49 @@ typedef struct specdec_first_arrivals_params {
 } specdec_first_arrivals_params;
 SPECDEC_DECLARE(first_arrivals)
 
-/* What is left to do for chains once a walk has accepted drafts: the tokens before the last one, and what the last one
- * is drawn from. Rows are counted over all requests. */
-typedef struct specdec_chain_ends_params {
-  specdec_tokens draft_tokens; /* [B, K], or [D] with cu_drafts */
+/* The walks of chains or trees whose rows lie in parts elsewhere: verdicts from what is known of the rows. A walk that needs
+ * the sums of a pair of rows writes what it asks, and is called again with the answers; then it asks nothing. Rows are
+ * counted over all requests. */
+typedef struct specdec_walk_tables_params {
+  specdec_tokens draft_tokens; /* [B, K], or [D] with cu_drafts; of trees [B, N] */
   specdec_indices cu_drafts;   /* [B + 1], optional */
+  specdec_tokens parents;      /* [B, N]; none: chains */
   int64_t vocab;
   specdec_request_index request_index; /* [B], optional */
-  specdec_indices num_accepted;        /* [B] */
-  specdec_indices walked;              /* [B]: the walk's status */
-  specdec_indices met;                 /* [target rows]: statuses */
-  specdec_indices draft_met;           /* [drafts]: those of their rows; none: no draft laws */
-  specdec_flags read;                  /* [B (K + 1)], optional: which rows decided; else those up to the last */
-  specdec_tokens winners;              /* [target rows], optional: the argmax, of requests of temperature 0 */
-  specdec_tokens draft_places;         /* [drafts], optional: their rows among all draft rows */
-  specdec_values known;                /* [2 target rows]: as from tile_laws */
-  specdec_values draft_known;          /* [2 draft rows] */
-  specdec_number temperature, draft_prob;
-  specdec_output_i64 tokens;    /* [B, K + 1]: a place that is still to be drawn has 0, those behind it -1 */
-  specdec_output_i32 status;    /* [B] */
-  specdec_output_i32 row;       /* [B]: the row that is drawn from; -1: none */
-  specdec_output_i32 draft_row; /* [B]: the row whose law is subtracted; -1: none */
-  specdec_output_i32 tried;     /* [B]: the draft that was refused; -1: none, or outside of the vocabulary */
+  int32_t method; /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_TRAVERSAL */
+  bool replacement;
+  specdec_number temperature, draft_prob, epsilon; /* a temperature of 0: winners decide */
+  specdec_noise noise;
+  specdec_indices met;         /* [target rows]: statuses */
+  specdec_tokens winners;      /* [target rows], optional: of the race, or the argmax of requests of temperature 0 */
+  specdec_values p_of_drafts;  /* [target rows]: of the draft after a row; of trees of a node's token, after its parent */
+  specdec_values known;        /* [2 target rows]: as from tile_laws */
+  specdec_values q_of_drafts;  /* [drafts], of trees [B N]; none: no draft laws */
+  specdec_indices draft_met;   /* [drafts], [B N]: statuses of their rows, of trees of each node's own row */
+  specdec_values draft_known;  /* [2 draft rows] */
+  specdec_tokens draft_places; /* [drafts], [B N], optional: their rows among all draft rows */
+  specdec_tokens answers;      /* int64 [B, 2 n], n = K + 1 or N: as from residual_sums, added up; -1: not known yet.
+                                  Wanted for trees and for traversal with draft laws */
+  specdec_output_tokens tokens; /* [B, K + 1], of trees [B, max_depth + 1]: a place that is still to be drawn has 0 */
+  specdec_output_i32 path;      /* likewise, optional */
+  specdec_output_i32 num_accepted, status; /* [B] */
+  specdec_output_i32 row;       /* [B]: the row that the last token is drawn from; -1: none. Optional with the race */
+  specdec_output_i32 draft_row; /* [B]: the row whose law is subtracted, or any without draft laws; -1: none */
   specdec_output_f32 taken;     /* [B]: how much of the draft's law is subtracted */
   specdec_output_i64 slot;      /* [B]: of the last token */
   specdec_output_f32 laws;      /* [B, 4]: of `known`, then of `draft_known` */
-  SPECDEC_FIELDS(draft_tokens, cu_drafts, vocab, request_index, num_accepted, walked, met, draft_met, read, winners,
-                 draft_places, known, draft_known, temperature, draft_prob, tokens, status, row, draft_row, tried,
-                 taken, slot, laws)
+  specdec_output_i32 excluded;  /* [B, 1], of trees [B, N]; without draft laws: tokens without weight, -1: none */
+  specdec_output_i32 asked;     /* [B, 2 n], beside answers: a target row and a draft row; -1: nothing is asked */
+  specdec_output_f32 asked_taken; /* [B, n] */
+  specdec_output_i32 memory;      /* [B, 8 places of tokens], wanted for traversal */
+  SPECDEC_FIELDS(draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob,
+                 epsilon, noise, met, winners, p_of_drafts, known, q_of_drafts, draft_met, draft_known, draft_places,
+                 answers, tokens, path, num_accepted, status, row, draft_row, taken, slot, laws, excluded, asked,
+                 asked_taken, memory)
   SPECDEC_MEMBER(int64_t batch() const { return tokens.rows; })
-  SPECDEC_MEMBER(int32_t max_drafts() const { return static_cast<int32_t>(tokens.columns) - 1; })
-} specdec_chain_ends_params;
-SPECDEC_DECLARE(chain_ends)
+  SPECDEC_MEMBER(int64_t places() const { return tokens.columns; })
+} specdec_walk_tables_params;
+SPECDEC_DECLARE(walk_tables)
 
 #undef SPECDEC_DECLARE
 #undef SPECDEC_OUTPUT

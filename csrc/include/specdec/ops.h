@@ -25,7 +25,7 @@
 
 #define SPECDEC_OTHER_OPS(op)             \
   op(first_arrivals, FirstArrivalsParams) \
-  op(chain_ends, ChainEndsParams)         \
+  op(walk_tables, WalkTablesParams)       \
   op(store_rows, StoreRowsParams)         \
   op(tree_mask, MaskParams)               \
   op(tree_positions, PositionsParams)     \

@@ -1,0 +1,236 @@
+// Walks of requests whose rows lie in parts on several devices. What is known of the rows stands in tables: p and q of
+// every draft, the status of every row, the winners. A sum over a pair of rows is asked for: it is an answer in a table,
+// or the walk writes the question and stops. Then all parts answer, and it is called again. It walks from the start each
+// time, which takes a few look-ups.
+#pragma once
+
+#include "chain.h"
+#include "tree.h"
+
+SPECDEC_BEGIN
+
+// What a chain or a tree has to know for its walk. A row's offset is its place among all rows of the target.
+SPECDEC_HD ChainParams walked_as(const WalkTablesParams& p, const ChainRequest*) {
+  ChainParams w = {};
+  w.cu_drafts = p.cu_drafts;
+  w.draft_prob = p.draft_prob, w.epsilon = p.epsilon;
+  w.target.request_stride = p.tokens.columns;
+  return w;
+}
+SPECDEC_HD TreeParams walked_as(const WalkTablesParams& p, const TreeRequest*) {
+  TreeParams w = {};
+  w.parents = p.parents;
+  w.replacement = p.replacement;
+  w.target.rows = w.target.request_stride = p.draft_tokens.slots;
+  return w;
+}
+template <class Topology>
+SPECDEC_HD typename Topology::Params walked(const WalkTablesParams& p) {
+  typename Topology::Params w = walked_as(p, static_cast<const Topology*>(nullptr));
+  w.draft_tokens = p.draft_tokens;
+  w.target.row_stride = 1;
+  w.target.vocab = static_cast<int32_t>(p.vocab);
+  w.draft.data = p.q_of_drafts.data;
+  w.request_index = p.request_index;
+  w.target_law.temperature = p.temperature;
+  w.draft_law.temperature.value = 1.0f;
+  w.noise = p.noise;
+  w.tokens = p.tokens;
+  w.path = p.path;
+  w.num_accepted = p.num_accepted, w.status = p.status;
+  return w;
+}
+
+SPECDEC_HD int64_t first_draft_of(const ChainRequest& t, int64_t b) {
+  return t.p.cu_drafts.data ? t.first_prob : b * t.p.max_drafts();
+}
+SPECDEC_HD int64_t first_draft_of(const TreeRequest& t, int64_t b) { return b * t.nodes(); }
+
+// A sum of q, in the units of sums.
+SPECDEC_HD int64_t units_of(float q) {
+  UnitSum<float> sum;
+  sum.take(q);
+  return static_cast<int64_t>(units_of(sum.high, sum.low));
+}
+
+// The row operations of a walk by tables.
+template <class Topology>
+class TableOps {
+ public:
+  using Number = float;
+
+  SPECDEC_HD TableOps(const WalkTablesParams& params, const Topology& topology, const Verdict& verdict, int64_t request)
+      : p(params), t(topology), out(verdict), b(request), first_draft(first_draft_of(t, b)) {}
+
+  SPECDEC_HD bool argmax(int32_t node, Draw* draw) {
+    const int64_t row = t.target_row(node);
+    *draw = {p.winners.data ? static_cast<int32_t>(p.winners.at(row * p.winners.slot_stride)) : 0, p.met.data[row]};
+    return true;
+  }
+  // The race's winners are known where nothing else decides. Else this is the last token, which is drawn later.
+  SPECDEC_HD bool race(int32_t node, const Noise&, Draw* draw) {
+    if (p.method == SPECDEC_RACE) return argmax(node, draw);
+    last = node, refused = false, subtracted = 1.0f;
+    *draw = {0, p.met.data[t.target_row(node)]};
+    return true;
+  }
+  SPECDEC_HD bool residual(int32_t node, const Noise&, float taken, Draw* draw) {
+    last = node, refused = true, subtracted = t.has_draft() ? taken : 1.0f;
+    *draw = {0, status_of(node)};
+    return true;
+  }
+  SPECDEC_HD bool laws(int32_t node, int32_t token, float* p_of_token, float* q_of_token, int32_t* status) {
+    const int32_t child = child_of(node, token);
+    *p_of_token = p.p_of_drafts.data[t.target_row(child - kShift)];
+    *q_of_token = t.has_draft() ? q_of(child) : 1.0f;
+    *status |= status_of(node);
+    return true;
+  }
+  SPECDEC_HD bool masses(int32_t node, int32_t child, float taken, Masses* m) {
+    const int64_t place = b * p.asked_taken.columns + child - 1;
+    const int64_t left = answer(2 * place);
+    if (left < 0) {
+      p.asked.data[2 * place] = static_cast<int32_t>(t.target_row(node));
+      p.asked.data[2 * place + 1] = static_cast<int32_t>(draft_row(node));
+      p.asked_taken.data[place] = taken;
+      return false;
+    }
+    int64_t untried = answer(2 * place + 1);
+    if constexpr (Topology::kSiblings) {
+      int32_t told = SPECDEC_STATUS_OK;
+      for (int32_t elder = t.next_child(node, node, &told); elder != kNoNode && elder < child;
+           elder = t.next_child(node, elder, &told)) {
+        const int64_t token = t.draft_token(elder);
+        if (in_vocab(t, token) && !t.has_elder(node, elder, token, &told)) untried -= units_of(q_of(elder));
+      }
+    }
+    *m = {sum_of_units(static_cast<uint64_t>(left)), sum_of_units(static_cast<uint64_t>(untried)), status_of(node)};
+    return true;
+  }
+
+  SPECDEC_HD void emit(int32_t depth, int32_t node, int32_t token) { out.put(depth, node, token); }
+  SPECDEC_HD void enter(int32_t, int32_t, int32_t) {}
+  SPECDEC_HD void leave(int32_t, int32_t, int32_t) {}
+  SPECDEC_HD const PathNode<float>& path(int32_t depth) const { return nodes()[depth]; }
+  SPECDEC_HD void put(int32_t depth, const PathNode<float>& node) { nodes()[depth] = node; }
+
+  SPECDEC_HD void clear() const {
+    for (int32_t depth = 0; depth < out.places; ++depth) out.clear(depth);
+  }
+  SPECDEC_HD void ask_nothing() const {
+    for (int64_t i = b * p.asked_taken.columns; p.asked.data && i < (b + 1) * p.asked_taken.columns; ++i) {
+      p.asked.data[2 * i] = p.asked.data[2 * i + 1] = -1;
+      p.asked_taken.data[i] = 0.0f;
+    }
+  }
+
+  // What the last token is drawn from, if it is still to be drawn.
+  SPECDEC_HD void put_last(int32_t depth) const {
+    if (!p.row.data) return;
+    const bool drawn = last != kNoNode;
+    const int64_t row = drawn ? t.target_row(last) : -1, beside = drawn && refused ? draft_row(last) : -1;
+    p.row.data[b] = static_cast<int32_t>(row);
+    p.draft_row.data[b] = static_cast<int32_t>(beside);
+    p.taken.data[b] = drawn ? subtracted : 1.0f;
+    p.slot.data[b] = drawn ? depth : 0;
+    const bool has_law = p.draft_known.data && beside >= 0 && 2 * beside < p.draft_known.size;
+    for (int i = 0; i < 2; ++i) {
+      const float own = drawn ? p.known.data[2 * row + i] : 0.0f;
+      p.laws.data[4 * b + i] = own;
+      p.laws.data[4 * b + 2 + i] = has_law ? p.draft_known.data[2 * beside + i] : own;
+    }
+    if (!p.excluded.data) return;
+    int32_t* const excluded = p.excluded.data + b * p.excluded.columns;
+    int32_t count = 0, told = SPECDEC_STATUS_OK;
+    if (drawn && refused)
+      for (int32_t child = t.next_child(last, last, &told); child != kNoNode; child = t.next_child(last, child, &told))
+        if (in_vocab(t, t.draft_token(child))) excluded[count++] = static_cast<int32_t>(t.draft_token(child));
+    while (count < p.excluded.columns) excluded[count++] = -1;
+  }
+  SPECDEC_HD void forget_last() { last = kNoNode; }
+
+ private:
+  static constexpr int32_t kShift = Topology::kSiblings ? 0 : 1;  // a chain's tables begin with its first draft
+
+  SPECDEC_HD PathNode<float>* nodes() const {
+    static_assert(sizeof(PathNode<float>) == 8 * sizeof(int32_t));
+    return reinterpret_cast<PathNode<float>*>(p.memory.data + 8 * out.places * b);
+  }
+  SPECDEC_HD float q_of(int32_t child) const { return p.q_of_drafts.data[first_draft + child - kShift]; }
+  SPECDEC_HD int64_t answer(int64_t i) const { return p.answers.at(i * p.answers.slot_stride); }
+  SPECDEC_HD int64_t draft_row(int32_t node) const {
+    const int64_t draft = first_draft + node;
+    return p.draft_places.data ? p.draft_places.at(draft * p.draft_places.slot_stride) : draft;
+  }
+  SPECDEC_HD int32_t status_of(int32_t node) const {
+    return p.met.data[t.target_row(node)] | (p.draft_met.data ? p.draft_met.data[first_draft + node] : SPECDEC_STATUS_OK);
+  }
+  // The first child with this token: p and q of all that have it are the same.
+  SPECDEC_HD int32_t child_of(int32_t node, int32_t token) const {
+    int32_t told = SPECDEC_STATUS_OK, child = t.next_child(node, node, &told);
+    while (t.draft_token(child) != token) child = t.next_child(node, child, &told);
+    return child;
+  }
+
+  const WalkTablesParams& p;
+  const Topology& t;
+  const Verdict& out;
+  const int64_t b;
+  const int64_t first_draft;  // of all: that of the slot after node 0, or node 0 itself
+  int32_t last = kNoNode;     // the node after which a token is still to be drawn
+  bool refused = false;       // whether that is from what is left of its row
+  float subtracted = 1.0f;
+};
+
+// The other questions that the walk may come to, so that one round answers them, too: one that traverses at the nodes of
+// its path, if it goes back to them; else the walk at the nodes that are still below it. None of them depends on the
+// answer that it stopped for.
+template <class Topology>
+SPECDEC_HD void ask_ahead(const Topology& t, TableOps<Topology>& ops, int32_t method, Walk at) {
+  int32_t told = SPECDEC_STATUS_OK;
+  if (method == SPECDEC_TRAVERSAL) {
+    while (at.depth > 0) {
+      const PathNode<float> leaf = ops.path(at.depth), parent = ops.path(at.depth - 1);
+      at = walk_from(parent.node, at.depth - 1);
+      take_off(t, ops, at.depth, parent, leaf);
+      if (walk_traversal(t, ops, &at, &told)) return;
+    }
+  } else if constexpr (Topology::kSiblings) {
+    for (int32_t node = at.node + 1; node < t.nodes(); ++node) {
+      int32_t depth = at.depth, above = node, child;
+      for (; above > at.node; ++depth) above = t.parent(above, &told);
+      if (above != at.node) continue;
+      Walk there = walk_from(node, depth);
+      try_children(t, ops, ByLaws{}, &there, &child, &told);
+    }
+  }
+}
+
+// Walks request b, and writes its verdict or what it asks.
+template <class Topology>
+SPECDEC_HD void walk_by_tables(const WalkTablesParams& p, int64_t b) {
+  const typename Topology::Params params = walked<Topology>(p);
+  const Topology t(params, b);
+  const Verdict out = verdict_at(params, b);
+  TableOps<Topology> ops(p, t, out, b);
+  ops.clear();
+  ops.ask_nothing();
+  if (p.method == SPECDEC_TRAVERSAL) ops.put(0, path_node<float>(0));
+  Walk at = walk_from(0, 0);
+  int32_t status = t.status;
+  const bool ended = walk(t, p.method, ops, &at, &status);
+  if (!ended) {
+    ask_ahead(t, ops, p.method, at);
+    ops.clear();
+    ops.forget_last();
+  }
+  out.count(ended ? accepted_by(t, at) : 0, t.drafts(), ended ? status : SPECDEC_STATUS_OK);
+  ops.put_last(at.depth);
+}
+
+SPECDEC_HD void walk_tables_of(const WalkTablesParams& p, int64_t b) {
+  if (p.parents.data) walk_by_tables<TreeRequest>(p, b);
+  else walk_by_tables<ChainRequest>(p, b);
+}
+
+SPECDEC_END
