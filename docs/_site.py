@@ -25,7 +25,7 @@ ELSEWHERE = {
     "results.md": "bench/results/README.md",
 }
 # page of the site -> package whose public names it lists
-PACKAGES = {f"reference/{name}.md": f"{PACKAGE}.{name}" for name in ("theory", "generate", "sharded")}
+PACKAGES = {f"reference/{name}.md": f"{PACKAGE}.{name}" for name in ("theory", "generate", "sharded", "sharded.parts")}
 # In the navigation of mkdocs.yml: the pages of the names of specdec_kernels itself.
 PLACE = "reference/"
 # generate() documents options that it only hands on.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import specdec_kernels
+import specdec_kernels.sharded  # its ops are among OPS
 from specdec_kernels import backends
 from specdec_kernels.backends import cuda
 

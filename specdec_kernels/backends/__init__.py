@@ -173,6 +173,11 @@ def _default(device_type):
     raise BackendError(f"device: expected cpu or cuda; got {device_type}")
 
 
+def of_device(device_type):
+    """The backend that tensors on this type of device have where nobody chose one."""
+    return _load(_default(device_type))
+
+
 def run(op, call, device_type):
     """Have the backend for tensors on this type of device do a call of an op."""
     name = block().name or _default(device_type)

@@ -15,6 +15,11 @@ def use_torch(native):
     native.use_functions(torch.empty_strided, watchers)
 
 
+def ops_of(native):
+    """The names of the ops that a native module has."""
+    return [name.removeprefix("remember_") for name in dir(native) if name.startswith("remember_")]
+
+
 def recipes(results):
     """Outputs as a caller got them, and for each the arguments with which ``torch.empty_strided`` makes a new one."""
     strides = [torch.empty(x.shape, device="meta").stride() for x in results]

@@ -3,10 +3,9 @@
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._native import recipes, use_torch
-from specdec_kernels.ops import OPS
+from specdec_kernels.backends._native import ops_of, recipes, use_torch
 
-_HAS = [name for name in OPS if hasattr(_C, name)]
+_HAS = ops_of(_C)
 
 __all__ = [*_HAS, "recalls", "remember"]
 

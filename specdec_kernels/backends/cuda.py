@@ -7,12 +7,12 @@ import threading
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._native import recipes, use_torch
+from specdec_kernels.backends._native import ops_of, recipes, use_torch
 from specdec_kernels.ops import OPS
 
 __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 
-HAS = list(OPS)
+HAS = ops_of(_C)  # what the CPU does
 
 _BYTES = 1 << 20  # what a stream has to start with: enough for most calls
 _ASIDE = 4 << 20  # put aside for captures
@@ -132,25 +132,25 @@ class Kernels:
         self._current_stream = current_stream
         self._workspaces = Workspaces(native.capture, native.wait)
         for name in HAS:
-            setattr(self, name, functools.partial(self._launch, OPS[name], getattr(native, name)))
-        self.recalls = {name: functools.partial(self._recall, OPS[name]) for name in HAS}
+            setattr(self, name, functools.partial(self._launch, getattr(native, name)))
+        self.recalls = {name: functools.partial(self._recall, name) for name in HAS}
 
-    def _launch(self, op, function, call):
-        device = op.device(call)
+    def _launch(self, function, call):
+        device = OPS[type(call).__name__].device(call)
         stream = self._current_stream(device)
         needed = 1
         while needed:
             workspace = self._workspaces.get(device, stream, needed)
             needed = function(call, stream, workspace.data_ptr(), workspace.numel())
 
-    def _recall(self, op, raw):
+    def _recall(self, name, raw):
         """The outputs of a call like a remembered one; None for others, or if it needs a larger workspace."""
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
         if device is None or device.type == "meta":  # nothing runs there, so no workspace is made
             return None
         stream = self._current_stream(device)
         workspace = self._workspaces.get(device, stream, 1)
-        return getattr(self._native, f"recall_{op.name}")(raw, stream, workspace.data_ptr(), workspace.numel())
+        return getattr(self._native, f"recall_{name}")(raw, stream, workspace.data_ptr(), workspace.numel())
 
     def remember(self, op, raw, call, results):
         """From now on ``recalls[op.name]`` runs calls like this one."""
@@ -163,19 +163,19 @@ class _OnDevice(Kernels):
     def __init__(self):
         super().__init__(_C.cuda, lambda device: torch.cuda.current_stream(device).cuda_stream)
 
-    def _launch(self, op, function, call):
-        device = op.device(call)
+    def _launch(self, function, call):
+        device = OPS[type(call).__name__].device(call)
         if device.index == torch.cuda.current_device():
-            return super()._launch(op, function, call)
+            return super()._launch(function, call)
         with torch.cuda.device(device):
-            return super()._launch(op, function, call)
+            return super()._launch(function, call)
 
-    def _recall(self, op, raw):
+    def _recall(self, name, raw):
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
         if device is None or device.type != "cuda":
             return None
         with torch.cuda.device(device):
-            return super()._recall(op, raw)
+            return super()._recall(name, raw)
 
 
 if hasattr(_C, "cuda"):

@@ -1,4 +1,5 @@
-"""The public ops: one file each, with its declaration, docstring, checks and one call. ``OPS`` has them by name.
+"""The public ops: one file each, with its declaration, docstring, checks and one call. ``OPS`` has them by name,
+and those of ``specdec_kernels.sharded.parts`` once these are imported.
 
 The names are written out because type checkers and the documents read them from the text.
 """
@@ -9,25 +10,17 @@ from specdec_kernels.ops._declaration import Law as Law
 from specdec_kernels.ops._declaration import Noise as Noise
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
-from specdec_kernels.ops.chain_ends import ChainEnds, chain_ends
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
-from specdec_kernels.ops.count_at_least import count_at_least
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
-from specdec_kernels.ops.first_arrivals import first_arrivals
 from specdec_kernels.ops.logprobs import Logprobs, logprobs
 from specdec_kernels.ops.mask_logits import mask_logits
-from specdec_kernels.ops.mass_tiles import mass_tiles
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
 from specdec_kernels.ops.race_topk import race_topk
 from specdec_kernels.ops.residual import Residual, residual
-from specdec_kernels.ops.residual_race import residual_race
-from specdec_kernels.ops.residual_sums import residual_sums
 from specdec_kernels.ops.store_rows import store_rows
-from specdec_kernels.ops.tile_laws import tile_laws
-from specdec_kernels.ops.token_logits import token_logits
 from specdec_kernels.ops.tree_mask import tree_mask
 from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
 from specdec_kernels.ops.tree_positions import tree_positions
@@ -37,7 +30,6 @@ from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
     "BuiltTrees",
-    "ChainEnds",
     "Cut",
     "Form",
     "Logprobs",
@@ -47,25 +39,17 @@ __all__ = [
     "TreeVerdict",
     "Verdict",
     "build_tree",
-    "chain_ends",
     "coin",
     "compact_kv",
-    "count_at_least",
     "count_tokens",
     "cutoff",
-    "first_arrivals",
     "logprobs",
     "mask_logits",
-    "mass_tiles",
     "overlap",
     "race_sample",
     "race_topk",
     "residual",
-    "residual_race",
-    "residual_sums",
     "store_rows",
-    "tile_laws",
-    "token_logits",
     "tree_mask",
     "tree_parents",
     "tree_positions",

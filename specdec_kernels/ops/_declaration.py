@@ -215,7 +215,9 @@ class Op:
     figures : bool
         Whether it writes figures, of which one could want derivatives; tokens have none.
     backward : int
-        Of how many of the public function's first arguments they have gradients.
+        Of how many of the function's first arguments they have gradients.
+    module : str
+        Where the function of this name is, which callers call; that of ``specdec_kernels.ops`` if nothing is said.
     arguments : Kind
         In the order of ``SPECDEC_FIELDS`` in csrc/include/specdec.h. The schema returns nothing: every output is an
         argument that the op writes.
@@ -226,9 +228,10 @@ class Op:
         The NamedTuple of the arguments' names, which a backend's function gets.
     """
 
-    def __init__(self, name, figures=False, backward=0, **arguments):
+    def __init__(self, name, figures=False, backward=0, module=None, **arguments):
         self.name, self.arguments, self.figures, self._backward = name, arguments, figures, backward
         self.Call = collections.namedtuple(name, arguments)
+        self._module = module or f"{__package__}.{name}"
         self._kinds = tuple(arguments.values())
         self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
@@ -339,7 +342,7 @@ class Op:
     def _name_of(self, x, raw):
         """The name of the argument that has this tensor."""
         place = next(place for place, given in enumerate(raw) if any(x is y for y in _tensors_in((given,))))
-        function = getattr(sys.modules[f"{__package__}.{self.name}"], self.name)
+        function = getattr(sys.modules[self._module], self.name)
         return sorted(inspect.signature(function).parameters, key=lambda name: name not in Noise._fields)[place]
 
     def __call__(self, *values, given=False, raw=None, results=()):

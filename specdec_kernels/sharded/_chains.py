@@ -1,8 +1,4 @@
-"""verify_chain over a vocabulary of which each rank has a slice.
-
-What a walk asks of wide rows is found first. Then the walk itself is that of ``specdec_kernels.verify_chain``, on rows
-of a few tokens: in a rejection 0 is the draft of the row's slot, in a race the row's winner.
-"""
+"""verify_chain over a vocabulary of which each rank has a slice."""
 
 import torch
 
@@ -13,12 +9,12 @@ from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_chains
-from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
+from specdec_kernels.sharded._filters import SMALLEST
+from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._layout import Chains
-from specdec_kernels.sharded._race_chains import race_chains
-from specdec_kernels.sharded._rejection import rejection
 from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.sharded._walks import raced, weighed
 
 
 def verify_chain(
@@ -69,6 +65,9 @@ def verify_chain(
     refuse("verify_chain", draft_map=draft_map)
     inputs.check_choice("method", method, ("rejection", "race", "block"))
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
+    plain = inputs.real(draft_prob) == 1
+    if method != "rejection" and not (plain and inputs.real(epsilon) == 0):
+        raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
     if method == "race":
         if draft is not None:
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
@@ -77,9 +76,6 @@ def verify_chain(
         if draft is not None:
             by_entries = cu_drafts is not None and request_index is not None
             check_draft(draft, target, (chains.most if by_entries else draft_tokens.shape[-1],), more=by_entries)
-        plain = inputs.real(draft_prob) == 1
-        if method == "block" and not (plain and inputs.real(epsilon) == 0):
-            raise ValueError("draft_prob, epsilon: expected 1 and 0 with method='block', which has no use for them")
         if draft is None and not plain:
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
         p_law = law_of("sampling", space, temperature, sampling)
@@ -91,13 +87,23 @@ def verify_chain(
     )  # fmt: skip
     if edits is not None:
         edits = of_chains(edits, shard, chains, requests, target, space)
+    how = {"places": chains.most + 1, "cu_drafts": cu_drafts}
+    if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
+        method, temperature, sampling = "race", 0.0, None  # the argmax decides
     if method == "race":
         law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
-        verdict = race_chains(chains, requests, shard, draft_tokens, target, edits, law, draft_prob, epsilon)
+        walked = raced(requests, shard, draft_tokens, target, edits, law, **how)
     else:
-        verdict = rejection(
-            chains, requests, shard, draft_tokens, target, edits, draft, p_law, q_law, draft_prob, epsilon, method
-        )
-        if (bits := parameters(requests, p_law, draft_sampling)) is not None:
-            verdict = verdict._replace(status=verdict.status | bits)
+        sides = [Side(target, requests.of_rows(p_law), requests.row_index(), None, chains.tokens.flatten(), edits)]
+        draft_places = None
+        if draft is not None:
+            draft_places = requests.draft_places(chains, draft)
+            own = requests.of_draft_rows(chains, draft, q_law)
+            sides.append(Side(draft, own, None, draft_places, draft_tokens.flatten()))
+        walked = weighed(
+            requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft_sampling),
+            "traversal" if method == "block" else method, chains.sound, lossy=inputs.real(epsilon) != 0,
+            draft_prob=chains.slot_numbers(requests, draft_prob), epsilon=requests.of_requests(epsilon), **how,
+        )  # fmt: skip
+    verdict = Verdict(walked.tokens, walked.num_accepted, walked.status)
     return written("verify_chain", verdict, out, check)

@@ -14,6 +14,7 @@ from specdec_kernels.backends.reference import filters, laws, mass
 from specdec_kernels.ops import Cut
 from specdec_kernels.ops._laws import AFTER, TOGETHER
 from specdec_kernels.sampling import Sampling
+from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._wire import sent, tiles_of
 from specdec_kernels.status import Status
 
@@ -185,7 +186,7 @@ def own_list(shard, rows, divisor, listed, request_index, edits=None):
     )
     tokens = found.top_tokens
     column = tokens.clamp(min=0)
-    logits = ops.token_logits(rows, column, edits=edits)
+    logits = parts.token_logits(rows, column, edits=edits)
     logits = torch.where(tokens < 0, -torch.inf, logits)
     tokens = torch.where(tokens < 0, -1, tokens + shard.first_token).int()
     room = (0, listed - tokens.shape[-1])

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels import ops
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Edits, Sampling, undivided
+from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._constants import filled
 from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
@@ -163,7 +163,7 @@ def exp(log):
     """As every backend has it: probabilities of a row whose log-sum-exp is 0, which is one tile of one token."""
     tile = torch.tensor([[[0], [1 << 30], [0]]], dtype=torch.int32, device=log.device)
     rows = log.view(len(log) // 64, 64) if len(log) % 64 == 0 else log.unsqueeze(-1)
-    return ops.tile_laws(tile.repeat(len(rows), 1, 1), rows)[1].view(log.shape)
+    return parts.tile_laws(tile.repeat(len(rows), 1, 1), rows)[1].view(log.shape)
 
 
 def laws_of(shard, sides, *also):
@@ -191,7 +191,7 @@ def laws_of(shard, sides, *also):
 def logits_of(side, shard):
     """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
     tokens = side.tokens.view(side.rows.shape[:-1]) if side.places is None else side.tokens
-    logits = ops.token_logits(side.rows, tokens, places=side.places, first_token=shard.first_token, edits=side.edits)
+    logits = parts.token_logits(side.rows, tokens, places=side.places, first_token=shard.first_token, edits=side.edits)
     return logits.view(torch.int32)
 
 
@@ -203,14 +203,14 @@ def _known(sides, rows, tiles, logits):
         temperature = [torch.cat(each)]
     temperature = of_places = temperature[0]
     if all(side.places is None for side in sides):
-        known, probs = ops.tile_laws(tiles, logits.unsqueeze(-1), temperature=temperature)
+        known, probs = parts.tile_laws(tiles, logits.unsqueeze(-1), temperature=temperature)
         return known, probs.squeeze(-1)
     begins = itertools.accumulate(rows[:-1], initial=0)
     places = torch.cat([side.every_place() + begin for side, begin in zip(sides, begins, strict=True)])
     if isinstance(temperature, torch.Tensor):
         of_places = temperature[places]
-    _, probs = ops.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=of_places)
-    known, _ = ops.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+    _, probs = parts.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=of_places)
+    known, _ = parts.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
     return known, probs.squeeze(-1)
 
 
@@ -255,7 +255,7 @@ def left_in_slices(shard, target, draft, places, draft_places, taken):
     if len(places) == 0:
         return torch.zeros(0, 2, dtype=torch.int64, device=taken.device)
     sides = (target, places), (draft, draft_places)
-    sums, _ = ops.residual_sums(
+    sums, _ = parts.residual_sums(
         target.side.rows, draft.side.rows, places.int(), draft_places.int(), taken=taken,
         temperature=target.temperature(places), draft_temperature=draft.temperature(draft_places),
         cuts=cuts_of(shard, *sides), edits=target.side.edits,

@@ -1,11 +1,11 @@
-"""The rows of a batch of chains, and the vocabulary of a few tokens on which their verdicts are walked."""
+"""The rows of a batch of chains."""
 
 import functools
 
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops.verify_chain import ragged_width
+from specdec_kernels.ops.verify_chain import _check_ragged, ragged_width
 from specdec_kernels.sharded import _constants as constants
 
 
@@ -19,10 +19,7 @@ class Chains:
         self.draft_tokens, self.cu_drafts, self.max_drafts = draft_tokens, cu_drafts, max_drafts
         device = target.device
         if ragged:
-            inputs.check_tensor("cu_drafts", cu_drafts, (torch.int32,), 1)
-            self.batch, drafts = len(cu_drafts) - 1, len(draft_tokens)
-            if target.shape[0] != drafts + self.batch:
-                raise ValueError(f"target: expected {drafts + self.batch} rows (D + B); got {inputs.shown(target)}")
+            self.batch, drafts = _check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
             own = torch.arange(self.batch, device=device)
             self.first_draft = cu_drafts[:-1].long()
             self.first = self.first_draft + own  # of each request's rows, among all
@@ -80,35 +77,3 @@ class Chains:
         rows = of_drafts.new_full(self.request.shape, last)
         rows[self.draft_rows] = of_drafts
         return rows
-
-    def for_walk(self, requests, of_drafts):
-        """What drafts have, as a walk takes draft rows: by entry, [B, most, ...], where there is an index."""
-        if self.cu_drafts is None or requests.index is None or not len(of_drafts):
-            return of_drafts
-        at = self.first_draft.unsqueeze(-1) + constants.steps(self.most, 1, of_drafts.device)
-        return of_drafts[at.clamp(0, len(of_drafts) - 1)]
-
-    def by_request(self, of_rows, width):
-        """[B, width] of what rows have."""
-        if self.cu_drafts is None:
-            return of_rows
-        at = self.first.unsqueeze(-1) + torch.arange(width, device=of_rows.device)
-        return of_rows[at.clamp(0, max(len(of_rows) - 1, 0))]
-
-
-def short(draft_tokens, vocab, inside=0, outside=5):
-    """Drafts in a vocabulary of at most ``outside`` tokens: ``inside``, or out of its range if they were."""
-    if vocab < outside:
-        draft_tokens = torch.where(draft_tokens < vocab, draft_tokens, outside)
-        vocab = outside
-    return constants.only(draft_tokens.clamp(0, vocab - 1) != draft_tokens, draft_tokens, inside)
-
-
-def two(first):
-    """Rows of two probabilities: of the draft, and of the others if the draft has none."""
-    return torch.stack([first, (first == 0).float()], dim=-1)
-
-
-def alone(first):
-    """Rows of the draft's probability alone, which is enough where it is only tested."""
-    return first.unsqueeze(-1)

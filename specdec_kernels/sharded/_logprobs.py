@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec_kernels import ops
 from specdec_kernels.ops import Logprobs
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits, Sampling, undivided
+from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import SMALLEST, lists_of, own_list, scaled
@@ -102,7 +102,7 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
         top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
         top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
     if len(every) > bool(top):
-        winner, met, nobody = ops.first_arrivals(every[-1].contiguous())
+        winner, met, nobody = parts.first_arrivals(every[-1].contiguous())
         winner = torch.where(nobody > 0, -1, winner).flatten()
         status = torch.where(greedy, status & Status.PARAMETER | met.flatten(), status)
         won = inside & (asked == winner)
@@ -132,7 +132,7 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
 def _rank(shard, law, cut, x, inverse):
     """How many tokens are at least as large as x [rows]: of whole rows every rank counts its own."""
     side = law.side
-    rank = shard.gather(ops.count_at_least(
+    rank = shard.gather(parts.count_at_least(
         side.rows, x.view(side.rows.shape[:-1]), temperature=side.sampling.temperature, edits=side.edits,
         request_index=side.index,
     ).flatten()).sum(dim=0)  # fmt: skip

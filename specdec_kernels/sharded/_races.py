@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels import ops
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
@@ -12,6 +11,7 @@ from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._constants import filled
 from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
 from specdec_kernels.sharded._shard import UNIT
@@ -131,7 +131,7 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
     [...]. No communication: what every rank gathered gives the same on every rank.
     """
     if k is None:
-        return ops.first_arrivals(packed.contiguous())[:2]
+        return parts.first_arrivals(packed.contiguous())[:2]
     tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
     best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
     nobody, met = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))

@@ -6,8 +6,6 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
-from specdec_kernels.sharded._constants import only
-from specdec_kernels.sharded._wire import any_of
 
 NO_ENTRY = -2  # an index that no array has
 
@@ -160,12 +158,6 @@ class Greedy:
     def temperature(self):
         """For rows that hold probabilities."""
         return torch.where(self.requests, 0.0, 1.0) if self.any_may_be else 1.0
-
-
-def any_bits(*found):
-    """The bits of some places together, from pairs of a status [B, n] and the places that count, bool [B, n]."""
-    bits = any_of([only(among, status, 0) for status, among in found])
-    return any_of(bits.unbind(dim=-1)).int()
 
 
 def both(*masks):

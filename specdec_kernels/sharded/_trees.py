@@ -1,8 +1,4 @@
-"""verify_tree over a vocabulary of which each rank has a slice.
-
-The walk is that of ``specdec_kernels.verify_tree``, on rows of a short vocabulary: token j stands for the token of
-draft j, if no draft before has the same, and the last one for all others.
-"""
+"""verify_tree over a vocabulary of which each rank has a slice."""
 
 import torch
 
@@ -10,35 +6,17 @@ from specdec_kernels import ops
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
+from specdec_kernels.ops.verify_tree import _width
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._filters import SMALLEST
-from specdec_kernels.sharded._laws import check_draft, draft_law_of, law_of, parameters
-from specdec_kernels.sharded._races import race
-from specdec_kernels.sharded._rejection_trees import verify
-from specdec_kernels.sharded._requests import Requests, any_bits
+from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
+from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard
-from specdec_kernels.status import Status
-
-
-class ShortVocabulary:
-    """The tokens of each request's drafts, numbered by the first node that has them. The root's does not count."""
-
-    def __init__(self, draft_tokens, vocab):
-        self.drafts = draft_tokens.clone()
-        self.drafts[:, :1] = -1
-        self.size = draft_tokens.shape[1] + 1
-        inside = (self.drafts >= 0) & (self.drafts < vocab)
-        outside = torch.where(self.drafts == -1, -1, self.size)
-        self.draft_tokens = torch.where(inside, self.of(self.drafts), outside)
-
-    def of(self, tokens):
-        """Tokens [B, n] in it; the last one for those that no draft has."""
-        same = tokens.unsqueeze(-1) == self.drafts.unsqueeze(1)
-        first = torch.where(same, torch.arange(self.size - 1, device=tokens.device), self.size - 1)
-        return first.amin(dim=-1)
+from specdec_kernels.sharded._walks import raced, weighed
 
 
 def verify_tree(
@@ -101,10 +79,14 @@ def verify_tree(
         )
     if draft is not None:
         check_draft(draft, target, (draft_tokens.shape[1],))
-    if max_depth is None and out is not None:
-        max_depth = out[0].shape[1] - 1
+    replacement = inputs.flag("replacement", replacement)
+    deepest = trees.check_parents(parents)
+    if parents.shape not in (draft_tokens.shape, draft_tokens.shape[1:]):
+        batch, nodes = draft_tokens.shape
+        raise ValueError(f"parents: expected shape [{nodes}] or [{batch}, {nodes}]; got {inputs.shown(parents)}")
     shard.check("verify_tree", target)
     batch, nodes = draft_tokens.shape
+    how = {"places": _width(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
     depth = ops.tree_positions(parents, prefix_len=0)
     request = torch.arange(batch, device=target.device).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)
@@ -116,23 +98,20 @@ def verify_tree(
         edits = of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space)
     if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
         method, temperature, sampling = "race", 0.0, None  # the argmax decides
-    if method != "race":
-        verdict = verify(
-            requests, shard, draft_tokens, target, edits, draft, p_law, q_law, parents, method, replacement, max_depth
-        )
-        if (bits := parameters(requests, p_law, draft_sampling)) is not None:
-            verdict = verdict._replace(status=verdict.status | bits)
-        return written("verify_tree", verdict, out, check)
-
-    law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
-    winners, met = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
-    known = ShortVocabulary(draft_tokens, shard.vocab)
-    rows = torch.nn.functional.one_hot(known.of(winners), known.size).float()
-    walked = ops.verify_tree(
-        known.draft_tokens, rows, parents=parents, method="race", replacement=replacement, space="probs",
-        temperature=0.0, request_index=requests.index, max_depth=max_depth, **requests.noise_of_requests(),
+    if method == "race":
+        law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
+        walked = raced(requests, shard, draft_tokens, target, edits, law, **how)
+        return written("verify_tree", TreeVerdict(*walked[:4]), out, check)
+    tokens, draft_places = draft_tokens.flatten(), None
+    parent, node = parents.long().clamp(0, nodes - 1), torch.arange(nodes, device=target.device)
+    places = (request * nodes + parent).flatten()
+    sides = [Side(target, requests.of_rows(p_law), requests.row_index(), places, tokens, edits)]
+    if draft is not None:
+        if requests.entry is not None:
+            first = requests.entry.unsqueeze(-1) * nodes
+            places, draft_places = (first + parent).flatten(), (first + node).flatten()
+        sides.append(Side(draft, requests.of_draft_rows(None, draft, q_law), None, places, tokens))
+    walked = weighed(
+        requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft_sampling), method, **how
     )  # fmt: skip
-    on_path, path = walked.path >= 0, walked.path.clamp(min=0).long()
-    status = walked.status & (Status.TOKEN_RANGE | Status.PARAMETER) | any_bits((met.gather(1, path), on_path))
-    tokens = torch.where(on_path, winners.gather(1, path), -1)
-    return written("verify_tree", TreeVerdict(tokens, walked.path, walked.num_accepted, status), out, check)
+    return written("verify_tree", TreeVerdict(*walked[:4]), out, check)

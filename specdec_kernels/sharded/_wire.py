@@ -4,14 +4,14 @@ import functools
 
 import torch
 
-from specdec_kernels import ops
+from specdec_kernels.sharded import parts
 
 NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
 
 
 def tiles_of(rows, temperature, shard, request_index=None, edits=None):
     """(int32 [rows, 3, tiles], status [...]) of a slice, with as many tiles on every rank."""
-    found, status = ops.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
+    found, status = parts.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
     found = found.flatten(0, -3)
     if found.shape[-1] == shard.most_tiles:
         return found, status

@@ -27,7 +27,8 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from specdec_kernels.ops import OPS, count_at_least, mass_tiles, residual_race, residual_sums
+from specdec_kernels.ops import OPS
+from specdec_kernels.sharded.parts import count_at_least, mass_tiles, residual_race, residual_sums
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits
@@ -170,7 +171,7 @@ def results(name):
         found = op(**call)
     for counters, _ in _launch._workspaces.__dict__.values():
         assert not counters.any()
-    found = (found,) if isinstance(found, torch.Tensor) else tuple(found or ())
+    found = (found,) if isinstance(found, torch.Tensor) else tuple(x for x in found or () if x is not None)
     return [*found, *call.get("cache", ()), *([call["status"]] if "status" in call else [])]
 
 

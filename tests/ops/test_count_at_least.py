@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specdec_kernels import Edits, count_at_least
+from specdec_kernels import Edits
+from specdec_kernels.sharded.parts import count_at_least
 from tests.support.cases import DTYPES, adversarial_rows, poisoned
 from tests.support.edits import random_edits
 from tests.support.parts import LARGEST, edited, edits_of

@@ -5,8 +5,8 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import race_sample
-from specdec_kernels.ops import first_arrivals
 from specdec_kernels.sharded import race_partial
+from specdec_kernels.sharded.parts import first_arrivals
 from specdec_kernels.status import Status
 
 PACKED = torch.zeros(2, 4, 3, dtype=torch.int32)

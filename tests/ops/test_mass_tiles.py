@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels.backends.reference import mass
-from specdec_kernels.ops import mass_tiles
+from specdec_kernels.sharded.parts import mass_tiles
 from tests.support.cases import DTYPES, adversarial_rows, poisoned
 from tests.support.edits import random_edits
 from tests.support.parts import edited, edits_of

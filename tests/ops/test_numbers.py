@@ -27,9 +27,10 @@ from specdec_kernels import (
     verify_tree,
 )
 from specdec_kernels.generate import NgramDrafter
-from specdec_kernels.ops import OPS, chain_ends, token_logits
+from specdec_kernels.ops import OPS
 from specdec_kernels.sharded import VocabShard
 from specdec_kernels.sharded import verify_chain as verify_parts
+from specdec_kernels.sharded.parts import token_logits
 from tests.ops.test_registration import FIRST, assert_same, outcome
 from tests.support.calls import cache, chain, tree
 from tests.support.cases import ragged
@@ -69,7 +70,6 @@ CALLS = [
     first(store_rows, column=1),
     first(mask_logits, temperature=0.5),
     first(verify_links, threshold_single=0.25, threshold_total=0.5, nonce=1),
-    first(chain_ends, vocab=40),
     first(token_logits, first_token=0),
 ]  # fmt: skip
 
@@ -139,5 +139,5 @@ def test_trees_and_sizes_of_drafters():
 def test_the_ops_with_numbers_are_here():
     named = {function.__name__ for function, _ in CALLS}
     without = {"cutoff", "first_arrivals", "tree_parents"}  # or with those of a Sampling or an Edits alone
-    parts = {"count_at_least", "mass_tiles", "overlap", "residual_race", "residual_sums", "tile_laws"}
+    parts = {"count_at_least", "mass_tiles", "overlap", "residual_race", "residual_sums", "tile_laws", "walk_tables"}
     assert named | without | parts == set(OPS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import Edits, Sampling, race_sample, residual
-from specdec_kernels.ops import mass_tiles, residual_race, tile_laws
+from specdec_kernels.sharded.parts import mass_tiles, residual_race, tile_laws
 from tests.support.cases import DTYPES, seeds
 from tests.support.parts import cut_words, edited, edits_of, kept_of
 

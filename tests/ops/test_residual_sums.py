@@ -5,7 +5,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling
-from specdec_kernels.ops import mass_tiles, residual_sums, tile_laws
+from specdec_kernels.sharded.parts import mass_tiles, residual_sums, tile_laws
 from tests.support.cases import DTYPES, adversarial_pairs, poisoned
 from tests.support.parts import cut_words, edited, edits_of, kept_of
 
@@ -146,6 +146,8 @@ def test_bad_arguments():
         ({"known": torch.ones(3, 2)}, ValueError, r"known: expected shape \[3, 4\]"),
         ({"row": torch.zeros(3)}, TypeError, "row: expected a tensor of int32"),
         ({"draft_row": torch.zeros(2, dtype=torch.int32)}, ValueError, r"draft_row: expected shape \[3\]"),
+        ({"row": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "row: expected a contiguous tensor"),
+        ({"draft_row": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "draft_row: expected a contiguous tensor"),
         ({"taken": torch.ones(2)}, ValueError, r"taken: expected shape \[3\]"),
         ({"cuts": torch.zeros(3, 5, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
         ({"cuts": torch.zeros(3, 6)}, TypeError, "cuts: expected a tensor of int32"),

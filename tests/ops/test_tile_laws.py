@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import overlap
-from specdec_kernels.ops import mass_tiles, tile_laws
+from specdec_kernels.sharded.parts import mass_tiles, tile_laws
 from tests.support.cases import adversarial_rows
 
 TILES, RAW = mass_tiles(torch.arange(66.0).view(2, 33))[0], torch.tensor([[1.0, 2.0, 3.0], [40.0, 65.0, -1.0]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import Edits
-from specdec_kernels.ops import token_logits
+from specdec_kernels.sharded.parts import token_logits
 from tests.support.cases import DTYPES, adversarial_rows
 from tests.support.edits import random_edits
 from tests.support.parts import edited, edits_of

@@ -6,7 +6,6 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
-from specdec_kernels.sharded._weights import sum_of, units_of
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
@@ -136,22 +135,18 @@ def test_sums_are_those_of_whole_rows(fast_backend, taken):
         sides = [Side(rows, Sampling(0.8), None, some[:0], some[:0]) for rows in (target, draft)]
         laws, _ = laws_of(shard, sides)
         left, _ = left_in_slices(shard, *laws, some, some, torch.full((3,), taken)).unbind(-1)
-        return sum_of(left)
+        return left.float() * 2.0**-42
 
     call = {"target": target, "draft": draft}
     expected = specdec_kernels.residual(**call, temperature=0.8, draft_prob=taken).mass[some]
     assert_all_equal(on_ranks(sums, BEGINS[2], call), expected)
 
 
-def test_units_are_rounded_to_the_nearest():
-    weights = torch.tensor([0.75, 0.5, 1.5, 2.5, 3.25]) * 2.0**-42
-    assert units_of(weights).tolist() == [1, 0, 2, 2, 3]
-
-
 def test_rounds(fast_backend):
     """One for the laws, one for each child after a node's first, one for the last token; nothing for certain drafts."""
     call = trees("rejection", requests=4, nodes=5, parents=torch.tensor([-1, 0, 0, 0, 1]).expand(4, 5))
     call["draft_tokens"] = torch.randint(0, VOCABULARY, (4, 5), generator=torch.Generator().manual_seed(1))
+    call["target"][:, 0].scatter_(1, call["draft_tokens"][:, 1:4], -torch.inf)  # so the root's children are refused
     counted = []
 
     class Counted(PlayedShard):

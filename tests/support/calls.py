@@ -9,6 +9,7 @@ import importlib.util
 
 import torch
 
+import specdec_kernels.sharded  # noqa: F401  its ops are among OPS
 from specdec_kernels.ops import OPS
 from specdec_kernels.ops._declaration import LAW, WRITTEN_TENSORS
 from tests.support.cases import chain_call

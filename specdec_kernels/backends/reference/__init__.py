@@ -6,12 +6,15 @@ maths, and every token of a race is evaluated. Each module holds the op of its n
 """
 
 import importlib
+import inspect
+import pkgutil
 
 import torch
 
-from specdec_kernels.ops import OPS
+__all__ = []
 
-__all__ = [*OPS]
-
-for _name in OPS:
-    globals()[_name] = torch.no_grad()(getattr(importlib.import_module(f"{__name__}.{_name}"), _name))
+for _name in [module.name for module in pkgutil.iter_modules(__path__)]:
+    _function = getattr(importlib.import_module(f"{__name__}.{_name}"), _name, None)
+    if _function and [*inspect.signature(_function).parameters] == ["call"]:
+        globals()[_name] = torch.no_grad()(_function)
+        __all__.append(_name)

@@ -10,6 +10,7 @@ from specdec_kernels.sampling import Edits
 
 TOKEN_LOGITS = Op(
     "token_logits",
+    module=__name__,
     figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     first_token=SIZE,
@@ -65,7 +66,7 @@ def token_logits(
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels import token_logits
+    >>> from specdec_kernels.sharded.parts import token_logits
     >>> rows = torch.tensor([[3.0, 1.0, 2.0], [7.0, 8.0, 9.0]])
     >>> token_logits(rows, torch.tensor([2, 130, 128]), places=torch.tensor([0, 1, 1]), first_token=128).tolist()
     [0.0, 9.0, 7.0]

@@ -11,6 +11,7 @@ from specdec_kernels.sampling import Edits
 
 MASS_TILES = Op(
     "mass_tiles",
+    module=__name__,
     figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
@@ -66,7 +67,7 @@ def mass_tiles(
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels.ops import mass_tiles
+    >>> from specdec_kernels.sharded.parts import mass_tiles
     >>> tiles, status = mass_tiles(torch.zeros(1500))
     >>> ((tiles[2].long() << 32 | tiles[1].long() & 0xFFFFFFFF) >> 30).tolist()  # tokens of the largest weight
     [1024, 476]

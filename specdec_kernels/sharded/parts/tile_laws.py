@@ -8,6 +8,7 @@ from specdec_kernels.ops._types import Number
 
 TILE_LAWS = Op(
     "tile_laws",
+    module=__name__,
     figures=True,
     tiles=TENSOR,
     raw=Kind("Tensor {}", shown="raw"),
@@ -45,7 +46,7 @@ def tile_laws(
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels.ops import mass_tiles, tile_laws
+    >>> from specdec_kernels.sharded.parts import mass_tiles, tile_laws
     >>> logits = torch.zeros(4096)
     >>> parts = [mass_tiles(part)[0] for part in logits.split(1024)]
     >>> round(tile_laws(torch.cat(parts, dim=-1), logits[:1])[1].item() * 4096, 5)

@@ -4,12 +4,13 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import EDITS, LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
-from specdec_kernels.ops._parts import check_rows, edit_of, laws_of
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits
+from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 
 RESIDUAL_SUMS = Op(
     "residual_sums",
+    module=__name__,
     figures=True,
     target=TENSOR,
     draft=TENSOR,
@@ -75,7 +76,7 @@ def residual_sums(
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels import mass_tiles, residual_sums, tile_laws
+    >>> from specdec_kernels.sharded.parts import mass_tiles, residual_sums, tile_laws
     >>> target, draft = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0]])
     >>> known = torch.cat([tile_laws(mass_tiles(rows)[0], rows)[0] for rows in (target, draft)], dim=-1)
     >>> row = torch.zeros(1, dtype=torch.int32)

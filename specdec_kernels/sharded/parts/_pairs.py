@@ -30,6 +30,9 @@ def check_rows(target, draft, row, draft_row, cuts, known):
         inputs.check_shape("cuts", cuts, (count, CUT_WORDS))
         if not cuts.is_contiguous():
             raise ValueError(f"cuts: expected a contiguous tensor; got strides {tuple(cuts.stride())}")
+    for name, x in (("row", row), ("draft_row", draft_row)):
+        if x is not None and not x.is_contiguous():
+            raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
     for name, x in (("draft", draft), ("row", row), ("draft_row", draft_row), ("cuts", cuts), ("known", known)):
         if x is not None:
             inputs.check_device(name, x, device)

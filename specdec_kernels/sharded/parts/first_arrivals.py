@@ -7,6 +7,7 @@ from specdec_kernels.ops._declaration import TENSOR, Op, Output
 
 FIRST_ARRIVALS = Op(
     "first_arrivals",
+    module=__name__,
     packed=TENSOR,
     tokens=Output(torch.int64, "tokens"),
     status=Output(torch.int32, "status"),
@@ -38,7 +39,7 @@ def first_arrivals(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels import first_arrivals
+    >>> from specdec_kernels.sharded.parts import first_arrivals
     >>> scores = torch.tensor([[0.5], [2.0]])  # of two parts of one row
     >>> tokens, status = torch.tensor([[7], [1030]], dtype=torch.int32), torch.zeros(2, 1, dtype=torch.int32)
     >>> first_arrivals(torch.stack([tokens, scores.view(torch.int32), status], dim=-1))[0].tolist()

@@ -11,6 +11,7 @@ from specdec_kernels.sampling import Edits
 
 COUNT_AT_LEAST = Op(
     "count_at_least",
+    module=__name__,
     figures=True,
     rows=Kind("Tensor {}", shown="rows"),
     request_index=OPTIONAL,
@@ -62,7 +63,7 @@ def count_at_least(
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels import count_at_least
+    >>> from specdec_kernels.sharded.parts import count_at_least
     >>> count_at_least(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([1.0]), temperature=2.0).tolist()
     [2]
     """

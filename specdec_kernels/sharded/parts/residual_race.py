@@ -5,12 +5,13 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Noise, Op, Output
 from specdec_kernels.ops._laws import noise_of
-from specdec_kernels.ops._parts import check_rows, edit_of, laws_of
 from specdec_kernels.ops._types import Counter, Number
 from specdec_kernels.sampling import Edits
+from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 
 RESIDUAL_RACE = Op(
     "residual_race",
+    module=__name__,
     target=TENSOR,
     first_token=SIZE,
     draft=OPTIONAL,
@@ -92,7 +93,7 @@ def residual_race(
     Examples
     --------
     >>> import torch
-    >>> from specdec_kernels import mass_tiles, residual_race, tile_laws
+    >>> from specdec_kernels.sharded.parts import mass_tiles, residual_race, tile_laws
     >>> target, draft = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])
     >>> known = torch.cat([tile_laws(mass_tiles(rows)[0], rows)[0] for rows in (target, draft)], dim=-1)
     >>> row = torch.zeros(1, dtype=torch.int32)

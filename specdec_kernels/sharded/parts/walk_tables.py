@@ -1,0 +1,220 @@
+"""walk_tables: the walks of chains and trees whose rows lie in parts elsewhere, by what is known of the rows."""
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops._declaration import CHOICE, FLAG, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Noise, Op, Output
+from specdec_kernels.ops._types import Counter, Number, TreeMethod
+from specdec_kernels.ops.verify_chain import _slot_numbers
+
+NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
+
+
+class Walked(NamedTuple):
+    """What each walk decided, or asks. What a method does not need is None.
+
+    Attributes
+    ----------
+    tokens : Tensor
+        int64 [B, places]: the drafts accepted, 0 where the last token is still to be drawn, -1 behind.
+    path : Tensor
+        int32 [B, places], of trees: the nodes accepted from the root, then -1.
+    num_accepted, status : Tensor
+        int32 [B].
+    row, draft_row : Tensor
+        int32 [B]: what the last token is drawn from, among all rows: the target's row, or -1 where nothing is drawn,
+        and the draft's row that is subtracted, or -1. Without draft laws any row says that a draft was refused.
+    taken : Tensor
+        float32 [B]: the multiple of the draft's row.
+    slot : Tensor
+        int64 [B]: the place of the last token.
+    laws : Tensor
+        float32 [B, 4]: what is known of both rows.
+    excluded : Tensor
+        int32 [B, 1], of trees [B, N], without draft laws: the tokens that the last one cannot be; -1: none.
+    asked : Tensor
+        int32 [B, n, 2]: pairs of rows of which a walk has to know the sums; -1: none. A request that asks has no
+        verdict yet.
+    asked_taken : Tensor
+        float32 [B, n].
+    """
+
+    tokens: torch.Tensor
+    path: torch.Tensor | None
+    num_accepted: torch.Tensor
+    status: torch.Tensor
+    row: torch.Tensor | None = None
+    draft_row: torch.Tensor | None = None
+    taken: torch.Tensor | None = None
+    slot: torch.Tensor | None = None
+    laws: torch.Tensor | None = None
+    excluded: torch.Tensor | None = None
+    asked: torch.Tensor | None = None
+    asked_taken: torch.Tensor | None = None
+
+
+WALK_TABLES = Op(
+    "walk_tables",
+    module=__name__,
+    draft_tokens=TENSOR,
+    cu_drafts=OPTIONAL,
+    parents=OPTIONAL,
+    vocab=SIZE,
+    request_index=OPTIONAL,
+    method=CHOICE,
+    replacement=FLAG,
+    temperature=NUMBER,
+    draft_prob=NUMBER,
+    epsilon=NUMBER,
+    noise=NOISE,
+    met=TENSOR,
+    winners=OPTIONAL,
+    p_of_drafts=OPTIONAL,
+    known=OPTIONAL,
+    q_of_drafts=OPTIONAL,
+    draft_met=OPTIONAL,
+    draft_known=OPTIONAL,
+    draft_places=OPTIONAL,
+    answers=OPTIONAL,
+    tokens=Output(torch.int64, "tokens"),
+    path=Output(torch.int32, "path", optional=True),
+    num_accepted=Output(torch.int32, "num_accepted"),
+    status=Output(torch.int32, "status"),
+    row=Output(torch.int32, "row", optional=True),
+    draft_row=Output(torch.int32, "draft_row", optional=True),
+    taken=Output(torch.float32, "taken", optional=True),
+    slot=Output(torch.int64, "slot", optional=True),
+    laws=Output(torch.float32, "laws", optional=True),
+    excluded=Output(torch.int32, "excluded", optional=True),
+    asked=Output(torch.int32, "asked", optional=True),
+    asked_taken=Output(torch.float32, "asked_taken", optional=True),
+    memory=Output(torch.int32, "memory", optional=True),
+)
+
+
+def walk_tables(
+    draft_tokens: torch.Tensor,
+    met: torch.Tensor,
+    *,
+    vocab: int,
+    places: int,
+    method: TreeMethod,
+    winners: torch.Tensor | None = None,
+    p_of_drafts: torch.Tensor | None = None,
+    known: torch.Tensor | None = None,
+    q_of_drafts: torch.Tensor | None = None,
+    draft_met: torch.Tensor | None = None,
+    draft_known: torch.Tensor | None = None,
+    draft_places: torch.Tensor | None = None,
+    answers: torch.Tensor | None = None,
+    parents: torch.Tensor | None = None,
+    replacement: bool = False,
+    cu_drafts: torch.Tensor | None = None,
+    temperature: Number = 1.0,
+    draft_prob: Number = 1.0,
+    epsilon: Number = 0.0,
+    seed: Counter = 0,
+    position: Counter = 0,
+    nonce: Counter = 0,
+    request_index: torch.Tensor | None = None,
+) -> Walked:
+    """The walks of ``verify_chain`` and ``verify_tree`` where p and q of each draft are known, and the rows are away.
+
+    A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is the
+    answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell.
+
+    Parameters
+    ----------
+    draft_tokens, parents, replacement, cu_drafts, draft_prob, epsilon, seed, position, nonce, request_index
+        As for ``verify_chain``, or with ``parents`` for ``verify_tree``. Numbers are those of the B requests.
+    met : Tensor
+        int32 [target rows]: the status of each.
+    vocab : int
+    places : int
+        Columns of the outputs.
+    method : str
+        ``"traversal"`` is ``"block"`` on chains.
+    winners : Tensor, optional
+        int64 [target rows]: of the race or, with the other methods, the argmax where a temperature is 0.
+    p_of_drafts : Tensor
+        float32: p of the draft that each target row decides; of trees of each node's token, under its parent. -1: not
+        even over-acceptance accepts it. This and what follows is not for the race.
+    known : Tensor
+        float32 [target rows, 2], as by ``tile_laws``.
+    q_of_drafts : Tensor, optional
+        float32, of each draft, or each node: q. Without it there are no draft laws.
+    draft_met : Tensor
+        int32, beside it: the status of each draft's row, of trees of each node's own.
+    draft_known : Tensor
+        float32 [draft rows, 2].
+    draft_places : Tensor, optional
+        int64, beside it: the row of each draft or node, if they are not those in order.
+    answers : Tensor
+        int64 [B, n, 2], n = K + 1 or N, for trees and for traversal with draft laws: what was asked, in its place; -1.
+    temperature : float or Tensor
+        float32 [B]: 0 where the argmax decides.
+
+    Returns
+    -------
+    Walked
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the number, what was expected and what came. Tables are those of the sharded ops, which made them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels.sharded.parts import walk_tables
+    >>> met = torch.zeros(3, dtype=torch.int32)
+    >>> walked = walk_tables(
+    ...     torch.tensor([[5, 9]]), met, vocab=16, places=3, method="race", winners=torch.tensor([5, 7, 1])
+    ... )
+    >>> walked.tokens.tolist(), walked.num_accepted.tolist()
+    ([[5, 7, -1]], [1])
+    """
+    raw = (
+        seed, position, nonce, draft_tokens, met, vocab, places, method, winners, p_of_drafts, known, q_of_drafts,
+        draft_met, draft_known, draft_places, answers, parents, replacement, cu_drafts, temperature, draft_prob,
+        epsilon, request_index,
+    )  # fmt: skip
+    drawn, asks = method != "race", answers is not None
+    certain = q_of_drafts is None or q_of_drafts.numel() == 0
+    wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks]
+    if found := WALK_TABLES.recall(raw):
+        found = iter(found)
+        return Walked(*(next(found) if here else None for here in wanted))
+    for name, x in (
+        ("met", met), ("p_of_drafts", p_of_drafts), ("known", known), ("q_of_drafts", q_of_drafts),
+        ("draft_met", draft_met), ("draft_known", draft_known), ("answers", answers), ("cu_drafts", cu_drafts),
+    ):  # fmt: skip
+        if x is not None and not x.is_contiguous():
+            raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
+    device, packed = met.device, cu_drafts is not None
+    batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
+    nodes = places if parents is None else draft_tokens.shape[1]
+    temperature = inputs.number("temperature", temperature, (batch,), device)
+    draft_prob = _slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
+    epsilon = inputs.number("epsilon", epsilon, (batch,), device)
+    noise = ("seed", seed), ("position", position), ("nonce", nonce)
+    noise = Noise(*(inputs.counter(name, x, (batch,), device) for name, x in noise))
+    ints, floats, longs = torch.int32, torch.float32, torch.int64
+    shapes = (
+        (longs, places), (ints, places), (ints,), (ints,), (ints,), (ints,), (floats,), (longs,), (floats, 4),
+        (ints, 1 if parents is None else nodes), (ints, nodes, 2), (floats, nodes), (ints, NODE_WORDS * places),
+    )  # fmt: skip
+    made = [
+        torch.empty((batch, *shape), dtype=dtype, device=device) if here else None
+        for (dtype, *shape), here in zip(shapes, (*wanted, method == "traversal"), strict=True)
+    ]
+    WALK_TABLES(
+        draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
+        noise, met, winners, p_of_drafts, None if known is None else known.view(-1), q_of_drafts, draft_met,
+        None if draft_known is None else draft_known.view(-1), draft_places, answers.flatten(1) if asks else None,
+        *made[:10], made[10].flatten(1) if asks else None, *made[11:],
+        raw=raw, results=tuple(x for x in made if x is not None),
+    )  # fmt: skip
+    return Walked(*made[:12])

@@ -1,0 +1,209 @@
+"""walk_tables: walks by what is known of rows that lie elsewhere."""
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels.sharded.parts import walk_tables
+
+INTS = torch.int32
+
+
+def ints(*x):
+    return torch.tensor(x, dtype=INTS)
+
+
+def tables(rows, drafts, draft_rows=None):
+    """What is known of rows: each draft has all of p and half of q."""
+    draft_rows = drafts if draft_rows is None else draft_rows
+    return {
+        "met": torch.zeros(rows, dtype=INTS), "p_of_drafts": torch.ones(rows),
+        "known": torch.arange(2.0 * rows).view(-1, 2),
+        "q_of_drafts": torch.full((drafts,), 0.5), "draft_met": torch.zeros(drafts, dtype=INTS),
+        "draft_known": 100 + torch.arange(2.0 * draft_rows).view(-1, 2),
+    }  # fmt: skip
+
+
+def noise(batch):
+    return {"seed": torch.arange(batch), "position": torch.full((batch,), 5), "nonce": torch.zeros(batch).long()}
+
+
+BATCH, SLOTS = 3, 2
+ROWS = BATCH * (SLOTS + 1)
+CHAINS = {"draft_tokens": torch.tensor([[5, 9], [3, 4], [7, 70]]), "vocab": 64, "places": 3, "method": "rejection"}
+CHAINS |= tables(ROWS, 6) | noise(BATCH)
+TREE = {"draft_tokens": torch.tensor([[-1, 5, 5, 9]] * BATCH), "parents": torch.tensor([-1, 0, 0, 1]), "places": 3}
+TREE |= {"vocab": 64, "method": "rejection", "answers": torch.full((BATCH, 4, 2), -1)}
+TREE |= tables(12, 12) | noise(BATCH)
+NUMBERS = {"temperature": torch.ones(BATCH), "epsilon": torch.zeros(BATCH), "request_index": torch.arange(BATCH).int()}
+CALLS = {
+    "walk_tables": (
+        walk_tables,
+        CHAINS | NUMBERS | {
+            "method": "traversal", "answers": torch.full((BATCH, SLOTS + 1, 2), 1 << 41), "winners": torch.arange(ROWS),
+            "draft_prob": torch.ones(BATCH, SLOTS), "draft_places": torch.arange(6),
+        },
+    ),
+    "walk_tables, tree": (walk_tables, TREE | NUMBERS | {"winners": torch.arange(12)}),
+    "walk_tables, race": (walk_tables, {name: CHAINS[name] for name in ("draft_tokens", "vocab", "places", "met")}
+                          | {"method": "race", "winners": torch.arange(ROWS)}),
+}  # fmt: skip
+
+
+def lists(walked, *names):
+    return [getattr(walked, name).tolist() for name in names]
+
+
+def refused(probs, *places):
+    return probs.index_fill(0, torch.tensor(places), 0.0)
+
+
+@pytest.mark.interpreted
+def test_a_refused_draft_a_bonus_and_a_token_out_of_range(backend):
+    chains = CHAINS | {"p_of_drafts": refused(CHAINS["p_of_drafts"], 1)}
+    walked = walk_tables(**chains)
+    assert walked.tokens.tolist() == [[5, 0, -1], [3, 4, 0], [7, 0, -1]]
+    assert lists(walked, "row", "draft_row", "slot") == [[1, 5, 7], [1, -1, 5], [1, 2, 1]]
+    assert walked.status.tolist() == [0, 0, 4]
+    assert walked.laws.tolist() == [[2, 3, 102, 103], [10, 11, 10, 11], [14, 15, 110, 111]]
+    walked = walk_tables(**chains | {"q_of_drafts": None, "draft_met": None, "draft_known": None})
+    assert lists(walked, "excluded", "num_accepted") == [[[9], [-1], [-1]], [1, 2, 1]]
+    assert walked.laws[:, 2:].tolist() == walked.laws[:, :2].tolist()
+    shared = chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 7]])}
+    shared["draft_prob"] = torch.tensor([[1.0, 0.25], [1.0, 1.0], [torch.nan, 1.0]])
+    walked = walk_tables(**shared)  # a slot that could have been drafted is decided like a refused draft
+    assert lists(walked, "draft_row", "taken", "status") == [[1, -1, -1], [0.25, 1.0, 1.0], [0, 0, 8]]
+
+
+@pytest.mark.interpreted
+def test_status_is_that_of_the_rows_that_decided(backend):
+    """Rows up to the last, the last draft's if something is left of it."""
+    met, draft_met = torch.full((ROWS,), 1, dtype=INTS), torch.full((6,), 2, dtype=INTS)
+    met[2] = 1024  # behind the last
+    draft_met[1], draft_met[2:4], draft_met[5] = 16, 32, 1024
+    chains = CHAINS | {"met": met, "draft_met": draft_met, "p_of_drafts": refused(CHAINS["p_of_drafts"], 1, 6)}
+    assert walk_tables(**chains).status.tolist() == [1 | 2 | 16, 1 | 32, 1 | 2]
+    ended = walk_tables(**chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 70]])})
+    assert ended.status.tolist() == [1 | 2, 1 | 32, 1]  # nothing was drafted, so no draft law was asked
+    block = chains | {"method": "traversal", "answers": torch.full((BATCH, 3, 2), 0)}
+    assert walk_tables(**block).status.tolist() == [1 | 2 | 16, 1 | 32, 1 | 2]
+
+
+@pytest.mark.interpreted
+def test_argmax_and_requests_that_are_not_live(backend):
+    """A request of temperature 0 has its last token, and asks for no draft law; idle ones read nothing."""
+    met = torch.full((ROWS,), 1, dtype=INTS)
+    met[:2] = 4
+    chains = CHAINS | {"met": met, "request_index": ints(2, -1, 7), "temperature": torch.tensor([1.0, 1.0, 0.0])}
+    walked = walk_tables(**chains, winners=torch.tensor([5, *range(41, 49)]))
+    assert walked.tokens.tolist() == [[5, 41, -1], [-1, -1, -1], [0, -1, -1]]
+    assert lists(walked, "status", "row", "draft_row") == [[4, 0, 8], [-1] * 3, [-1] * 3]
+    assert lists(walked, "num_accepted", "slot", "taken") == [[1, -1, 0], [0, 0, 0], [1.0] * 3]
+    assert not walked.laws.any()
+
+
+@pytest.mark.interpreted
+def test_packed_chains(backend):
+    """Requests of other lengths, one cut off, one of none, and bounds that lie."""
+    packed = tables(11, 7, draft_rows=20) | noise(4)
+    packed |= {
+        "draft_tokens": torch.arange(10, 17), "cu_drafts": ints(0, 3, 3, 7, 9), "places": 3, "vocab": 64,
+        "method": "rejection", "met": torch.arange(11, dtype=INTS), "draft_places": 19 - torch.arange(7),
+        "draft_prob": torch.linspace(0.1, 0.7, 7).expand(4, 7), "p_of_drafts": refused(torch.ones(11), 6),
+    }  # fmt: skip
+    walked = walk_tables(**packed)
+    assert walked.tokens.tolist() == [[10, 11, 0], [0, -1, -1], [13, 0, -1], [0, -1, -1]]
+    assert lists(walked, "row", "draft_row", "slot") == [[2, 4, 6, -1], [-1, -1, 15, -1], [2, 0, 1, 0]]
+    assert walked.status.tolist() == [0 | 1 | 2 | 8, 4, 5 | 6 | 8, 8]
+    torch.testing.assert_close(walked.taken, torch.tensor([1.0, 1.0, 0.5, 1.0]))
+    assert walked.laws[2].tolist() == [12, 13, 130, 131]
+
+
+@pytest.mark.interpreted
+def test_a_tree_asks_for_the_sums_after_a_refused_child(backend):
+    """Of the node it stopped at, and of nodes below it that it may come to; never of others."""
+    tokens = torch.tensor([[-1, 1, 2, 3, 4, 5, 6]])
+    tree = TREE | tables(7, 7) | noise(1)
+    tree |= {"draft_tokens": tokens, "parents": torch.tensor([-1, 0, 0, 1, 1, 2, 2])}
+    tree["p_of_drafts"] = refused(torch.ones(7), 1, 3, 5)
+    tree["answers"] = torch.full((1, 7, 2), -1)
+    walked = walk_tables(**tree)
+    assert walked.asked[0].tolist() == [[-1, -1], [0, 0], [-1, -1], [1, 1], [-1, -1], [2, 2], [-1, -1]]
+    assert walked.asked_taken[0].tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert lists(walked, "tokens", "num_accepted", "row") == [[[-1, -1, -1]], [0], [-1]]
+    tree["answers"][0, [1, 3, 5]] = 1 << 41  # of p and of q, so none of q is left once the tokens tried are off
+    walked = walk_tables(**tree)
+    assert lists(walked, "path", "draft_row", "taken") == [[[0, -1, -1]], [0], [1.0]]
+    tree["answers"][0, 1, 1] = 1 << 42
+    walked = walk_tables(**tree)  # the second child is accepted, and its second child refused
+    assert lists(walked, "path", "draft_row", "taken") == [[[0, 2, -1]], [2], [1.0]]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("method", ["rejection", "traversal", "race"])
+@pytest.mark.parametrize("kind", ["chains", "trees", "certain trees", "with replacement"])
+def test_any_tables(backend, method, kind):
+    """Round by round: the same as the reference, whatever the tables say."""
+    batch, nodes = (12 if backend == "triton" else 300), 7
+    draw = torch.Generator().manual_seed(len(method) + len(kind))
+    slots = nodes - (kind == "chains")
+
+    def some(high, *shape, dtype=INTS):
+        return torch.randint(0, high, shape, dtype=dtype, generator=draw)
+
+    rows, drafts = batch * nodes, batch * slots
+    call = {
+        "draft_tokens": some(9, batch, 2 * slots, dtype=torch.int64)[:, ::2] - 1, "vocab": 7, "method": method,
+        "places": nodes, "met": some(16, rows), "winners": some(7, rows, dtype=torch.int64), **noise(batch),
+        "request_index": some(batch + 2, batch) - 1, "temperature": (some(6, batch) > 0).float(),
+    }  # fmt: skip
+    if kind != "chains":
+        parents = torch.stack([torch.zeros(batch).long()] + [some(node, batch) for node in range(1, nodes)], dim=1)
+        call |= {"parents": parents.index_fill(1, torch.tensor([0]), -1), "places": 4}
+        call["replacement"] = kind == "with replacement"
+    elif method == "rejection":
+        call |= {"draft_prob": some(5, batch, slots) / 4, "epsilon": some(2, batch) * 0.1}
+
+    def law(count):
+        """Of each draft; siblings that share a token share it."""
+        whole, tokens = torch.rand(batch, count, 9, generator=draw) ** 2, call["draft_tokens"].unsqueeze(-1) + 1
+        if kind == "chains":
+            of_drafts = whole[:, :slots].gather(2, tokens).squeeze(-1)
+            return torch.nn.functional.pad(of_drafts, (0, count - slots)).flatten()
+        own = whole.gather(1, call["parents"].clamp(min=0).unsqueeze(-1).expand(whole.shape))
+        return own.gather(2, tokens).flatten()
+
+    if method != "race":
+        call |= {"p_of_drafts": law(nodes), "known": torch.randn(rows, 2, generator=draw)}
+    if method != "race" and kind != "certain trees":
+        call |= {
+            "q_of_drafts": law(slots), "draft_met": some(16, drafts),
+            "draft_known": torch.randn(drafts, 2, generator=draw), "draft_places": drafts - 1 - torch.arange(drafts),
+        }  # fmt: skip
+    answers = some(1 << 42, batch, nodes, 2, dtype=torch.int64)
+    answers[..., 1] += 6 << 42  # more than all tokens tried have of q
+    asks = "q_of_drafts" in call and (kind != "chains" or method == "traversal")
+    rounds = 0
+    call |= {"answers": torch.full_like(answers, -1)} if asks else {}
+    while True:
+        found = walk_tables(**call)
+        with specdec_kernels.backend("reference"):
+            for x, expected in zip(found, walk_tables(**call), strict=True):
+                assert (x is expected is None) or torch.equal(x, expected)
+        if not asks or (found.asked < 0).all():
+            break
+        call["answers"] = torch.where(found.asked[..., :1] >= 0, answers, call["answers"])
+        rounds += 1
+    assert rounds > 0 or not asks
+    assert len(set(found.num_accepted.tolist())) > 2
+
+
+def test_bad_numbers():
+    for message, change in {
+        "temperature: expected a number at least 0": {"temperature": -1.0},
+        r"draft_prob: expected a number \[0, 1\]": {"draft_prob": 2.0},
+        "epsilon: expected a number": {"epsilon": -0.5},
+        "seed: expected shape": {"seed": torch.arange(2)},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            walk_tables(**CHAINS | change)
