@@ -1,6 +1,7 @@
 """Walks by tables. These are small: copies of them go to the op of the CPU, and the host waits for the device."""
 
 import torch
+
 from specdec_kernels import backends
 from specdec_kernels.ops import OPS
 

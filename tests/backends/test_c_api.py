@@ -78,7 +78,7 @@ def test_every_mistake_is_an_error(built):
 @pytest.mark.parametrize("compiler", [C, [*CXX, "-std=c++11", *WARNINGS]], ids=["C11", "C++11"])
 def test_the_header_stands_alone(compiler):
     language = "c" if compiler is C else "c++"
-    text = "#include <specdec.h>\n#include <specdec.h>\n"
+    text = "#include <specdec_sharded.h>\n#include <specdec.h>\n#include <specdec_sharded.h>\n"
     if language == "c++":  # as some include headers of C
         text = f'extern "C" {{\n{text}}}\n'
     run(*compiler, "-fsyntax-only", "-x", language, "-", text=f"{text}int main(void) {{ return 0; }}\n")
@@ -118,4 +118,4 @@ def test_the_header_declares_every_op():
 
 
 def header():
-    return Path(get_include(), "specdec.h").read_text()
+    return "".join(Path(get_include(), name).read_text() for name in ("specdec.h", "specdec_sharded.h"))

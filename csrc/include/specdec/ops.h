@@ -1,7 +1,8 @@
-// Every op, one line each, with C++'s name of its struct of specdec.h. From these lists come the functions of the C++
-// backends, the C functions and the bindings.
+// Every op, one line each, with C++'s name of its struct of specdec.h or specdec_sharded.h. From these lists come the
+// functions of the C++ backends, the C functions and the bindings.
 #pragma once
 
+#include "../specdec_sharded.h"
 #include "config.h"
 
 // These look through rows. The CPU backend compiles them for each instruction set, the others once.
