@@ -162,6 +162,10 @@ typedef struct specdec_walk_tables_params {
 } specdec_walk_tables_params;
 SPECDEC_DECLARE(walk_tables)
 
+#undef SPECDEC_DECLARE
+#undef SPECDEC_FIELDS
+#undef SPECDEC_MEMBER
+
 #if defined(__cplusplus)
 }
 #endif
