@@ -18,6 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "coverage"
+# These compile, or run what they compiled elsewhere.
+NAMES = ("test_faults", "package/test_dist", "backends/test_triton_compiled", "backends/test_cuda_compiled")
+ELSEWHERE = [f"--ignore=tests/{name}.py" for name in NAMES]
+ELSEWHERE.append("--deselect=tests/backends/test_cuda_ops.py::test_sanitized")
 PYTHON_TOO = ("--cov=specdec_kernels", "--cov-append", "--cov-report=json:python.json")
 
 
@@ -50,7 +54,7 @@ def compiled():
 def counted(marked, jobs, environment):
     """Runs the tests that are marked so, beside those before; what does not pass is shown, but counts. By folder: lines
     that were run, all lines, branches that were taken, all branches."""
-    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", "-m", marked]
+    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", *ELSEWHERE, "-m", marked]
     try:
         run(
             sys.executable,
