@@ -1,6 +1,6 @@
 // overlap on the CPU: how close two laws are, in one pass over the pair of rows.
 #include "edits.h"
-#include "law_row.h"
+#include "pair_tile.h"
 #include "specdec/overlap.h"
 #include "specdec/request.h"
 
@@ -11,10 +11,9 @@ namespace {
 OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32_t tile) {
   const F16 zero(0.0f);
   OverlapSums<F16> sums = {zero, zero, zero, zero};
-  const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
-  int32_t column = draft.first_column(begin);
-  for (int32_t token = begin; token < end; token += kLanes)
-    sums = add(sums, overlap_terms(target.probabilities(token, end), draft.probabilities(token, end, &column)));
+  over_pair_tile(target, draft, tile, [&](int32_t, F16 p, F16 q) __attribute__((always_inline)) {
+    sums = add(sums, overlap_terms(p, q));
+  });
   return {total(sums.accept), total(sums.tv), total(sums.kl), total(sums.harmonic)};
 }
 

@@ -1,19 +1,14 @@
 // The sums over a pair of rows that a walk asks for among siblings, and when it goes back (specdec/traversal.h).
 #include "pair_sums.h"
 
+#include "pair_tile.h"
 #include "unit_sum.h"
 
 SPECDEC_BEGIN
 
 namespace {
 
-// How plain logits are weighed: as the law has it, or nearly, in half of the operations.
-struct ByLaw {
-  Logits space;
-  LogSumExp lse;
-  explicit ByLaw(const LawRow& side) : space(side.known.law.logits()), lse(side.known.lse) {}
-  SPECDEC_HD F16 operator()(F16 raw) const { return space.probability(raw, lse); }
-};
+// How plain logits are weighed nearly, in half of the operations.
 struct Nearly {
   F16 scale, down;
   explicit Nearly(const LawRow& side)
@@ -34,11 +29,6 @@ constexpr double kSumError = 5e-6;
 // Of a weight in whole numbers, to the nearest multiple of 2^-42, and of `Nearly`, which is never below 2^-125.
 constexpr double kUnitError = 0x1.001p-43;
 
-// Whether a row holds logits that are taken as they came, one for each token.
-bool is_plain(const LawRow& side) {
-  return side.known.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
-}
-
 // A pair of rows. kSiblings: whether R is summed, which a chain has no use for.
 template <bool kSiblings>
 struct Pair {
@@ -55,26 +45,9 @@ struct Pair {
       if (token / kTile == tile) gone[token % kTile / kLanes] |= 1u << token % kLanes;
     }
     const F16 zero(0.0f);
-    const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
-    const auto give = [&](int32_t token, F16 p, F16 q) __attribute__((always_inline)) {
-      f(p, q, kSiblings ? where(gone[(token - begin) / kLanes], zero, q) : zero);
-    };
-    int32_t token = begin;
-    // Whole cells of logits of one type, as they came: nothing is asked of each of them.
-    if (is_plain(target) && is_plain(draft) && target.row.dtype == draft.row.dtype) {
-      const int32_t columns = end < draft.row.vocab ? end : draft.row.vocab;
-      const Weigh of_target(target), of_draft(draft);
-      with_data(target.row, [&](auto p) {
-        const auto q = static_cast<decltype(p)>(draft.row.data);
-        for (; token + kCell <= columns; token += kCell) {
-          prefetch_cell(p + token + kTile), prefetch_cell(q + token + kTile);
-          for (int32_t at = token; at < token + kCell; at += kLanes)
-            give(at, of_target(load(p + at)), of_draft(load(q + at)));
-        }
-      });
-    }
-    for (int32_t column = draft.first_column(token); token < end; token += kLanes)
-      give(token, target.probabilities(token, end), draft.probabilities(token, end, &column));
+    over_pair_tile<Weigh>(target, draft, tile, [&](int32_t token, F16 p, F16 q) __attribute__((always_inline)) {
+      f(p, q, kSiblings ? where(gone[token % kTile / kLanes], zero, q) : zero);
+    });
   }
 
   // The sums of all tiles, added up in order.

@@ -1,6 +1,8 @@
 // residual on the CPU: the normalised law norm((p - h q)^+) and the probability that a token is drawn from it.
+#include <algorithm>
+
 #include "edits.h"
-#include "law_row.h"
+#include "pair_tile.h"
 #include "specdec/chain.h"
 #include "specdec/request.h"
 #include "unit_sum.h"
@@ -11,30 +13,29 @@ namespace {
 
 // Stores sixteen lanes, without those from `end` on.
 void store_lanes(F16 values, int32_t token, int32_t end, float* out) {
+  if (end - token >= kLanes) return store(out + token, values);
   float lane[kLanes];
   store(lane, values);
-  const int32_t count = end - token < kLanes ? end - token : kLanes;
-  for (int32_t i = 0; i < count; ++i) out[token + i] = lane[i];
+  std::copy_n(lane, end - token, out + token);
 }
 
 struct TileSums {
   uint64_t weight, rejected;
 };
 
-// Writes the weights of one tile, not yet normalised.
+// Writes the weights of one tile, not yet normalised. What is rejected is asked for with over-acceptance alone.
 TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float epsilon, int32_t tile, float* weights) {
   UnitSum<F16> weight, rejected;
-  const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
+  const int32_t end = tile * kTile + target.row.tile_size(tile);
   const bool restricted = target.restricted();
-  int32_t column = draft.first_column(begin);
-  for (int32_t token = begin; token < end; token += kLanes) {
-    const F16 p = target.probabilities(token, end), drafted = mul(F16(h), draft.probabilities(token, end, &column));
-    const F16 left = min(residual_weight(p, drafted), F16(1.0f));
+  over_pair_tile(target, draft, tile, [&](int32_t token, F16 p, F16 q) __attribute__((always_inline)) {
+    const F16 drafted = mul(F16(h), q), left = min(residual_weight(p, drafted), F16(1.0f));
     weight.take(left);
+    store_lanes(left, token, end, weights);
+    if (epsilon == 0.0f) return;
     const F16 spared = restricted ? where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f)) : F16(epsilon);
     rejected.take(rejected_weight(p, drafted, spared));
-    store_lanes(left, token, end, weights);
-  }
+  });
   return {total(weight), total(rejected)};
 }
 
