@@ -99,7 +99,7 @@ FAULTS = {
     "walk_tables: the row that ended the walk does not say what it met": Fault(
         "csrc/include/specdec/walk_tables.h",
         "*draw = {0, status_of(node)};",
-        "*draw = {0, kStatusOk};",
+        "*draw = {0, SPECDEC_STATUS_OK};",
         "tests/ops/test_walk_tables.py -k cpu",
     ),
     "filters: the last token of a tie is dropped": Fault(
@@ -211,6 +211,48 @@ FAULTS = {
         "a.list[item.place - queued.behind + threadIdx.x] = 0;",
         "(void)0;",
         "tests/backends/test_cuda_queue.py",
+    ),
+    "CUDA: an aligned row loses its last element": Fault(
+        "csrc/cuda/rows.cuh",
+        "if (part > 0) put(load_elements(",
+        "if (part > 1) put(load_elements(",
+        "tests/backends/test_cuda_edges.py -k aligned",
+    ),
+    "CUDA: nobody asks the parts behind the 32nd": Fault(
+        "csrc/cuda/collect.cuh",
+        "status |= static_cast<unsigned>(word(i, 1));",
+        "status |= i < 32 ? static_cast<unsigned>(word(i, 1)) : 0;",
+        "tests/backends/test_cuda_edges.py -k every_part",
+    ),
+    "CUDA: the eighth block of a cluster takes the first one's tiles": Fault(
+        "csrc/cuda/law_sums.cuh",
+        "for (int tile = part.rank * warps_in_block() + warp_id();",
+        "for (int tile = part.rank % 7 * warps_in_block() + warp_id();",
+        "tests/backends/test_cuda_edges.py -k clusters",
+    ),
+    "CUDA: a filtered race reads before the kernel before has ended": Fault(
+        "csrc/cuda/race_sample.cu",
+        "  wait_for_kernel_before();\n  SPECDEC_SHARED(",
+        "  SPECDEC_SHARED(",
+        "tests/backends/test_cuda_edges.py -k filtered",
+    ),
+    "mass_tiles, CUDA: a tile behind the row": Fault(
+        "csrc/cuda/mass_tiles.cu",
+        "chunk * tiles + 1 < count",
+        "chunk * tiles + 1 <= count",
+        "tests/backends/test_cuda_edges.py -k tiles_end",
+    ),
+    "verify_chain, CUDA: rows ahead by 32 bits": Fault(
+        "csrc/cuda/walker.cuh",
+        "order.draft + ahead * a.p.draft.row_stride)",
+        "order.draft + static_cast<int32_t>(ahead * a.p.draft.row_stride))",
+        "tests/backends/test_cuda_ops.py -k 'far or 64_bits'",
+    ),
+    "bounds: a sum is known without its error": Fault(
+        "csrc/include/specdec/bounds.h",
+        "return 1.9e-3f + 4e-7f * magnitude(largest);",
+        "return 0.0f * magnitude(largest);",
+        "tests/backends/test_cpu_bounds.py",
     ),
     # Triton.
     "count_tokens, Triton: old counts stay": Fault(

@@ -1,0 +1,109 @@
+"""Where a row, a team or an output of the CUDA kernels ends, on the played machine: the CPU backend's bits."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Sampling, cutoff, logprobs, overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels.sharded.parts import mass_tiles
+from tests.support.cases import DTYPES, chain_call, seeds
+
+pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+
+
+@pytest.fixture
+def play():
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        yield backend.play
+        backend.play("small")
+
+
+def on_cpu(op, *arguments, **options):
+    with specdec_kernels.backend("cpu"):
+        return op(*arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocabulary", [2049, 2051])
+def test_the_last_token_of_an_aligned_row_may_win(play, dtype, vocabulary):
+    """One element behind the last whole vector, and three: in each op that reads rows, whoever shares the row."""
+    last = vocabulary - 1
+    row = torch.randn(1, 1, vocabulary, generator=torch.Generator().manual_seed(1)).to(dtype)
+    row[..., last] = 30.0
+    noise, first = {"seed": 1, "position": 0}, torch.zeros(1, 0).long()
+    for machine in ("small", "large", "lone"):
+        play(machine)
+        assert race_sample(row, temperature=0.0, **noise) == last
+        assert race_sample(row, **noise) == last
+        assert race_topk(row, 1, **noise) == last
+        assert cutoff(row, sampling=Sampling(top_k=1)).last == last
+        assert logprobs(row, torch.tensor([[last]]), top=1).top_tokens == last
+        assert verify_chain(first, row, method="race", **noise).tokens == last
+        assert verify_chain(first, row, **noise).tokens == last
+        probs = residual(row, torch.zeros_like(row)).probs
+        assert torch.equal(probs, on_cpu(residual, row, torch.zeros_like(row)).probs)
+        assert torch.equal(mass_tiles(row)[0], on_cpu(mass_tiles, row)[0])
+
+
+@pytest.mark.parametrize("team", [2, 3, 5, 7, 8])
+def test_clusters_of_any_size_have_the_bits_of_one_block(play, team):
+    """Each tile of a row is one block's: of those before the cluster's size divides them, and of the rest."""
+    generator = torch.Generator().manual_seed(team)
+    target, draft = torch.randn(2, 2, 2, 19_001, generator=generator)
+    play("large", team=team)
+    for found, expected in zip(residual(target, draft), on_cpu(residual, target, draft), strict=True):
+        assert torch.equal(found, expected)
+    for found, expected in zip(overlap(target, draft), on_cpu(overlap, target, draft), strict=True):
+        torch.testing.assert_close(found, expected, rtol=4e-6, atol=1e-6)
+    call = chain_call(5, requests=2, slots=2, vocabulary=19_001)
+    for options in ({}, {"method": "block"}, {"method": "race", "draft": None}):
+        assert all(map(torch.equal, verify_chain(**call | options), on_cpu(verify_chain, **call | options)))
+
+
+@pytest.mark.parametrize("bad", [0, 69_631])
+def test_every_part_of_a_row_tells_what_it_met(play, bad):
+    """An H100 shares a lone row among more than a hundred blocks; here 34, or 68 of a filtered one."""
+    row = torch.full((1, 1, 69_632), -1.0, dtype=torch.bfloat16)
+    row[..., bad] = torch.nan
+    from tests.backends.host_cuda import backend
+
+    play("large", multiprocessors=132)
+    call = {"draft_tokens": torch.zeros(1, 0).long(), "target": row, "seed": 1, "position": 0}
+    for options in ({"method": "race"}, {"method": "race", "sampling": Sampling(top_k=3)}, {}):
+        found = []
+        assert backend.counted(lambda: found.append(verify_chain(**call | options)))["blocks"] > 32  # noqa: B023
+        assert found[0].status == 1
+    status = torch.zeros(1, 1, dtype=torch.int32)
+    race_sample(row, seed=1, position=0, status=status)
+    assert status == 1
+
+
+@pytest.mark.parametrize("vocabulary", [1023, 1024, 1025, 5121])
+def test_tiles_end_where_their_output_does(play, vocabulary):
+    tiles = -(-vocabulary // 1024)
+    room = torch.full((3 * 3 * tiles + 64,), -77, dtype=torch.int32)
+    for machine in ("small", "large"):
+        play(machine)
+        for dtype in DTYPES:
+            rows = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(2)).to(dtype)
+            mass_tiles(rows, out=room[: 9 * tiles].view(3, 3, tiles))
+            assert torch.equal(room[: 9 * tiles].view(3, 3, tiles), on_cpu(mass_tiles, rows)[0])
+            assert (room[9 * tiles :] == -77).all()
+
+
+def test_a_filtered_race_waits_for_the_kernel_before(play):
+    rows = torch.randn(4, 9000, generator=torch.Generator().manual_seed(3))
+    options = {"sampling": Sampling(top_k=40, top_p=0.9), "seed": seeds(4), "position": 0}
+    expected = on_cpu(race_sample, rows, **options)
+    from tests.backends.host_cuda import backend
+
+    for machine in ("large", "lone"):
+        play(machine, overlaps=True)
+        late = torch.full_like(rows, torch.nan)
+        backend.write_before(late, rows)
+        assert torch.equal(race_sample(late, **options), expected)
