@@ -22,10 +22,10 @@ from specdec_kernels import (
     race_sample,
     race_topk,
     residual,
-    residual_sums,
     verify_chain,
     verify_tree,
 )
+from specdec_kernels.sharded.parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
 from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
