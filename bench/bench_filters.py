@@ -139,8 +139,8 @@ def bench_verify_chain(measure, contender, method, filters, kind, threads):
 
     def verify(position, sampling):
         return sd.verify_chain(
-            tokens, target, draft, method=method, seed=SEED, position=position, sampling=sampling,
-            draft_sampling=None if draft is None else sampling,
+            tokens, target, None if draft is None else sd.Draft(draft, sampling=sampling), method=method, seed=SEED,
+            position=position, sampling=sampling,
         )  # fmt: skip
 
     def call(position):

@@ -5,11 +5,12 @@ import torch
 from harness import OURS, SEED
 
 import specdec_kernels as sd
+from specdec_kernels.ops import Verdict
 
 TARGET, DRAFT = torch.randn(1, 2, 8), torch.randn(1, 1, 8)
 ROW = TARGET[0, :1]
 TOKENS = torch.tensor([[3]])
-OUT = sd.Verdict(torch.empty(1, 2, dtype=torch.int64), *(torch.empty(1, dtype=torch.int32) for _ in range(2)))
+OUT = Verdict(torch.empty(1, 2, dtype=torch.int64), *(torch.empty(1, dtype=torch.int32) for _ in range(2)))
 SAMPLED = torch.empty(1, dtype=torch.int64)
 
 CALLS = {

@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 from specdec_kernels import backends, triton_kernels
-from specdec_kernels.ops import OPS, Edit, Law, Noise
+from specdec_kernels.ops import OPS, Edit, Law, Noise, Verdict
 from tests.support.triton_host import forget, mocked
 
 pytestmark = pytest.mark.skipif(_launch.INTERPRETED, reason="the interpreter launches otherwise")
@@ -24,7 +24,7 @@ TARGET, DRAFT = (
 )  # fmt: skip
 TOKENS = torch.zeros(REQUESTS, DRAFTS, dtype=torch.int64)
 COUNTERS, TEMPERATURE = torch.arange(REQUESTS), torch.ones(REQUESTS)
-OUT = sd.Verdict(torch.empty(REQUESTS, DRAFTS + 1, dtype=torch.int64), *torch.empty(2, REQUESTS, dtype=torch.int32))
+OUT = Verdict(torch.empty(REQUESTS, DRAFTS + 1, dtype=torch.int64), *torch.empty(2, REQUESTS, dtype=torch.int32))
 LAUNCHES = {"race": 1, "rejection": 2}
 
 backends.register("triton-mocked", triton_kernels, ("cpu",))

@@ -30,7 +30,7 @@ def decode(count: int, method: Literal["rejection", "race"] = "rejection") -> li
     while len(tokens) <= count:
         drafts = drafted(tokens[-1], position=len(tokens))
         context = torch.tensor([tokens[-1], *drafts])
-        verdict: sd.Verdict = sd.verify_chain(
+        verdict = sd.verify_chain(
             context[None, 1:],
             TARGET[context][None],
             DRAFT[context[:-1]][None] if method == "rejection" else None,

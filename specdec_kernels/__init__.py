@@ -5,44 +5,39 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
+    from specdec_kernels.layout import InputPositions, Packing
     from specdec_kernels.ops._form import Form
-    from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
+    from specdec_kernels.ops.build_tree import build_tree
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
     from specdec_kernels.ops.count_tokens import count_tokens
-    from specdec_kernels.ops.cutoff import Cut, cutoff
-    from specdec_kernels.ops.logprobs import Logprobs, logprobs
+    from specdec_kernels.ops.cutoff import cutoff
+    from specdec_kernels.ops.logprobs import logprobs
     from specdec_kernels.ops.mask_logits import mask_logits
-    from specdec_kernels.ops.overlap import Overlap, overlap
+    from specdec_kernels.ops.overlap import overlap
     from specdec_kernels.ops.race_sample import race_sample
     from specdec_kernels.ops.race_topk import race_topk
-    from specdec_kernels.ops.residual import Residual, residual
+    from specdec_kernels.ops.residual import residual
     from specdec_kernels.ops.store_rows import store_rows
     from specdec_kernels.ops.tree_mask import tree_mask
-    from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
+    from specdec_kernels.ops.tree_parents import tree_parents
     from specdec_kernels.ops.tree_positions import tree_positions
-    from specdec_kernels.ops.verify_chain import Verdict, verify_chain
+    from specdec_kernels.ops.verify_chain import verify_chain
     from specdec_kernels.ops.verify_links import verify_links
-    from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
-    from specdec_kernels.sampling import Edits, Sampling
+    from specdec_kernels.ops.verify_tree import verify_tree
+    from specdec_kernels.sampling import Draft, Edits, Sampling
     from specdec_kernels.status import Status
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
-    "BuiltTrees",
-    "Cut",
+    "Draft",
     "DraftTree",
     "Edits",
     "Form",
-    "Logprobs",
-    "Overlap",
-    "Residual",
+    "InputPositions",
+    "Packing",
     "Sampling",
     "Status",
-    "TreeParents",
-    "TreeVerdict",
-    "Verdict",
     "available_backends",
     "backend",
     "build_info",
@@ -51,10 +46,6 @@ __all__ = [
     "compact_kv",
     "count_tokens",
     "cutoff",
-    "get_cmake_dir",
-    "get_include",
-    "get_library_dir",
-    "get_pkgconfig_dir",
     "logprobs",
     "mask_logits",
     "overlap",
@@ -75,11 +66,11 @@ if not TYPE_CHECKING:
     # It notices forks (csrc/cpu/dispatch.cpp), so it is there before any; it needs no torch.
     importlib.import_module(f"{__name__}._C")
 
-    _MODULES = ("backends", "headers", "ops", "sampling", "status", "trees")
+    _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
-        "DraftTree": "trees", "Edits": "sampling", "Sampling": "sampling", "Status": "status",
-        "available_backends": "backends", "backend": "backends", "build_info": "backends", "get_cmake_dir": "headers",
-        "get_include": "headers", "get_library_dir": "headers", "get_pkgconfig_dir": "headers",
+        "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "InputPositions": "layout", "Packing": "layout",
+        "Sampling": "sampling", "Status": "status", "available_backends": "backends", "backend": "backends",
+        "build_info": "backends",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""How logits are edited, and how they become the law that tokens are drawn from."""
+"""How logits are edited, how they become the law that tokens are drawn from, and which law drafts were drawn from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-__all__ = ["Edits", "Sampling"]
+__all__ = ["Draft", "Edits", "Sampling"]
 
 Number = float | torch.Tensor  # float32
 Count = int | torch.Tensor  # int32 or int64
@@ -34,7 +34,7 @@ class Edits(NamedTuple):
     ----------
     allowed : Tensor, optional
         int32, bit ``i % 32`` of word ``i // 32`` is 1 where token i may come. [..., ceil(V / 32)], one mask for each
-        target row, or [B, ceil(V / 32)], one for each request; with ``cu_drafts`` that is [B, 1, ceil(V / 32)].
+        target row, or [B, ceil(V / 32)], one for each request; with a ``Packing`` that is [B, 1, ceil(V / 32)].
     bias : tuple, optional
         ``(tokens, values, cu)``: int32 [n], float32 [n], int32 [B+1]. Request b has the entries ``cu[b] .. cu[b+1]``,
         whose tokens rise. Or a begin and an end for each target row: ``cu`` is then [..., 2]. -inf forbids a token, and
@@ -56,7 +56,7 @@ class Edits(NamedTuple):
         int32 [B]: which of ``prompt_mask``, ``output_mask`` and ``output_counts`` a request has, if these are those of
         n slots, [n, ...]. -1: none of them; so do others out of range, which set status 8.
     allowed_index : Tensor, optional
-        int32, one for each target row, or [B]; with ``cu_drafts`` that is [B, 1]. The same of ``allowed``, which is
+        int32, one for each target row, or [B]; with a ``Packing`` that is [B, 1]. The same of ``allowed``, which is
         [n, ceil(V / 32)] then.
 
     Examples
@@ -85,7 +85,7 @@ class Edits(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """How a row becomes a law: what every op that reads rows takes as ``sampling=`` and ``draft_sampling=``.
+    """How a row becomes a law: what every op that reads rows takes as ``sampling=``, and a ``Draft`` for its own.
 
     Filters keep tokens of one order: the largest logit first, ties by the lower id. ``W`` is a token's weight,
     ``exp(v - max v)``, as an integer, so that every backend keeps the same tokens. The first of the order always stays.
@@ -194,6 +194,40 @@ class Sampling(NamedTuple):
     ) -> Sampling:
         """As llama.cpp: ``top_p`` of what ``top_k`` keeps, all cuts before the temperature."""
         return cls(temperature, top_k, top_p, min_p, ("top_k",), at_temperature=False)
+
+
+class Draft(NamedTuple):
+    """The laws that draft tokens were drawn from: what ops that compare them with the target's take as ``draft``.
+
+    A tensor in its place is short for ``Draft(tensor)``.
+
+    Attributes
+    ----------
+    rows : Tensor
+        float32, bfloat16 or float16 [..., V'], V' <= V: one row for each draft. Tokens from V' on have q = 0 (but see
+        ``map``).
+    space : {"logits", "probs"}, optional
+        What the rows hold. Default: what the target's hold.
+    sampling : Sampling, optional
+        How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters.
+    map : Tensor, optional
+        int32 [V'], rising: the target's token for each of the draft's, if the draft has a vocabulary of its own. All
+        other tokens have q = 0. Draft tokens are always the target's.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> from specdec_kernels import Draft
+    >>> p, q = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.5, 0.5])
+    >>> known = torch.tensor([1, 3], dtype=torch.int32)  # the target's tokens that the draft can write
+    >>> round(specdec_kernels.overlap(p, Draft(q, map=known), space="probs").accept.item(), 4)
+    0.6
+    """
+
+    rows: torch.Tensor
+    space: Literal["logits", "probs"] | None = None
+    sampling: Sampling | None = None
+    map: torch.Tensor | None = None
 
 
 def undivided(sampling: Sampling) -> Sampling:

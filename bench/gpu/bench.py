@@ -34,6 +34,7 @@ import torch
 from peers import available
 
 import specdec_kernels as sd
+from specdec_kernels.ops import TreeVerdict, Verdict
 
 K = 4
 PARENTS = (-1, 0, 0, 1, 1)
@@ -63,14 +64,14 @@ class Inputs:
     def out(self):
         requests, device = len(self.seed), self.seed.device
         counts = torch.empty(2, requests, dtype=torch.int32, device=device)
-        return sd.Verdict(torch.empty(requests, K + 1, dtype=torch.int64, device=device), *counts)
+        return Verdict(torch.empty(requests, K + 1, dtype=torch.int64, device=device), *counts)
 
     @cached_property
     def tree_out(self):
         requests, device = len(self.seed), self.seed.device
         tokens = torch.empty(requests, DEPTH + 1, dtype=torch.int64, device=device)
         counts = torch.empty(2, requests, dtype=torch.int32, device=device)
-        return sd.TreeVerdict(tokens, tokens.int(), *counts)
+        return TreeVerdict(tokens, tokens.int(), *counts)
 
     @cached_property
     def parents(self):

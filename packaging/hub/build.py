@@ -26,6 +26,7 @@ FOLDERS = {"ops": ROOT / PACKAGE / "ops", "backends/reference": ROOT / PACKAGE /
 FILES = {
     "__init__.py": HERE / "package.py",
     "_parents.py": HERE / "parents.py",
+    "layout.py": ROOT / PACKAGE / "layout.py",
     "sampling.py": ROOT / PACKAGE / "sampling.py",
     "status.py": ROOT / PACKAGE / "status.py",
     "backends/__init__.py": ROOT / PACKAGE / "backends/__init__.py",

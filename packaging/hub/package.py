@@ -5,16 +5,9 @@ slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a 
 """
 
 from .backends import available_backends, backend
+from .layout import InputPositions, Packing
 from .ops import (
-    BuiltTrees,
-    Cut,
     Form,
-    Logprobs,
-    Overlap,
-    Residual,
-    TreeParents,
-    TreeVerdict,
-    Verdict,
     build_tree,
     coin,
     compact_kv,
@@ -34,22 +27,17 @@ from .ops import (
     verify_links,
     verify_tree,
 )
-from .sampling import Edits, Sampling
+from .sampling import Draft, Edits, Sampling
 from .status import Status
 
 __all__ = [
-    "BuiltTrees",
-    "Cut",
+    "Draft",
     "Edits",
     "Form",
-    "Logprobs",
-    "Overlap",
-    "Residual",
+    "InputPositions",
+    "Packing",
     "Sampling",
     "Status",
-    "TreeParents",
-    "TreeVerdict",
-    "Verdict",
     "available_backends",
     "backend",
     "build_tree",

@@ -15,7 +15,7 @@ from sglang.srt.speculative import eagle_utils, spec_utils
 from sglang.srt.utils.async_probe import sanitize_nan_logits
 
 import specdec_kernels as specdec
-from specdec_kernels import Form, Sampling
+from specdec_kernels import Draft, Form, InputPositions, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import kept, positions, seed_of
@@ -82,12 +82,12 @@ def eagle_sample(
         if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
             if verify_input.draft_probs is None:
                 raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
-            law |= {"draft": verify_input.draft_probs[:, : width - 1], "draft_space": "probs"}
+            law["draft"] = Draft(verify_input.draft_probs[:, : width - 1], space="probs")
             if options.speculative_use_block_verification:
                 law["method"] = "block"
         specdec.verify_chain(
             candidates[:, 1:width], rows[:, :width], **law, **key_of(info, requests),
-            input_positions=batch.seq_lens[:, None].expand(-1, width), out=(predict, emitted, None),
+            position=InputPositions(batch.seq_lens[:, None].expand(-1, width)), out=(predict, emitted, None),
             form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
         if depth > width:
@@ -97,7 +97,7 @@ def eagle_sample(
             law["method"] = "rejection"  # it is for chains
         specdec.verify_tree(
             candidates, rows, parents=parents, **law, **key_of(info, requests),
-            input_positions=batch.seq_lens[:, None].expand(-1, nodes), out=(*outputs, None), form=form,
+            position=InputPositions(batch.seq_lens[:, None].expand(-1, nodes)), out=(*outputs, None), form=form,
         )  # fmt: skip
     else:
         probs = specdec.residual(

@@ -104,7 +104,7 @@ class RejectionSampler(theirs.RejectionSampler):
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
             batch.cu_num_logits, pos, batch.idx_mapping, self.num_speculative_steps,
             per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
-            draft_sampling=Sampling(law.sampling.temperature), method=self.method,
+            drawn_by=Sampling(law.sampling.temperature), method=self.method,
         )  # fmt: skip
         if max_num_logprobs == NO_LOGPROBS:
             return tokens, num_sampled, None, None

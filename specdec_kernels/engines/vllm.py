@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits, Form, Sampling
+from specdec_kernels import Draft, Edits, Form, InputPositions, Packing, Sampling
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
@@ -127,7 +127,7 @@ def rejection_sample(
         target_logits, draft_logits = target_logits[:, :known], draft_logits[..., :known]
     return verify(
         target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, num_speculative_steps, None,
-        seed=seed, sampling=Sampling(temperature, divided=True), draft_sampling=Sampling(temperature),
+        seed=seed, sampling=Sampling(temperature, divided=True), drawn_by=Sampling(temperature),
         method="block" if use_block_verification else "rejection",
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def rejection_sample(
 def verify(
     logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
     pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,
-    seed: torch.Tensor, sampling: Sampling, draft_sampling: Sampling, method: str, edits: Edits | None = None,
+    seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: Edits | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
 
@@ -144,23 +144,22 @@ def verify(
     """
     batch = len(idx_mapping)
     laws: dict[str, Any] = {"sampling": sampling, "edits": edits, "method": method}
-    if draft_logits is not None and method != "race":
-        laws |= {"draft": draft_logits, "draft_sampling": draft_sampling}
     width = steps if per_request is None else per_request - 1
+    if draft_logits is not None and method != "race":
+        laws["draft"] = Draft(draft_logits if per_request is None else draft_logits[:, :width], sampling=drawn_by)
     if per_request is None:
         drafts = draft_sampled
-        laws |= {"cu_rows": cu_num_logits, "max_drafts": steps}
+        laws["packing"] = Packing(cu_rows=cu_num_logits, max_drafts=steps)
     else:
         logits = logits.view(batch, per_request, logits.shape[-1])
         drafts, pos = draft_sampled.view(batch, per_request)[:, 1:], pos.view(batch, per_request)
-        if "draft" in laws:
-            laws["draft"] = draft_logits[:, :width]
     if width < steps:
         tokens = torch.full((batch, steps + 1), -1, device=logits.device)
         laws["out"] = tokens[:, : width + 1], None, None
     verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, nonce=TARGET, input_positions=pos, request_index=idx_mapping, form=EMITTED, **laws
-    )
+        drafts, logits, seed=seed, nonce=TARGET, position=InputPositions(pos), request_index=idx_mapping, form=EMITTED,
+        **laws,
+    )  # fmt: skip
     return verdict.tokens if width == steps else tokens, verdict.num_accepted
 
 
@@ -247,8 +246,8 @@ def drawn(
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
     verdict = specdec.verify_chain(
         slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed,
-        nonce=0 if by_row else nonce, input_nonces=nonce if by_row else None, edits=edits,
-        input_positions=pos.unsqueeze(1), request_index=slots, form=IN_RANGE,
+        nonce=0 if by_row else nonce, position=InputPositions(pos.unsqueeze(1), nonce if by_row else None), edits=edits,
+        request_index=slots, form=IN_RANGE,
     )  # fmt: skip
     return verdict.tokens.squeeze(1)
 

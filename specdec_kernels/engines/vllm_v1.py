@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Form, Sampling
+from specdec_kernels import Draft, Form, Packing, Sampling
 from specdec_kernels.engines._noise import mixed, seed_of
 from specdec_kernels.engines.vllm import refuse
 
@@ -105,11 +105,11 @@ def rejection_sample(
     sampling = Sampling(0.0 if sampling_metadata.all_greedy else 1.0)
     if not (sampling_metadata.all_greedy or sampling_metadata.all_random):
         sampling = Sampling(sampling_metadata.temperature, divided=True)
-    laws = {} if draft_probs is None else {"draft": draft_probs, "draft_space": "probs"}
+    draft = None if draft_probs is None else Draft(draft_probs, space="probs")
     tokens = torch.empty(batch, max_spec_len + 1, dtype=torch.int32, device=device)
     specdec.verify_chain(
-        draft_token_ids, target_logits, seed=seed, position=0, sampling=sampling, cu_drafts=cu_drafts,
-        out=(tokens, None, None), form=Form(bonus=bonus_token_ids[:, 0]), **laws,
+        draft_token_ids, target_logits, draft, seed=seed, position=0, sampling=sampling, packing=Packing(cu_drafts),
+        out=(tokens, None, None), form=Form(bonus=bonus_token_ids[:, 0]),
     )  # fmt: skip
     return tokens
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
+from specdec_kernels import Draft
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
@@ -111,7 +112,8 @@ class ChainRounds:
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
         verdict = verify(
-            "verify_chain", self.target, drafts, logits, laws, method=method, draft_prob=draft_prob,
-            edits=None if record is None else record.of_requests(), **keywords(noise, sampling, laws),
+            "verify_chain", self.target, drafts, logits, None if laws is None else Draft(laws, sampling=sampling),
+            method=method, draft_prob=draft_prob, edits=None if record is None else record.of_requests(),
+            **keywords(noise, sampling),
         )  # fmt: skip
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 import specdec_kernels as specdec
 from specdec_kernels import Edits
@@ -121,10 +122,10 @@ class Record:
 
 def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) -> torch.Tensor:
     """int32 [len(lists), words]: the bits of these tokens."""
-    longest = max(map(len, lists))
-    padded = torch.tensor([[*tokens, *[-1] * (longest - len(tokens))] for tokens in lists], device=device)
+    lengths = torch.tensor([len(tokens) for tokens in lists], device=device)
+    padded = pad_sequence([torch.tensor(tokens, dtype=torch.int64) for tokens in lists], batch_first=True).to(device)
     mask = torch.zeros(len(lists), words, dtype=torch.int32, device=device)
-    specdec.count_tokens(Edits(prompt_mask=mask), padded, prompt=True)
+    specdec.count_tokens(Edits(prompt_mask=mask), padded, lengths, prompt=True)
     return mask
 
 

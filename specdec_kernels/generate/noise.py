@@ -36,9 +36,9 @@ NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share th
 Value = TypeVar("Value", Noise, Sampling)
 
 
-def keywords(noise: Noise, sampling: Sampling, draft: torch.Tensor | None = None) -> dict[str, Any]:
-    """Both as the ops take them; with `draft`, laws of drafts that were drawn with the same sampling."""
-    return {**noise._asdict(), "sampling": sampling} | ({} if draft is None else {"draft_sampling": sampling})
+def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
+    """Both as the ops take them."""
+    return {**noise._asdict(), "sampling": sampling}
 
 
 def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:

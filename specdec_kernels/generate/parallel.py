@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import specdec_kernels as specdec
-from specdec_kernels import sharded
+from specdec_kernels import Draft, sharded
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, TreePolicy
 
@@ -83,11 +83,11 @@ def check_split(
 
 
 def verify(
-    op: str, target: LanguageModel, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, **how: Any
+    op: str, target: LanguageModel, drafts: torch.Tensor, logits: torch.Tensor, draft: Draft | None, **how: Any
 ) -> Any:
     """The verdict of an op on the target's logits, which may be a slice of the vocabulary."""
     if target.shard is None:
-        return getattr(specdec, op)(drafts, logits, laws, **how)
+        return getattr(specdec, op)(drafts, logits, draft, **how)
     first = target.shard.first_token
-    own = None if laws is None else laws[..., first : first + logits.shape[-1]]
+    own = None if draft is None else draft._replace(rows=draft.rows[..., first : first + logits.shape[-1]])
     return getattr(sharded, op)(drafts, logits, own, shard=target.shard, **how)

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import specdec_kernels as specdec
 from specdec_kernels.generate.models import quiet
 
 BOS, EOS, VOCAB = 256, 257, 258
@@ -110,10 +111,9 @@ def next_byte_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tenso
 def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
     """TV(p, q) + KL(p || q) / 4: TV is what acceptance asks for, KL keeps its gradient alive where q is far from p."""
     with torch.no_grad():
-        p = logits_of(target, tokens).softmax(-1)
-    log_q = logits_of(draft, tokens).log_softmax(-1)
-    tv = (p - log_q.exp()).abs().sum(-1).mean() / 2
-    return tv + F.kl_div(log_q, p, reduction="sum") / (4 * p[..., 0].numel())
+        p = logits_of(target, tokens)
+    apart = specdec.overlap(p, logits_of(draft, tokens))
+    return (apart.tv + apart.kl / 4).mean()
 
 
 @torch.no_grad()
@@ -127,8 +127,7 @@ def evaluate(
         logits = model(tokens, use_cache=False).logits[:, :-1]
         losses.append(F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none"))
         if target is not None:
-            p = target(tokens, use_cache=False).logits[:, :-1].softmax(-1)
-            overlaps.append(torch.minimum(p, logits.softmax(-1)).sum(-1))
+            overlaps.append(specdec.overlap(target(tokens, use_cache=False).logits[:, :-1], logits).accept)
     model.train()
     figures = {"loss": torch.cat(losses).mean().item()}
     if overlaps:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specdec_kernels import Draft
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
@@ -52,12 +53,11 @@ class TreeRounds:
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
-        drawn_from = laws if self.method in FROM_LAWS else None
+        drawn_from = Draft(laws, sampling=sampling) if laws is not None and self.method in FROM_LAWS else None
         verdict = verify(
             "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
-            replacement=self.replacement,
-            max_depth=tree.depth, edits=None if record is None else record.of_requests(),
-            **keywords(noise, sampling, drawn_from),
+            replacement=self.replacement, max_depth=tree.depth,
+            edits=None if record is None else record.of_requests(), **keywords(noise, sampling),
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")

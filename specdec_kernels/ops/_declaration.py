@@ -325,7 +325,7 @@ class Op:
             wanted = reverse and x.requires_grad
             if not (wanted or forward):
                 continue
-            known = any(x is given for given in raw[: self._backward])
+            known = any(x is getattr(given, "rows", given) for given in raw[: self._backward])  # a Draft has rows
             if wanted and not known:
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected no gradient to be wanted, since {self.name} has none for it "

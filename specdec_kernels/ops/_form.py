@@ -45,7 +45,7 @@ class Form(NamedTuple):
         are accepted. The target has no row for it then: it is [B, K, V], or packed [D, V] with request b's rows from
         ``cu_drafts[b]`` on. A chain that ends early, at a -1, has a row there and draws from it; so does one that
         ``max_drafts`` cuts off. A token out of the vocabulary gives token 0 and the status 8. Without ``cu_rows`` and
-        ``input_positions``.
+        ``InputPositions``.
     """
 
     index: torch.Tensor | None = None
@@ -91,14 +91,15 @@ def check_index(form, shape, device):
         inputs.check_device("form.index", form.index, device)
 
 
-def check_bonus(bonus, batch, device, **without):
-    """A token of each request, in a call ``without`` arguments that have one item for each row."""
+def check_bonus(bonus, batch, device, by_rows, by_input):
+    """A token of each request, in a call without what has one item for each row."""
     inputs.check_tensor("form.bonus", bonus, inputs.TOKEN_DTYPES, 1)
     inputs.check_shape("form.bonus", bonus, (batch,))
     inputs.check_device("form.bonus", bonus, device)
-    for name, value in without.items():
-        if value is not None:
-            raise ValueError(f"{name}: expected None with form.bonus; got {inputs.shown(value)}")
+    if by_rows:
+        raise ValueError("packing.cu_rows: expected None with form.bonus; got a tensor")
+    if by_input:
+        raise ValueError("position: expected an int or an int64 tensor with form.bonus; got InputPositions")
 
 
 def is_empty(form):

@@ -57,10 +57,10 @@ def check_choice(name, x, choices):
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}; got {x!r}")
 
 
-def check_vocabulary(target, draft):
+def check_vocabulary(name, target, draft):
     if draft.shape[-1] > target.shape[-1]:
         raise ValueError(
-            f"draft: expected a vocabulary no larger than the target's {target.shape[-1]}; got {draft.shape[-1]}"
+            f"{name}: expected a vocabulary no larger than the target's {target.shape[-1]}; got {draft.shape[-1]}"
         )
 
 

@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import Law, Noise
-from specdec_kernels.sampling import Sampling
+from specdec_kernels.sampling import Draft, Sampling
 
 AFTER = {"top_k": 1, "min_p": 2}  # bits of a Law's rules
 TOGETHER, BEFORE_TEMPERATURE, FILTERED, DIVIDED = 4, 8, 16, 32
@@ -25,15 +25,25 @@ def target_law(space, temperature, sampling, shape, device, seen=None):
     return Law(space, temperature)
 
 
-def draft_law(law, space, sampling, shape, device, seen=None):
+def drafted(draft):
+    """The argument as a Draft, and the name of its rows."""
+    if not isinstance(draft, Draft):
+        return Draft(draft), "draft"
+    if draft.rows is None:
+        raise TypeError(f"draft.rows: expected a tensor of {inputs.named(inputs.ROW_DTYPES)}; got None")
+    return draft, "draft.rows"
+
+
+def draft_law(law, draft, shape, device, seen=None):
     """The draft's Law: what was said of the draft, and for the rest the target's space and temperature."""
+    space, sampling = draft.space, draft.sampling
     if space is None:
         space = law.space
     else:
-        inputs.check_choice("draft_space", space, inputs.SPACES)
+        inputs.check_choice("draft.space", space, inputs.SPACES)
     if sampling is None:  # of draft rows that are probabilities, the target's temperature only says whether it is 0
         return Law(space, law.temperature, rules=law.rules & DIVIDED if space == "logits" else 0)
-    return _law("draft_sampling", sampling, "draft_space", space, shape, device, seen)
+    return _law("draft.sampling", sampling, "draft.space", space, shape, device, seen)
 
 
 def _law(name, sampling, space_name, space, shape, device, seen):
@@ -78,13 +88,6 @@ def filters_of(law):
     return [name for name, value, off in filters if isinstance(value, torch.Tensor) or value != off]
 
 
-def check_no_draft(**arguments):
-    """Refuse arguments about a draft if there is no draft."""
-    for name, value in arguments.items():
-        if value is not None:
-            raise ValueError(f"{name}: expected None without draft laws; got {inputs.shown(value)}")
-
-
 def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     """seed, position and nonce as the Noise of this many requests."""
     inputs.check_noise(requests, seed, position, nonce)
@@ -95,22 +98,37 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     )
 
 
-def check_positions(input_positions, position, target):
-    """Positions of the tokens that enter the target's rows, in the place of ``position``."""
-    if position is not None:
-        raise ValueError(f"position: expected None beside input_positions; got {inputs.shown(position)}")
-    inputs.check_tensor("input_positions", input_positions, inputs.COUNTER_DTYPES, target.ndim - 1)
-    inputs.check_shape("input_positions", input_positions, target.shape[:-1])
-    inputs.check_device("input_positions", input_positions, target.device)
+def check_positions(positions, target):
+    """Positions of the tokens that enter the target's rows."""
+    inputs.check_tensor("position.positions", positions, inputs.COUNTER_DTYPES, target.ndim - 1)
+    inputs.check_shape("position.positions", positions, target.shape[:-1])
+    inputs.check_device("position.positions", positions, target.device)
 
 
-def check_draft_map(draft_map, draft_vocab, vocab, device):
+def check_draft(name, draft, target, rows, more=False):
+    """A Draft, whose rows have this ``name``, of a target. ``rows``: which it has, or with ``more`` at least."""
+    inputs.check_rows(name, draft.rows, len(rows) + 1)
+    inputs.check_device(name, draft.rows, target.device)
+    lead = draft.rows.shape[:-1]
+    if lead != rows and not (more and len(rows) == 2 and lead[0] == rows[0] and lead[1] > rows[1]):
+        raise ValueError(f"{name}: expected shape {[*rows, 'V']}; got {inputs.shown(draft.rows)}")
+    check_vocabularies(name, draft, target)
+
+
+def check_vocabularies(name, draft, target):
+    """Of a Draft and a target."""
+    inputs.check_vocabulary(name, target, draft.rows)
+    if draft.map is not None:
+        check_draft_map("draft.map", draft.map, draft.rows.shape[-1], target.shape[-1], target.device)
+
+
+def check_draft_map(name, draft_map, draft_vocab, vocab, device):
     """int32, one token of the target for each of the draft's, rising. ``vocab`` is None where there is no target."""
-    inputs.check_tensor("draft_map", draft_map, (torch.int32,), 1)
-    inputs.check_device("draft_map", draft_map, device)
+    inputs.check_tensor(name, draft_map, (torch.int32,), 1)
+    inputs.check_device(name, draft_map, device)
     if draft_map.shape[0] != draft_vocab or not draft_map.is_contiguous():
         raise ValueError(
-            f"draft_map: expected contiguous int32 [{draft_vocab}], a token of the target for each of the draft's; "
+            f"{name}: expected contiguous int32 [{draft_vocab}], a token of the target for each of the draft's; "
             f"got {inputs.shown(draft_map)}"
         )
     if not inputs.host_sees(draft_map):
@@ -118,11 +136,11 @@ def check_draft_map(draft_map, draft_vocab, vocab, device):
     least, most = int(draft_map[0]), int(draft_map[-1])
     if least < 0 or (vocab is not None and most >= vocab):
         inside = "tokens of 0 or more" if vocab is None else f"tokens inside [0, {vocab})"
-        raise ValueError(f"draft_map: expected {inside}; got {least} to {most}")
+        raise ValueError(f"{name}: expected {inside}; got {least} to {most}")
     falls = (draft_map[1:] <= draft_map[:-1]).nonzero()
     if len(falls):
         at = int(falls[0])
-        raise ValueError(f"draft_map: expected rising tokens; got {int(draft_map[at + 1])} after {int(draft_map[at])}")
+        raise ValueError(f"{name}: expected rising tokens; got {int(draft_map[at + 1])} after {int(draft_map[at])}")
 
 
 def check_index(request_index, requests, device):

@@ -9,7 +9,6 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, Kind, Op, Output
-from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -59,8 +58,6 @@ CUTOFF = Op(
 def cutoff(
     rows: torch.Tensor,
     *,
-    space: Space = "logits",
-    temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
     request_index: torch.Tensor | None = None,
@@ -76,14 +73,10 @@ def cutoff(
     Parameters
     ----------
     rows : Tensor
-        float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
-    space : {"logits"}
-        Probabilities are final, and have no cut.
-    temperature : float or Tensor
-        float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``, without filters.
-        At 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
+        float32, bfloat16 or float16 [..., V], contiguous along the vocabulary. Logits: probabilities
+        are final, and have no cut.
     sampling : Sampling, optional
-        The filters, and the temperature.
+        The filters, and the temperature; at 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
     edits : Edits, optional
         What becomes of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional
@@ -124,20 +117,17 @@ def cutoff(
     >>> cut.value.item(), cut.last.item(), cut.count.item()  # tokens 5, 0 and the first of the two ones
     (1.0, 1, 3)
     """
-    raw = (rows, space, temperature, sampling, edits, request_index, out, status, check)
+    raw = (rows, sampling, edits, request_index, out, status, check)
     if found := CUTOFF.recall(raw):
         if check:
             inputs.raise_for_status("cutoff", found[-1])
         return Cut(*found[:5])
     inputs.check_rows("rows", rows)
-    inputs.check_choice("space", space, inputs.SPACES)
-    if space == "probs":
-        raise ValueError("space: expected 'logits', for probabilities are final and have no cut; got 'probs'")
     lead, device = rows.shape[:-1], rows.device
     folded = inputs.rows3("rows", rows)
-    numbers = (*laws.numbers_in(temperature, sampling), *edit.lists(edits))
+    numbers = (*laws.numbers_in(sampling), *edit.lists(edits))
     shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
-    law = laws.target_law(space, temperature, sampling, shape, device, seen)
+    law = laws.target_law("logits", None, sampling, shape, device, seen)
     changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
     cut = CUTOFF.outputs(Cut, out, device, lead, lead, lead, lead, lead)

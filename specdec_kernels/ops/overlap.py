@@ -12,7 +12,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.ops.residual import check_pair
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
 class Overlap(NamedTuple):
@@ -57,15 +57,12 @@ OVERLAP = Op(
 
 def overlap(
     target: torch.Tensor,
-    draft: torch.Tensor,
+    draft: torch.Tensor | Draft,
     *,
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    draft_space: Space | None = None,
-    draft_sampling: Sampling | None = None,
-    draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
@@ -77,12 +74,14 @@ def overlap(
 
     Parameters
     ----------
-    target, draft : Tensor
-        float32, bfloat16 or float16 [..., V] and [..., V'], V' <= V; tokens from V' on have q = 0.
+    target : Tensor
+        float32, bfloat16 or float16 [..., V].
+    draft : Tensor or Draft
+        [..., V'], V' <= V; tokens from V' on have q = 0. As for ``residual``.
     space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
-    sampling, edits, draft_space, draft_sampling, draft_map, request_index : optional
+    sampling, edits, request_index : optional
         As for ``residual``.
     out : Overlap, optional
         Preallocated outputs, contiguous.
@@ -115,11 +114,8 @@ def overlap(
     >>> [round(x.item(), 4) for x in specdec_kernels.overlap(p, q, space="probs")]
     [0.6, 0.4, 0.4564, 0.4]
     """
-    raw = (
-        target, draft, space, temperature, sampling, edits, draft_space, draft_sampling, draft_map, request_index, out,
-        status, check,
-    )  # fmt: skip
-    differentiable = inputs.wants_gradient(target, draft)
+    raw = (target, draft, space, temperature, sampling, edits, request_index, out, status, check)
+    differentiable = inputs.wants_gradient(target, draft.rows if isinstance(draft, Draft) else draft)
     if differentiable:
         OVERLAP.refuse_derivatives(raw)
         OVERLAP.refuse_unreadable(raw)
@@ -127,10 +123,11 @@ def overlap(
         if check:
             inputs.raise_for_status("overlap", found[-1])
         return Overlap(*found[:4])
-    rows, draft_rows, (shape, seen) = check_pair(target, draft, draft_map, request_index)
+    draft, rows_name = laws.drafted(draft)
+    rows, draft_rows, (shape, seen) = check_pair(target, draft, rows_name, request_index)
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    draft_law = laws.draft_law(target_law, draft, shape, device, seen)
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     if differentiable and (target_law.rules | draft_law.rules) & laws.FILTERED:
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
@@ -145,7 +142,7 @@ def overlap(
 
     def run(raw=None):
         OVERLAP(
-            rows, draft_rows, draft_map, request_index, target_law, draft_law, changes,
+            rows, draft_rows, draft.map, request_index, target_law, draft_law, changes,
             *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given, raw=raw,
             results=figures if status is None else (*figures, status),
         )  # fmt: skip
@@ -154,7 +151,7 @@ def overlap(
     if differentiable:
         figures = Overlap(
             *gradients.Overlap.apply(
-                target, draft, (rows.shape, draft_rows.shape), run, draft_map, request_index, target_law, draft_law
+                target, draft.rows, (rows.shape, draft_rows.shape), run, draft.map, request_index, target_law, draft_law
             )
         )
     else:

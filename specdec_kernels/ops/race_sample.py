@@ -135,7 +135,7 @@ def arguments(target, rows, seed, position, nonce, space, temperature, sampling,
         target, rows, request_index, None, *numbers, *edit.lists(edits), seed, position, nonce
     )
     if draft_map is not None:
-        laws.check_draft_map(draft_map, target.shape[-1], None, device)
+        laws.check_draft_map("draft_map", draft_map, target.shape[-1], None, device)
     law = laws.target_law(space, temperature, sampling, shape, device, seen)
     changes = edit.of_rows(edits, law, target, rows, shape, seen)
     if draft_map is not None and changes.on():

@@ -10,7 +10,7 @@ from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import EDITS, LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
 from specdec_kernels.ops._types import Number, Space
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
 class Residual(NamedTuple):
@@ -49,15 +49,12 @@ RESIDUAL = Op(
 
 def residual(
     target: torch.Tensor,
-    draft: torch.Tensor,
+    draft: torch.Tensor | Draft,
     *,
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    draft_space: Space | None = None,
-    draft_sampling: Sampling | None = None,
-    draft_map: torch.Tensor | None = None,
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
     request_index: torch.Tensor | None = None,
@@ -71,8 +68,11 @@ def residual(
 
     Parameters
     ----------
-    target, draft : Tensor
-        float32, bfloat16 or float16 [..., V] and [..., V'], V' <= V; tokens from V' on have q = 0.
+    target : Tensor
+        float32, bfloat16 or float16 [..., V].
+    draft : Tensor or Draft
+        [..., V'], V' <= V; tokens from V' on have q = 0. A ``Draft`` also says what the rows hold, how tokens were
+        drawn from them, and which tokens they are of.
     space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
@@ -80,12 +80,6 @@ def residual(
         How a target row becomes a law, in place of ``temperature``.
     edits : Edits, optional
         What becomes of the target's logits before that: bias, penalties, a grammar.
-    draft_space : {"logits", "probs"}, optional
-        What the draft rows hold. Default: ``space``.
-    draft_sampling : Sampling, optional
-        How a draft row becomes a law. Default: at the target's temperature, without filters.
-    draft_map : Tensor, optional
-        int32 [V'], rising: the target's token for each of the draft's. All other tokens have q = 0.
     draft_prob, epsilon : float or Tensor
         float32, broadcast to the rows. For tokens that the target's filters drop, epsilon counts
         as 0; with ``edits`` also for those of logit -inf.
@@ -127,17 +121,17 @@ def residual(
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
     raw = (
-        target, draft, space, temperature, sampling, edits, draft_space, draft_sampling, draft_map, draft_prob, epsilon,
-        request_index, out, status, check,
+        target, draft, space, temperature, sampling, edits, draft_prob, epsilon, request_index, out, status, check,
     )  # fmt: skip
     if found := RESIDUAL.recall(raw):
         if check:
             inputs.raise_for_status("residual", found[-1])
         return Residual(*found[:2])
-    rows, draft_rows, (shape, seen) = check_pair(target, draft, draft_map, request_index)
+    draft, rows_name = laws.drafted(draft)
+    rows, draft_rows, (shape, seen) = check_pair(target, draft, rows_name, request_index)
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device, seen)
+    draft_law = laws.draft_law(target_law, draft, shape, device, seen)
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
     epsilon = inputs.number("epsilon", epsilon, shape, device, seen=seen)
@@ -146,7 +140,7 @@ def residual(
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
-        rows, draft_rows, draft_map, request_index, target_law, draft_law, changes, draft_prob, epsilon,
+        rows, draft_rows, draft.map, request_index, target_law, draft_law, changes, draft_prob, epsilon,
         law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
         given=given, raw=raw, results=law if status is None else (*law, status),
     )  # fmt: skip
@@ -155,19 +149,21 @@ def residual(
     return law
 
 
-def check_pair(target, draft, draft_map, request_index):
-    """Check pairs of target and draft rows. Returns both as [A, R, V], and the shapes of the numbers beside them."""
+def check_pair(target, draft, name, request_index):
+    """Check pairs of target and draft rows, a Draft's of this ``name``.
+
+    Returns both as [A, R, V], and the shapes of the numbers beside them.
+    """
+    own = draft.rows
     inputs.check_rows("target", target)
-    inputs.check_rows("draft", draft)
-    inputs.check_device("draft", draft, target.device)
+    inputs.check_rows(name, own)
+    inputs.check_device(name, own, target.device)
     lead = target.shape[:-1]
     if request_index is None:
-        if draft.shape[:-1] != lead:
-            raise ValueError(f"draft: expected shape {[*lead, 'V']}; got {inputs.shown(draft)}")
-    elif draft.ndim != target.ndim or draft.shape[1:-1] != lead[1:]:
-        raise ValueError(f"draft: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(draft)}")
-    inputs.check_vocabulary(target, draft)
-    if draft_map is not None:
-        laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)
+        if own.shape[:-1] != lead:
+            raise ValueError(f"{name}: expected shape {[*lead, 'V']}; got {inputs.shown(own)}")
+    elif own.ndim != target.ndim or own.shape[1:-1] != lead[1:]:
+        raise ValueError(f"{name}: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(own)}")
+    laws.check_vocabularies(name, draft, target)
     rows = inputs.rows3("target", target)
-    return rows, inputs.rows3("draft", draft), laws.number_shapes(target, rows, request_index, draft)
+    return rows, inputs.rows3(name, own), laws.number_shapes(target, rows, request_index, own)

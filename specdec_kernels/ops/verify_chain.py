@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.layout import InputPositions, Packing
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
@@ -12,7 +13,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
 class Verdict(NamedTuple):
@@ -27,7 +28,7 @@ class Verdict(NamedTuple):
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
         empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p, min_p, draft_prob,
-        epsilon, cu_drafts, request_index or form.bonus out of range (argmax, off, clamped, or token 0). Bits tell only
+        epsilon, packing, request_index or form.bonus out of range (argmax, off, clamped, or token 0). Bits tell only
         of rows that decided the output.
     """
 
@@ -69,27 +70,20 @@ VERIFY_CHAIN = Op(
 def verify_chain(
     draft_tokens: torch.Tensor,
     target: torch.Tensor,
-    draft: torch.Tensor | None = None,
+    draft: torch.Tensor | Draft | None = None,
     *,
     method: ChainMethod = "rejection",
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    draft_space: Space | None = None,
-    draft_sampling: Sampling | None = None,
-    draft_map: torch.Tensor | None = None,
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
     seed: Counter,
-    position: Counter | None = None,
+    position: Counter | InputPositions,
     nonce: Counter = 0,
-    input_positions: torch.Tensor | None = None,
-    input_nonces: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
-    cu_drafts: torch.Tensor | None = None,
-    cu_rows: torch.Tensor | None = None,
-    max_drafts: int | None = None,
+    packing: Packing | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
     form: Form | None = None,
     check: bool = False,
@@ -111,14 +105,15 @@ def verify_chain(
     Parameters
     ----------
     draft_tokens : Tensor
-        int32 or int64 [B, K], or [D] with ``cu_drafts``. The first -1 of a request ends its drafts; K may be 0.
+        int32 or int64 [B, K], or [D] with ``packing``. The first -1 of a request ends its drafts; K may be 0.
     target : Tensor
         float32, bfloat16 or float16 [B, K+1, V], or [D+B, V]: row j of a request is the law of the token that draft j
         proposes. Only the last dimension must be contiguous. One row less for each request with ``form.bonus``.
-    draft : Tensor, optional
-        [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0 (but
-        see ``draft_map``). Without it the drafts count as deterministic (q one-hot). ``method="race"`` needs none and
-        takes none.
+    draft : Tensor or Draft, optional
+        [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0. A
+        ``Draft`` also says what the rows hold, how tokens were drawn from them, and which tokens they are of. At target
+        temperature 0 these laws are not used. Without them the drafts count as deterministic (q one-hot).
+        ``method="race"`` needs none and takes none.
     method : {"rejection", "race", "block"}
     space : {"logits", "probs"}
         What the rows hold. Logits are divided by the temperature; probabilities are final.
@@ -131,16 +126,8 @@ def verify_chain(
         What becomes of the target's logits before that: bias, penalties, a grammar. Row j of a request counts the
         drafts before it as output. Draft rows are never edited: drafts that were drawn with edits come with rows of
         edited logits.
-    draft_space : {"logits", "probs"}, optional
-        What the draft rows hold. Default: ``space``.
-    draft_sampling : Sampling, optional
-        How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters. At
-        target temperature 0 draft laws are not used.
-    draft_map : Tensor, optional
-        int32 [V'], rising: the target's token for each of the draft's, if the draft has a vocabulary of its own. All
-        other tokens have q = 0. ``draft_tokens`` are always the target's.
     draft_prob : float or Tensor
-        float32 [B] or [B, K]; with ``cu_drafts`` [D], one for each slot, or [B, 1], one for each request: the
+        float32 [B] or [B, K]; with ``packing`` [D], one for each slot, or [B, 1], one for each request: the
         probability h that a slot is drafted at all. Acceptance is then ``u h q(x) < p(x)`` and the residual
         ``norm((p - h q)^+)``. A slot that was not drafted (token -1, h < 1) is drawn from it too. Only with
         ``method="rejection"``, as ``epsilon``.
@@ -149,28 +136,16 @@ def verify_chain(
         a token that the target's filters drop, nor, with ``edits``, one of logit -inf.
     seed, position, nonce : int or Tensor
         int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
-        that row 0 decides, and a counter for calls that may repeat a position.
-    input_positions : Tensor, optional
-        int64 or int32 [B, K+1], or like packed target rows, in the place of ``position``: where the token stands that
-        enters a row, so that row decides the token after it. Only that of a request's first row is looked at. It is of
-        the batch, not of an entry of ``request_index``.
-    input_nonces : Tensor, optional
-        int64 or int32 [B], beside ``input_positions`` in the place of ``nonce``: of the batch, too.
+        that row 0 decides, and a counter for calls that may repeat a position. ``position`` may be an
+        ``InputPositions``.
     request_index : Tensor, optional
         int32 or int64 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise
         then have S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
         ``target`` still have B. -1 is an idle request: nothing of it is read, its tokens and ``num_accepted`` are -1.
-        Any other index outside [0, S) gives token 0 and status 8. With ``cu_drafts`` the draft's rows are those of an
+        Any other index outside [0, S) gives token 0 and status 8. With ``packing`` the draft's rows are those of an
         entry, too: [S, K or more, V'].
-    cu_drafts : Tensor, optional
-        int32 [B+1] from 0: request b owns drafts ``cu[b] .. cu[b+1]`` and target rows from ``cu[b] + b`` on.
-    cu_rows : Tensor, optional
-        int32 [B+1] from 0, in the place of ``cu_drafts``: request b owns target rows ``cu[b] .. cu[b+1]``, one more
-        than drafts. ``draft_tokens`` is [D+B] then: each row has the token that enters it, which a request's first row
-        has from before. Rows behind the last request's may be there.
-    max_drafts : int, optional
-        With ``cu_drafts`` or ``cu_rows``: the width K of the output. Default: the largest request on a CPU, D
-        elsewhere, where looking would wait for the device. A request with more is cut off there and gets status bit 8.
+    packing : Packing, optional
+        That requests lie one after the other, each with its own number of drafts.
     out : Verdict, optional
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
@@ -207,75 +182,73 @@ def verify_chain(
     >>> verdict.num_accepted.tolist()  # p(0) >= q(0): always accepted
     [1]
     """
-    if input_nonces is not None:  # what is remembered of a call does not say which nonce it had
-        _check_nonce(nonce, input_nonces, input_positions)
+    if type(position) is InputPositions and position.nonces is not None:
+        _check_nonce(nonce)  # what is remembered of a call does not say which nonce it had
     raw = (
-        seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_space,
-        draft_sampling, draft_map, draft_prob, epsilon, input_positions, input_nonces, request_index, cu_drafts,
-        cu_rows, max_drafts, out, form,
+        seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_prob,
+        epsilon, request_index, packing, out, form,
     )  # fmt: skip
     if found := VERIFY_CHAIN.recall(raw):
         verdict = Verdict(*found[:3])
         if check:
             inputs.raise_for_status("verify_chain", verdict.status)
         return verdict
-    by_rows = cu_rows is not None
-    if by_rows and cu_drafts is not None:
-        raise ValueError(f"cu_drafts: expected None beside cu_rows; got {inputs.shown(cu_drafts)}")
-    packing = cu_rows if by_rows else cu_drafts
+    ends, by_rows, max_drafts = ends_of(packing)
+    by_input = isinstance(position, InputPositions)
+    draft, rows_name = laws.drafted(draft)
     bonus = form.bonus if isinstance(form, Form) else None
     last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
-    ragged = packing is not None
+    ragged = ends is not None
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
     inputs.check_rows("target", target, 2 if ragged else 3)
     inputs.check_choice("method", method, ("rejection", "race", "block"))
     device = target.device
     inputs.check_device("draft_tokens", draft_tokens, device)
     if ragged:
-        batch, drafts = _check_ragged(packing, by_rows, draft_tokens, target, last_rows)
+        batch, drafts = _check_ragged(ends, by_rows, draft_tokens, target, last_rows)
         given = out if form is None or form.path is None else form[1:2]
-        width = ragged_width(packing, by_rows, drafts, max_drafts, given)
+        width = ragged_width(ends, by_rows, drafts, max_drafts, given)
     else:
-        if max_drafts is not None:
-            raise ValueError(f"max_drafts: expected None without cu_drafts; got {max_drafts}")
         batch, width = draft_tokens.shape
         if target.shape[:-1] != (batch, width + last_rows):
             raise ValueError(f"target: expected shape [{batch}, {width + last_rows}, V]; got {inputs.shown(target)}")
     requests = batch
     if bonus is not None:
-        forms.check_bonus(bonus, batch, device, cu_rows=cu_rows, input_positions=input_positions)
+        forms.check_bonus(bonus, batch, device, by_rows, by_input)
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = (*laws.numbers_in(temperature, sampling, draft_sampling), *edit.lists(edits, target))
-        requests = laws.entries(draft, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
+        numbers = (*laws.numbers_in(temperature, sampling, draft.sampling), *edit.lists(edits, target))
+        requests = laws.entries(draft.rows, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
     shape, slots = (requests,), (drafts,) if ragged else (requests, width)
-    if draft is not None:
+    certain = draft.rows is None
+    if not certain:
+        if method == "race":
+            raise ValueError("draft: expected None with method='race', which needs no draft laws")
         rows = (requests, width) if request_index is not None else slots
-        _check_draft(draft, draft_map, target, rows, method, more=ragged)
-    else:
-        laws.check_no_draft(draft_space=draft_space, draft_sampling=draft_sampling, draft_map=draft_map)
+        laws.check_draft(rows_name, draft, target, rows, more=ragged)
 
     target_law = laws.target_law(space, temperature, sampling, shape, device)
-    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, shape, device)
+    draft_law = laws.draft_law(target_law, draft, shape, device)
     changes = edit.of_requests(edits, target_law, target, requests)
     epsilon = inputs.number("epsilon", epsilon, shape, device)
     draft_prob = _slot_numbers(draft_prob, requests, slots, ragged, device)
     plain = type(draft_prob) is float and draft_prob == 1.0
     if method != "rejection" and not (plain and type(epsilon) is float and epsilon == 0.0):
         raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
-    if draft is None and not plain:
+    if certain and not plain:
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-    if input_positions is None:
-        noise = laws.noise_of(batch, seed, position, nonce, shape, device)
-    else:
-        laws.check_positions(input_positions, position, target)
-        if input_nonces is not None:
-            inputs.check_tensor("input_nonces", input_nonces, inputs.COUNTER_DTYPES, 1)
-            inputs.check_shape("input_nonces", input_nonces, (batch,))
-            inputs.check_device("input_nonces", input_nonces, device)
+    entered = position if by_input else InputPositions(None)
+    if by_input:
+        laws.check_positions(entered.positions, target)
+        if entered.nonces is not None:
+            inputs.check_tensor("position.nonces", entered.nonces, inputs.COUNTER_DTYPES, 1)
+            inputs.check_shape("position.nonces", entered.nonces, (batch,))
+            inputs.check_device("position.nonces", entered.nonces, device)
         noise = laws.noise_of(1, seed, 0, nonce, shape, device)
+    else:
+        noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
-    sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on cu_drafts' values
+    sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on values of `ends`
     places = (batch, width + 1)
     form, choices, room = forms.checked(form, out, places)
     forms.check_index(form, places, device)
@@ -291,15 +264,13 @@ def verify_chain(
         )
     ]
     if form.num_passed is not None:
-        _check_passed(
-            draft, draft_map, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0
-        )
+        _check_passed(draft, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0)
     if forms.is_empty(form):
         return verdict
     VERIFY_CHAIN(
-        draft_tokens, target, draft, packing, by_rows, draft_map, request_index, method, target_law, draft_law,
-        changes, draft_prob, epsilon, noise, input_positions, input_nonces, *verdict, *written, form.index, bonus,
-        choices, given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
+        draft_tokens, target, draft.rows, ends, by_rows, draft.map, request_index, method, target_law, draft_law,
+        changes, draft_prob, epsilon, noise, *entered, *verdict, *written, form.index, bonus, choices,
+        given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip
     if check:
@@ -307,21 +278,35 @@ def verify_chain(
     return verdict
 
 
-def _check_nonce(nonce, input_nonces, input_positions):
-    if input_positions is None:
-        raise ValueError(f"input_nonces: expected None without input_positions; got {inputs.shown(input_nonces)}")
+def _check_nonce(nonce):
     if inputs.integer(nonce) != 0:
-        raise ValueError(f"nonce: expected 0 beside input_nonces; got {inputs.shown(nonce)}")
+        raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
 
 
-def _check_ragged(packing, by_rows, draft_tokens, target, last_rows):
+def ends_of(packing):
+    """(cu_drafts or cu_rows, whether it is the latter, max_drafts) of a Packing."""
+    if packing is None:
+        return None, False, None
+    if not isinstance(packing, Packing):
+        raise TypeError(f"packing: expected a Packing; got {inputs.shown(packing)}")
+    cu_drafts, cu_rows, max_drafts = packing
+    if cu_rows is None:
+        if cu_drafts is None and max_drafts is not None:
+            raise ValueError(f"packing.max_drafts: expected None without cu_drafts; got {max_drafts}")
+        return cu_drafts, False, max_drafts
+    if cu_drafts is not None:
+        raise ValueError(f"packing.cu_drafts: expected None beside cu_rows; got {inputs.shown(cu_drafts)}")
+    return cu_rows, True, max_drafts
+
+
+def _check_ragged(ends, by_rows, draft_tokens, target, last_rows):
     """(requests, drafts of all of them); each request has ``last_rows`` rows of the target after its last draft."""
-    name = "cu_rows" if by_rows else "cu_drafts"
-    inputs.check_tensor(name, packing, (torch.int32,), 1)
-    inputs.check_device(name, packing, target.device)
-    if not packing.is_contiguous() or packing.shape[0] == 0:
-        raise ValueError(f"{name}: expected contiguous int32 [B+1]; got {inputs.shown(packing)}")
-    batch, tokens = packing.shape[0] - 1, draft_tokens.shape[0]
+    name = "packing.cu_rows" if by_rows else "packing.cu_drafts"
+    inputs.check_tensor(name, ends, (torch.int32,), 1)
+    inputs.check_device(name, ends, target.device)
+    if not ends.is_contiguous() or ends.shape[0] == 0:
+        raise ValueError(f"{name}: expected contiguous int32 [B+1]; got {inputs.shown(ends)}")
+    batch, tokens = ends.shape[0] - 1, draft_tokens.shape[0]
     drafts = tokens - batch if by_rows else tokens
     rows = tokens if by_rows else drafts + last_rows * batch
     if target.shape[0] != rows:
@@ -331,39 +316,26 @@ def _check_ragged(packing, by_rows, draft_tokens, target, last_rows):
     return batch, drafts
 
 
-def ragged_width(packing, by_rows, drafts, max_drafts, out):
+def ragged_width(ends, by_rows, drafts, max_drafts, out):
     """Drafts a request, at most, where they are packed."""
     if max_drafts is not None:
-        return inputs.whole("max_drafts", max_drafts, "an int of 0 or more", 0)
+        return inputs.whole("packing.max_drafts", max_drafts, "an int of 0 or more", 0)
     if out is not None and isinstance(out[0], torch.Tensor) and out[0].ndim == 2:
         return out[0].shape[1] - 1
-    if packing.device.type != "cpu" or torch.compiler.is_compiling() or packing.shape[0] == 1:
+    if ends.device.type != "cpu" or torch.compiler.is_compiling() or ends.shape[0] == 1:
         return drafts
-    return min(max(int(packing.diff().max()) - by_rows, 0), drafts)
+    return min(max(int(ends.diff().max()) - by_rows, 0), drafts)
 
 
-def _check_passed(draft, draft_map, method, target_law, draft_law, plain):
+def _check_passed(draft, method, target_law, draft_law, plain):
     """Whether the test of a draft needs nothing but two probabilities that lie in memory."""
     laws_are_rows = all(law.space == "probs" and type(law.temperature) is float for law in (target_law, draft_law))
     greedy = target_law.temperature == 0.0 if laws_are_rows else False
-    if draft is None or draft_map is not None or method != "rejection" or not laws_are_rows or greedy or not plain:
+    if draft.rows is None or draft.map is not None or method != "rejection" or not laws_are_rows or greedy or not plain:
         raise ValueError(
             "form.num_passed: expected None but with method='rejection' of probabilities and a draft of them, without "
-            "temperatures, draft_map, draft_prob and epsilon; got a tensor"
+            "temperatures, draft.map, draft_prob and epsilon; got a tensor"
         )
-
-
-def _check_draft(draft, draft_map, target, rows, method, more):
-    """``draft``: [S, K, V] or [D, V]; with ``more``, [S, K or more, V]."""
-    if method == "race":
-        raise ValueError("draft: expected None with method='race', which needs no draft laws")
-    inputs.check_rows("draft", draft, len(rows) + 1)
-    inputs.check_device("draft", draft, target.device)
-    if draft.shape[:-1] != rows and not (more and len(rows) == 2 and draft.shape[1] > rows[1]):
-        raise ValueError(f"draft: expected shape {[*rows, 'V']}; got {inputs.shown(draft)}")
-    inputs.check_vocabulary(target, draft)
-    if draft_map is not None:
-        laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)
 
 
 def _slot_numbers(draft_prob, requests, slots, ragged, device):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.layout import InputPositions
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
@@ -13,7 +14,7 @@ from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, OPTIONAL, SIZE, TENSOR, Op, Output
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
 class TreeVerdict(NamedTuple):
@@ -69,7 +70,7 @@ VERIFY_TREE = Op(
 def verify_tree(
     draft_tokens: torch.Tensor,
     target: torch.Tensor,
-    draft: torch.Tensor | None = None,
+    draft: torch.Tensor | Draft | None = None,
     *,
     parents: torch.Tensor,
     method: TreeMethod = "rejection",
@@ -78,13 +79,9 @@ def verify_tree(
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    draft_space: Space | None = None,
-    draft_sampling: Sampling | None = None,
-    draft_map: torch.Tensor | None = None,
     seed: Counter,
-    position: Counter | None = None,
+    position: Counter | InputPositions,
     nonce: Counter = 0,
-    input_positions: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     max_depth: int | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
@@ -118,9 +115,9 @@ def verify_tree(
         below it.
     target : Tensor
         float32, bfloat16 or float16 [B, N, V]. Only the last dimension must be contiguous.
-    draft : Tensor, optional
+    draft : Tensor or Draft, optional
         [B, N, V'], V' <= V: row i is the law that the children of node i were drawn from, the rows of leaves are
-        ignored; tokens from V' on have q = 0 (but see ``draft_map``). Without it the children count as deterministic:
+        ignored; as for ``verify_chain``. Without it the children count as deterministic:
         child x is accepted with probability p(x) / (mass not yet tried). ``method="race"`` needs none and takes none.
     parents : Tensor
         int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree
@@ -134,16 +131,13 @@ def verify_tree(
     temperature : float or Tensor
         float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id: the child that has it is accepted. Short for
         ``sampling=Sampling(temperature=...)``.
-    sampling, edits, draft_space, draft_sampling, draft_map : optional
-        As for ``verify_chain``: how the target's and the draft's rows become laws, and the target's token for each of
-        the draft's. With edits the row of a node counts the drafts on its path; the root's token is output already.
+    sampling, edits : optional
+        As for ``verify_chain``: how the target's rows become laws. With edits the row of a node counts the drafts on
+        its path; the root's token is output already.
     seed, position, nonce : int or Tensor
-        int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides. A node at
-        depth d decides ``position + d``; the coin of node i has index i - 1 (traversal: 2^30 + i - 1). So a chain gives
-        what ``verify_chain`` gives.
-    input_positions : Tensor, optional
-        int64 or int32 [B, N], in the place of ``position``: where the token of a node stands. Only that of the root is
-        looked at, whose row decides the token after it. It is of the batch, not of an entry of ``request_index``.
+        int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides, or an
+        ``InputPositions``. A node at depth d decides ``position + d``; the coin of node i has index i - 1 (traversal:
+        2^30 + i - 1). So a chain gives what ``verify_chain`` gives.
     request_index : Tensor, optional
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
@@ -190,13 +184,14 @@ def verify_tree(
     """
     raw = (
         seed, position, nonce, draft_tokens, target, draft, parents, method, replacement, space, temperature, sampling,
-        edits, draft_space, draft_sampling, draft_map, input_positions, request_index, max_depth, out, form,
+        edits, request_index, max_depth, out, form,
     )  # fmt: skip
     if found := VERIFY_TREE.recall(raw):
         verdict = TreeVerdict(*found)
         if check:
             inputs.raise_for_status("verify_tree", verdict.status)
         return verdict
+    draft, rows_name = laws.drafted(draft)
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
@@ -212,22 +207,26 @@ def verify_tree(
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = (*laws.numbers_in(temperature, sampling, draft_sampling), *edit.lists(edits, target))
-        requests = laws.entries(draft, 1, *numbers, seed, position, nonce)
-    if draft is not None:
-        _check_draft(draft, draft_map, target, (requests, nodes), method)
-    else:
-        laws.check_no_draft(draft_space=draft_space, draft_sampling=draft_sampling, draft_map=draft_map)
+        numbers = (*laws.numbers_in(temperature, sampling, draft.sampling), *edit.lists(edits, target))
+        requests = laws.entries(draft.rows, 1, *numbers, seed, position, nonce)
+    if draft.rows is not None:
+        if method == "race":
+            raise ValueError("draft: expected None with method='race', which needs no draft laws")
+        laws.check_draft(rows_name, draft, target, (requests, nodes))
     replacement = inputs.flag("replacement", replacement)
 
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
-    draft_law = laws.draft_law(target_law, draft_space, draft_sampling, (requests,), device)
+    draft_law = laws.draft_law(target_law, draft, (requests,), device)
     changes = edit.of_requests(edits, target_law, target, requests)
-    if input_positions is None:
-        noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
-    else:
-        laws.check_positions(input_positions, position, target)
+    positions = None
+    if isinstance(position, InputPositions):
+        positions, nonces = position
+        laws.check_positions(positions, target)
+        if nonces is not None:
+            raise ValueError(f"position.nonces: expected None for trees; got {inputs.shown(nonces)}")
         noise = laws.noise_of(1, seed, 0, nonce, (requests,), device)
+    else:
+        noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
 
     width = _width(max_depth, depth, nodes, out)
     form, choices, room = forms.checked(form, out, (batch, width))
@@ -237,25 +236,13 @@ def verify_tree(
     if forms.is_empty(form):
         return verdict
     VERIFY_TREE(
-        draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law, draft_law,
-        changes, noise, input_positions, *verdict, form.index, choices, given=out is not None, raw=raw,
+        draft_tokens, parents, target, draft.rows, draft.map, request_index, method, replacement, target_law, draft_law,
+        changes, noise, positions, *verdict, form.index, choices, given=out is not None, raw=raw,
         results=verdict,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)
     return verdict
-
-
-def _check_draft(draft, draft_map, target, rows, method):
-    if method == "race":
-        raise ValueError("draft: expected None with method='race', which needs no draft laws")
-    inputs.check_rows("draft", draft, 3)
-    inputs.check_device("draft", draft, target.device)
-    if draft.shape[:2] != rows:
-        raise ValueError(f"draft: expected shape {[*rows, 'V']}; got {inputs.shown(draft)}")
-    inputs.check_vocabulary(target, draft)
-    if draft_map is not None:
-        laws.check_draft_map(draft_map, draft.shape[-1], target.shape[-1], target.device)
 
 
 def _width(max_depth, depth, nodes, out):

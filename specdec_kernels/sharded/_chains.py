@@ -2,11 +2,14 @@
 
 import torch
 
+from specdec_kernels.layout import Packing
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.ops.verify_chain import ends_of
+from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_chains
 from specdec_kernels.sharded._filters import SMALLEST
@@ -20,7 +23,7 @@ from specdec_kernels.sharded._walks import raced, weighed
 def verify_chain(
     draft_tokens: torch.Tensor,
     target: torch.Tensor,
-    draft: torch.Tensor | None = None,
+    draft: torch.Tensor | Draft | None = None,
     *,
     shard: VocabShard,
     method: ChainMethod = "rejection",
@@ -28,17 +31,13 @@ def verify_chain(
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    draft_space: Space | None = None,
-    draft_sampling: Sampling | None = None,
-    draft_map: torch.Tensor | None = None,
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
     seed: Counter,
     position: Counter,
     nonce: Counter = 0,
     request_index: torch.Tensor | None = None,
-    cu_drafts: torch.Tensor | None = None,
-    max_drafts: int | None = None,
+    packing: Packing | None = None,
     out=None,
     check: bool = False,
 ) -> Verdict:
@@ -62,28 +61,33 @@ def verify_chain(
     TypeError, ValueError
         Naming the argument, what was expected and what came.
     """
-    refuse("verify_chain", draft_map=draft_map)
+    draft, rows_name = laws.drafted(draft)
+    rows, (cu_drafts, by_rows, max_drafts) = draft.rows, ends_of(packing)
+    refused = {"draft.map": draft.map, "packing.cu_rows": cu_drafts if by_rows else None}
+    refuse("verify_chain", **refused, position=position if isinstance(position, tuple) else None)
     inputs.check_choice("method", method, ("rejection", "race", "block"))
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     plain = inputs.real(draft_prob) == 1
     if method != "rejection" and not (plain and inputs.real(epsilon) == 0):
         raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
     if method == "race":
-        if draft is not None:
+        if rows is not None:
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
     else:
         shard.check_tiles(f"method={method!r}")
-        if draft is not None:
+        if rows is not None:
             by_entries = cu_drafts is not None and request_index is not None
-            check_draft(draft, target, (chains.most if by_entries else draft_tokens.shape[-1],), more=by_entries)
-        if draft is None and not plain:
+            check_draft(
+                rows_name, rows, target, (chains.most if by_entries else draft_tokens.shape[-1],), more=by_entries
+            )
+        if rows is None and not plain:
             raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-        p_law = law_of("sampling", space, temperature, sampling)
-        q_law = draft_law_of(draft_space or space, draft_sampling, p_law)
+        p_law = law_of(space, temperature, sampling)
+        q_law = draft_law_of(draft, p_law)
     shard.check("verify_chain", target)
     requests = Requests(
         chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),
-        (temperature, sampling, draft, draft_sampling, *edit.lists(edits, target), draft_prob, epsilon),
+        (temperature, sampling, rows, draft.sampling, *edit.lists(edits, target), draft_prob, epsilon),
     )  # fmt: skip
     if edits is not None:
         edits = of_chains(edits, shard, chains, requests, target, space)
@@ -96,12 +100,12 @@ def verify_chain(
     else:
         sides = [Side(target, requests.of_rows(p_law), requests.row_index(), None, chains.tokens.flatten(), edits)]
         draft_places = None
-        if draft is not None:
-            draft_places = requests.draft_places(chains, draft)
-            own = requests.of_draft_rows(chains, draft, q_law)
-            sides.append(Side(draft, own, None, draft_places, draft_tokens.flatten()))
+        if rows is not None:
+            draft_places = requests.draft_places(chains, rows)
+            own = requests.of_draft_rows(chains, rows, q_law)
+            sides.append(Side(rows, own, None, draft_places, draft_tokens.flatten()))
         walked = weighed(
-            requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft_sampling),
+            requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft.sampling),
             "traversal" if method == "block" else method, chains.sound, lossy=inputs.real(epsilon) != 0,
             draft_prob=chains.slot_numbers(requests, draft_prob), epsilon=requests.of_requests(epsilon), **how,
         )  # fmt: skip

@@ -6,7 +6,6 @@ import torch
 
 from specdec_kernels.ops import Cut
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._types import Space
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
@@ -19,7 +18,6 @@ def cutoff(
     rows: torch.Tensor,
     *,
     shard: VocabShard,
-    space: Space = "logits",
     sampling: Sampling | None = None,
     edits: Edits | None = None,
     request_index: torch.Tensor | None = None,
@@ -49,8 +47,6 @@ def cutoff(
         Naming the argument, what was expected and what came.
     """
     inputs.check_rows("rows", rows)
-    if space != "logits":
-        raise ValueError(f"space: expected 'logits', for probabilities are final and have no cut; got {space!r}")
     if not may_filter(sampling):
         raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
     shard.check("cutoff", rows)

@@ -22,22 +22,24 @@ from specdec_kernels.status import Status
 KEEPS_ALL = torch.tensor(-torch.inf).view(torch.int32).item()
 
 
-def law_of(name, space, temperature, sampling):
+def law_of(space, temperature, sampling):
     """The Sampling of an argument, or of a temperature in its place."""
     if space != "logits":
         raise ValueError(f"space: expected 'logits' on slices, whose sums are theirs; got {space!r}")
     if sampling is None:
         return Sampling(1.0 if temperature is None else temperature)
     if temperature is not None:
-        raise ValueError(f"temperature: expected None beside {name}=, which has one; got {inputs.shown(temperature)}")
+        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
     return undivided(sampling)
 
 
-def draft_law_of(space, sampling, target):
-    """That of a draft. Where only its argmax has weight, it is at temperature 1 what top_k = 1 keeps."""
-    if sampling is None:
+def draft_law_of(draft, target):
+    """That of a Draft. Where only its argmax has weight, it is at temperature 1 what top_k = 1 keeps."""
+    if draft.space not in (None, "logits"):
+        raise ValueError(f"draft.space: expected 'logits' on slices, whose sums are theirs; got {draft.space!r}")
+    if draft.sampling is None:
         return Sampling(target.temperature)
-    law = law_of("draft_sampling", space, None, sampling)
+    law = undivided(draft.sampling)
     if not isinstance(law.temperature, torch.Tensor):
         return law if law.temperature >= SMALLEST else Sampling(1.0, top_k=1)
     sampled = law.temperature >= SMALLEST
@@ -45,13 +47,16 @@ def draft_law_of(space, sampling, target):
     return law._replace(temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1))
 
 
-def check_draft(draft, target, rows, more=False):
-    """Whether draft rows have the target's columns, and are as many a request as ``rows`` says; ``more``: or more."""
-    inputs.check_rows("draft", draft, 3 if more else target.ndim)
+def check_draft(name, draft, target, rows, more=False):
+    """Whether draft rows of this ``name`` have the target's columns, and are as many a request as ``rows`` says.
+
+    With ``more`` they may be more.
+    """
+    inputs.check_rows(name, draft, 3 if more else target.ndim)
     if draft.shape[-1] != target.shape[-1]:
-        raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
+        raise ValueError(f"{name}: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
     if draft.shape[-2:-1] != rows and not (more and draft.shape[-2] > rows[0]):
-        raise ValueError(f"draft: expected rows for {rows[0]} drafts; got {inputs.shown(draft)}")
+        raise ValueError(f"{name}: expected rows for {rows[0]} drafts; got {inputs.shown(draft)}")
 
 
 class Side(NamedTuple):

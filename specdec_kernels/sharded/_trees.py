@@ -6,10 +6,11 @@ from specdec_kernels import ops
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.ops.verify_tree import _width
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._filters import SMALLEST
@@ -22,7 +23,7 @@ from specdec_kernels.sharded._walks import raced, weighed
 def verify_tree(
     draft_tokens: torch.Tensor,
     target: torch.Tensor,
-    draft: torch.Tensor | None = None,
+    draft: torch.Tensor | Draft | None = None,
     *,
     shard: VocabShard,
     parents: torch.Tensor,
@@ -32,9 +33,6 @@ def verify_tree(
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    draft_space: Space | None = None,
-    draft_sampling: Sampling | None = None,
-    draft_map: torch.Tensor | None = None,
     seed: Counter,
     position: Counter,
     nonce: Counter = 0,
@@ -63,22 +61,24 @@ def verify_tree(
     TypeError, ValueError
         Naming the argument, what was expected and what came.
     """
-    refuse("verify_tree", draft_map=draft_map)
+    draft, rows_name = laws.drafted(draft)
+    rows = draft.rows
+    refuse("verify_tree", **{"draft.map": draft.map, "position": position if isinstance(position, tuple) else None})
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
-    if draft is not None and method == "race":
+    if rows is not None and method == "race":
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
     if method != "race":
         shard.check_tiles(f"method={method!r}")
-        p_law = law_of("sampling", space, temperature, sampling)
-        q_law = draft_law_of(draft_space or space, draft_sampling, p_law)
+        p_law = law_of(space, temperature, sampling)
+        q_law = draft_law_of(draft, p_law)
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
     if target.shape[:2] != draft_tokens.shape:
         raise ValueError(
             f"target: expected shape [{', '.join(map(str, draft_tokens.shape))}, n]; got {inputs.shown(target)}"
         )
-    if draft is not None:
-        check_draft(draft, target, (draft_tokens.shape[1],))
+    if rows is not None:
+        check_draft(rows_name, rows, target, (draft_tokens.shape[1],))
     replacement = inputs.flag("replacement", replacement)
     deepest = trees.check_parents(parents)
     if parents.shape not in (draft_tokens.shape, draft_tokens.shape[1:]):
@@ -92,7 +92,7 @@ def verify_tree(
     noise = (seed, position, nonce)
     requests = Requests(
         batch, request, depth, request_index, noise,
-        (temperature, sampling, draft, draft_sampling, *edit.lists(edits, target)),
+        (temperature, sampling, rows, draft.sampling, *edit.lists(edits, target)),
     )  # fmt: skip
     if edits is not None:
         edits = of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space)
@@ -106,12 +106,12 @@ def verify_tree(
     parent, node = parents.long().clamp(0, nodes - 1), torch.arange(nodes, device=target.device)
     places = (request * nodes + parent).flatten()
     sides = [Side(target, requests.of_rows(p_law), requests.row_index(), places, tokens, edits)]
-    if draft is not None:
+    if rows is not None:
         if requests.entry is not None:
             first = requests.entry.unsqueeze(-1) * nodes
             places, draft_places = (first + parent).flatten(), (first + node).flatten()
-        sides.append(Side(draft, requests.of_draft_rows(None, draft, q_law), None, places, tokens))
+        sides.append(Side(rows, requests.of_draft_rows(None, rows, q_law), None, places, tokens))
     walked = weighed(
-        requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft_sampling), method, **how
+        requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft.sampling), method, **how
     )  # fmt: skip
     return written("verify_tree", TreeVerdict(*walked[:4]), out, check)

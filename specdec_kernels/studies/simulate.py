@@ -9,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 
 import specdec_kernels as specdec
+from specdec_kernels.ops import Verdict
 
 
 def rows(laws: ArrayLike) -> torch.Tensor:
@@ -63,7 +64,7 @@ def one_token(
 def rounds(
     p: ArrayLike, q: ArrayLike, k: int = 1, runs: int = 20000, seed: int = 0, draft_prob: float = 1.0,
     drafted: ArrayLike | None = None, **options: Any,
-) -> specdec.Verdict:  # fmt: skip
+) -> Verdict:  # fmt: skip
     """Verdicts of `runs` rounds of `k` draft tokens of law q under p.
 
     `p` broadcasts to [runs, k + 1, V] and `q` to [runs, k, V]; ``drafted`` [runs] says which rounds draft at all.

@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
-from specdec_kernels import _C, Edits, Sampling, backend, cutoff, race_sample, verify_chain, verify_tree
+from specdec_kernels import _C, Edits, Sampling, backend, cutoff, race_sample
 from tests.support.cases import adversarial_pairs, chain_call, seeds
+from tests.support.ops import verify_chain, verify_tree
 
 # Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00172.
 TOO_LARGE, TOO_SMALL = 0.7155 * math.log(2), 0.2195 * math.log(2)
@@ -159,7 +160,7 @@ def test_coins_at_the_edge_of_filtered_laws(of_target, of_draft):
     draft[1::2] = -torch.inf
     tokens, laws = torch.zeros(FEWER, 1, dtype=torch.long), Sampling(top_p=0.9)
     (by_bounds, few), (by_masses, all_rows) = verdicts_of_one_row(
-        target, draft, draft_tokens=tokens, sampling=laws, draft_sampling=laws
+        target, draft, draft_tokens=tokens, sampling=laws, **{"draft.sampling": laws}
     )
     assert_same_decisions(by_bounds, by_masses)
     assert 10 < few < 0.3 * FEWER < FEWER < all_rows  # many a residual's winner has the value of the cut
@@ -193,8 +194,8 @@ def test_filtered_decisions_are_those_of_masses(dtype, ties):
     generator = torch.Generator().manual_seed(7)
     target = 1.5 * torch.randn(requests, drafts + 1, vocabulary, generator=generator)
     draft = (target[:, :-1] + 0.5 * torch.randn(requests, drafts, vocabulary, generator=generator)).to(dtype)
-    laws = {"sampling": Sampling(0.9, top_p=0.8, ties=ties), "draft_sampling": Sampling(0.9, top_p=0.9, ties=ties)}
-    tokens = race_sample(draft, seed=3, position=torch.arange(drafts), sampling=laws["draft_sampling"])
+    laws = {"sampling": Sampling(0.9, top_p=0.8, ties=ties), "draft.sampling": Sampling(0.9, top_p=0.9, ties=ties)}
+    tokens = race_sample(draft, seed=3, position=torch.arange(drafts), sampling=laws["draft.sampling"])
     near_the_cut = target[:, :-1].sort(-1, descending=True).indices[..., 3000:3600:200]
     tokens[::4] = near_the_cut[::4].diagonal(dim1=1, dim2=2)
     (by_bounds, few), (by_masses, all_rows) = verdicts(target.to(dtype), draft, tokens, **laws)
@@ -225,7 +226,7 @@ def test_top_p_at_the_edge():
     share = part.mass.double() / whole.mass.double()
     for top_p in (share.float(), (share * (1 - 1e-3)).float(), (share * (1 + 1e-3)).float()):
         tokens = (part.last[:, None].long() + 1) % 300
-        laws = {"sampling": Sampling(top_p=top_p), "draft_sampling": Sampling(top_p=top_p)}
+        laws = {"sampling": Sampling(top_p=top_p), "draft.sampling": Sampling(top_p=top_p)}
         results = verdicts(rows[:, None].expand(-1, 2, -1), rows.roll(1, -1)[:, None], tokens, **laws)
         assert_same_decisions(results[0][0], results[1][0])
 

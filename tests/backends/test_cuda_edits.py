@@ -4,12 +4,13 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, Sampling, cutoff, overlap, race_sample, residual, verify_chain, verify_tree
+from specdec_kernels import Edits, Sampling, cutoff, race_sample
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_filters import CHAINS, TREES, assert_same_rows, sampling_of, with_status, without
 from tests.backends.test_cuda_ops import MACHINES, assert_same, assert_same_figures, called, on_cpu, rows_of
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.edits import bits_of, random_edits
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
@@ -64,9 +65,9 @@ class TestTheSameVerdict:
         call = without(chain_call(1, requests=7, slots=3, vocabulary=1100, dtype=dtype) | options, "temperature")
         edits = random_edits(7, 4, vocabulary=1100, seed=2, bias_by_row=by_row % 2 == 1)
         edits = edits._replace(pending=torch.cat([call["draft_tokens"][:, :1], edits.pending], -1))
-        for law in ({"temperature": 0.8}, {"sampling": sampling_of(7, {}), "draft_sampling": sampling_of(7, {}, 5)}):
+        for law in ({"temperature": 0.8}, {"sampling": sampling_of(7, {}), "draft.sampling": sampling_of(7, {}, 5)}):
             if call["draft"] is None:
-                law.pop("draft_sampling", None)
+                law.pop("draft.sampling", None)
             assert_same(verify_chain(**call, **law, edits=edits), on_cpu(verify_chain, **call, **law, edits=edits))
 
     @pytest.mark.parametrize("options", CHAINS.values(), ids=CHAINS)

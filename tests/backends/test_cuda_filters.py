@@ -4,20 +4,11 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import (
-    Sampling,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import MACHINES, assert_same, assert_same_figures, called, on_cpu, rows_of
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, ragged, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
@@ -136,7 +127,7 @@ def sides(count, rules):
     some, others = sampling_of(count, rules), sampling_of(count, rules, first=5)
     plain = Sampling(some.temperature)
     for target, draft in ((some, plain), (plain, others), (some, others)):
-        yield {"sampling": target, "draft_sampling": draft._replace(temperature=target.temperature)}
+        yield {"sampling": target, "draft.sampling": draft._replace(temperature=target.temperature)}
 
 
 def without(call, *names):

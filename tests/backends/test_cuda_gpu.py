@@ -8,7 +8,6 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import (
-    Verdict,
     compact_kv,
     race_sample,
     race_topk,
@@ -19,6 +18,7 @@ from specdec_kernels import (
     verify_tree,
 )
 from specdec_kernels.backends import cpu
+from specdec_kernels.ops import Verdict
 from tests.support.cases import FAR_ELEMENTS, chain_call, close_calls, far_chain, poisoned, seeds
 from tests.support.cuda_device import Copied
 from tests.support.trees import tree_call

@@ -12,23 +12,12 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import (
-    _C,
-    Edits,
-    Sampling,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import _C, Edits, Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.sharded.parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
 from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 pytestmark = [
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"),
@@ -68,7 +57,8 @@ with backend("cuda-host"):
 """
 
 OLDER_CODE = """
-from specdec_kernels import backend, verify_chain
+from specdec_kernels import backend
+from tests.support.ops import verify_chain
 from tests import conftest
 from tests.support.cases import chain_call
 conftest.pytest_configure()
@@ -262,7 +252,7 @@ def indexed_calls():
     """(op, arguments) of calls by request_index, idle and outside ones among them, with a draft's own vocabulary."""
     vocabulary, index = 2500, torch.tensor([1, -1, 0, 1, 7, 2], dtype=torch.int32)
     draft_map = torch.arange(0, vocabulary, 2, dtype=torch.int32)
-    rows = {"draft_map": draft_map, "request_index": index}
+    rows = {"draft.map": draft_map, "request_index": index}
     states = {"temperature": torch.tensor([0.7, 1.0, 0.0]), "seed": seeds(3), "position": 3}
     call = chain_call(1, requests=6, slots=3, vocabulary=vocabulary)
     drafts, target, draft = call["draft_tokens"], call["target"], call["draft"][:3, :, : len(draft_map)]
@@ -274,7 +264,7 @@ def indexed_calls():
     )
     packed = ragged({"draft_tokens": drafts, "target": target, "draft": None}, torch.tensor([3, 1, 0, 2, 3, 1]))
     for method in ("rejection", "block"):
-        yield verify_chain, packed | {"draft": draft, "max_drafts": 3, "method": method, **states, **rows}
+        yield verify_chain, packed | {"draft": draft, "packing.max_drafts": 3, "method": method, **states, **rows}
     parents = torch.tensor([-1, 0, 0, 1])
     yield (
         verify_tree,
@@ -284,6 +274,7 @@ def indexed_calls():
         },
     )  # fmt: skip
     own = target[:, 0, : len(draft_map)]
+    rows = {"draft_map": draft_map, "request_index": index}
     yield race_sample, {"target": own, **states, **rows}
     yield race_topk, {"draft": own, "k": 40, **states, **rows}
 
@@ -297,7 +288,7 @@ def test_figures_of_a_vocabulary_of_the_drafts_own(machine):
     """By an index, too."""
     target, index = 2 * torch.randn(4, 2, 2500, generator=torch.Generator().manual_seed(0)), torch.tensor([1, -1, 0, 7])
     draft_map = torch.arange(0, 2500, 3, dtype=torch.int32)
-    options = {"draft_map": draft_map, "request_index": index.int()}
+    options = {"draft.map": draft_map, "request_index": index.int()}
     for op in (residual, overlap):
         found, expected = (run(op, target, target[:2, :, : len(draft_map)], **options) for run in (called, on_cpu))
         assert_same_figures(op, found, expected)

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form, verify_chain
+from specdec_kernels import Form
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import assert_same, indexed_calls, on_cpu
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
+from tests.support.ops import verify_chain
 
 pytestmark = test_cuda_ops.pytestmark
 
@@ -110,7 +111,7 @@ def test_forms(play):
         rejected = torch.full((len(accepted),), -5, dtype=torch.int32)
         form = Form(index=index, path=path, num_rejected=rejected, count="emitted", add=True)
         tokens, counts = torch.full((places,), -5), torch.zeros(2, len(accepted), dtype=torch.int32)
-        found = verify_chain(**call, form=form, out=specdec_kernels.Verdict(tokens, *counts))
+        found = verify_chain(**call, form=form, out=specdec_kernels.ops.Verdict(tokens, *counts))
         return *found, path, rejected
 
     with specdec_kernels.backend("cpu"):

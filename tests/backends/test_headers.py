@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_kernels import get_include, race_sample, verify_chain
+from specdec_kernels import race_sample, verify_chain
+from specdec_kernels.headers import get_include
 from tests.support.cases import seeds
 from tests.support.laws import P, Q
 

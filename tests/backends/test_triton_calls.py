@@ -6,9 +6,10 @@ import torch
 pytest.importorskip("triton")
 
 import specdec_kernels
-from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from specdec_kernels import Sampling, race_sample, race_topk
 from tests.backends.test_triton_ops import on_device
 from tests.support.cases import chain_call, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 
@@ -106,7 +107,7 @@ def test_ragged_numbers_by_index(name):
     tokens = call["draft_tokens"].clamp(0, 69).flatten()
     call = {
         **call, "draft_tokens": tokens[:7], "target": call["target"].flatten(0, 1)[:12], "draft": None,
-        "cu_drafts": torch.tensor([0, 3, 3, 4, 6, 7], dtype=torch.int32),
+        "packing.cu_drafts": torch.tensor([0, 3, 3, 4, 6, 7], dtype=torch.int32),
     }  # fmt: skip
     index = torch.tensor([4, -1, 2, 0, 9], dtype=torch.int32)
     for one, other in zip(
@@ -131,7 +132,7 @@ def mapped(map_, vocabulary, space, requests=4, slots=3, seed=5):
         call |= {"target": (call["target"] / 0.8).softmax(-1), "temperature": 1.0, "space": "probs"}
         call["draft"], wide = (call["draft"] / 0.8).softmax(-1), (wide / 0.8).softmax(-1)
         wide[..., map_.long()] = call["draft"]
-    return call | {"draft_map": map_}, call | {"draft": wide}
+    return call | {"draft.map": map_}, call | {"draft": wide}
 
 
 @pytest.mark.costly
@@ -139,7 +140,7 @@ def mapped(map_, vocabulary, space, requests=4, slots=3, seed=5):
 @pytest.mark.parametrize("map_, vocabulary", [(MAP, 70), (WIDE_MAP, 8200)])
 def test_chains_of_mapped_drafts(map_, vocabulary, space):
     call, wide = mapped(map_, vocabulary, space, requests=8 if vocabulary == 70 else 2)
-    for options in ({}, {"draft_prob": 0.7}, {"draft_sampling": Sampling(0.0)}, {"method": "block"}):
+    for options in ({}, {"draft_prob": 0.7}, {"draft.sampling": Sampling(0.0)}, {"method": "block"}):
         if vocabulary > 70 and options:
             continue
         for one, other in zip(
@@ -165,8 +166,8 @@ def test_trees_of_mapped_drafts(replacement, space):
 @pytest.mark.parametrize("map_, vocabulary", [(MAP, 70), (WIDE_MAP, 8200)])
 def test_pairs_of_mapped_drafts(map_, vocabulary):
     call, _ = mapped(map_, vocabulary, "logits", requests=1, slots=1)
-    pair = {"target": call["target"][:, 0], "draft": call["draft"][:, 0], "draft_map": map_}
-    for op, options in ((residual, {"draft_prob": 0.6}), (overlap, {}), (overlap, {"draft_sampling": Sampling(0.0)})):
+    pair = {"target": call["target"][:, 0], "draft": call["draft"][:, 0], "draft.map": map_}
+    for op, options in ((residual, {"draft_prob": 0.6}), (overlap, {}), (overlap, {"draft.sampling": Sampling(0.0)})):
         for one, other in zip(triton(op, **pair, **options), oracle(op, **pair, **options), strict=True):
             torch.testing.assert_close(one, other, rtol=2e-5, atol=1e-7)
 

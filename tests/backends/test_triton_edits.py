@@ -9,21 +9,12 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import (
-    Sampling,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.backends.test_triton_filters import assert_same_verdict, mixed, on_grid
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import chain_call, ragged
 from tests.support.edits import bits_of, random_edits
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -122,7 +113,7 @@ CHAINS = {
     "race, filtered": {"draft": None, "method": "race", "temperature": None, "sampling": mixed(6)},
     "block": {"method": "block"},
     "block, filtered": {"method": "block", "temperature": None, "sampling": mixed(6)},
-    "rejection, filtered": {"temperature": None, "sampling": mixed(6), "draft_sampling": mixed(6, 1)},
+    "rejection, filtered": {"temperature": None, "sampling": mixed(6), "draft.sampling": mixed(6, 1)},
 }
 
 

@@ -9,19 +9,10 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _filters, _launch
 
 import specdec_kernels
-from specdec_kernels import (
-    Sampling,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 from tests.support.triton_device import DEVICE
 from tests.support.triton_machine import planted
@@ -144,10 +135,10 @@ def test_launches_and_memory_of_large_batches(kind, launches, monkeypatch):
             nodes, parents = tokens[:, :1].expand(-1, drafts + 1), torch.arange(-1, drafts, device=DEVICE)
             method = kind.removeprefix("tree, ")
             if method != "race":
-                options |= {"draft": target, "draft_sampling": options["sampling"]}
+                options |= {"draft": target, "draft.sampling": options["sampling"]}
             verify_tree(nodes, target, parents=parents, method=method, **options)
         elif kind == "both":
-            verify_chain(tokens, target, draft, draft_sampling=options["sampling"], **options)
+            verify_chain(tokens, target, draft, **{"draft.sampling": options["sampling"]}, **options)
         else:
             verify_chain(tokens, target, method="race" if kind == "race" else "rejection", **options)
     assert len(launched) == launches
@@ -269,12 +260,12 @@ def test_chains(kind, rules):
     elif kind == "one-hot":
         call["draft"] = None
     else:
-        options["draft_sampling"] = mixed(12, 1, **rules)
+        options["draft.sampling"] = mixed(12, 1, **rules)
     if kind == "block":
         call["method"] = kind
         del options["epsilon"]
     if kind == "mapped":
-        options["draft_map"] = torch.arange(50, dtype=torch.int32) + 5
+        options["draft.map"] = torch.arange(50, dtype=torch.int32) + 5
     if kind == "ragged":
         call = ragged(call, torch.arange(12) % 3)
     assert_same_verdict(verify_chain, call, **options)
@@ -288,9 +279,9 @@ TREES = ("race", "rejection", "replacement", "one-hot", "traversal", "mapped", "
 def test_trees(kind, rules, tickets, monkeypatch):
     monkeypatch.setattr(_launch, "TICKETS_ORDER_STORES", tickets)
     call = on_grid(tree_call(3, requests=10, nodes=5, vocabulary=70, replacement=kind == "replacement"))
-    options = {"sampling": mixed(10, **rules), "draft_sampling": mixed(10, 1, **rules), "max_depth": 3}
+    options = {"sampling": mixed(10, **rules), "draft.sampling": mixed(10, 1, **rules), "max_depth": 3}
     if kind in ("race", "one-hot", "of the target"):
-        del options["draft_sampling"]
+        del options["draft.sampling"]
     if kind in ("race", "one-hot"):
         call["draft"] = None
     if kind in ("race", "traversal"):
@@ -298,18 +289,18 @@ def test_trees(kind, rules, tickets, monkeypatch):
     if kind == "of the draft":
         options["sampling"] = Sampling(options["sampling"].temperature)
     if kind == "mapped":
-        call["draft"], options["draft_map"] = call["draft"][..., :50], torch.arange(50, dtype=torch.int32) + 5
+        call["draft"], options["draft.map"] = call["draft"][..., :50], torch.arange(50, dtype=torch.int32) + 5
     if kind == "probs":
         call["draft"] = call["draft"].softmax(-1)
-        options["draft_space"] = "probs"
-        del options["draft_sampling"]
+        options["draft.space"] = "probs"
+        del options["draft.sampling"]
     assert_same_verdict(verify_tree, call, **options)
 
 
 def test_pairs():
     rules = RULES[0]
     call = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": rows_of(20, 70, 1).view(10, 2, 70)})
-    options = {"sampling": mixed(10, **rules), "draft_sampling": mixed(10, 1, **rules)}
+    options = {"sampling": mixed(10, **rules), "draft.sampling": mixed(10, 1, **rules)}
     for op in (overlap, residual, lambda *rows, **where: residual(*rows, epsilon=0.05, **where)):
 
         def run(target, draft, op=op):

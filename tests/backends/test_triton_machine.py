@@ -14,24 +14,13 @@ if not INTERPRETED:
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import (
-    Form,
-    Sampling,
-    compact_kv,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Form, Sampling, compact_kv, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.ops import OPS
 from specdec_kernels.sharded.parts import count_at_least, mass_tiles, residual_race, residual_sums
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.parts import edits_of
 from tests.support.trees import tree_call
 from tests.support.triton_machine import Race, interleaved, planted, small_tiles, sources
@@ -75,7 +64,7 @@ SOME_COLD = FILTERS._replace(temperature=torch.tensor([0.9, 0.0]))
 EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
 CALLS = {
     "chain": (verify_chain, CHAIN),
-    "chain, drafts at temperature 0": (verify_chain, CHAIN | {"draft_sampling": Sampling(0.0)}),
+    "chain, drafts at temperature 0": (verify_chain, CHAIN | {"draft.sampling": Sampling(0.0)}),
     "chain, race": (verify_chain, CHAIN | RACE),
     "chain, one-hot": (verify_chain, CHAIN | {"draft": None}),
     "chain, block": (verify_chain, CHAIN | {"method": "block"}),
@@ -128,7 +117,7 @@ CALLS = {
         {"draft": rows(2), "k": 150, "sampling": Sampling(top_k=2), "seed": seeds(2, 9), "position": 1},
     ),
     "tree, race, filtered": (verify_tree, TREE | RACE | {"temperature": None, "sampling": FILTERS}),
-    "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft_sampling": FILTERS}),
+    "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft.sampling": FILTERS}),
     "chain, filtered, one request at temperature 0": (
         verify_chain,
         CHAIN | {"temperature": None, "sampling": SOME_COLD},
@@ -137,7 +126,7 @@ CALLS = {
     "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
     "tree, filtered, one request at temperature 0": (
         verify_tree,
-        TREE | {"temperature": None, "sampling": SOME_COLD, "draft_sampling": FILTERS},
+        TREE | {"temperature": None, "sampling": SOME_COLD, "draft.sampling": FILTERS},
     ),
     "tree, traversal, filtered": (
         verify_tree,

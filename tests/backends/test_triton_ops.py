@@ -16,8 +16,9 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import race_sample, race_topk
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
+from tests.support.ops import overlap, residual, verify_chain
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -188,7 +189,7 @@ def test_ragged_chains_and_their_bad_bounds():
         assert_same(verify_chain, **packed, method=method)
     slot_share = torch.linspace(0.2, 1.0, len(packed["draft_tokens"]))
     assert_same(verify_chain, **packed, method="rejection", draft_prob=slot_share)
-    packed["cu_drafts"][-1] = 99
+    packed["packing.cu_drafts"][-1] = 99
     for method, draft in (("rejection", packed["draft"]), ("block", packed["draft"]), ("race", None)):
         assert_same(verify_chain, **{**packed, "draft": draft}, method=method)
 

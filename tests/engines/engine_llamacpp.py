@@ -106,7 +106,7 @@ def test_law_of_rejection(pair):
 
     tokens = pair[0].encode(PROMPTS[0])
     row = pair[0].reader(1, 64).read(torch.tensor([tokens]), [len(tokens)], rows=1)[0, 0].clone()
-    law = specdec.residual(row, row, sampling=SAMPLING, draft_sampling=SAMPLING, draft_prob=0.0).probs
+    law = specdec.residual(row, row, sampling=SAMPLING, draft_prob=0.0).probs
     found = []
     for seed in range(0, 2000, 20):
         texts = generate([tokens] * 20, *pair, method="rejection", k=2, sampling=SAMPLING, seed=seed, max_new_tokens=2)
@@ -181,9 +181,9 @@ def test_tokens_a_call(paths, pair, table):
 @pytest.fixture(scope="session")
 def flags():
     """To compile with llama.cpp and with our library."""
-    library = Path(specdec.get_library_dir())
+    library = Path(specdec.headers.get_library_dir())
     return [
-        "-std=c++17", "-O2", f"-I{HERE.parent / 'include'}", f"-I{specdec.get_include()}", f"-L{HERE / 'lib'}",
+        "-std=c++17", "-O2", f"-I{HERE.parent / 'include'}", f"-I{specdec.headers.get_include()}", f"-L{HERE / 'lib'}",
         f"-L{library}", f"-Wl,-rpath,{HERE / 'lib'}", f"-Wl,-rpath,{library}", "-lllama", "-lggml", "-lggml-base",
         "-lspecdec",
     ]  # fmt: skip

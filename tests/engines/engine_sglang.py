@@ -37,7 +37,7 @@ def test_filters(table):
         theirs = torch.zeros_like(logits).scatter(-1, order, weights)
         theirs /= theirs.sum(-1, keepdim=True)
         sampling = Sampling.sglang(1.0, top_k, top_p, min_p)
-        ours = specdec.residual(logits, logits, sampling=sampling, draft_sampling=sampling, draft_prob=0.0).probs
+        ours = specdec.residual(logits, logits, sampling=sampling, draft_prob=0.0).probs
         same = ((ours > 0) == (theirs > 0)).all(-1).sum().item()
         filters = {"top-k": top_k, "top-p": top_p, "min-p": min_p, "rows that keep the same": f"{same} of 64"}
         table("SGLang: its PyTorch sampler beside Sampling.sglang", filters)

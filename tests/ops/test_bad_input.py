@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import race_sample, race_topk
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
+from tests.support.ops import overlap, residual, verify_chain
 
 ROWS = torch.zeros(3, 10)
 
@@ -76,13 +77,28 @@ CASES = [
     (chain, {"seed": 2**64}, ValueError, "seed: expected 64 bits"),
     (chain, {"position": torch.zeros(2, dtype=torch.int64)}, ValueError, r"position: expected shape \[3\]"),
     (chain, {"nonce": None}, TypeError, "nonce: expected an int"),
-    (chain, {"max_drafts": 2}, ValueError, "max_drafts: expected None without cu_drafts; got 2"),
+    (chain, {"packing.max_drafts": 2}, ValueError, "max_drafts: expected None without cu_drafts; got 2"),
     (chain, {"out": torch.zeros(3)}, TypeError, "out: expected"),
     (chain, {"out": untouched_verdict(3, 4)}, ValueError, r"out.tokens: expected shape \[3, 3\]; got int64 \[3, 4\]"),
     (chain, {"out": [t.long() for t in untouched_verdict(3, 3)]}, TypeError, "out.num_accepted: expected .*int32"),
-    (ragged_chain, {"cu_drafts": torch.tensor([0, 2, 2, 3])}, TypeError, "cu_drafts: expected .*int32; got int64"),
-    (ragged_chain, {"cu_drafts": torch.tensor([0, 3], dtype=torch.int32)}, ValueError, r"target: expected 4 rows"),
-    (ragged_chain, {"cu_drafts": torch.tensor([], dtype=torch.int32)}, ValueError, r"cu_drafts: expected contiguous"),
+    (
+        ragged_chain,
+        {"packing.cu_drafts": torch.tensor([0, 2, 2, 3])},
+        TypeError,
+        "cu_drafts: expected .*int32; got int64",
+    ),
+    (
+        ragged_chain,
+        {"packing.cu_drafts": torch.tensor([0, 3], dtype=torch.int32)},
+        ValueError,
+        r"target: expected 4 rows",
+    ),
+    (
+        ragged_chain,
+        {"packing.cu_drafts": torch.tensor([], dtype=torch.int32)},
+        ValueError,
+        r"cu_drafts: expected contiguous",
+    ),
     (ragged_chain, {"draft_tokens": torch.zeros(3, 1, dtype=torch.int64)}, ValueError, "draft_tokens: expected 1 dim"),
     (
         ragged_chain,
@@ -90,7 +106,7 @@ CASES = [
         ValueError,
         r"draft: expected shape \[3, 'V'\]; got float32 \[4, 10\]",
     ),
-    (ragged_chain, {"max_drafts": -1}, ValueError, "max_drafts: expected an int of 0 or more; got -1"),
+    (ragged_chain, {"packing.max_drafts": -1}, ValueError, "max_drafts: expected an int of 0 or more; got -1"),
     (sample, {"target": ROWS.long()}, TypeError, "target: expected .*; got int64"),
     (sample, {"target": torch.zeros(())}, ValueError, "target: expected rows"),
     (sample, {"target": ROWS.T}, ValueError, "target: expected unit stride"),
@@ -174,9 +190,9 @@ class TestCheck:
 @pytest.mark.interpreted
 def test_bounds_that_point_outside_are_reported_not_followed(backend, cu_drafts, options):
     """A tensor's values are not looked at on the host: requests with bad bounds get token 0 and a status."""
-    good = ragged_chain(max_drafts=2, **options)
+    good = ragged_chain(**{"packing.max_drafts": 2}, **options)
     bounds = torch.tensor(cu_drafts, dtype=torch.int32)
-    verdict = ragged_chain(cu_drafts=bounds, max_drafts=2, **options)
+    verdict = ragged_chain(**{"packing.cu_drafts": bounds, "packing.max_drafts": 2}, **options)
     right = [0, 2, 2, 3]
     for b in range(3):
         low, high = cu_drafts[b : b + 2]
@@ -188,6 +204,6 @@ def test_bounds_that_point_outside_are_reported_not_followed(backend, cu_drafts,
 
 
 def test_more_drafts_than_the_width_are_cut_off():
-    verdict = ragged_chain(max_drafts=1)
+    verdict = ragged_chain(**{"packing.max_drafts": 1})
     assert verdict.tokens.shape == (3, 2)
     assert (verdict.status & 8).tolist() == [8, 0, 0]

@@ -3,20 +3,10 @@
 import pytest
 import torch
 
-from specdec_kernels import (
-    _C,
-    Sampling,
-    backend,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-)
+from specdec_kernels import _C, Sampling, backend, cutoff, logprobs, race_sample, race_topk
 from tests.support.cases import SIZES, adversarial_rows, chain_call, ragged, seeds
 from tests.support.edits import random_edits
+from tests.support.ops import overlap, residual, verify_chain
 
 OPTIONS = {
     "rejection": {},

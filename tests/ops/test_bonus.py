@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, Form, Sampling, verify_chain, verify_tree
+from specdec_kernels import Edits, Form, Sampling
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, poisoned, ragged
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 B, K, V = 8, 3, 65
@@ -78,7 +79,7 @@ def packed(call, counts=COUNTS):
     last = torch.arange(B), counts
     target = call["target"].clone()
     target[last] = call["target"][:, -1]
-    return ragged(call | {"target": target}, counts) | {"max_drafts": K}
+    return ragged(call | {"target": target}, counts) | {"packing.max_drafts": K}
 
 
 def without_last_rows(call, counts=None):
@@ -87,7 +88,7 @@ def without_last_rows(call, counts=None):
         target = call["target"].clone()
         target[:, -1] = torch.nan
         return call | {"target": poisoned(target)[:, :-1]}
-    last = call["cu_drafts"][1:] + torch.arange(B)
+    last = call["packing.cu_drafts"][1:] + torch.arange(B)
     kept = torch.ones(len(call["target"]), dtype=torch.bool)
     kept[last.long()] = False
     rows = torch.cat((call["target"][kept], torch.full((B, V), torch.nan)))
@@ -171,8 +172,8 @@ class TestBonus:
         for rows, more in (
             (nothing.expand(B, 1, V)[:, :0], {}),
             (torch.empty(B, 0, V), {}),
-            (torch.empty(0, V), flat | {"cu_drafts": bounds, "max_drafts": 0}),
-            (nothing[:0], flat | {"cu_drafts": bounds, "max_drafts": 2}),
+            (torch.empty(0, V), flat | {"packing.cu_drafts": bounds, "packing.max_drafts": 0}),
+            (nothing[:0], flat | {"packing.cu_drafts": bounds, "packing.max_drafts": 2}),
         ):
             found = verify_chain(**call | {"target": rows} | more, form=Form(bonus=bonus))
             assert found.tokens[:, 0].tolist() == bonus.tolist()
@@ -213,7 +214,7 @@ class TestBonus:
         call, bonus = calls(method)
         call["draft_tokens"][:, :2] = call["target"][:, :2].argmax(-1)
         counts = torch.full((B,), K)
-        call = packed(call, counts) | {"max_drafts": 1}
+        call = packed(call, counts) | {"packing.max_drafts": 1}
         expected = verify_chain(**call)
         assert (expected.num_accepted == 1).any()
         assert (expected.status & 8).all()
@@ -261,8 +262,12 @@ class TestBonus:
 def test_bad_arguments():
     call, bonus = calls("rejection")
     own, flat = without_last_rows(call), packed(call)
-    rows = flat["cu_drafts"] + torch.arange(B + 1, dtype=torch.int32)
-    by_rows = flat | {"draft_tokens": torch.zeros(len(flat["target"])).long(), "cu_drafts": None, "cu_rows": rows}
+    rows = flat["packing.cu_drafts"] + torch.arange(B + 1, dtype=torch.int32)
+    by_rows = flat | {
+        "draft_tokens": torch.zeros(len(flat["target"])).long(),
+        "packing.cu_drafts": None,
+        "packing.cu_rows": rows,
+    }
     for arguments, error, message in (
         (own | {"form": Form(bonus=3)}, TypeError, "form.bonus: expected a tensor of int32 or int64; got 3"),
         (own | {"form": Form(bonus=bonus.float())}, TypeError, "form.bonus: expected a tensor of int32 or int64; got"),
@@ -275,10 +280,10 @@ def test_bad_arguments():
         ),
         (own, ValueError, r"target: expected shape \[8, 4, V\]; got float32 \[8, 3, 65\]"),
         (flat | {"form": Form(bonus=bonus)}, ValueError, r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
-        (by_rows | {"form": Form(bonus=bonus)}, ValueError, "cu_rows: expected None with form.bonus; got int32"),
+        (by_rows | {"form": Form(bonus=bonus)}, ValueError, "packing.cu_rows: expected None with form.bonus; got"),
         (
-            own | {"form": Form(bonus=bonus), "position": None, "input_positions": torch.zeros(B, K).int()},
-            ValueError, "input_positions: expected None with form.bonus; got int32",
+            own | {"form": Form(bonus=bonus), "position.positions": torch.zeros(B, K).int()},
+            ValueError, "position: expected an int or an int64 tensor with form.bonus; got Input",
         ),
     ):  # fmt: skip
         with pytest.raises(error, match=message):

@@ -23,7 +23,7 @@ MIXED = Sampling(
 )
 CALLS = {
     "cutoff": (cutoff, {"rows": rows_of(3, 33), "sampling": MIXED}),
-    "cutoff without filters": (cutoff, {"rows": rows_of(3, 33), "temperature": 0.5}),
+    "cutoff without filters": (cutoff, {"rows": rows_of(3, 33), "sampling": Sampling(0.5)}),
 }
 
 # filters.md 3.3: d, q, n, W.
@@ -423,8 +423,6 @@ class TestCalls:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"space": "probs"}, "space: expected 'logits', for probabilities are final and have no cut; got 'probs'"),
-        ({"space": "log"}, "space: expected one of 'logits', 'probs'; got 'log'"),
         ({"out": (torch.zeros(3),) * 2}, r"out: expected \(value, last, count, mass, max\); got tuple"),
         ({"out": (torch.zeros(3),) * 5}, "out.last: expected a tensor of int64; got float32"),
     ],

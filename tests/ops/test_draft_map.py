@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from specdec_kernels import Sampling, race_sample, race_topk
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, seeds
 from tests.support.enumeration import PROBS, Contexts, Given, completed, output_law
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.tree_enumeration import emitted_law
 from tests.support.tree_enumeration import output_law as tree_law
 from tests.support.trees import tree_call
@@ -61,7 +62,7 @@ class TestEqualsAFullRow:
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
         rows = draft_rows(draft_map, 64, 3, space=space)
         assert_same(
-            verify_chain(**call | {"draft": rows}, draft_map=draft_map),
+            verify_chain(**call | {"draft": rows}, **{"draft.map": draft_map}),
             verify_chain(**call | {"draft": scattered(rows, draft_map, space)}),
         )
 
@@ -71,7 +72,7 @@ class TestEqualsAFullRow:
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
         rows = draft_rows(draft_map, 64, 7, space=space)
         assert_same(
-            verify_tree(**call | {"draft": rows}, draft_map=draft_map),
+            verify_tree(**call | {"draft": rows}, **{"draft.map": draft_map}),
             verify_tree(**call | {"draft": scattered(rows, draft_map, space)}),
         )
 
@@ -90,7 +91,7 @@ class TestEqualsAFullRow:
         target = draft_rows(MAPS["all"], 8, 3, space=space, seed=8)
         rows = draft_rows(draft_map, 8, 3, space=space)
         assert_near(
-            op(target, rows, space=space, draft_map=draft_map),
+            op(target, rows, space=space, **{"draft.map": draft_map}),
             op(target, scattered(rows, draft_map, space), space=space),
         )
 
@@ -106,9 +107,9 @@ class TestTogether:
         call = chain_call(5, requests=64, slots=3, vocabulary=V)
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map)
         rows = draft_rows(self.draft_map, 64, 3, space="probs")
-        own = {"draft_space": "probs", "draft_sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(32))}
+        own = {"draft.space": "probs", "draft.sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(32))}
         assert_same(
-            verify_chain(**call | {"draft": rows}, draft_map=self.draft_map, **own),
+            verify_chain(**call | {"draft": rows}, **{"draft.map": self.draft_map}, **own),
             verify_chain(**call | {"draft": scattered(rows, self.draft_map, "probs")}, **own),
         )
 
@@ -117,7 +118,7 @@ class TestTogether:
         target = draft_rows(MAPS["all"], 6, seed=8)
         rows = draft_rows(self.draft_map, 3)
         assert_near(
-            overlap(target, rows, draft_map=self.draft_map, request_index=index),
+            overlap(target, rows, **{"draft.map": self.draft_map}, request_index=index),
             overlap(target, scattered(rows, self.draft_map, "logits"), request_index=index),
         )
         call = {"seed": seeds(3), "position": 1, "request_index": index}
@@ -135,7 +136,7 @@ class TestTogether:
             draft = torch.tensor([[[0.25, 0.25]]])
             draft[..., nan_at] = torch.nan
             verdict = verify_chain(
-                torch.tensor([[1]]), target, draft, space="probs", draft_map=draft_map, seed=1, position=0
+                torch.tensor([[1]]), target, draft, space="probs", **{"draft.map": draft_map}, seed=1, position=0
             )
             assert (verdict.num_accepted.tolist(), verdict.status.tolist()) == ([1 - status], [status])
         bits = torch.full((2,), -77, dtype=torch.int32)
@@ -177,11 +178,11 @@ class TestWideRows:
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map, self.wide)
         rows = call["draft"][..., : len(self.draft_map)].contiguous()
         full = scattered(rows, self.draft_map, space, self.wide)
-        mapped = call | {"draft": rows, "draft_map": self.draft_map}
+        mapped = call | {"draft": rows, "draft.map": self.draft_map}
         assert_same(verify_chain(**mapped), verify_chain(**call | {"draft": full}))
         target = call["target"][:, :2]
         for op in (residual, overlap):
-            found = op(target, rows, space=space, draft_map=self.draft_map)
+            found = op(target, rows, space=space, **{"draft.map": self.draft_map})
             assert_near(found, op(target, full, space=space))
 
 
@@ -203,8 +204,8 @@ class TestMapsThatAreNone:
         call = chain_call(5, requests=64, slots=3, vocabulary=V, space="probs")
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.outside[self.inside])
         rows = draft_rows(self.outside, 64, 3, space="probs")
-        part = {"draft": rows[..., self.inside].contiguous(), "draft_map": self.outside[self.inside]}
-        whole = {"draft": rows, "draft_map": self.outside}
+        part = {"draft": rows[..., self.inside].contiguous(), "draft.map": self.outside[self.inside]}
+        whole = {"draft": rows, "draft.map": self.outside}
         assert_same(verify_chain(**call | whole), verify_chain(**call | part))
         for op in (residual, overlap):
             assert_near(
@@ -229,10 +230,10 @@ class TestMapsThatAreNone:
     def test_a_map_that_falls(self, space):
         call = chain_call(5, requests=64, slots=3, vocabulary=V, space=space)
         rows = draft_rows(self.falling, 64, 3, space=space)
-        verdict = verify_chain(**call | {"draft": rows, "draft_map": self.falling})
+        verdict = verify_chain(**call | {"draft": rows, "draft.map": self.falling})
         assert ((verdict.tokens >= -1) & (verdict.tokens < V)).all()
         for op in (residual, overlap):
-            for figure in op(call["target"][:, :3], rows, space=space, draft_map=self.falling):
+            for figure in op(call["target"][:, :3], rows, space=space, **{"draft.map": self.falling}):
                 assert not figure.isnan().any()
 
 
@@ -266,16 +267,16 @@ class TestExactly:
 
 
 MAP = MAPS["some"]
-CHAIN = chain_call(5, requests=3, slots=2, vocabulary=V) | {"draft": draft_rows(MAP, 3, 2), "draft_map": MAP}
-TREE = tree_call(5, requests=3, nodes=4, vocabulary=V) | {"draft": draft_rows(MAP, 3, 4), "draft_map": MAP}
+CHAIN = chain_call(5, requests=3, slots=2, vocabulary=V) | {"draft": draft_rows(MAP, 3, 2), "draft.map": MAP}
+TREE = tree_call(5, requests=3, nodes=4, vocabulary=V) | {"draft": draft_rows(MAP, 3, 4), "draft.map": MAP}
 RACE = {"seed": seeds(3), "position": 0, "draft_map": MAP}
 CALLS = {
     "verify_chain": (verify_chain, CHAIN),
     "verify_tree": (verify_tree, TREE),
     "race_sample": (race_sample, {"target": draft_rows(MAP, 3)} | RACE),
     "race_topk": (race_topk, {"draft": draft_rows(MAP, 3), "k": 2} | RACE),
-    "residual": (residual, {"target": draft_rows(MAPS["all"], 3), "draft": draft_rows(MAP, 3), "draft_map": MAP}),
-    "overlap": (overlap, {"target": draft_rows(MAPS["all"], 3), "draft": draft_rows(MAP, 3), "draft_map": MAP}),
+    "residual": (residual, {"target": draft_rows(MAPS["all"], 3), "draft": draft_rows(MAP, 3), "draft.map": MAP}),
+    "overlap": (overlap, {"target": draft_rows(MAPS["all"], 3), "draft": draft_rows(MAP, 3), "draft.map": MAP}),
 }
 
 
@@ -289,33 +290,33 @@ def changed(at, token):
 @pytest.mark.parametrize(
     "draft_map, error, message",
     [
-        (MAP.long(), TypeError, "draft_map: expected a tensor of int32; got int64"),
-        ([1, 2], TypeError, "draft_map: expected a tensor of int32; got list"),
-        (MAP[None], ValueError, "draft_map: expected 1 dimensions"),
-        (MAP[1:], ValueError, r"draft_map: expected contiguous int32 \[8\], a token of the target.*; got int32 \[7\]"),
-        (MAP.repeat_interleave(2)[::2], ValueError, r"draft_map: expected contiguous int32 \[8\]"),
-        (MAP.to("meta"), ValueError, "draft_map: expected a tensor on cpu; got"),
-        (changed(0, -1), ValueError, r"draft_map: expected tokens (inside \[0, 70\)|of 0 or more); got -1 to 69"),
-        (changed(3, 3), ValueError, "draft_map: expected rising tokens; got 3 after 3"),
-        (changed(3, 1), ValueError, "draft_map: expected rising tokens; got 1 after 3"),
+        (MAP.long(), TypeError, "map: expected a tensor of int32; got int64"),
+        ([1, 2], TypeError, "map: expected a tensor of int32; got list"),
+        (MAP[None], ValueError, "map: expected 1 dimensions"),
+        (MAP[1:], ValueError, r"map: expected contiguous int32 \[8\], a token of the target.*; got int32 \[7\]"),
+        (MAP.repeat_interleave(2)[::2], ValueError, r"map: expected contiguous int32 \[8\]"),
+        (MAP.to("meta"), ValueError, "map: expected a tensor on cpu; got"),
+        (changed(0, -1), ValueError, r"map: expected tokens (inside \[0, 70\)|of 0 or more); got -1 to 69"),
+        (changed(3, 3), ValueError, "map: expected rising tokens; got 3 after 3"),
+        (changed(3, 1), ValueError, "map: expected rising tokens; got 1 after 3"),
     ],
 )
 def test_refused(op, call, draft_map, error, message):
     with specdec_kernels.backend("reference"):
         op(**call)
         with pytest.raises(error, match=message):
-            op(**call | {"draft_map": draft_map})
+            op(**call | {"draft_map" if "draft_map" in call else "draft.map": draft_map})
 
 
 @pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "residual", "overlap"])
 def test_tokens_that_the_target_does_not_know(name):
     op, call = CALLS[name]
-    with pytest.raises(ValueError, match=r"draft_map: expected tokens inside \[0, 70\); got 0 to 70"):
-        op(**call | {"draft_map": changed(-1, 70)})
+    with pytest.raises(ValueError, match=r"map: expected tokens inside \[0, 70\); got 0 to 70"):
+        op(**call | {"draft.map": changed(-1, 70)})
 
 
 @pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
 def test_a_map_of_no_draft(name):
     op, call = CALLS[name]
-    with pytest.raises(ValueError, match="draft_map: expected None without draft laws; got int32"):
+    with pytest.raises(TypeError, match=r"draft\.rows: expected a tensor of float32 or bfloat16 or float16; got None"):
         op(**call | {"draft": None})

@@ -4,21 +4,10 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from specdec_kernels import (
-    Edits,
-    Sampling,
-    count_tokens,
-    cutoff,
-    logprobs,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Edits, Sampling, count_tokens, cutoff, logprobs, race_sample, race_topk
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import depths, tree_call
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -66,7 +55,7 @@ class TestRows:
         rows, places = rows_of(ROWS, dtype=dtype), random_places(ROWS, V, seed=1)
         allowed, sets = random_allowed(ROWS, vocabulary=V, seed=2)
         edits, by_hand = packed(places, V, allowed), edited_rows(rows, places, sets)
-        for options in ({"temperature": 1.3}, {"temperature": 0.0}, {"sampling": SAMPLING}):
+        for options in ({"sampling": Sampling(1.3)}, {"sampling": Sampling(0.0)}, {"sampling": SAMPLING}):
             status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
             found = op(rows, edits=edits, status=status, **options)
             assert_same(found, op(by_hand, edits=EVERYTHING, status=wanted, **options))
@@ -727,7 +716,7 @@ class TestIndices:
         rows = rows_of(ROWS)
         edits = packed(random_places(ROWS, V, seed=1), V, random_allowed(ROWS, vocabulary=V, seed=2)[0])
         indexed, without = in_slots(edits, seed=3)
-        for options in ({"temperature": 1.3}, {"sampling": SAMPLING}):
+        for options in ({"sampling": Sampling(1.3)}, {"sampling": SAMPLING}):
             status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
             found = op(rows, edits=indexed, status=status, **options)
             assert_same(found, op(rows, edits=without, status=wanted, **options))

@@ -8,22 +8,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
-from specdec_kernels import (
-    Sampling,
-    cutoff,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Sampling, cutoff, race_sample, race_topk
 from specdec_kernels.ops import Law
 from specdec_kernels.ops._laws import target_law
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import Contexts, Given, completed, output_law
 from tests.support.laws import assert_law, counts_follow
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.races import LARGEST
 from tests.support.tree_enumeration import emitted_law
 from tests.support.tree_enumeration import output_law as tree_law
@@ -186,8 +178,8 @@ class TestAsIfMasked:
         plain = Sampling(sampling.temperature)
         for target, draft in [(sampling, plain), (plain, sampling), (sampling, sampling)]:
             cut = call | {"target": masked(call["target"], target), "draft": masked(call["draft"], draft)}
-            found = op(**call, sampling=target, draft_sampling=draft)
-            assert_same(found, op(**cut, sampling=plain, draft_sampling=plain))
+            found = op(**call, sampling=target, **{"draft.sampling": draft})
+            assert_same(found, op(**cut, sampling=plain, **{"draft.sampling": plain}))
 
     def test_mapped_rows(self, sampling):
         """Of a draft with a vocabulary of its own the filters see its own rows."""
@@ -243,7 +235,7 @@ class TestRows:
 
     @pytest.mark.costly
     @pytest.mark.interpreted
-    @pytest.mark.parametrize("side", [("sampling",), ("draft_sampling",), ("sampling", "draft_sampling")])
+    @pytest.mark.parametrize("side", [("sampling",), ("draft.sampling",), ("sampling", "draft.sampling")])
     def test_an_argmax_is_one_token_where_ties_stay_together(self, side):
         """At temperature 0 the filters of a request say nothing, on either side."""
         zero = torch.where(torch.arange(6) % 3 == 0, 0.8, 0.0)
@@ -256,7 +248,7 @@ class TestRows:
             call |= {name: call[name].round() for name in ("target", "draft")}  # several tokens are the largest
             if op is verify_chain:
                 call["draft_tokens"] = call["draft"].argmax(-1)
-            plain = {name: Sampling(zero if name in side else 0.8) for name in ("sampling", "draft_sampling")}
+            plain = {name: Sampling(zero if name in side else 0.8) for name in ("sampling", "draft.sampling")}
             assert_same(op(**call, **plain | dict.fromkeys(side, filtered)), op(**call, **plain))
 
     def test_top_k_1_is_the_argmax(self):
@@ -319,7 +311,9 @@ class TestRows:
         for name in WITH_DRAFT:
             op, call = CALLS[name]
             sampling = Sampling(0.7, top_k=3, top_p=0.9)
-            assert_same(op(**call, sampling=sampling), op(**call, sampling=sampling, draft_sampling=Sampling(0.7)))
+            assert_same(
+                op(**call, sampling=sampling), op(**call, sampling=sampling, **{"draft.sampling": Sampling(0.7)})
+            )
 
     def test_of_a_draft_without_rows(self):
         """One-hot drafts: accepted with the filtered probability, so never outside of what is kept."""
@@ -495,7 +489,7 @@ class TestManyDraws:
             ], 1)  # fmt: skip
             verdict = verify_chain(
                 drafts, target_rows.expand(n, 3, -1), draft_rows.expand(n, 2, -1), method="rejection", seed=9,
-                position=position, sampling=sampling, draft_sampling=draft_sampling,
+                position=position, sampling=sampling, **{"draft.sampling": draft_sampling},
             )  # fmt: skip
             assert not verdict.status.any()
             for j in range(2):
@@ -591,8 +585,8 @@ def test_refused(fields, error, message):
     op, call = CALLS["residual"]
     with pytest.raises(error, match=r"^sampling\." + message):
         op(**call, sampling=Sampling(**fields))
-    with pytest.raises(error, match=r"^draft_sampling\." + message):
-        op(**call, draft_sampling=Sampling(**fields))
+    with pytest.raises(error, match=r"^draft\.sampling\." + message):
+        op(**call, **{"draft.sampling": Sampling(**fields)})
 
 
 @pytest.mark.parametrize("fields", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": torch.zeros(64).long()}])
@@ -601,8 +595,8 @@ def test_probabilities_are_final(fields):
     (name,) = fields
     with pytest.raises(ValueError, match=rf"^sampling\.{name}: expected none with space='probs'"):
         op(**call, space="probs", sampling=Sampling(**fields))
-    with pytest.raises(ValueError, match=rf"^draft_sampling\.{name}: expected none with draft_space='probs'"):
-        op(**call, draft_space="probs", draft_sampling=Sampling(**fields))
+    with pytest.raises(ValueError, match=rf"^draft\.sampling\.{name}: expected none with draft.space='probs'"):
+        op(**call, **{"draft.space": "probs", "draft.sampling": Sampling(**fields)})
 
 
 def test_filters_that_are_off_make_a_call_as_before():
@@ -719,7 +713,7 @@ class TestPeersBugs:
         drafts = race_sample(row.expand(500, 33), seed=seeds(500), position=7, sampling=sampling)
         verdict = verify_chain(
             drafts[:, None], target, target[:, :1], seed=seeds(500), position=0, sampling=sampling,
-            draft_sampling=sampling,
+            **{"draft.sampling": sampling},
         )  # fmt: skip
         assert verdict.num_accepted.all()
         assert keep[verdict.tokens].all()

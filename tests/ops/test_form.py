@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form, Sampling, verify_chain, verify_tree
+from specdec_kernels import Form, Sampling
 from specdec_kernels.backends.reference import noise
 from specdec_kernels.ops import Noise
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, ragged
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 B, K, V, N = 6, 3, 33, 7
@@ -197,7 +198,7 @@ def test_triton_writes_one_row(op, made, method):
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("method", CHAINS)
 def test_rejected_drafts_of_ragged_chains(method):
-    call = ragged(chain_of(method), torch.tensor([2, 0, 1, 3, 3, 1])) | {"max_drafts": K}
+    call = ragged(chain_of(method), torch.tensor([2, 0, 1, 3, 3, 1])) | {"packing.max_drafts": K}
     rejected, places = room(B), room(B, K + 1)
     found = verify_chain(**call, form=Form(num_rejected=rejected, path=places))
     assert torch.equal(rejected, torch.tensor([2, 0, 1, 3, 3, 1]) - found.num_accepted)
@@ -235,7 +236,7 @@ def test_drafts_that_pass():
         counts = torch.tensor([2, 0, 1, 3, 3, 1])
         counters = torch.arange(B, dtype=torch.int32), room(B)
         counters[1][:] = 5
-        packed = ragged(call, counts) | {"max_drafts": K}
+        packed = ragged(call, counts) | {"packing.max_drafts": K}
         again = verify_chain(**packed, form=Form(num_passed=counters[1], add=True), out=(None, counters[0], None))
         assert torch.equal(again.num_accepted, counters[0])
         own = again.num_accepted - torch.arange(B)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling, verify_chain, verify_tree
+from specdec_kernels import Sampling
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds, untouched_verdict
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 B, K, V = 6, 4, 67
@@ -41,16 +42,16 @@ def by_entry(call, index, entries=9):
 def in_rows(call, counts, more=3):
     """A packed call with drafts and positions in rows; between and behind them are numbers that nobody may look at."""
     packed = ragged(call | {"draft": None}, counts)
-    rows = packed["cu_drafts"] + torch.arange(B + 1, dtype=torch.int32)
+    rows = packed["packing.cu_drafts"] + torch.arange(B + 1, dtype=torch.int32)
     total = int(rows[-1]) + more
     tokens, positions = torch.full((total,), UNTOUCHED), torch.full((total,), 10**12)
     for b, (begin, end) in enumerate(zip(rows.tolist(), rows.tolist()[1:], strict=False)):
         tokens[begin + 1 : end] = call["draft_tokens"][b, : counts[b]]
         positions[begin] = call["position"][b] - 1
     target = torch.cat((packed["target"], torch.full((more, V), torch.nan)))
-    made = call | {"draft_tokens": tokens, "target": target, "cu_rows": rows, "max_drafts": K}
+    made = call | {"draft_tokens": tokens, "target": target, "packing.cu_rows": rows, "packing.max_drafts": K}
     del made["position"]
-    return made | {"input_positions": positions}
+    return made | {"position.positions": positions}
 
 
 def tree_of(method, seed=1):
@@ -74,11 +75,11 @@ class TestRows:
     def test_packed(self, method, dtype):
         """What the same chains give, packed by drafts and by rows; numbers and draft rows by slot."""
         call, index = padded(method), torch.tensor([3, 0, 8, 5, 1, 4])
-        expected = verify_chain(**ragged(call, COUNTS), max_drafts=K)
+        expected = verify_chain(**ragged(call, COUNTS), **{"packing.max_drafts": K})
         slots = by_entry(call, index)
         rows = in_rows(slots | {"position": call["position"]}, COUNTS)
         rows["request_index"] = index.to(dtype)
-        rows["input_positions"] = rows["input_positions"].to(dtype)
+        rows["position.positions"] = rows["position.positions"].to(dtype)
         rows["draft_tokens"] = rows["draft_tokens"].to(dtype)
         assert_same(verify_chain(**rows), expected)
 
@@ -86,7 +87,7 @@ class TestRows:
         call = padded()
         packed = ragged(call, COUNTS)
         rows = in_rows(call, COUNTS, more=0) | {"draft": packed["draft"]}
-        assert_same(verify_chain(**rows), verify_chain(**packed, max_drafts=K))
+        assert_same(verify_chain(**rows), verify_chain(**packed, **{"packing.max_drafts": K}))
 
     @pytest.mark.parametrize("method", METHODS)
     def test_positions_of_rows(self, method):
@@ -97,7 +98,7 @@ class TestRows:
         positions = torch.full((K + 1, B), 10**12)
         positions[0] = call["position"] - 1
         del slots["position"]
-        assert_same(verify_chain(**slots | {"request_index": index}, input_positions=positions.T), expected)
+        assert_same(verify_chain(**slots | {"request_index": index}, **{"position.positions": positions.T}), expected)
         assert expected.num_accepted.tolist()[2] == -1
 
     def test_bad_bounds(self):
@@ -105,10 +106,10 @@ class TestRows:
         call = in_rows(padded(), COUNTS, more=0)
         call["draft"] = None
         good = verify_chain(**call)
-        for at, value in ((0, -1), (1, 99), (3, 0), (2, int(call["cu_rows"][1])), (B, 10**6)):
-            bounds = call["cu_rows"].clone()
+        for at, value in ((0, -1), (1, 99), (3, 0), (2, int(call["packing.cu_rows"][1])), (B, 10**6)):
+            bounds = call["packing.cu_rows"].clone()
             bounds[at] = value
-            found = verify_chain(**call | {"cu_rows": bounds})
+            found = verify_chain(**call | {"packing.cu_rows": bounds})
             ends, drafts = bounds.tolist(), int(COUNTS.sum())
             bad = [b for b in (at - 1, at) if 0 <= b < B and not 0 <= ends[b] < ends[b + 1] <= drafts + b + 1]
             assert bad
@@ -137,7 +138,7 @@ class TestTrees:
         expected = verify_tree(**slots)
         positions = torch.full((N, B), FAR, dtype=dtype)
         positions[0] = torch.where(there, call["position"] - 1, FAR)
-        assert_same(verify_tree(**without_position(slots), input_positions=positions.T), expected)
+        assert_same(verify_tree(**without_position(slots), **{"position.positions": positions.T}), expected)
         assert expected.num_accepted.tolist()[2] == -1
         assert expected.status[4] == 8
 
@@ -146,7 +147,7 @@ class TestTrees:
         for seed in (1, 2):
             call = tree_of("rejection", seed)
             lengths = call["position"] - 1
-            found = verify_tree(**without_position(call), input_positions=lengths[:, None].expand(-1, N))
+            found = verify_tree(**without_position(call), **{"position.positions": lengths[:, None].expand(-1, N)})
             assert_same(found, verify_tree(**call))
 
 
@@ -170,15 +171,17 @@ class TestNonces:
         positions = (call["position"] - 1)[:, None].expand(-1, K + 1)
         given = torch.full((B, 2), FAR, dtype=dtype)
         given[:, 1] = nonces(dtype)
-        found = verify_chain(**without_position(slots), input_positions=positions, input_nonces=given[:, 1])
+        found = verify_chain(
+            **without_position(slots), **{"position.positions": positions, "position.nonces": given[:, 1]}
+        )
         assert_same(found, expected)
         assert not torch.equal(found.tokens, verify_chain(**slots).tokens)
 
     def test_of_packed_chains(self):
         call = padded("race")
         rows = in_rows(call, COUNTS)
-        expected = verify_chain(**ragged(call, COUNTS), max_drafts=K, nonce=nonces())
-        assert_same(verify_chain(**rows, input_nonces=nonces()), expected)
+        expected = verify_chain(**ragged(call, COUNTS), **{"packing.max_drafts": K}, nonce=nonces())
+        assert_same(verify_chain(**rows, **{"position.nonces": nonces()}), expected)
 
     def test_of_filtered_races(self):
         call = padded("race") | FILTERED
@@ -186,36 +189,43 @@ class TestNonces:
         expected = verify_chain(**call, nonce=nonces())
         for shift in (0, 1):  # the second is a call like the first
             given = torch.roll(nonces(), shift)
-            found = verify_chain(**without_position(call), input_positions=positions, input_nonces=given)
+            found = verify_chain(
+                **without_position(call), **{"position.positions": positions, "position.nonces": given}
+            )
             assert_same(found, expected if not shift else verify_chain(**call, nonce=given))
 
 
 CALL = padded()
 TREE = tree_of("rejection")
-BESIDE = without_position(CALL) | {"input_positions": torch.zeros(B, K + 1).int(), "input_nonces": seeds(B)}
+BESIDE = without_position(CALL) | {"position.positions": torch.zeros(B, K + 1).int(), "position.nonces": seeds(B)}
 ROWS = in_rows(CALL | {"draft": None}, COUNTS)
 
 
 @pytest.mark.parametrize(
     "call, changes, error, message",
     [
-        (ROWS, {"cu_drafts": ROWS["cu_rows"]}, ValueError, r"cu_drafts: expected None beside cu_rows; got int32 \[7\]"),
-        (ROWS, {"cu_rows": ROWS["cu_rows"].long()}, TypeError, "cu_rows: expected a tensor of int32; got int64"),
+        (ROWS, {"packing.cu_drafts": ROWS["packing.cu_rows"]}, ValueError,
+         r"packing.cu_drafts: expected None beside cu_rows; got int32 \[7\]"),
+        (ROWS, {"packing.cu_rows": ROWS["packing.cu_rows"].long()}, TypeError,
+         "packing.cu_rows: expected a tensor of int32; got int64"),
+        (ROWS, {"packing": ROWS["packing.cu_rows"], "packing.cu_rows": None, "packing.max_drafts": None}, TypeError,
+         r"packing: expected a Packing; got int32 \[7\]"),
         (ROWS, {"target": ROWS["target"][1:]}, ValueError, r"target: expected 23 rows \(D \+ B\); got"),
-        (ROWS, {"draft_tokens": ROWS["draft_tokens"][:3], "target": ROWS["target"][:3], "input_positions": seeds(3)},
+        (ROWS, {"draft_tokens": ROWS["draft_tokens"][:3], "target": ROWS["target"][:3], "position.positions": seeds(3)},
          ValueError, "target: expected a row of each of 6 requests at least; got"),
-        (ROWS, {"position": 3}, ValueError, "position: expected None beside input_positions; got 3"),
-        (ROWS, {"input_positions": seeds(5)}, ValueError, r"input_positions: expected shape \[23\]; got int64 \[5\]"),
-        (ROWS, {"input_positions": None}, TypeError, "position: expected an int or an int64 tensor; got None"),
-        (CALL, {"position": None, "input_positions": torch.zeros(B, K + 1)}, TypeError, "input_positions: expected a"),
-        (CALL, {"position": None, "input_positions": torch.zeros(B, K).int()}, ValueError,
-         r"input_positions: expected shape \[6, 5\]; got int32 \[6, 4\]"),
-        (BESIDE, {"nonce": 3}, ValueError, "nonce: expected 0 beside input_nonces; got 3"),
-        (BESIDE, {"nonce": seeds(B)}, ValueError, r"nonce: expected 0 beside input_nonces; got int64 \[6\]"),
-        (BESIDE, {"input_nonces": seeds(5)}, ValueError, r"input_nonces: expected shape \[6\]; got int64 \[5\]"),
-        (BESIDE, {"input_nonces": torch.zeros(B)}, TypeError, "input_nonces: expected a tensor of int64 or int32; got"),
-        (CALL, {"input_nonces": seeds(B)}, ValueError,
-         r"input_nonces: expected None without input_positions; got int64 \[6\]"),
+        (ROWS, {"position.positions": seeds(5)}, ValueError,
+         r"position.positions: expected shape \[23\]; got int64 \[5\]"),
+        (ROWS, {"position.positions": None, "position": None}, TypeError,
+         "position: expected an int or an int64 tensor; got None"),
+        (CALL, {"position.positions": torch.zeros(B, K + 1)}, TypeError, "position.positions: expected a tensor"),
+        (CALL, {"position.positions": torch.zeros(B, K).int()}, ValueError,
+         r"position.positions: expected shape \[6, 5\]; got int32 \[6, 4\]"),
+        (BESIDE, {"nonce": 3}, ValueError, "nonce: expected 0 beside position.nonces; got 3"),
+        (BESIDE, {"nonce": seeds(B)}, ValueError, r"nonce: expected 0 beside position.nonces; got int64 \[6\]"),
+        (BESIDE, {"position.nonces": seeds(5)}, ValueError,
+         r"position.nonces: expected shape \[6\]; got int64 \[5\]"),
+        (BESIDE, {"position.nonces": torch.zeros(B)}, TypeError,
+         "position.nonces: expected a tensor of int64 or int32; got"),
         (CALL, {"request_index": torch.zeros(B)}, TypeError, "request_index: expected a tensor of int32 or int64; got"),
         (CALL, {"request_index": seeds(5)}, ValueError, r"request_index: expected contiguous \[6\]; got int64 \[5\]"),
     ],
@@ -228,13 +238,13 @@ def test_bad_input(call, changes, error, message):
 @pytest.mark.parametrize(
     "changes, error, message",
     [
-        ({"input_positions": torch.zeros(B, N).int()}, ValueError,
-         r"position: expected None beside input_positions; got int64 \[6\]"),
         ({"position": None}, TypeError, "position: expected an int or an int64 tensor; got None"),
-        ({"position": None, "input_positions": torch.zeros(B, N)}, TypeError, "input_positions: expected a tensor of"),
-        ({"position": None, "input_positions": seeds(N)}, ValueError, "input_positions: expected 2 dimensions; got"),
-        ({"position": None, "input_positions": torch.zeros(B, N + 1).int()}, ValueError,
-         r"input_positions: expected shape \[6, 7\]; got int32 \[6, 8\]"),
+        ({"position.positions": torch.zeros(B, N)}, TypeError, "position.positions: expected a tensor of"),
+        ({"position.positions": seeds(N)}, ValueError, "position.positions: expected 2 dimensions; got"),
+        ({"position.positions": torch.zeros(B, N + 1).int()}, ValueError,
+         r"position.positions: expected shape \[6, 7\]; got int32 \[6, 8\]"),
+        ({"position.positions": torch.zeros(B, N).int(), "position.nonces": seeds(B)}, ValueError,
+         r"position.nonces: expected None for trees; got int64 \[6\]"),
     ],
 )  # fmt: skip
 def test_bad_input_of_trees(changes, error, message):
@@ -244,5 +254,5 @@ def test_bad_input_of_trees(changes, error, message):
 
 def test_a_nonce_is_refused_beside_a_call_that_was_remembered():
     verify_chain(**BESIDE)
-    with pytest.raises(ValueError, match="nonce: expected 0 beside input_nonces; got 3"):
+    with pytest.raises(ValueError, match=r"nonce: expected 0 beside position\.nonces; got 3"):
         verify_chain(**BESIDE, nonce=3)

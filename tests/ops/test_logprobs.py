@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling, logprobs, verify_chain
+from specdec_kernels import Sampling, logprobs
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
+from tests.support.ops import verify_chain
 
 
 def rows_of(*lead, vocabulary=33, seed=0):
@@ -117,7 +118,7 @@ class TestTokens:
         """The emitted tokens of a whole batch at once; what was drawn with filters is kept by them."""
         call = chain_call(3, requests=8, slots=3, vocabulary=33) | {"temperature": None}
         sampling = Sampling(torch.linspace(0.5, 1.5, 8), top_k=6)
-        verdict = verify_chain(**call, sampling=sampling, draft_sampling=Sampling())
+        verdict = verify_chain(**call, sampling=sampling, **{"draft.sampling": Sampling()})
         slots = Sampling(sampling.temperature[:, None].expand(8, 4), top_k=6)
         bits = torch.full((8, 4), UNTOUCHED, dtype=torch.int32)
         found = logprobs(call["target"], verdict.tokens, sampling=slots, status=bits)

@@ -18,13 +18,10 @@ from specdec_kernels import (
     mask_logits,
     race_sample,
     race_topk,
-    residual,
     store_rows,
     tree_mask,
     tree_positions,
-    verify_chain,
     verify_links,
-    verify_tree,
 )
 from specdec_kernels.generate import NgramDrafter
 from specdec_kernels.ops import OPS
@@ -34,6 +31,7 @@ from specdec_kernels.sharded.parts import token_logits
 from tests.ops.test_registration import FIRST, assert_same, outcome
 from tests.support.calls import cache, chain, tree
 from tests.support.cases import ragged
+from tests.support.ops import residual, verify_chain, verify_tree
 from tests.support.ranks import on_ranks
 
 ROW = torch.randn(33, generator=torch.Generator().manual_seed(0))
@@ -58,7 +56,7 @@ CALLS = [
     (residual, {"target": ROW, "draft": -ROW, "draft_prob": 0.5, "epsilon": 0.25}),
     (logprobs, {"rows": ROW, "tokens": torch.tensor(3), "top": 2, "temperature": 0.5}),
     (verify_chain, chain(draft_prob=0.5, epsilon=0.25, temperature=1, nonce=3, out=ADDED, form=Form(add=True))),
-    (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2, "draft_sampling": LAW}),
+    (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"packing.max_drafts": 2, "draft.sampling": LAW}),
     (verify_tree, tree(replacement=True, max_depth=2, form=Form(zeros=True))),
     (coin, {**NOISE, "stream": 5, "index": 4}),
     (tree_mask, {"parents": torch.tensor([-1, 0, 0]), "prefix_len": 2, "columns": 8}),

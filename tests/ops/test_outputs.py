@@ -11,25 +11,19 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
 from specdec_kernels import (
-    Overlap,
-    Residual,
-    Verdict,
     build_tree,
     compact_kv,
-    overlap,
     race_sample,
     race_topk,
-    residual,
     tree_mask,
     tree_parents,
     tree_positions,
-    verify_chain,
     verify_links,
-    verify_tree,
 )
-from specdec_kernels.ops import OPS
+from specdec_kernels.ops import OPS, Overlap, Residual, Verdict
 from specdec_kernels.ops._memory import check_apart
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 PARENTS = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, 2], [-1, 0, -1, -1]])

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling, overlap, race_sample
+from specdec_kernels import Sampling, race_sample
 from specdec_kernels import backend as running
 from tests.support.calls import rows
 from tests.support.cases import DTYPES, SIZES, adversarial_pairs, poisoned, seeds
 from tests.support.laws import P, Q, assert_rate, random_laws
+from tests.support.ops import overlap
 
 CALLS = {"overlap": (overlap, rows())}
 
@@ -164,7 +165,7 @@ def test_gradients_are_those_of_plain_torch(backend, figure, space, shape):
 def test_gradients_at_temperatures_of_their_own(backend):
     target, draft = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(4))
     hot, cool = torch.tensor([0.5, 1.0, 2.0, 0.7]), 0.8
-    ours = dict(temperature=hot, draft_sampling=Sampling(cool))
+    ours = {"temperature": hot, "draft.sampling": Sampling(cool)}
     assert_same_gradients(target, draft, weights_of(4), ours, dict(temperature=hot, draft_temperature=cool))
 
 
@@ -173,7 +174,7 @@ def test_gradients_of_a_smaller_vocabulary(backend, draft_map):
     target, draft = torch.randn(4, 70, generator=torch.Generator().manual_seed(5)), torch.randn(4, 5)
     draft_map = None if draft_map is None else torch.tensor(draft_map, dtype=torch.int32)
     weights = [weight if index != 2 else None for index, weight in enumerate(weights_of(4))]  # KL is infinite
-    assert_same_gradients(target, draft, weights, dict(draft_map=draft_map), dict(draft_map=draft_map))
+    assert_same_gradients(target, draft, weights, {"draft.map": draft_map}, dict(draft_map=draft_map))
 
 
 def test_gradients_of_requests_by_index(backend):

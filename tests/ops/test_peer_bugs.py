@@ -11,9 +11,10 @@ import pytest
 import torch
 from specdec_kernels._C import maths
 
-from specdec_kernels import race_sample, verify_chain
+from specdec_kernels import race_sample
 from tests.support.cases import adversarial_rows, seeds
 from tests.support.laws import assert_law, follows_law
+from tests.support.ops import verify_chain
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -100,7 +101,9 @@ def test_ragged_requests_do_not_read_past_their_end():
     cu_drafts = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     target = torch.zeros(8, 20)
     target[2], target[3], target[7] = *(torch.nn.functional.one_hot(torch.tensor([3, 4]), 20) * 100.0 - 50), 0.0
-    verdict = verify_chain(drafts, target, torch.zeros(5, 20), cu_drafts=cu_drafts, seed=seeds(3), position=0)
+    verdict = verify_chain(
+        drafts, target, torch.zeros(5, 20), **{"packing.cu_drafts": cu_drafts}, seed=seeds(3), position=0
+    )
     assert verdict.num_accepted.tolist() == [2, 0, 3]
     assert verdict.tokens[0].tolist() == [7, 7, 3, -1]
     assert verdict.tokens[1].tolist() == [4, -1, -1, -1]

@@ -8,24 +8,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
-from specdec_kernels import (
-    Sampling,
-    backends,
-    coin,
-    compact_kv,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    tree_mask,
-    tree_positions,
-    verify_chain,
-    verify_tree,
-)
+from specdec_kernels import Sampling, backends, coin, compact_kv, race_sample, race_topk, tree_mask, tree_positions
 from specdec_kernels.ops._declaration import Op
 from tests.ops.test_registration import Recorded
 from tests.support.calls import cache, chain, every_call, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 NATIVE = ("cpu", "cuda-host")
 
@@ -313,15 +301,15 @@ def test_filters_tell_calls_apart(running, checked):
         (residual, PAIR, PAIR | {"draft_prob": 0.5}),
         (residual, PAIR, PAIR | {"epsilon": 0.5}),
         (residual, PAIR | {"draft_prob": 0.5}, PAIR | {"epsilon": 0.5}),
-        (residual, PAIR, PAIR | {"draft_sampling": Sampling()}),
-        (residual, PAIR, PAIR | {"draft_sampling": Sampling(0.5)}),
-        (residual, PAIR, PAIR | {"draft_space": "probs"}),
-        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft_sampling": Sampling()}),
-        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft_sampling": Sampling(0.5)}),
+        (residual, PAIR, PAIR | {"draft.sampling": Sampling()}),
+        (residual, PAIR, PAIR | {"draft.sampling": Sampling(0.5)}),
+        (residual, PAIR, PAIR | {"draft.space": "probs"}),
+        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft.sampling": Sampling()}),
+        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft.sampling": Sampling(0.5)}),
         (verify_chain, chain(), chain(draft=None)),
         (verify_chain, chain(draft=None), chain(draft=None, method="race")),
         (verify_chain, chain(), chain(method="race")),
-        (verify_chain, chain(), chain(draft_sampling=Sampling(0.5))),
+        (verify_chain, chain(), chain(**{"draft.sampling": Sampling(0.5)})),
         (verify_tree, tree(), tree(replacement=True)),
         (verify_tree, tree(), tree(draft=None)),
         (verify_tree, tree(), tree(max_depth=None)),
@@ -403,7 +391,7 @@ WRONG = [
     (race_topk, {"draft": BASE["target"], "k": 2, "seed": seeds(3), "position": 0}, {"k": 0}),
     (race_topk, {"draft": BASE["target"], "k": 2, "seed": seeds(3), "position": 0}, {"k": 2.0}),
     (verify_chain, CHAIN, {"method": "gumbel"}),
-    (verify_chain, CHAIN, {"max_drafts": 2}),
+    (verify_chain, CHAIN, {"packing.max_drafts": 2}),
     (verify_chain, CHAIN, {"draft_tokens": CHAIN["draft_tokens"].float()}),
     (verify_chain, CHAIN, {"target": CHAIN["target"].to("meta")}),
     (verify_chain, CHAIN, {"epsilon": -0.1}),

@@ -16,19 +16,16 @@ from specdec_kernels import (
     compact_kv,
     cutoff,
     logprobs,
-    overlap,
     race_sample,
     race_topk,
-    residual,
     tree_mask,
     tree_parents,
     tree_positions,
-    verify_chain,
-    verify_tree,
 )
 from specdec_kernels.ops import OPS
 from tests.support.calls import cache, every_call, noise, rows, tree
 from tests.support.cases import DTYPES, chain_call, ragged
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 CALLS = every_call()
 FIRST = {function.__name__: (function, arguments) for function, arguments in reversed(CALLS.values())}
@@ -207,7 +204,7 @@ class TestDynamicShapes:
 
     def test_verify_chain_ragged(self):
         calls = [
-            ragged(chain_call(1, requests=b, slots=4, vocabulary=33), torch.arange(b) % 5) | {"max_drafts": 4}
+            ragged(chain_call(1, requests=b, slots=4, vocabulary=33), torch.arange(b) % 5) | {"packing.max_drafts": 4}
             for b in (6, 7, 9)
         ]
         assert self.count_graphs(verify_chain, calls) == 1
@@ -271,7 +268,7 @@ def test_gradients_that_would_be_lost_are_refused():
     calls = [(residual, {name: value}) for name, value in wanted.items()]
     for op in (residual, overlap):
         calls += [(op, {"temperature": number}), (op, {"sampling": Sampling(number)})]
-        calls += [(op, {"draft_sampling": Sampling(number)})]
+        calls += [(op, {"draft.sampling": Sampling(number)})]
     calls += [(residual, {"draft_prob": number}), (residual, {"epsilon": number})]
     for op, changes in calls:
         op(**plain | changes) if op is overlap else None

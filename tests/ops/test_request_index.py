@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Sampling, overlap, race_sample, race_topk, residual, verify_chain, verify_tree
+from specdec_kernels import Sampling, race_sample, race_topk
 from tests.support.cases import FAR_ELEMENTS, chain_call, ragged
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 V, STATES = 33, 5
@@ -72,7 +73,7 @@ CALLS = {
     "verify_chain by slot": (verify_chain, chain(draft_prob=uniform(STATES, 3, seed=7), epsilon=0.1), {}),
     "verify_chain two laws": (
         verify_chain,
-        chain(draft_sampling=Sampling(2 * uniform(STATES, seed=9))),
+        chain(**{"draft.sampling": Sampling(2 * uniform(STATES, seed=9))}),
         {},
     ),
     "verify_tree": (verify_tree, tree(), {}),
@@ -180,7 +181,7 @@ class TestRagged:
             )
 
     @pytest.mark.parametrize(
-        "options", [{}, {"draft_sampling": Sampling(0.8, top_k=9), "sampling": Sampling(top_p=0.9)}]
+        "options", [{}, {"draft.sampling": Sampling(0.8, top_k=9), "sampling": Sampling(top_p=0.9)}]
     )
     @pytest.mark.parametrize("method", ["rejection", "block"])
     def test_draft_rows_lie_by_entry(self, method, options):
@@ -189,7 +190,7 @@ class TestRagged:
         draft = states.pop("draft")
         if options:
             del states["temperature"]
-        options = {"method": method, "max_drafts": 3} | options
+        options = {"method": method, "packing.max_drafts": 3} | options
         call = ragged(rows | {"draft": draft[INDEX.long()]}, torch.arange(BATCH) % 4)
         expected = run(verify_chain, call, indexed(states, INDEX), **options)
         del call["draft"]
@@ -209,7 +210,7 @@ class TestRagged:
         for draft in (torch.zeros(4, 1, V), torch.zeros(4, 2, V)):
             call["draft"] = draft
             with pytest.raises(ValueError, match=r"draft: expected shape \[4, 3, 'V'\]"):
-                verify_chain(**call, request_index=INDEX[:3], max_drafts=3)
+                verify_chain(**call, request_index=INDEX[:3], **{"packing.max_drafts": 3})
         call["draft"] = torch.zeros(3, V)
         with pytest.raises(ValueError, match=r"draft: expected 3 dimensions"):
             verify_chain(**call, request_index=INDEX[:3])

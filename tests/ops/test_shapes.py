@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import specdec_kernels
-from specdec_kernels import overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import race_sample, race_topk
 from tests.support.cases import DTYPES, chain_call, poisoned, ragged, seeds
+from tests.support.ops import overlap, residual, verify_chain
 
 # The backend fixture is entered once for all examples of a test: it holds no state that one could leave behind.
 examples = settings(
@@ -30,7 +31,7 @@ def chain_calls(draw):
     if draw(st.booleans()):
         requests, slots = call["draft_tokens"].shape
         counts = draw(st.lists(st.integers(0, slots), min_size=requests, max_size=requests))
-        call = ragged(call, torch.tensor(counts)) | {"max_drafts": draw(st.integers(slots, slots + 2))}
+        call = ragged(call, torch.tensor(counts)) | {"packing.max_drafts": draw(st.integers(slots, slots + 2))}
     if draw(st.booleans()):
         call["target"] = poisoned(call["target"], pad=draw(st.integers(0, 9)), start=draw(st.integers(0, 9)))
     if draw(st.booleans()) and call["draft"] is not None:

@@ -10,7 +10,7 @@ from specdec_kernels.ops import _inputs as inputs
 
 
 def test_of_the_header():
-    header = Path(specdec_kernels.get_include()) / "specdec.h"
+    header = Path(specdec_kernels.headers.get_include()) / "specdec.h"
     found = re.findall(r"\bSPECDEC_STATUS_(\w+) = (\d+)", header.read_text())
     assert found == [("OK", "0"), *((status.name, str(status.value)) for status in Status)]
 

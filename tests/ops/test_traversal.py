@@ -5,9 +5,10 @@ import pytest
 import torch
 from specdec_kernels._C import maths
 
-from specdec_kernels import Edits, Sampling, Status, verify_chain, verify_tree
+from specdec_kernels import Edits, Sampling, Status
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.laws import P, Q
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 BLOCK, TRAVERSAL = {"method": "block"}, {"method": "traversal"}
@@ -42,7 +43,7 @@ class TestMeansTheSame:
         short = torch.where(torch.arange(4) < counts[:, None], call["draft_tokens"], -1)
         flat = ragged(call | BLOCK, counts)
         assert_same(verify_chain(**flat), verify_chain(**call | BLOCK | {"draft_tokens": short}))
-        cut = verify_chain(**flat, max_drafts=3)
+        cut = verify_chain(**flat, **{"packing.max_drafts": 3})
         assert_same(cut[:2], verify_chain(**ragged(call | BLOCK, counts.clamp(max=3)))[:2])
         assert (cut.status[counts > 3] & Status.PARAMETER).all()
 
@@ -57,7 +58,9 @@ class TestMeansTheSame:
         wide = torch.full((32, 4, 66), -torch.inf)
         wide[..., draft_map.long()] = call["draft"]
         call["draft_tokens"] = torch.where(call["draft_tokens"] >= 0, call["draft_tokens"] // 3 * 3, -1)
-        assert_same(verify_chain(**call | BLOCK, draft_map=draft_map), verify_chain(**call | BLOCK | {"draft": wide}))
+        assert_same(
+            verify_chain(**call | BLOCK, **{"draft.map": draft_map}), verify_chain(**call | BLOCK | {"draft": wide})
+        )
 
     def test_rows_by_index(self):
         index = torch.tensor([3, -1, 0, 3, 9, 1], dtype=torch.int32)
@@ -96,7 +99,7 @@ class TestMeansTheSame:
         drawn = call["draft"] >= call["draft"].topk(9).values[..., -1:]
         cut = {"target": call["target"].masked_fill(~kept, -torch.inf)}
         cut["draft"] = call["draft"].masked_fill(~drawn, -torch.inf)
-        found = verify_chain(**call | BLOCK, sampling=Sampling(top_k=5), draft_sampling=Sampling(top_k=9))
+        found = verify_chain(**call | BLOCK, sampling=Sampling(top_k=5), **{"draft.sampling": Sampling(top_k=9)})
         assert_same(found, verify_chain(**call | BLOCK | cut))
 
     def test_whoever_shares_the_batch(self):

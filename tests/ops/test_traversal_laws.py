@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import race_sample, race_topk, verify_chain, verify_tree
+from specdec_kernels import race_sample, race_topk
 from specdec_kernels.ops import Law
 from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
 from tests.support import tree_enumeration
 from tests.support.cases import seeds
 from tests.support.enumeration import PROBS, Contexts, Given, completed
 from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.traversal_enumeration import expected_accepted, output_law, two_rounds
 from tests.support.tree_enumeration import emitted_law
 from tests.support.trees import children, depths, shapes

@@ -6,7 +6,7 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import Form, race_sample, residual, verify_chain
+from specdec_kernels import Form, race_sample
 from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
@@ -19,6 +19,7 @@ from tests.support.cases import (
     untouched_verdict,
 )
 from tests.support.laws import P, Q
+from tests.support.ops import residual, verify_chain
 from tests.support.races import log_arrivals, log_weights
 
 IN_ONE_ROW = (
@@ -36,18 +37,18 @@ CALLS = {
     "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
     "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
     "verify_chain block": (verify_chain, chain(method="block", nonce=4)),
-    "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"max_drafts": 2}),
+    "verify_chain ragged": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"packing.max_drafts": 2}),
     "verify_chain rows": (
         verify_chain,
         {name: value for name, value in chain(method="race", draft=None).items() if name != "position"}
         | {
             "draft_tokens": torch.arange(6),
             "target": torch.randn(6, 33, generator=torch.Generator().manual_seed(2)),
-            "cu_rows": torch.tensor([0, 3, 4, 6], dtype=torch.int32),
-            "input_positions": torch.arange(6),
-            "input_nonces": torch.tensor([4, -1, 0]),
+            "packing.cu_rows": torch.tensor([0, 3, 4, 6], dtype=torch.int32),
+            "position.positions": torch.arange(6),
+            "position.nonces": torch.tensor([4, -1, 0]),
             "request_index": torch.tensor([2, 0, 1]),
-            "max_drafts": 2,
+            "packing.max_drafts": 2,
         },
     ),
     "verify_chain bfloat16": (verify_chain, chain_call(1, requests=3, slots=2, dtype=torch.bfloat16)),
@@ -518,7 +519,7 @@ class TestLayouts:
     def test_max_drafts_fixes_the_width(self):
         flat = ragged(chain_call(29), torch.arange(32) % 4)
         assert verify_chain(**flat).tokens.shape == (32, 4)
-        wide = verify_chain(**flat, max_drafts=7)
+        wide = verify_chain(**flat, **{"packing.max_drafts": 7})
         assert wide.tokens.shape == (32, 8)
         assert (wide.tokens[:, 4:] == -1).all()
         assert_same((wide.tokens[:, :4], *wide[1:]), verify_chain(**flat))

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import DraftTree, Form, TreeVerdict, verify_chain, verify_links, verify_tree
+from specdec_kernels import DraftTree, Form, verify_chain, verify_links, verify_tree
+from specdec_kernels.ops import TreeVerdict
 from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
 from tests.support.cases import DTYPES, UNTOUCHED, poisoned, seeds
 from tests.support.laws import assert_law, follows_law, random_laws

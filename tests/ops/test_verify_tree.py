@@ -6,10 +6,12 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import Form, TreeVerdict, race_sample, verify_chain, verify_tree
+from specdec_kernels import Form, race_sample
+from specdec_kernels.ops import TreeVerdict
 from tests.support.calls import PARENTS, tree
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.races import log_arrivals, log_weights
 from tests.support.trees import children, depths, random_parents, tree_call
 
@@ -25,7 +27,7 @@ CALLS = {
     "verify_tree rows": (
         verify_tree,
         {name: value for name, value in tree().items() if name != "position"}
-        | {"input_positions": torch.arange(12).view(3, 4), "request_index": torch.tensor([2, 0, 1])},
+        | {"position.positions": torch.arange(12).view(3, 4), "request_index": torch.tensor([2, 0, 1])},
     ),
     "verify_tree in one row": (verify_tree, tree(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),
 }

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 import specdec_kernels
-from specdec_kernels import get_cmake_dir, get_pkgconfig_dir
+from specdec_kernels.headers import get_cmake_dir, get_include, get_library_dir, get_pkgconfig_dir
 from tests.package.conftest import ROOT, run
 
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
@@ -182,7 +182,7 @@ def headers_command(*arguments):
 def test_directories_are_printed_without_torch():
     done = headers_command("--cmake", "--pkgconfig", "--include", "--lib")
     assert done.returncode == 0, done.stderr
-    wanted = [get_cmake_dir(), get_pkgconfig_dir(), specdec_kernels.get_include(), specdec_kernels.get_library_dir()]
+    wanted = [get_cmake_dir(), get_pkgconfig_dir(), get_include(), get_library_dir()]
     assert done.stdout.splitlines() == wanted
     assert all(Path(folder).is_dir() for folder in wanted)
     nothing = headers_command()

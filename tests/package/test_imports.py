@@ -1,5 +1,6 @@
 """What can be imported without torch, and that every public name comes when it is asked for."""
 
+import inspect
 import subprocess
 import sys
 
@@ -12,10 +13,10 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # importing it is an error
 import specdec_kernels
-from specdec_kernels import get_include, headers, theory, Status
+from specdec_kernels import headers, theory, Status
 assert theory.acceptance([0.5, 0.5], [0.9, 0.1]) == 0.6
 assert theory.best_draft_length(0.8, 0.1) == 6
-assert get_include() == headers.get_include()
+assert headers.get_include()
 assert specdec_kernels.__version__ and Status(5)
 for module in ("chains", "checks", "races", "randomised", "trees"):
     assert theory.__name__ + "." + module in sys.modules
@@ -37,7 +38,9 @@ def test_theory_and_headers_need_no_torch():
 
 
 def test_public_names():
-    assert set(ops.__all__) < set(specdec_kernels.__all__) == set(dir(specdec_kernels)) & set(specdec_kernels.__all__)
+    functions = {name for name in ops.__all__ if inspect.isfunction(getattr(ops, name))}
+    assert functions < set(specdec_kernels.__all__) <= set(dir(specdec_kernels))
+    assert len(specdec_kernels.__all__) <= 30
     code = "from specdec_kernels import *; import specdec_kernels as s; print(all(n in globals() for n in s.__all__))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

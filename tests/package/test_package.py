@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import specdec_kernels
-from specdec_kernels import get_include, get_library_dir
+from specdec_kernels.headers import get_include, get_library_dir
 from tests.backends.host_cuda.build import include_flags
 from tests.package.conftest import ROOT, run
 
@@ -68,7 +68,7 @@ def test_unpacked_wheel_runs_on_its_own(distribution, tmp_path):
     script = """
 import importlib.util, torch, specdec_kernels as sd, specdec_kernels._C as compiled
 triton = importlib.util.find_spec("specdec_kernels.triton_kernels").origin
-print(sd.__file__, compiled.__file__, sd.get_include(), sd.get_library_dir(), triton)
+print(sd.__file__, compiled.__file__, sd.headers.get_include(), sd.headers.get_library_dir(), triton)
 assert sd.race_sample(torch.tensor([[0.0, 9e9]]), seed=1, position=0).tolist() == [1]
 """
     places = run([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}).split()

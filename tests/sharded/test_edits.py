@@ -8,6 +8,7 @@ from specdec_kernels import Edits, Sampling, Status, sharded
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import ragged, seeds
 from tests.support.edits import random_edits
+from tests.support.ops import grouped
 from tests.support.parts import edited
 from tests.support.ranks import chain_call_with_hits, on_ranks, tree_call_with_hits
 
@@ -16,7 +17,7 @@ SHARPER = Sampling(0.6, top_k=50, top_p=0.9)
 
 
 def check(op, call, begins=BEGINS[2]):
-    expected = getattr(specdec_kernels, op)(**call)
+    expected = getattr(specdec_kernels, op)(**grouped(call))
     found = on_ranks(getattr(sharded, op), begins, call)
     if isinstance(expected, torch.Tensor):
         assert all(torch.equal(one, expected) for one in found)
@@ -253,8 +254,8 @@ def test_numbers_and_entries_out_of_range(fast_backend, method):
 def test_what_is_not_there_is_refused_by_name():
     call, shard = chains("rejection", requests=4), sharded.VocabShard(VOCABULARY, 0)
     shard.ranks = 1
-    with pytest.raises(ValueError, match=r"draft_map: expected None in sharded\.verify_chain"):
-        sharded.verify_chain(**{**call, "draft_map": torch.arange(3).int()}, shard=shard)
+    with pytest.raises(ValueError, match=r"draft\.map: expected None in sharded\.verify_chain"):
+        sharded.verify_chain(**grouped({**call, "draft.map": torch.arange(3).int()}), shard=shard)
     short = call["edits"]._replace(prompt_mask=torch.zeros(4, 3, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"edits\.prompt_mask: expected .* words or more"):
         sharded.verify_chain(**{**call, "edits": short}, shard=shard)

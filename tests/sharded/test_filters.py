@@ -8,6 +8,7 @@ from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import _filters
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, chains, whole, with_status
 from tests.support.cases import adversarial_rows, seeds
+from tests.support.ops import verify_chain, verify_tree
 from tests.support.ranks import chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SAMPLINGS = {
@@ -71,10 +72,10 @@ def test_arrivals_and_verdicts(fast_backend):
     call = {"draft": rows, "k": 8, "seed": seeds(len(rows)), "position": 3, "sampling": sampling}
     assert_all_equal(on_ranks(with_status(sharded.race_topk), BEGINS[1], call), whole(specdec_kernels.race_topk, call))
     call = {**chains(), "temperature": None, "sampling": rows_of(Sampling(), 16)}
-    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), specdec_kernels.verify_chain(**call))
+    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), verify_chain(**call))
     call = {**tree_call_with_hits(VOCABULARY, requests=8, nodes=7), "draft": None, "method": "race"}
     call |= {"temperature": None, "sampling": sampling}
-    assert_all_equal(on_ranks(sharded.verify_tree, BEGINS[1], call), specdec_kernels.verify_tree(**call))
+    assert_all_equal(on_ranks(sharded.verify_tree, BEGINS[1], call), verify_tree(**call))
 
 
 def test_requests_by_their_index(fast_backend):
@@ -144,6 +145,6 @@ def test_residuals_of_rows_whose_cuts_are_among_ties(fast_backend, method):
         call[name] = call[name].float().clamp(-1, 1).round() * 2
     call["temperature"] = None
     for top_k in (900, 1100, 1500, 2500):
-        for side in ({"sampling": Sampling(0.8, top_k=top_k)}, {"draft_sampling": Sampling(top_k=top_k)}):
-            expected = specdec_kernels.verify_chain(**call | side)
+        for side in ({"sampling": Sampling(0.8, top_k=top_k)}, {"draft.sampling": Sampling(top_k=top_k)}):
+            expected = verify_chain(**call | side)
             assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[2], call | side), expected)

@@ -7,6 +7,7 @@ import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded import VocabShard, race_finish, race_partial
 from tests.support.cases import DTYPES, adversarial_rows, poisoned, ragged, seeds
+from tests.support.ops import grouped, verify_chain, verify_tree
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
 
 VOCABULARY = 5 * 1024 + 77
@@ -62,13 +63,13 @@ def test_logits_that_are_divided_already(fast_backend, filters):
     calls = [("race_sample", {"target": rows} | noise | law)]
     chain = chain_call_with_hits(VOCABULARY, 4, 2)
     del chain["temperature"]
-    calls.append(("verify_chain", chain | law | {"draft_sampling": Sampling(temperature, divided=True)}))
+    calls.append(("verify_chain", chain | law | {"draft.sampling": Sampling(temperature, divided=True)}))
     calls.append(("logprobs", {"rows": rows, "tokens": torch.arange(4)} | law))
     if filters:
         calls.append(("cutoff", {"rows": rows} | law))
     for name, call in calls:
         found = on_ranks(getattr(sharded, name), [0, 1024, 4096], call)
-        assert_all_equal(found, getattr(specdec_kernels, name)(**call))
+        assert_all_equal(found, getattr(specdec_kernels, name)(**grouped(call)))
 
 
 @pytest.mark.interpreted
@@ -153,7 +154,7 @@ def chains(vocabulary=VOCABULARY, **how):
 @pytest.mark.interpreted
 def test_verdicts_of_chains(backend):
     call = chains(2048 + 9, requests=4)
-    expected = specdec_kernels.verify_chain(**call)
+    expected = verify_chain(**call)
     assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
 
 
@@ -161,22 +162,22 @@ def test_verdicts_of_chains(backend):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
     call = chains(dtype=dtype)
-    expected = specdec_kernels.verify_chain(**call)
+    expected = verify_chain(**call)
     assert len(set(expected.num_accepted.tolist())) > 2
     assert Status.TOKEN_RANGE in set(expected.status.tolist())
     assert_all_equal(on_ranks(sharded.verify_chain, begins, call), expected)
     packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]).repeat(2))
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), specdec_kernels.verify_chain(**packed))
-    packed["max_drafts"] = 2
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), specdec_kernels.verify_chain(**packed))
+    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), verify_chain(**packed))
+    packed["packing.max_drafts"] = 2
+    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), verify_chain(**packed))
 
 
 def test_requests_of_chains_by_their_index(fast_backend):
     call = chains(requests=8)
     call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
-    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), specdec_kernels.verify_chain(**call))
+    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), verify_chain(**call))
     packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]))
-    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], packed), specdec_kernels.verify_chain(**packed))
+    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], packed), verify_chain(**packed))
 
 
 @pytest.mark.interpreted
@@ -197,7 +198,7 @@ def test_bits_tell_of_rows_that_decided(fast_backend):
     call = {
         "draft_tokens": torch.full((2, 2), 2047), "target": target, "method": "race", "seed": seeds(2), "position": 1,
     }  # fmt: skip
-    expected = specdec_kernels.verify_chain(**call)
+    expected = verify_chain(**call)
     assert expected.status.tolist() == [0, 1]
     assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
 
@@ -206,7 +207,7 @@ def test_bits_tell_of_rows_that_decided(fast_backend):
 def test_verdicts_of_trees(backend):
     call = tree_call_with_hits(2048 + 9, requests=3, nodes=5)
     call = {**call, "draft": None, "method": "race"}
-    expected = specdec_kernels.verify_tree(**call)
+    expected = verify_tree(**call)
     assert_all_equal(on_ranks(sharded.verify_tree, [0, 1024], call), expected)
 
 
@@ -216,7 +217,7 @@ def test_verdicts_of_trees_on_any_number_of_ranks(fast_backend, begins):
     call = {**call, "draft": None, "method": "race"}
     call["request_index"] = torch.arange(24, dtype=torch.int32)
     call["request_index"][[1, 3, 7]] = torch.tensor([2, -1, 99], dtype=torch.int32)
-    expected = specdec_kernels.verify_tree(**call)
+    expected = verify_tree(**call)
     assert len(set(expected.num_accepted.tolist())) > 2
     assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
 

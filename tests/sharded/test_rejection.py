@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES, ragged, seeds
+from tests.support.ops import verify_chain
 from tests.support.ranks import chain_call_with_hits, on_ranks
 
 COUNTS = torch.tensor([3, 0, 1, 2, 3, 3, 2, 1])
 
 
 def check(call, begins=BEGINS[1]):
-    expected = specdec_kernels.verify_chain(**call)
+    expected = verify_chain(**call)
     assert_all_equal(on_ranks(sharded.verify_chain, begins, call), expected)
     return expected
 
@@ -26,7 +26,7 @@ def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
     assert len(set(verdict.num_accepted.tolist())) > 2
     assert Status.TOKEN_RANGE in set(verdict.status.tolist())
     check(ragged(call, COUNTS.repeat(2)), begins)
-    check({**ragged(call, COUNTS.repeat(2)), "max_drafts": 2}, begins)
+    check({**ragged(call, COUNTS.repeat(2)), "packing.max_drafts": 2}, begins)
 
 
 @pytest.mark.parametrize("begins", BEGINS[1:3], ids=len)
@@ -55,7 +55,7 @@ def test_numbers_of_slots_and_requests(fast_backend):
     check({**call, "temperature": 0.8})
     check({**call, "temperature": 0.0})
     check({**call, "temperature": None, "sampling": Sampling(temperature=0.8)})
-    check({**call, "draft_sampling": Sampling(temperature=1.3)})
+    check({**call, "draft.sampling": Sampling(temperature=1.3)})
     packed = ragged(call, COUNTS.repeat(2))
     check({**packed, "draft_prob": torch.rand(30, generator=generator)})
     check({**packed, "draft_prob": torch.rand(16, 1, generator=generator)})
@@ -76,8 +76,8 @@ def test_packed_requests_by_the_index_of_their_draft_rows(fast_backend, method):
     packed = {**ragged({**call, "draft": None}, COUNTS), "draft": call["draft"]}
     assert len(set(check(packed).num_accepted.tolist())) > 2
     check({**packed, "draft": torch.cat([call["draft"], call["draft"]], dim=1)})
-    check({**packed, "draft": call["draft"][:, :2], "max_drafts": 2})
-    check({**packed, "draft_sampling": Sampling(torch.linspace(0.5, 1.5, 8), top_k=30)})
+    check({**packed, "draft": call["draft"][:, :2], "packing.max_drafts": 2})
+    check({**packed, "draft.sampling": Sampling(torch.linspace(0.5, 1.5, 8), top_k=30)})
     check({**packed, "draft_tokens": torch.full_like(packed["draft_tokens"], -1)})
     if method == "rejection":
         check({**packed, "draft_prob": torch.linspace(0.4, 1, 8).unsqueeze(-1), "epsilon": 0.1})
@@ -128,7 +128,7 @@ def test_filters(fast_backend, laws, certain):
     call = {**chain_call_with_hits(VOCABULARY), "temperature": None, "sampling": laws[0]}
     if certain and laws[1] is not None:
         pytest.skip("there are no draft laws")
-    call |= {"draft": None} if certain else {"draft_sampling": laws[1]}
+    call |= {"draft": None} if certain else {"draft.sampling": laws[1]}
     if laws[1] == Sampling(0.0):
         call["target"][::2, :-1] = 4 * call["draft"][::2]
         call["draft_tokens"][::2] = call["draft"][::2].argmax(dim=-1)
@@ -145,11 +145,11 @@ def test_filters_by_their_entries(fast_backend):
     sampling = Sampling(temperature[index % 3], torch.tensor([5, 0, 1, 40])[index % 4], torch.linspace(-0.1, 1, 8))
     draft_sampling = Sampling(temperature[index % 2], torch.tensor([0, 30])[index // 4], min_p=index / 100)
     draft_sampling.temperature[7] = torch.nan
-    call |= {"temperature": None, "sampling": sampling, "draft_sampling": draft_sampling}
+    call |= {"temperature": None, "sampling": sampling, "draft.sampling": draft_sampling}
     assert Status.PARAMETER in set(check(call).status.tolist())
     call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
     check(call)
-    check({**call, "draft": None, "draft_sampling": None})
+    check({**call, "draft": None, "draft.sampling": None})
 
 
 @pytest.mark.interpreted
@@ -174,13 +174,13 @@ def test_blocks(fast_backend, begins, dtype):
     call = blocks(dtype=dtype)
     assert len(set(check(call, begins).num_accepted.tolist())) > 2
     check(ragged(call, COUNTS.repeat(2)), begins)
-    check({**ragged(call, COUNTS.repeat(2)), "max_drafts": 2}, begins)
+    check({**ragged(call, COUNTS.repeat(2)), "packing.max_drafts": 2}, begins)
     check({**call, "draft": None}, begins)
 
 
 def test_blocks_with_filters_and_faults(fast_backend):
     call = blocks()
-    check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30), "draft_sampling": Sampling(top_k=50)})
+    check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30), "draft.sampling": Sampling(top_k=50)})
     check({**call, "temperature": None, "sampling": Sampling(0.9, top_p=0.9), "draft": None})
     call["target"][0, 0, 5000], call["target"][1, 3, 5000], call["target"][2, 0, 3] = torch.nan, torch.nan, torch.inf
     call["draft"][4, 0, 4100], call["draft"][5, 2, 4100] = torch.nan, torch.nan

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES
+from tests.support.ops import residual, verify_chain, verify_tree
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SIBLINGS = torch.tensor([-1, 0, 0, 0, 0, 0, 0, 0])
@@ -15,7 +15,7 @@ METHODS = pytest.mark.parametrize("method", ["rejection", "traversal"])
 
 
 def check(call, begins=BEGINS[1]):
-    expected = specdec_kernels.verify_tree(**call)
+    expected = verify_tree(**call)
     assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
     return expected
 
@@ -56,9 +56,9 @@ def test_laws_and_requests(fast_backend, method):
     call = trees(method, requests=8)
     for name, value in (
         ("sampling", Sampling(0.9, top_k=30)), ("sampling", Sampling(top_p=0.9)),
-        ("draft_sampling", Sampling(1.1, top_k=40)), ("draft_sampling", Sampling(0.0)),
+        ("draft.sampling", Sampling(1.1, top_k=40)), ("draft.sampling", Sampling(0.0)),
     ):  # fmt: skip
-        check({**call, "temperature": 0.8 if name == "draft_sampling" else None, name: value})
+        check({**call, "temperature": 0.8 if name == "draft.sampling" else None, name: value})
     check({**call, "draft": None, "temperature": None, "sampling": Sampling(0.9, top_k=30)})
     check({**call, "temperature": 0.0})
     call["temperature"][5:7] = torch.tensor([torch.nan, -1.0])
@@ -120,7 +120,7 @@ def test_batches_of_none(fast_backend):
         none = {name: x[:0] for name, x in call.items() if isinstance(x, torch.Tensor)}
         short = {name: call[name][:, :0] for name in ("draft_tokens", "draft")} | {"target": call["target"][:, :1]}
         for own in (call | none, call | none | {"draft": None}, call | short, call | short | {"draft": None}):
-            expected = specdec_kernels.verify_chain(**own)
+            expected = verify_chain(**own)
             assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
 
 
@@ -138,7 +138,7 @@ def test_sums_are_those_of_whole_rows(fast_backend, taken):
         return left.float() * 2.0**-42
 
     call = {"target": target, "draft": draft}
-    expected = specdec_kernels.residual(**call, temperature=0.8, draft_prob=taken).mass[some]
+    expected = residual(**call, temperature=0.8, draft_prob=taken).mass[some]
     assert_all_equal(on_ranks(sums, BEGINS[2], call), expected)
 
 

@@ -11,7 +11,7 @@ from tests.support.parts import edits_of
 from tests.support.ranks import chain_call_with_hits, tree_call_with_hits
 
 VOCABULARY = 16384
-FILTERS = {"temperature": None, "sampling": Sampling(0.9, top_k=9), "draft_sampling": Sampling(1.1, top_k=12)}
+FILTERS = {"temperature": None, "sampling": Sampling(0.9, top_k=9), "draft.sampling": Sampling(1.1, top_k=12)}
 
 
 class Written(TorchDispatchMode):
@@ -79,7 +79,7 @@ CALLS = {
     "block": (sharded.verify_chain, chain(method="block", edits=edits(3), **FILTERS)),
     "race": (
         sharded.verify_chain,
-        chain(method="race", draft=None, edits=edits(3), **FILTERS | {"draft_sampling": None}),
+        chain(method="race", draft=None, edits=edits(3), **FILTERS | {"draft.sampling": None}),
     ),
     "rejection, by an index": (sharded.verify_chain, by_index(2)),
     "race, by an index": (sharded.verify_chain, by_index(2, method="race", draft=None)),

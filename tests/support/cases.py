@@ -113,7 +113,7 @@ def ragged(call, counts):
     }
     if call["draft"] is not None:
         pieces["draft"] = [row[:n] for row, n in zip(call["draft"], counts, strict=True)]
-    return {**call, **{name: torch.cat(rows) for name, rows in pieces.items()}, "cu_drafts": bounds}
+    return {**call, **{name: torch.cat(rows) for name, rows in pieces.items()}, "packing.cu_drafts": bounds}
 
 
 def close_calls(call, method_options, verdict):

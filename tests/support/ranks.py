@@ -7,6 +7,7 @@ import torch
 import specdec_kernels
 from specdec_kernels.sharded import VocabShard
 from tests.support.cases import chain_call
+from tests.support.ops import grouped
 from tests.support.trees import depths, tree_call
 
 
@@ -81,7 +82,7 @@ def on_ranks(op, begins, call, debug=False):
         own = slice(begins[rank], ends[rank])
         mine = {name: x[..., own] if name in ROWS and x is not None else x for name, x in call.items()}
         shard = PlayedShard(rows.shape[-1], begins[rank], stage, rank, debug)
-        return op(**mine, shard=shard)
+        return op(**grouped(mine), shard=shard)
 
     return stage.run(act)
 

@@ -11,7 +11,7 @@ SMALLEST = 2.0**-126  # weights below it are 0
 
 
 class Cut(NamedTuple):
-    """The tokens kept, bool [V], and the figures of ``specdec_kernels.Cut``."""
+    """The tokens kept, bool [V], and the figures of ``specdec_kernels.ops.Cut``."""
 
     kept: np.ndarray
     value: float
