@@ -35,7 +35,7 @@ def by_backend(method):
     draft = DRAFT if method == "rejection" else None
     call = OPS["verify_chain"].Call(
         TOKENS, TARGET, draft, None, False, None, None, method, law, law, Edit(), 1.0, 0.0, noise, None, None, *OUT,
-        None, None, None, None, None, 0,
+        None, None, None, None, 0,
     )  # fmt: skip
     return lambda: triton_kernels.verify_chain(call)
 

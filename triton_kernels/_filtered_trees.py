@@ -46,7 +46,7 @@ def filtered_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
     form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
     ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -103,7 +103,7 @@ def filtered_tree_kernel(
         flags |= request_status(edits, entry, 0, live, vocab)
         verdict = verdict_at(
             b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-            num_accepted, num_rejected, status, form,
+            num_accepted, status, form,
         )  # fmt: skip
         finish_walk(tree, nodes, flags, live, idle, records, request, vocab, b >= 0, verdict, max_depth)
 
@@ -167,7 +167,7 @@ def cut_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
     form: tl.int32, counters, scratch, scratch_row: tl.int64, edits,
     METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, CELL: tl.constexpr,
     TILE: tl.constexpr, TILES: tl.constexpr,
@@ -287,7 +287,7 @@ def cut_tree_kernel(
             flags |= request_status(edits, entry, 0, live, vocab)
             verdict = verdict_at(
                 b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-                num_accepted, num_rejected, status, form,
+                num_accepted, status, form,
             )  # fmt: skip
             finish_walk(tree, nodes, flags, live, idle, records, request, vocab, greedy, verdict, max_depth)
 

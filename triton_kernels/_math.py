@@ -284,18 +284,6 @@ def residual_weight(p, drafted):
 
 
 @triton.jit
-def rejected_weight(p, drafted, epsilon):
-    """What is drafted of a token and not accepted."""
-    return tl.maximum((drafted - p) - epsilon, 0.0)
-
-
-@triton.jit
-def drawn_mass(weight, rejected, h, epsilon):
-    """The probability that a token is drawn from a residual of mass ``weight``."""
-    return tl.where(weight > 0.0, tl.where(epsilon == 0.0, weight, (1.0 - h) + rejected), 0.0)
-
-
-@triton.jit
 def entropy_term(p, q):
     """p log(p / q)."""
     ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)

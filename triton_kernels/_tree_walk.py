@@ -98,7 +98,7 @@ def finish_path(tree, node, depth, verdict):
 @triton.jit
 def finish(nodes, depth, flags, live, idle, records, request, left, verdict, max_depth):
     """Writes what does not depend on the rule, and sets counters back to zero; the front's is ``left`` for ``emit``."""
-    put_count(verdict, depth, 0)
+    put_count(verdict, depth)
     tl.store(verdict.status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
     lost = (live == 0) & (idle == 0)
     put_node(verdict, 0, nodes * 0, lost)

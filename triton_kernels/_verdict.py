@@ -8,7 +8,7 @@ from specdec_kernels.triton_kernels._math import PARAMETER
 from specdec_kernels.triton_kernels._rows import barrier
 from specdec_kernels.triton_kernels._trees import NODES
 
-UNPADDED, EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4, 8))
+EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4))
 
 
 class Verdict(NamedTuple):
@@ -21,7 +21,6 @@ class Verdict(NamedTuple):
     index_node: tl.tensor
     flat: tl.tensor
     num_accepted: tl.tensor
-    num_rejected: tl.tensor
     status: tl.tensor
     form: tl.tensor
 
@@ -29,7 +28,7 @@ class Verdict(NamedTuple):
 @triton.jit
 def verdict_at(
     b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat, num_accepted,
-    num_rejected, status, form,
+    status, form,
 ):  # fmt: skip
     if path is not None:
         path += b * path_request
@@ -37,11 +36,7 @@ def verdict_at(
         tokens += b * tokens_request
     else:
         index += b * index_request
-    if num_rejected is not None:
-        num_rejected += b
-    return Verdict(
-        tokens, tokens_slot, path, index, index_node, flat, num_accepted + b, num_rejected, status + b, form
-    )  # fmt: skip
+    return Verdict(tokens, tokens_slot, path, index, index_node, flat, num_accepted + b, status + b, form)
 
 
 @triton.jit
@@ -72,7 +67,6 @@ def put_node(verdict, depth, node, there):
 @triton.jit
 def clear_places(verdict, depth, there):
     """Depths behind the last."""
-    there = there & (verdict.form & UNPADDED == 0)
     if verdict.index is None:
         tl.store(verdict.tokens + depth * verdict.tokens_slot, tl.where(verdict.form & ZEROS != 0, 0, -1), mask=there)
     if verdict.path is not None:
@@ -102,17 +96,15 @@ def clear_off_path(verdict, nodes, depth):
 
 
 @triton.jit
-def put_count(verdict, accepted, drafts):
-    """By one program: how many drafts were accepted, -1 for an idle request, and how many were not."""
+def put_count(verdict, accepted):
+    """By one program: how many drafts were accepted, -1 for an idle request."""
     counted = accepted + tl.where(verdict.form & EMITTED != 0, 1, 0)
     added = verdict.form & ADDED != 0
     before = tl.load(verdict.num_accepted, mask=added, other=0)
     tl.store(verdict.num_accepted, tl.where(added, before + tl.maximum(counted, 0), counted))
-    if verdict.num_rejected is not None:
-        tl.store(verdict.num_rejected, tl.where(accepted >= 0, tl.maximum(drafts - accepted, 0), 0))
 
 
-def arguments(call, num_rejected=None):
+def arguments(call):
     """A call's form, as the kernels take it."""
     index, path = call.index, call.path
     return dict(
@@ -120,7 +112,7 @@ def arguments(call, num_rejected=None):
         tokens_slot=call.tokens.stride(-1), path=path, path_request=0 if path is None else path.stride(0),
         index=index, index_request=0 if index is None else index.stride(0),
         index_node=0 if index is None else index.stride(1), flat=call.tokens.shape[-1],
-        num_accepted=call.num_accepted, num_rejected=num_rejected, status=call.status, form=call.form,
+        num_accepted=call.num_accepted, status=call.status, form=call.form,
     )  # fmt: skip
 
 

@@ -7,14 +7,11 @@ does not wait for the stores of other waves.
 import triton.language as tl
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Law, epsilon_at, known_at, probabilities
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
 from specdec_kernels.triton_kernels._math import (
     EMPTY_RESIDUAL,
     draft_prob_of,
-    drawn_mass,
-    epsilon_of,
     of_units,
-    rejected_weight,
     residual_weight,
     unit_sums,
 )
@@ -48,7 +45,6 @@ def residual_kernel(
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
     draft_temperature_value: tl.float32,
     draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
-    epsilon, epsilon_outer: tl.int64, epsilon_inner: tl.int64, epsilon_value: tl.float32,
     probs, mass, status, counters, figures, partials, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
     TILES: tl.constexpr,
@@ -66,8 +62,7 @@ def residual_kernel(
     h, bad_h = draft_prob_of(
         number(draft_prob, draft_prob_value, entry * draft_prob_outer + j * draft_prob_inner, live)
     )  # fmt: skip
-    share, bad_share = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_outer + j * epsilon_inner, live))
-    flags |= bad_h | bad_share
+    flags |= bad_h
     place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row, *place, *edits)
     draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
@@ -77,7 +72,7 @@ def residual_kernel(
     own, record = figures + 4 * row, counters + 8 * row
     p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
-    sums = (partials + 4 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # two for each tile
+    sums = (partials + 2 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # one for each tile
     first, last = share_of(tiles, split, splits)
     if STAGE == "weigh":
         met = 0
@@ -90,17 +85,14 @@ def residual_kernel(
             drafted = h * probabilities(y, tokens, draft_law, q_known)
             weight = residual_weight(p, drafted)
             tl.store(probs + tokens, weight, mask=tokens < vocab)
-            tl.store(sums + 2 * tile, tl.sum(unit_sums(weight), axis=0))
-            rejected = rejected_weight(p, drafted, epsilon_at(share, x, row >= 0, target_law))
-            tl.store(sums + 2 * tile + 1, tl.sum(unit_sums(rejected), axis=0))
+            tl.store(sums + tile, tl.sum(unit_sums(weight), axis=0))
             if status is not None:
                 met = look(y, draft_law, look(x, target_law, met, 1), 2)
         if status is not None:
             tell(record, met)
     else:
         index = tl.arange(0, TILES)
-        weight = of_units(tl.sum(tl.load(sums + 2 * index, mask=index < tiles, other=0), axis=0))
-        rejected = of_units(tl.sum(tl.load(sums + 2 * index + 1, mask=index < tiles, other=0), axis=0))
+        weight = of_units(tl.sum(tl.load(sums + index, mask=index < tiles, other=0), axis=0))
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = tile_tokens(start, TILE)
@@ -111,7 +103,7 @@ def residual_kernel(
                 p = probabilities(x, tokens, target_law, p_known)
             tl.store(probs + tokens, p, mask=tokens < vocab)
         if split == 0:
-            tl.store(mass + row, drawn_mass(weight, rejected, h, share))
+            tl.store(mass + row, weight)
             if status is not None:
                 flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
                 flags |= bad_bias | request_status(edits, entry, j, live, vocab)
@@ -142,7 +134,6 @@ def residual(call):
         arguments = shared | {
             "ALIGNED": _launch.aligned(target, call.draft, call.probs),
             **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
-            **_launch.number("epsilon", call.epsilon, "outer", "inner"),
             "probs": call.probs, "mass": call.mass, "status": call.status,
         }  # fmt: skip
         for stage in ("weigh", "normalise"):

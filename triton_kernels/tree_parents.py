@@ -67,7 +67,7 @@ def astray(links, links_node, parents, ranks, node, there, parent, rank, nodes):
 def tree_parents_kernel(
     first_child, first_child_request: tl.int64, first_child_node: tl.int64,
     next_sibling, next_sibling_request: tl.int64, next_sibling_node: tl.int64,
-    tree_valid, nodes: tl.int32, parents, ranks, status, BLOCK: tl.constexpr,
+    nodes: tl.int32, parents, ranks, status, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     first_child += b * first_child_request
@@ -75,8 +75,6 @@ def tree_parents_kernel(
     parents += b * nodes
     ranks += b * nodes
     live = nodes > 0
-    if tree_valid is not None:
-        live = tl.load(tree_valid + b) != 0
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         tl.store(parents + node, tl.full([BLOCK], -1, tl.int32), mask=node < nodes)
@@ -127,7 +125,7 @@ def tree_parents(call):
     with _launch.on_device(call.first_child):
         arguments = dict(
             **_launch.nodes("first_child", call.first_child), **_launch.nodes("next_sibling", call.next_sibling),
-            tree_valid=call.tree_valid, nodes=nodes, parents=call.parents, ranks=call.ranks, status=call.status,
+            nodes=nodes, parents=call.parents, ranks=call.ranks, status=call.status,
             BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(tree_parents_kernel, (requests,), 1, arguments)

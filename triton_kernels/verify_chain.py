@@ -245,7 +245,7 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
     if chain.given_at is not None:
         flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
-    put_count(verdict, n, tl.where(readable, chain.slots, 0))
+    put_count(verdict, n)
     tl.store(verdict.status, flags)
     for word in tl.static_range(2, 5):
         tl.store(request + word, 0)
@@ -338,7 +338,7 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, verdict
         clear_places(verdict, slot, behind)
         clear_nodes(verdict, slot, behind)
     clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
-    put_count(verdict, n, tl.where(readable, chain.slots, 0))
+    put_count(verdict, n)
     tl.store(verdict.status, flags)
     for word in tl.static_range(2, 7):
         tl.store(request + word, 0)
@@ -360,7 +360,7 @@ def verify_chain_kernel(
     input_positions, input_request: tl.int64, input_row: tl.int64, input_nonces, input_nonce: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
-    num_rejected, num_passed, status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
+    num_passed, status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
     LEARNS: tl.constexpr, SCANS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -422,7 +422,7 @@ def verify_chain_kernel(
         flags |= tl.load(request + FLAGS, mask=asks, other=0) & PARAMETER
     verdict = verdict_at(
         b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-        num_accepted, num_rejected, status, form,
+        num_accepted, status, form,
     )  # fmt: skip
 
     if STAGE == "scan":
@@ -549,7 +549,7 @@ def filtered_chain_kernel(
     input_positions, input_request: tl.int64, input_row: tl.int64, input_nonces, input_nonce: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
-    num_rejected, status, form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
+    status, form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
     ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
@@ -624,7 +624,7 @@ def filtered_chain_kernel(
         flags |= request_status(edits, entry, 0, live, vocab)
         verdict = verdict_at(
             b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-            num_accepted, num_rejected, status, form,
+            num_accepted, status, form,
         )  # fmt: skip
         finish_race(chain, readable, flags, vocab, records, None, request, verdict, max_drafts + 1)
 
@@ -674,7 +674,7 @@ def filtered_race(call, requests, width, rows):
             scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target), CELL=_cuts.cell_of(tile, tiles),
             TILE=tile, TILES=_launch.power_of_2(tiles),
         ) | {
-            **_launch.rows("target", target, ragged), **edits, **_verdict.arguments(call, call.num_rejected),
+            **_launch.rows("target", target, ragged), **edits, **_verdict.arguments(call),
             **_launch.index(
                 call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
             ),
@@ -734,7 +734,7 @@ def verify_chain(call):
             TILES=_launch.power_of_2(tiles),
         ) | {
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
-            **index, **cuts, **edits, **_verdict.arguments(call, call.num_rejected), "num_passed": call.num_passed,
+            **index, **cuts, **edits, **_verdict.arguments(call), "num_passed": call.num_passed,
             **_launch.divisor("target_temperature", call.target_law, "request"),
             **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),

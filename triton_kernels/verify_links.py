@@ -133,7 +133,7 @@ def finish_verdict(verdict, depth, node, token, flags, max_depth):
         at = base + tl.arange(0, NODES)
         clear_places(verdict, at, (at <= max_depth) & (at > depth))
     put_token(verdict, depth, node, token, depth >= 0)
-    put_count(verdict, depth, 0)
+    put_count(verdict, depth)
     tl.store(verdict.status, flags)
 
 
@@ -150,7 +150,7 @@ def verify_links_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
     form: tl.int32, counters, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
@@ -164,7 +164,7 @@ def verify_links_kernel(
     )  # fmt: skip
     verdict = verdict_at(
         b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-        num_accepted, num_rejected, status, form,
+        num_accepted, status, form,
     )  # fmt: skip
     split, splits = tl.program_id(1), tl.num_programs(1)
     writes = split == 0

@@ -117,7 +117,7 @@ def verify_tree_kernel(
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, num_rejected, status,
+    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
     form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
     STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
     OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
@@ -156,7 +156,7 @@ def verify_tree_kernel(
         flags |= tl.load(request + FLAGS) & PARAMETER
     verdict = verdict_at(
         b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-        num_accepted, num_rejected, status, form,
+        num_accepted, status, form,
     )  # fmt: skip
 
     if STAGE == "scan":

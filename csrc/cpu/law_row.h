@@ -89,14 +89,6 @@ struct LawRow {
     return filter_free(raw);
   }
 
-  // The lanes of sixteen tokens from `token` on that neither filters nor edits took out, if there are any.
-  bool restricted() const { return filter.on() || row.edits; }
-  SPECDEC_HD Mask lanes_kept_from(int32_t token, int32_t end) const {
-    const F16 raw = elements(row, token, end - token, -kInfinity);
-    const Mask kept_here = filter.on() ? lanes_kept(kept.cut, value_of(filter, raw), token) : 0xffffu;
-    return row.edits ? kept_here & greater(raw, F16(-kInfinity)) : kept_here;
-  }
-
  private:
   SPECDEC_HD F16 filter_free(F16 raw) const {
     return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });

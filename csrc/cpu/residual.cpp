@@ -19,24 +19,16 @@ void store_lanes(F16 values, int32_t token, int32_t end, float* out) {
   std::copy_n(lane, end - token, out + token);
 }
 
-struct TileSums {
-  uint64_t weight, rejected;
-};
-
-// Writes the weights of one tile, not yet normalised. What is rejected is asked for with over-acceptance alone.
-TileSums weigh_tile(const LawRow& target, const LawRow& draft, float h, float epsilon, int32_t tile, float* weights) {
-  UnitSum<F16> weight, rejected;
+// Writes the weights of one tile, not yet normalised. Returns their sum.
+uint64_t weigh_tile(const LawRow& target, const LawRow& draft, float h, int32_t tile, float* weights) {
+  UnitSum<F16> weight;
   const int32_t end = tile * kTile + target.row.tile_size(tile);
-  const bool restricted = target.restricted();
   over_pair_tile(target, draft, tile, [&](int32_t token, F16 p, F16 q) __attribute__((always_inline)) {
-    const F16 drafted = mul(F16(h), q), left = min(residual_weight(p, drafted), F16(1.0f));
+    const F16 left = min(residual_weight(p, mul(F16(h), q)), F16(1.0f));
     weight.take(left);
     store_lanes(left, token, end, weights);
-    if (epsilon == 0.0f) return;
-    const F16 spared = restricted ? where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f)) : F16(epsilon);
-    rejected.take(rejected_weight(p, drafted, spared));
   });
-  return {total(weight), total(rejected)};
+  return total(weight);
 }
 
 // Calls f(first, end) for parts of the tokens.
@@ -65,19 +57,18 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
   status |= editor.status;
   LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                             &status);
-  const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
+  const float h = draft_prob_of(p.draft_prob.at(n, j), &status);
   look_if_needed(target, p.status.data != nullptr, crew, 0);
   look_if_needed(draft, p.status.data != nullptr, crew, 1);
   const int32_t tiles = target.row.tiles();
-  auto* sums = reinterpret_cast<TileSums*>(scratch(2, 4 * static_cast<int64_t>(tiles)));
+  auto* sums = reinterpret_cast<uint64_t*>(scratch(2, 2 * static_cast<int64_t>(tiles)));
   over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
-    for (int32_t tile = from; tile < to; ++tile) sums[tile] = weigh_tile(target, draft, h, epsilon, tile, probs);
+    for (int32_t tile = from; tile < to; ++tile) sums[tile] = weigh_tile(target, draft, h, tile, probs);
   });
-  TileSums all = {0, 0};
-  for (int32_t tile = 0; tile < tiles; ++tile)
-    all = {all.weight + sums[tile].weight, all.rejected + sums[tile].rejected};
-  const float weight = sum_of_units(all.weight), rejected = sum_of_units(all.rejected);
-  const bool empty = all.weight == 0;
+  uint64_t all = 0;
+  for (int32_t tile = 0; tile < tiles; ++tile) all += sums[tile];
+  const float weight = sum_of_units(all);
+  const bool empty = all == 0;
   over_tokens(target.row, crew, [&](int32_t first, int32_t end) {
     if (empty) {
       for (int32_t token = first; token < end; token += kLanes)
@@ -86,7 +77,7 @@ void residual_row(const ResidualParams& p, int64_t index, const Crew& crew) {
       for (int32_t token = first; token < end; ++token) probs[token] = probs[token] / weight;
     }
   });
-  p.mass.data[index] = empty ? 0.0f : residual_mass(weight, rejected, h, epsilon);
+  p.mass.data[index] = weight;
   if (p.status.data)
     p.status.data[index] =
         status | target.status | draft.status | (empty ? SPECDEC_STATUS_EMPTY_RESIDUAL : SPECDEC_STATUS_OK);

@@ -55,7 +55,7 @@ void verify_links(const LinkedParams& p, int threads) {
       at.status |= draw.status;
     }
     verdict.put(at.depth, at.node, last);
-    verdict.count(at.depth, t.nodes() - 1, at.status);
+    verdict.count(at.depth, at.status);
   });
 }
 

@@ -313,7 +313,7 @@ inline void verify_request(const typename Topology::Params& p, int64_t b, const 
     walk(t, p.method, ops, &at, &status, ByBounds{});
     status |= ops.status();
   }
-  verdict.count(accepted_by(t, at), t.drafts(), status);
+  verdict.count(accepted_by(t, at), status);
   if constexpr (!Topology::kSiblings) {
     count_passing(t, b, at.depth, [](const Rows& rows, int64_t offset, int32_t token) {
       return Probs{}.probability(element(row_at(rows, offset), token), {});

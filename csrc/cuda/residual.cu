@@ -66,7 +66,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
   }
   const int64_t n = who.index;
   int32_t status = SPECDEC_STATUS_OK;
-  const float h = draft_prob_of(p.draft_prob.at(n, j), &status), epsilon = epsilon_of(p.epsilon.at(n, j), &status);
+  const float h = draft_prob_of(p.draft_prob.at(n, j), &status);
   LawRowOf<Kept> sides[2] = {
       law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
       law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
@@ -74,7 +74,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
   if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
   else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
 
-  TwoUnitSums weights;  // of the residual, and of what is rejected
+  TwoUnitSums weights;  // of which the second is 0
   over_sum_tiles(
       part_of(team), vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
@@ -82,13 +82,8 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
         Four left;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const float drafted = mul(h, draft.value[k]);
-          left.value[k] = min(residual_weight(target.value[k], drafted), 1.0f);
+          left.value[k] = min(residual_weight(target.value[k], mul(h, draft.value[k])), 1.0f);
           weights.a.take(left.value[k]);
-          float spared = epsilon;  // none accepts what the target's filters or edits took out
-          if constexpr (Kept::kFiltered)
-            if (epsilon > 0.0f && !keeps(sides[0], token + k)) spared = 0.0f;
-          weights.b.take(rejected_weight(target.value[k], drafted, spared));
         }
         store_four(probs, token, vocab, left);
       },
@@ -108,8 +103,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
       },
       [](int) {});
   if (team.rank() == 0 && threadIdx.x == 0)
-    store_figures(p, index, empty ? 0.0f : residual_mass(sums.a, sums.b, h, epsilon),
-                  empty ? status | SPECDEC_STATUS_EMPTY_RESIDUAL : status);
+    store_figures(p, index, sums.a, empty ? status | SPECDEC_STATUS_EMPTY_RESIDUAL : status);
   team.leave();
 }
 

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links
   }
   if (threadIdx.x != 0) return;
   verdict.put(at.depth, at.node, last);
-  verdict.count(at.depth, t.nodes() - 1, status);
+  verdict.count(at.depth, status);
 }
 
 }  // namespace

@@ -419,14 +419,14 @@ template <class Topology, class Shaping>
 using TesterOf = std::conditional_t<kByBounds<Topology, Shaping>, ByBounds, ByLaws>;
 
 // By a warp: the end of a verdict. Clears the places after the last token, and those of nodes off the path.
-__device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t drafts, int32_t status) {
+__device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
   if (const int32_t nodes = verdict.zeroed_nodes()) {
     __syncwarp();  // the first lane has written the path
 #pragma unroll 1
     for (int32_t node = lane_id(); node < nodes; node += 32) verdict.zero_off_path(node, accepted);
   }
-  if (lane_id() == 0) verdict.count(accepted, drafts, status);
+  if (lane_id() == 0) verdict.count(accepted, status);
 }
 
 // A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
@@ -445,7 +445,7 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Shaping>{});
   memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && memory.writes) {
-    finish(verdict_again(p, verdict), accepted_by(t, memory.walk), t.drafts(), memory.status);
+    finish(verdict_again(p, verdict), accepted_by(t, memory.walk), memory.status);
     if constexpr (!Topology::kSiblings)
       if (lane_id() == 0) count_passing(t, request, memory.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
         return Probs{}.probability(element(row_at(rows, offset), token), {});

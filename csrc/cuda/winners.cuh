@@ -77,7 +77,7 @@ __device__ __forceinline__ WalkedOn walk_winners(const ChainRequest& r, int64_t 
     return on;
   }
   if (!r.readable && !r.idle) ops.emit(0, 0, 0);
-  finish(verdict, accepted_by(r, walk), r.drafts(), on.status);
+  finish(verdict, accepted_by(r, walk), on.status);
   return on;
 }
 

@@ -288,10 +288,10 @@ typedef struct specdec_output_tokens {
   })
 } specdec_output_tokens;
 
-/* How a verdict is written, a sum of these. SPECDEC_UNPADDED: places behind the last token stay as they are.
- * SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it is added to what is there. SPECDEC_ZEROS:
- * tokens behind the last are 0, not -1; with an index those at the places of all its nodes that are not on the path. */
-enum { SPECDEC_UNPADDED = 1, SPECDEC_EMITTED = 2, SPECDEC_ADDED = 4, SPECDEC_ZEROS = 8 };
+/* How a verdict is written, a sum of these. SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it
+ * is added to what is there. SPECDEC_ZEROS: tokens behind the last are 0, not -1; with an index those at the places of
+ * all its nodes that are not on the path. */
+enum { SPECDEC_EMITTED = 1, SPECDEC_ADDED = 2, SPECDEC_ZEROS = 4 };
 
 /* The two functions of an op. */
 #define SPECDEC_DECLARE(op)                                                                                 \
@@ -326,7 +326,6 @@ typedef struct specdec_verify_chain_params {
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
   specdec_output_i32 path;         /* [B, K+1], any row stride, optional: as for trees; node j is draft j - 1 */
-  specdec_output_i32 num_rejected; /* [B], optional */
   specdec_output_i32 num_passed;   /* [B], optional: drafts that pass their own test, behind the first rejection, too. With
                                     * SPECDEC_REJECTION of probabilities; SPECDEC_ADDED holds for it */
   /* [B, K+1], optional: `tokens` is then one row [1, any], where index[b, i] is the place of the token after node i;
@@ -337,10 +336,10 @@ typedef struct specdec_verify_chain_params {
    * [B, K, V], ragged [1, D, V] with request b's rows from cu_drafts[b] on. A token out of range gives token 0 and a
    * bit of the status. Not with by_rows or input_positions. */
   specdec_tokens bonus;
-  int64_t form; /* SPECDEC_UNPADDED, ... */
+  int64_t form; /* SPECDEC_EMITTED, ... */
   SPECDEC_FIELDS(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
                  draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, tokens, num_accepted,
-                 status, path, num_rejected, num_passed, index, bonus, form)
+                 status, path, num_passed, index, bonus, form)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t max_drafts() const { return places() - 1; })
@@ -404,12 +403,12 @@ typedef struct specdec_residual_params {
   specdec_request_index request_index;
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */
-  specdec_number draft_prob, epsilon;
+  specdec_number draft_prob;
   specdec_output_f32 probs;  /* [R, V] */
   specdec_output_f32 mass;   /* [R] */
   specdec_output_i32 status; /* [R], optional */
-  SPECDEC_FIELDS(target, draft, draft_map, request_index, target_law, draft_law, edits, draft_prob, epsilon, probs,
-                 mass, status)
+  SPECDEC_FIELDS(target, draft, draft_map, request_index, target_law, draft_law, edits, draft_prob, probs, mass,
+                 status)
   SPECDEC_MEMBER(int64_t count() const { return target.requests * target.rows; })
 } specdec_residual_params;
 SPECDEC_DECLARE(residual)
@@ -468,11 +467,10 @@ typedef struct specdec_flags {
 /* Trees from links: of each node its first child and its next sibling, -1 for none. */
 typedef struct specdec_tree_parents_params {
   specdec_tokens first_child, next_sibling; /* [B, N] */
-  specdec_flags tree_valid;                 /* [B], optional: false makes a tree its root alone */
   specdec_output_i32 parents;               /* [B, N]: -1 for the root and for nodes in no tree */
   specdec_output_i32 ranks;                 /* [B, N]: place among the siblings from 0; -1 in no tree */
   specdec_output_i32 status;                /* [B] */
-  SPECDEC_FIELDS(first_child, next_sibling, tree_valid, parents, ranks, status)
+  SPECDEC_FIELDS(first_child, next_sibling, parents, ranks, status)
 } specdec_tree_parents_params;
 SPECDEC_DECLARE(tree_parents)
 
@@ -511,7 +509,7 @@ SPECDEC_DECLARE(build_tree)
  * node follows. */
 typedef struct specdec_verify_links_params {
   specdec_tokens draft_tokens, first_child, next_sibling; /* [B, N] */
-  specdec_flags tree_valid;                               /* [B], optional */
+  specdec_flags tree_valid; /* [B], optional: false makes a tree its root alone */
   specdec_rows target;                                    /* [B, N, V]: probabilities; none beside target_tokens */
   specdec_tokens target_tokens;                           /* [B, N], optional */
   specdec_number coins;                                   /* [B, N], in [0, 1). Without data they are the noise's */

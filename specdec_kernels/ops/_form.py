@@ -7,7 +7,7 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Count
 
-UNPADDED, EMITTED, ADDED, ZEROS = 1, 2, 4, 8  # as in csrc/include/specdec.h
+EMITTED, ADDED, ZEROS = 1, 2, 4  # as in csrc/include/specdec.h
 
 
 class Form(NamedTuple):
@@ -24,16 +24,12 @@ class Form(NamedTuple):
         int32 or int64, [B, K+1] for chains, [B, N] for trees.
     path : Tensor, optional
         int32 [B, K+1]: of chains, the path is written here. Needed with ``index``. Trees have it in ``out``.
-    num_rejected : Tensor, optional
-        int32 [B]: of chains, how many drafts were not accepted is written here, those behind the first -1 counted.
     num_passed : Tensor, optional
         int32 [B]: of chains, how many drafts pass their own test is written here: those that were accepted, and those
         behind the rejected one, up to the first -1, that their own coins would accept. With rejection alone, of
         probabilities of one vocabulary.
-    padding : bool
-        Whether tokens and path have -1 after the last. False: what is there stays.
     zeros : bool
-        Whether tokens have 0 there, not -1, so that each can be looked up in a table: for padded batches, where idle
+        Whether tokens have 0 after the last, not -1, so that each can be looked up in a table: for padded batches, where idle
         requests have no token at all. The path has -1 all the same. With an ``index`` the places of all nodes that are
         not on the path get 0, those of idle requests among them.
     count : str
@@ -50,9 +46,7 @@ class Form(NamedTuple):
 
     index: torch.Tensor | None = None
     path: torch.Tensor | None = None
-    num_rejected: torch.Tensor | None = None
     num_passed: torch.Tensor | None = None
-    padding: bool = True
     zeros: bool = False
     count: Count = "accepted"
     add: bool = False
@@ -69,13 +63,11 @@ def checked(form, out, shape):
     if not isinstance(form, Form):
         raise TypeError(f"form: expected a Form; got {inputs.shown(form)}")
     inputs.check_choice("form.count", form.count, ("accepted", "emitted"))
-    padding, zeros, add = (inputs.flag(f"form.{name}", getattr(form, name)) for name in ("padding", "zeros", "add"))
+    zeros, add = (inputs.flag(f"form.{name}", getattr(form, name)) for name in ("zeros", "add"))
     given = (None,) * 3 if out is None else out
     if add and given[-2] is None:
         raise ValueError("out.num_accepted: expected a counter with form.add=True; got None")
-    if zeros and not padding:
-        raise ValueError("form.zeros: expected False with form.padding=False; got True")
-    bits = UNPADDED * (not padding) | EMITTED * (form.count == "emitted") | ADDED * add | ZEROS * zeros
+    bits = EMITTED * (form.count == "emitted") | ADDED * add | ZEROS * zeros
     if form.index is None:
         return form, bits, shape
     if not isinstance(given[0], torch.Tensor) or given[0].ndim != 1:
@@ -109,6 +101,6 @@ def is_empty(form):
 
 def check_tree(form):
     """Trees have these elsewhere, or not at all."""
-    for name in ("path", "num_rejected", "num_passed", "bonus"):
+    for name in ("path", "num_passed", "bonus"):
         if getattr(form, name) is not None:
             raise ValueError(f"form.{name}: expected None for trees; got {inputs.shown(getattr(form, name))}")

@@ -19,10 +19,9 @@ class Residual(NamedTuple):
     Attributes
     ----------
     probs : Tensor
-        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p. ``epsilon`` does not change it.
+        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p.
     mass : Tensor
-        float32 [...]: the probability that a token is drawn from it, ``1 - h + sum (h q - p - epsilon)^+``; TV(p, q)
-        for h = 1, epsilon = 0.
+        float32 [...]: the probability that a token is drawn from it, ``sum (p - h q)^+``; TV(p, q) for h = 1.
     """
 
     probs: torch.Tensor
@@ -40,7 +39,6 @@ RESIDUAL = Op(
     draft_law=LAW,
     edits=EDITS,
     draft_prob=NUMBER,
-    epsilon=NUMBER,
     probs=Output(torch.float32, "out.probs"),
     mass=Output(torch.float32, "out.mass"),
     status=Output(torch.int32, "status", optional=True),
@@ -56,7 +54,6 @@ def residual(
     sampling: Sampling | None = None,
     edits: Edits | None = None,
     draft_prob: Number = 1.0,
-    epsilon: Number = 0.0,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
@@ -80,9 +77,8 @@ def residual(
         How a target row becomes a law, in place of ``temperature``.
     edits : Edits, optional
         What becomes of the target's logits before that: bias, penalties, a grammar.
-    draft_prob, epsilon : float or Tensor
-        float32, broadcast to the rows. For tokens that the target's filters drop, epsilon counts
-        as 0; with ``edits`` also for those of logit -inf.
+    draft_prob : float or Tensor
+        float32, broadcast to the rows.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then
         have S entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives
@@ -91,7 +87,7 @@ def residual(
         Preallocated outputs, contiguous.
     status : Tensor, optional
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2
-        nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob or epsilon (clamped) or
+        nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob (clamped) or
         request_index out of range.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
@@ -110,7 +106,7 @@ def residual(
 
     References
     ----------
-    Leviathan, Kalman, Matias 2023; Toner et al. 2025 (draft_prob); Yin et al. 2024 (epsilon).
+    Leviathan, Kalman, Matias 2023; Toner et al. 2025 (draft_prob).
 
     Examples
     --------
@@ -121,7 +117,7 @@ def residual(
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
     raw = (
-        target, draft, space, temperature, sampling, edits, draft_prob, epsilon, request_index, out, status, check,
+        target, draft, space, temperature, sampling, edits, draft_prob, request_index, out, status, check,
     )  # fmt: skip
     if found := RESIDUAL.recall(raw):
         if check:
@@ -134,13 +130,12 @@ def residual(
     draft_law = laws.draft_law(target_law, draft, shape, device, seen)
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
-    epsilon = inputs.number("epsilon", epsilon, shape, device, seen=seen)
     given = out is not None or status is not None
     law = RESIDUAL.outputs(Residual, out, device, target.shape, lead)
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
-        rows, draft_rows, draft.map, request_index, target_law, draft_law, changes, draft_prob, epsilon,
+        rows, draft_rows, draft.map, request_index, target_law, draft_law, changes, draft_prob,
         law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
         given=given, raw=raw, results=law if status is None else (*law, status),
     )  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import TENSOR, Op, Output
 
 
 class TreeParents(NamedTuple):
@@ -30,7 +30,6 @@ TREE_PARENTS = Op(
     "tree_parents",
     first_child=TENSOR,
     next_sibling=TENSOR,
-    tree_valid=OPTIONAL,
     parents=Output(torch.int32, "out.parents"),
     ranks=Output(torch.int32, "out.ranks"),
     status=Output(torch.int32, "status"),
@@ -41,7 +40,6 @@ def tree_parents(
     first_child: torch.Tensor,
     next_sibling: torch.Tensor,
     *,
-    tree_valid: torch.Tensor | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
     status: torch.Tensor | None = None,
 ) -> TreeParents:
@@ -55,8 +53,6 @@ def tree_parents(
     ----------
     first_child, next_sibling : Tensor
         int32 or int64 [B, N], -1 for none. Nodes may have any order of indices.
-    tree_valid : Tensor, optional
-        bool [B]: without it a tree is its root alone, and its links are not looked at.
     out : TreeParents, optional
         Preallocated, contiguous; None among them is made anew.
     status : Tensor, optional
@@ -80,7 +76,7 @@ def tree_parents(
     >>> parents.tolist(), ranks.tolist()  # the root's children are 2, then 1
     ([[-1, 0, 0, 2]], [[0, 1, 0, 0]])
     """
-    raw = first_child, next_sibling, tree_valid, out, status
+    raw = first_child, next_sibling, out, status
     if found := TREE_PARENTS.recall(raw):
         return TreeParents(*found[:2])
     inputs.check_tensor("first_child", first_child, trees.PARENT_DTYPES, 2)
@@ -90,12 +86,10 @@ def tree_parents(
         raise ValueError(f"first_child: expected shape [B, N], N at least 1; got {inputs.shown(first_child)}")
     inputs.check_shape("next_sibling", next_sibling, shape)
     inputs.check_device("next_sibling", next_sibling, device)
-    if tree_valid is not None:
-        inputs.output("tree_valid", tree_valid, torch.bool, shape[:1], device)
     given = out is not None or status is not None
     found = TREE_PARENTS.outputs(TreeParents, out, device, shape, shape)
     status = TREE_PARENTS.output("status", status, shape[:1], device)
     TREE_PARENTS(
-        first_child, next_sibling, tree_valid, *found, status, given=given, raw=raw, results=(*found, status)
+        first_child, next_sibling, *found, status, given=given, raw=raw, results=(*found, status)
     )  # fmt: skip
     return found

@@ -59,7 +59,6 @@ VERIFY_CHAIN = Op(
     num_accepted=Output(torch.int32, "out.num_accepted"),
     status=Output(torch.int32, "out.status"),
     path=Output(torch.int32, "form.path", optional=True, by_rows=True),
-    num_rejected=Output(torch.int32, "form.num_rejected", optional=True),
     num_passed=Output(torch.int32, "form.num_passed", optional=True),
     index=OPTIONAL,
     bonus=OPTIONAL,
@@ -150,8 +149,8 @@ def verify_chain(
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
     form : Form, optional
-        How outputs are written, if otherwise: into one row for all requests, added, without padding, or with a given
-        token after the last draft.
+        How outputs are written, if otherwise: into one row for all requests, added, or with a given token after the last
+        draft.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 
@@ -259,7 +258,6 @@ def verify_chain(
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
         for name, given, size in (
             ("path", form.path, places),
-            ("num_rejected", form.num_rejected, (batch,)),
             ("num_passed", form.num_passed, (batch,)),
         )
     ]

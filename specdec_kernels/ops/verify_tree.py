@@ -148,7 +148,7 @@ def verify_tree(
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
     form : Form, optional
-        How outputs are written, if otherwise: into one row for all requests, added, without padding.
+        How outputs are written, if otherwise: into one row for all requests, or added.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 

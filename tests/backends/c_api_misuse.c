@@ -190,14 +190,11 @@ static specdec_build_tree_params build_tree(void) {
 }
 
 static specdec_tree_parents_params tree_parents(void) {
-  static const bool valid[B] = {true, false};
   static int32_t above[B * N], ranks[B * N];
   const specdec_output_i32 each[2] = {{above, N, B, N}, {ranks, N, B, N}};
   specdec_tree_parents_params p;
   memset(&p, 0, sizeof p);
   p.first_child = p.next_sibling = some_tokens(parents, 1, N);
-  p.tree_valid.data = valid;
-  p.tree_valid.size = B;
   p.parents = each[0];
   p.ranks = each[1];
   p.status = i32(B);
@@ -348,7 +345,6 @@ static void trees(void) {
   INVALID(build_tree, build_tree, p.next_sibling.columns = 3, "next_sibling.columns: expected 4; got 3");
   INVALID(tree_parents, tree_parents, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
   INVALID(tree_parents, tree_parents, p.next_sibling.data = NULL, "next_sibling.data: expected memory; got NULL");
-  INVALID(tree_parents, tree_parents, p.tree_valid.size = 1, "tree_valid.size: expected 2; got 1");
   INVALID(tree_parents, tree_parents, p.ranks.columns = 3, "ranks.columns: expected 4; got 3");
   INVALID(tree_parents, tree_parents, p.status.data = NULL, "status.data: expected memory; got NULL");
   INVALID(verify_chain, chain, p.by_rows = true, "by_rows: expected false without cu_drafts; got true");

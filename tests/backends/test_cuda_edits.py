@@ -92,7 +92,7 @@ def test_figures_of_pairs(machine):
     rows = 2 * torch.randn(2, 5, 1100, generator=torch.Generator().manual_seed(0)).bfloat16()
     edits = random_edits(5, vocabulary=1100, seed=6)
     for law in ({}, {"sampling": sampling_of(5, {}, 6)}):
-        for op, options in ((residual, {"epsilon": 0.01}), (overlap, {})):
+        for op, options in ((residual, {"draft_prob": 0.9}), (overlap, {})):
             found, expected = (run(op, *rows, **law, **options, edits=edits) for run in (called, on_cpu))
             assert_same_figures(op, found, expected)
 

@@ -183,7 +183,7 @@ def test_trees_of_wide_rows_in_little_memory(vocabulary, multiprocessors, blocks
 def test_figures_of_pairs(machine, rules):
     rows = 2 * torch.randn(2, 13, 2500, generator=torch.Generator().manual_seed(0))
     for law in sides(13, rules):
-        for op, options in ((residual, {"epsilon": 0.01}), (overlap, {})):
+        for op, options in ((residual, {"draft_prob": 0.9}), (overlap, {})):
             found, expected = (run(op, *rows, **law, **options) for run in (called, on_cpu))
             assert_same_figures(op, found, expected)
 

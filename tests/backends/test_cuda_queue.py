@@ -108,11 +108,10 @@ def test_forms(play):
 
     def verdict():
         path = torch.full((len(accepted), slots + 1), -5, dtype=torch.int32)
-        rejected = torch.full((len(accepted),), -5, dtype=torch.int32)
-        form = Form(index=index, path=path, num_rejected=rejected, count="emitted", add=True)
+        form = Form(index=index, path=path, count="emitted", add=True)
         tokens, counts = torch.full((places,), -5), torch.zeros(2, len(accepted), dtype=torch.int32)
         found = verify_chain(**call, form=form, out=specdec_kernels.ops.Verdict(tokens, *counts))
-        return *found, path, rejected
+        return *found, path
 
     with specdec_kernels.backend("cpu"):
         expected = verdict()

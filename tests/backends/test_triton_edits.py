@@ -82,7 +82,7 @@ ON_ROWS = {
     "race_topk": lambda rows, **options: race_topk(rows, 3, **noise(rows), **options),
     "cutoff": cutoff,
     "logprobs": lambda rows, **options: logprobs(rows, listed(rows, **options), top=2, **options),
-    "residual": lambda rows, **options: residual(rows, rows.flip(-1), epsilon=0.01, **options),
+    "residual": lambda rows, **options: residual(rows, rows.flip(-1), draft_prob=0.9, **options),
     "overlap": lambda rows, **options: overlap(rows, rows.flip(-1), **options),
 }
 

@@ -220,18 +220,16 @@ class TestBonus:
         assert (expected.status & 8).all()
         assert_same(verify_chain(**without_last_rows(call, counts), form=Form(bonus=bonus)), expected)
 
-    @pytest.mark.parametrize("padding", [True, False], ids=["padded", "unpadded"])
     @pytest.mark.parametrize("method", FEW)
-    def test_other_forms(self, method, padding):
+    def test_other_forms(self, method):
         """Written into one row, counted and added, as without it."""
         call, bonus = calls(method)
         index = torch.randperm(B * (K + 1), generator=torch.Generator().manual_seed(1)).view(B, K + 1)
         written = []
         for arguments, given in ((call, None), (without_last_rows(call), bonus)):
             row, path = (torch.full(size, UNTOUCHED, dtype=torch.int32) for size in ((B * (K + 1),), (B, K + 1)))
-            num, rejected = torch.arange(B, dtype=torch.int32), torch.full((B,), UNTOUCHED, dtype=torch.int32)
-            form = Form(index, path, rejected, padding=padding, count="emitted", add=True, bonus=given)
-            written.append((*verify_chain(**arguments, out=(row, num, None), form=form), path, rejected))
+            num, form = torch.arange(B, dtype=torch.int32), Form(index, path, count="emitted", add=True, bonus=given)
+            written.append((*verify_chain(**arguments, out=(row, num, None), form=form), path))
         assert_same(*reversed(written))
 
     @pytest.mark.interpreted
@@ -290,7 +288,7 @@ def test_bad_arguments():
             verify_chain(**arguments)
     same = bonus.int()
     with pytest.raises(ValueError, match="memory of its own"):
-        verify_chain(**own, form=Form(bonus=same, num_rejected=same))
+        verify_chain(**own, out=(None, same, None), form=Form(bonus=same))
     tree = tree_call(1, requests=B, nodes=4, vocabulary=V)
     with pytest.raises(ValueError, match=r"form\.bonus: expected None for trees; got int64"):
         verify_tree(**tree, form=Form(bonus=bonus))

@@ -64,7 +64,7 @@ EVERY_CALL = pytest.mark.parametrize(
 WAYS = [call for call in CALLS if call[2] in ("some greedy", "race, filtered", "block", "traversal, some greedy")]
 
 
-def assert_one_row(op, made, method, padding):
+def assert_one_row(op, made, method):
     """A place that is not in the row is not written, and the status says so."""
     call = indexed(made(method))
     expected = op(**call)
@@ -74,7 +74,7 @@ def assert_one_row(op, made, method, padding):
     index[0, 0], index[4, path[4, expected.num_accepted[4]]] = -1, 2 * B * nodes
     whole, places = room(2 * B * nodes + 2), room(B, expected.tokens.shape[1])
     row = whole[1:-1:2]
-    num, form = torch.arange(B, dtype=torch.int32), Form(index=index, padding=padding, count="emitted", add=True)
+    num, form = torch.arange(B, dtype=torch.int32), Form(index=index, count="emitted", add=True)
     if op is verify_chain:
         found = op(**call, out=(row, num, None), form=form._replace(path=places))
     else:
@@ -82,8 +82,7 @@ def assert_one_row(op, made, method, padding):
     there = told(expected)
     place = index.gather(1, path.clamp(min=0).long())
     lost = (place < 0) | (place >= len(row))
-    wanted = room(*places.shape) if not padding else torch.full_like(places, -1)
-    assert torch.equal(places, torch.where(there, place.masked_fill(lost, -1), wanted).int())
+    assert torch.equal(places, torch.where(there, place.masked_fill(lost, -1), -1).int())
     tokens = room(len(row))
     tokens[place[there & ~lost]] = expected.tokens[there & ~lost].int()
     assert torch.equal(row, tokens)
@@ -111,7 +110,7 @@ class TestForm:
             own.fill_(UNTOUCHED)
             assert (whole == UNTOUCHED).all()
 
-    def test_padding_and_counts(self, op, made, method):
+    def test_counts(self, op, made, method):
         call = indexed(made(method))
         expected = op(**call)
         tokens, before = room(*expected.tokens.shape), torch.arange(B, dtype=torch.int32)
@@ -120,10 +119,10 @@ class TestForm:
             fresh, added = room(B), before.clone()
             for num, add, wanted in ((fresh, False, counted), (added, True, before + counted.clamp(min=0))):
                 out = (tokens, *[None] * (len(expected) - 3), num, None)
-                found = op(**call, out=out, form=Form(padding=False, count=count, add=add))
+                found = op(**call, out=out, form=Form(count=count, add=add))
                 assert torch.equal(num, wanted)
                 assert torch.equal(found.status, expected.status)
-        assert torch.equal(tokens, torch.where(told(expected), expected.tokens, UNTOUCHED).int())
+        assert torch.equal(tokens, expected.tokens.int())
 
     @pytest.mark.costly
     @pytest.mark.interpreted
@@ -168,9 +167,8 @@ class TestForm:
         assert (whole[::2] == UNTOUCHED).all()
         assert (row[own] == 0).sum() > B
 
-    @pytest.mark.parametrize("padding", [True, False], ids=["padded", "unpadded"])
-    def test_one_row_for_all(self, op, made, method, padding):
-        assert_one_row(op, made, method, padding)
+    def test_one_row_for_all(self, op, made, method):
+        assert_one_row(op, made, method)
 
     def test_twice_is_the_same(self, op, made, method):
         """A call like one that ran before, in other memory."""
@@ -192,16 +190,15 @@ class TestForm:
 @pytest.mark.parametrize("backend", INTERPRETED, indirect=True)
 @pytest.mark.usefixtures("backend")
 def test_triton_writes_one_row(op, made, method):
-    assert_one_row(op, made, method, padding=False)
+    assert_one_row(op, made, method)
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("method", CHAINS)
-def test_rejected_drafts_of_ragged_chains(method):
+def test_paths_of_ragged_chains(method):
     call = ragged(chain_of(method), torch.tensor([2, 0, 1, 3, 3, 1])) | {"packing.max_drafts": K}
-    rejected, places = room(B), room(B, K + 1)
-    found = verify_chain(**call, form=Form(num_rejected=rejected, path=places))
-    assert torch.equal(rejected, torch.tensor([2, 0, 1, 3, 3, 1]) - found.num_accepted)
+    places = room(B, K + 1)
+    found = verify_chain(**call, form=Form(path=places))
     assert torch.equal(places, torch.where(found.tokens >= 0, torch.arange(K + 1), -1).int())
 
 
@@ -272,13 +269,7 @@ def test_bad_forms():
         ({"form": 3}, "form: expected a Form"),
         ({"form": Form(count="all")}, "form.count: expected one of 'accepted', 'emitted'; got 'all'"),
         ({"form": Form(add=True)}, "out.num_accepted: expected a counter"),
-        ({"form": Form(padding=0)}, "form.padding: expected a bool"),
         ({"form": Form(zeros=1)}, "form.zeros: expected a bool"),
-        ({"form": Form(zeros=True, padding=False)}, "form.zeros: expected False with form.padding=False; got True"),
-        (
-            flat | {"form": Form(index=index, path=places, zeros=True, padding=False)},
-            "form.zeros: expected False with form.padding=False; got True",
-        ),
         ({"form": Form(index=index, path=places)}, "out.tokens: expected one dimension with form.index; got None"),
         (flat | {"form": Form(index=index)}, "form.path: expected int32"),
         (flat | {"form": Form(index=index[:, 1:], path=places)}, r"form.index: expected shape \[6, 4\]"),
@@ -287,11 +278,6 @@ def test_bad_forms():
         ({"out": (tokens[:1].expand(B, K + 1), None, None)}, "out.tokens: expected rows that share no memory"),
         ({"out": (index.float(), None, None)}, "out.tokens: expected a tensor of int32 or int64"),
         ({"form": Form(num_passed=room(B))}, "form.num_passed: expected None but with method='rejection' of prob"),
-        ({"form": Form(num_rejected=tokens)}, r"form.num_rejected: expected shape \[6\]"),
-        (
-            {"out": (None, tokens[:B], None), "form": Form(num_rejected=tokens[:B])},
-            "form.num_rejected: expected memory of its own; got some of out.num_accepted's",
-        ),
         (
             {"out": (tokens, None, None), "form": Form(index=index, path=tokens.view(B, K + 1))},
             "form.path: expected memory of its own; got some of out.tokens's",
@@ -302,6 +288,6 @@ def test_bad_forms():
     with pytest.raises(ValueError, match=r"form\.path: expected None for trees"):
         verify_tree(**tree_of("rejection"), form=Form(path=places))
     with specdec_kernels.backend("cpu"):  # a call that was remembered, in memory that is shared
-        verify_chain(**call, form=Form(path=places, num_rejected=room(B)))
+        verify_chain(**call, out=(None, room(B), None), form=Form(path=places))
         with pytest.raises(ValueError, match="memory of its own"):
-            verify_chain(**call, form=Form(path=places, num_rejected=places.view(-1)[5 : 5 + B]))
+            verify_chain(**call, out=(None, places.view(-1)[5 : 5 + B], None), form=Form(path=places))

@@ -53,7 +53,7 @@ CALLS = [
     (race_sample, {"target": ROW, **NOISE, "temperature": 1, "edits": EDITS._replace(
         output_mask=EDITS.output_mask[0], output_counts=EDITS.output_counts[0])}),
     (race_topk, {"draft": ROW, "k": 3, **NOISE}),
-    (residual, {"target": ROW, "draft": -ROW, "draft_prob": 0.5, "epsilon": 0.25}),
+    (residual, {"target": ROW, "draft": -ROW, "draft_prob": 0.5}),
     (logprobs, {"rows": ROW, "tokens": torch.tensor(3), "top": 2, "temperature": 0.5}),
     (verify_chain, chain(draft_prob=0.5, epsilon=0.25, temperature=1, nonce=3, out=ADDED, form=Form(add=True))),
     (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"packing.max_drafts": 2, "draft.sampling": LAW}),

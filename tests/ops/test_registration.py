@@ -269,7 +269,7 @@ def test_gradients_that_would_be_lost_are_refused():
     for op in (residual, overlap):
         calls += [(op, {"temperature": number}), (op, {"sampling": Sampling(number)})]
         calls += [(op, {"draft.sampling": Sampling(number)})]
-    calls += [(residual, {"draft_prob": number}), (residual, {"epsilon": number})]
+    calls += [(residual, {"draft_prob": number})]
     for op, changes in calls:
         op(**plain | changes) if op is overlap else None
         number.requires_grad_()

@@ -84,7 +84,7 @@ CALLS = {
     "race_sample shared": (race_sample, race("target", 4, temperature=uniform(4, seed=5), nonce=0), {}),
     "race_topk": (race_topk, race("draft"), {"k": 3}),
     "race_topk rows": (race_topk, race("draft", 4), {"k": 3}),
-    "residual": (residual, pair(draft_prob=uniform(STATES, seed=7), epsilon=0.01), {}),
+    "residual": (residual, pair(draft_prob=uniform(STATES, seed=7)), {}),
     "residual rows": (residual, pair(4, draft_prob=uniform(STATES, 1, seed=7)), {}),
     "overlap": (overlap, pair(), {}),
     "overlap rows": (overlap, pair(4), {}),

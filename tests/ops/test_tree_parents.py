@@ -20,7 +20,6 @@ CALLS = {
         tree_parents,
         {
             "first_child": FIRST.repeat(3, 1), "next_sibling": SIBLING.repeat(3, 1),
-            "tree_valid": torch.tensor([True, False, True]),
         },
     ),
     "tree_parents int32": (
@@ -122,16 +121,6 @@ class TestTrees:
             assert found.parents.tolist() == [list(tree.parents)]
             assert found.ranks[0, 1:].tolist() == list(tree.child_indices[1:])
 
-    def test_invalid_trees_are_their_root(self):
-        """Their links are not looked at."""
-        valid, first = torch.tensor([True, False, False]), FIRST.repeat(3, 1)
-        first[2] = 10**9
-        status = torch.full((3,), UNTOUCHED, dtype=torch.int32)
-        found = tree_parents(first, SIBLING.repeat(3, 1), tree_valid=valid, status=status)
-        assert found.parents.tolist() == [PARENTS, [-1] * 7, [-1] * 7]
-        assert found.ranks.tolist() == [RANKS, ROOT_ALONE, ROOT_ALONE]
-        assert status.tolist() == [0, 0, 0]
-
     def test_no_requests(self):
         found = tree_parents(torch.empty(0, 3, dtype=torch.int64), torch.empty(0, 3, dtype=torch.int32))
         assert [x.shape for x in found] == [(0, 3), (0, 3)]
@@ -193,8 +182,6 @@ def test_all_links_of_three_nodes():
             ValueError,
             r"first_child: expected shape \[B, N\], N at least 1; got int64 \[1, 0\]",
         ),
-        ({"tree_valid": torch.ones(1)}, TypeError, "tree_valid: expected a tensor of bool; got float32"),
-        ({"tree_valid": torch.ones(2).bool()}, ValueError, r"tree_valid: expected shape \[1\]; got bool \[2\]"),
         ({"out": FIRST}, TypeError, r"out: expected \(parents, ranks\); got"),
         ({"out": (FIRST[None], None)}, TypeError, "out.parents: expected a tensor of int32; got int64"),
         ({"out": (None, FIRST[None, :3].int())}, ValueError, r"out.ranks: expected shape \[1, 7\]; got int32 \[1, 3\]"),

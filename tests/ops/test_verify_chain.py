@@ -27,8 +27,6 @@ IN_ONE_ROW = (
     Form(
         index=torch.arange(9).view(3, 3),
         path=torch.zeros(3, 3, dtype=torch.int32),
-        num_rejected=torch.zeros(3, dtype=torch.int32),
-        padding=False,
     ),
 )
 CALLS = {

@@ -122,7 +122,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
             request_index=None, method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(),
             draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
             input_positions=None, input_nonces=None, tokens=tokens, num_accepted=num_accepted, status=status, path=None,
-            num_rejected=None, num_passed=None, index=None, bonus=None, form=0,
+            num_passed=None, index=None, bonus=None, form=0,
         )  # fmt: skip
         reference.verify_chain(call)
     # The last draw of a case is the one that ended it, and the widths of coins that were not reached add up to one.

@@ -151,12 +151,6 @@ FAULTS = {
         "0.0f, greedy",
         "tests/ops/test_logprobs.py -k cpu",
     ),
-    "residual, CPU: epsilon spares tokens that the filters took out": Fault(
-        "csrc/cpu/residual.cpp",
-        "restricted ? where(target.lanes_kept_from(token, end), F16(epsilon), F16(0.0f)) : F16(epsilon);",
-        "F16(epsilon);",
-        "tests/ops/test_residual.py tests/ops/test_filters.py -k cpu",
-    ),
     "verify_links, CPU: an empty residual says nothing": Fault(
         "csrc/cpu/verify_links.cpp",
         "status |= SPECDEC_STATUS_EMPTY_RESIDUAL;",

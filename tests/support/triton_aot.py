@@ -190,7 +190,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         rows = draft_tokens, target, draft, None, False, None, None
         run(
             "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), None, None,
-            tokens, *counts, None, None, None, None, None, 0,
+            tokens, *counts, None, None, None, None, 0,
         )  # fmt: skip
 
     def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
@@ -210,7 +210,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "verify_chain, block", lambda: chain("block", draft, temperature)
     yield "race_sample", lambda: race("race_sample", row_tokens[..., 0].flatten())
     yield "race_topk", lambda: race("race_topk", row_tokens.flatten(0, 1))
-    yield "residual", lambda: run("residual", *pair, 1.0, 0.0, probs.flatten(0, 1), figures[0], None)
+    yield "residual", lambda: run("residual", *pair, 1.0, probs.flatten(0, 1), figures[0], None)
     yield "overlap", lambda: run("overlap", *pair, *figures, None)
     if space == "logits":
         top_k = 50 if number is None else number
@@ -224,11 +224,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
         raced = draft_tokens, target, None, None, False, None, None, "race", whole, whole, Edit(), 1.0, 0.0
         yield "verify_chain, race, filtered", lambda: run(
-            "verify_chain", *raced, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 5, 0
+            "verify_chain", *raced, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 4, 0
         )  # fmt: skip
         both = *raced[:2], draft, *raced[3:7], "rejection", whole, Law(space, 1.0), Edit(), 1.0, 0.0
         yield "verify_chain, rejection, filtered", lambda: run(
-            "verify_chain", *both, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 5, 0
+            "verify_chain", *both, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 4, 0
         )  # fmt: skip
         best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
         yield "race_topk, filtered", lambda: run("race_topk", *best)
@@ -290,7 +290,7 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     yield run(
         "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, False, draft_map, index.long(), "rejection", *laws,
         Edit(), numbers, numbers, noise, tokens, counters, tokens.int().flatten(), counts, counts, path, counts.clone(),
-        counts.clone(), tokens, counts, 7,
+        tokens, counts, 7,
     )  # fmt: skip
     yield run(
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
@@ -301,7 +301,7 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     first = tokens.view(-1, 1), row_counts, figures[0].view(-1, 1)
     yield run("race_topk", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, *first)
     pair = target, draft, draft_map, index, *row_laws, Edit()
-    yield run("residual", *pair, row_numbers, row_numbers, probs, figures[0], row_counts)
+    yield run("residual", *pair, row_numbers, probs, figures[0], row_counts)
     yield run("overlap", *pair, *figures, row_counts)
 
 

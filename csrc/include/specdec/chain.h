@@ -137,7 +137,7 @@ SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted
 
 SPECDEC_HD Verdict verdict_at(const ChainParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data ? p.path.data + b * p.path.row_stride : nullptr, p.num_accepted.data + b,
-          p.status.data + b, p.num_rejected.data ? p.num_rejected.data + b : nullptr, b, p.form, p.places()};
+          p.status.data + b, b, p.form, p.places()};
 }
 
 SPECDEC_END

@@ -24,12 +24,11 @@ struct Links {
   int64_t first_child, next_sibling;  // offsets of node 0
   int32_t *parents, *ranks;
   int32_t nodes;
-  bool valid;
 
   SPECDEC_HD Links(const LinksParams& params, int64_t b)
       : p(params), first_child(b * p.first_child.request_stride), next_sibling(b * p.next_sibling.request_stride),
         parents(p.parents.data + b * p.parents.columns), ranks(p.ranks.data + b * p.parents.columns),
-        nodes(static_cast<int32_t>(p.parents.columns)), valid(!p.tree_valid.data || p.tree_valid.data[b]) {}
+        nodes(static_cast<int32_t>(p.parents.columns)) {}
 
   SPECDEC_HD int64_t child_link(int32_t node) const { return p.first_child.at(first_child + node * p.first_child.slot_stride); }
   SPECDEC_HD int64_t sibling_link(int32_t node) const {
@@ -45,7 +44,6 @@ struct Links {
 
   template <class RaiseTo>
   SPECDEC_HD void link(int32_t node, RaiseTo&& raise_to) const {
-    if (!valid) return;
     const int64_t child = child_link(node), sibling = sibling_link(node);
     if (leads(child)) raise_to(parents + child, node);
     if (leads(sibling)) raise_to(ranks + sibling, node);
@@ -59,7 +57,7 @@ struct Links {
     for (int32_t rank = 0;; ++rank) {
       parents[at] = parent;
       ranks[at] = kFirst - rank;
-      const int64_t sibling = valid ? sibling_link(at) : -1;
+      const int64_t sibling = sibling_link(at);
       if (!leads(sibling) || ranks[sibling] != at) return;
       at = static_cast<int32_t>(sibling);
     }
@@ -79,7 +77,6 @@ struct Links {
 
   // Whether a link of a node is neither -1 nor part of the tree.
   SPECDEC_HD bool astray(int32_t node) const {
-    if (!valid) return false;
     const int64_t child = child_link(node), sibling = sibling_link(node);
     const bool lost = ranks[node] < 0;
     return (child != -1 && (lost || !leads(child) || parents[child] != node || ranks[child] != 0)) ||

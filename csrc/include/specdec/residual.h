@@ -13,19 +13,6 @@ SPECDEC_HD Float residual_weight(Float p, Float drafted) {
   return where(at_least(w, Float(kSmallest)), w, Float(0.0f));
 }
 
-// The probability that a token is drafted and then rejected. The sum over all tokens, plus the 1 - h of rounds without
-// a draft, is the probability that a token is drawn from the residual.
-template <class Float>
-SPECDEC_HD Float rejected_weight(Float p, Float drafted, Float epsilon) {
-  return max(sub(sub(drafted, p), epsilon), Float(0.0f));
-}
-
-// That probability, from the sums of both functions. Without over-acceptance it equals the sum of the residual's
-// weights, which is more precise.
-SPECDEC_HD float residual_mass(float weight, float rejected, float h, float epsilon) {
-  return epsilon == 0.0f ? weight : add(sub(1.0f, h), rejected);
-}
-
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
 // Weights of at most 1 as whole numbers, in units of 2^-42, to the nearest, ties to even (docs/noise.md, section 5). A

@@ -82,7 +82,6 @@ struct Verdict {
   Tokens index;
   int32_t* path;  // null where nobody wants it
   int32_t *num_accepted, *status;
-  int32_t* num_rejected;  // may be null
   int64_t request, form;
   int32_t places;
 
@@ -99,7 +98,6 @@ struct Verdict {
 
   // Of a depth behind the last.
   SPECDEC_HD void clear(int32_t depth) const {
-    if (form & SPECDEC_UNPADDED) return;
     if (!index.data) write(tokens.offset(request, depth), form & SPECDEC_ZEROS ? 0 : -1);
     if (path) path[depth] = -1;
   }
@@ -121,15 +119,14 @@ struct Verdict {
     if (place >= 0) write(tokens.offset(0, place), 0);
   }
 
-  // Whoever wrote the path writes how long it is: `accepted` of `drafts`, -1 for an idle request.
-  SPECDEC_HD void count(int32_t accepted, int32_t drafts, int32_t bits) const {
+  // Whoever wrote the path writes how long it is: how many drafts were accepted, -1 for an idle request.
+  SPECDEC_HD void count(int32_t accepted, int32_t bits) const {
     for (int32_t depth = 0; index.data && depth <= accepted; ++depth)
       if (path[depth] < 0) bits |= SPECDEC_STATUS_PARAMETER;
     *status = bits;
     const int32_t counted = accepted + (form & SPECDEC_EMITTED ? 1 : 0);
     if (!(form & SPECDEC_ADDED)) *num_accepted = counted;
     else if (counted > 0) *num_accepted += counted;
-    if (num_rejected) *num_rejected = accepted >= 0 && drafts > accepted ? drafts - accepted : 0;
   }
 
  private:

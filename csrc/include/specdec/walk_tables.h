@@ -224,7 +224,7 @@ SPECDEC_HD void walk_by_tables(const WalkTablesParams& p, int64_t b) {
     ops.clear();
     ops.forget_last();
   }
-  out.count(ended ? accepted_by(t, at) : 0, t.drafts(), ended ? status : SPECDEC_STATUS_OK);
+  out.count(ended ? accepted_by(t, at) : 0, ended ? status : SPECDEC_STATUS_OK);
   ops.put_last(at.depth);
 }
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.ops._form import ADDED, EMITTED, UNPADDED, ZEROS
+from specdec_kernels.ops._form import ADDED, EMITTED, ZEROS
 from specdec_kernels.status import Status
 
 
@@ -11,7 +11,7 @@ def shape_of(call):
     return (call.tokens if call.index is None else call.path).shape
 
 
-def write(call, who, tokens, nodes, num_accepted, status, drafts=None):
+def write(call, who, tokens, nodes, num_accepted, status):
     """The verdicts of the live requests, and those of the others: an idle one has none, one outside has token 0."""
     batch, width = shape_of(call)
     device, bits = tokens.device, torch.zeros(batch, dtype=torch.int32, device=tokens.device)
@@ -23,10 +23,7 @@ def write(call, who, tokens, nodes, num_accepted, status, drafts=None):
     there = torch.arange(width, device=device) <= count[:, None]
 
     def fill(output, values, behind=-1):
-        if call.form & UNPADDED:
-            output[there] = values[there].to(output.dtype)
-        else:
-            output.copy_(torch.where(there, values, behind))
+        output.copy_(torch.where(there, values, behind))
 
     if call.index is None:
         fill(call.tokens, token, 0 if call.form & ZEROS else -1)
@@ -44,7 +41,3 @@ def write(call, who, tokens, nodes, num_accepted, status, drafts=None):
     call.status.copy_(bits)
     counted = count + bool(call.form & EMITTED)
     call.num_accepted.copy_(call.num_accepted + counted.clamp(min=0) if call.form & ADDED else counted)
-    if drafts is not None and call.num_rejected is not None:
-        rejected = torch.zeros_like(bits)
-        who.write(rejected, drafts - num_accepted)
-        call.num_rejected.copy_(rejected)

@@ -8,7 +8,7 @@ from specdec_kernels.status import Status
 
 def overlap(call):
     """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q) of each pair of rows."""
-    who, p, q, _, status = pair(call)
+    who, p, q, status = pair(call)
     who.write(call.accept, torch.minimum(p, q).sum(dim=-1))
     who.write(call.tv, (p - q).abs().sum(dim=-1) / 2)
     who.write(call.kl, torch.where(p > 0, p * (p / q).log(), 0.0).sum(dim=-1))

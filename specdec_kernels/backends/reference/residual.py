@@ -8,7 +8,7 @@ from specdec_kernels.status import Status
 
 
 def pair(call):
-    """(requests, p and q [n, R, V] of pairs of rows, the tokens that p's filters and edits keep, status)."""
+    """(requests, p and q [n, R, V] of pairs of rows, status)."""
     batch, inner, vocabulary = call.target.shape
     who = requests.of(call, batch, call.target.device, inner=(inner,))
     target_law, bad_target = laws.decoded(call.target_law, who)
@@ -18,27 +18,23 @@ def pair(call):
     p = laws.probabilities(target, target_law)
     q = laws.widened(laws.probabilities(draft, draft_law), vocabulary, call.draft_map)
     unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
-    kept = laws.kept(target, target_law, edits.on)
     bad = bad_target | bad_draft | edits.bad
-    return who, p, q, kept, unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+    return who, p, q, unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
 
 
 def residual(call):
-    """norm((p - a q)+), and the probability (1 - a) + sum (a q - p - eps)+ that a token is drawn from it.
+    """norm((p - a q)+), and the mass sum (p - a q)+: how probable it is that a token is drawn from it.
 
-    If nothing is left: p and 0. eps is 0 for tokens that filters drop or edits forbid.
+    If nothing is left: p and 0.
     """
-    who, p, q, kept, status = pair(call)
+    who, p, q, status = pair(call)
     draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
-    epsilon, bad_epsilon = laws.epsilons(who.numbers(call.epsilon, torch.float32))
     excess = laws.residual_weights(p, q, draft_prob)
     total = excess.sum(dim=-1, keepdim=True)
     who.write(call.probs, torch.where(total > 0, excess / total, p))
 
-    draft_prob, epsilon = draft_prob.unsqueeze(-1), torch.where(kept, epsilon.unsqueeze(-1), 0.0)
-    rejected = (draft_prob * q - p - epsilon).clamp(min=0.0).sum(dim=-1, keepdim=True)
-    who.write(call.mass, torch.where(total > 0, 1 - draft_prob + rejected, 0.0).squeeze(-1))
+    who.write(call.mass, total.squeeze(-1))
     if call.status is not None:
-        status |= (bad_draft_prob | bad_epsilon).int() * Status.PARAMETER
+        status |= bad_draft_prob.int() * Status.PARAMETER
         status |= (total == 0).squeeze(-1).int() * Status.EMPTY_RESIDUAL
         who.write(call.status, status, outside=Status.PARAMETER)

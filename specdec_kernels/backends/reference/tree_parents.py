@@ -7,9 +7,8 @@ from specdec_kernels.status import Status
 
 def tree_parents(call):
     """From the root down: the children of a node are its first child, that one's next sibling, and so on."""
-    valid = call.tree_valid.tolist() if call.tree_valid is not None else [True] * len(call.parents)
-    for b, links in enumerate(zip(call.first_child.tolist(), call.next_sibling.tolist(), strict=True)):
-        first_child, next_sibling = links if valid[b] else [[-1] * len(links[0])] * 2
+    links = zip(call.first_child.tolist(), call.next_sibling.tolist(), strict=True)
+    for b, (first_child, next_sibling) in enumerate(links):
         # The last one, and so the highest, that names a node.
         parent = {child: node for node, child in enumerate(first_child)}
         elder = {sibling: node for node, sibling in enumerate(next_sibling)}

@@ -52,7 +52,7 @@ def verify_chain(call):
         last = is_given(call, num_accepted, count).nonzero().squeeze(-1)
         tokens[last, num_accepted[last]], flags = given(call, who, last)
         found[last] |= flags
-        return form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | found, drafted)
+        return form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | found)
     tokens = torch.full((len(start), width), -1, device=device)
     num_accepted = torch.zeros_like(start)
     walking = torch.arange(len(start), device=device)
@@ -94,7 +94,7 @@ def verify_chain(call):
         num_accepted[here] += accepted.int()
         walking = here[accepted]
         edits.count(walking, x[accepted])
-    form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status, drafted)
+    form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status)
     if call.num_passed is not None:
         found = passing(
             draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted
