@@ -25,7 +25,10 @@ ELSEWHERE = {
     "results.md": "bench/results/README.md",
 }
 # page of the site -> package whose public names it lists
-PACKAGES = {f"reference/{name}.md": f"{PACKAGE}.{name}" for name in ("theory", "generate", "sharded", "sharded.parts")}
+PACKAGES = {
+    f"reference/{name}.md": f"{PACKAGE}.{name}"
+    for name in ("theory", "generate", "headers", "sharded", "sharded.parts")
+}
 # In the navigation of mkdocs.yml: the pages of the names of specdec_kernels itself.
 PLACE = "reference/"
 # generate() documents options that it only hands on.
@@ -53,7 +56,7 @@ def public_names(package: str) -> dict[str, str]:
 def reference_pages() -> dict[str, tuple[str, str]]:
     """``{page: (title, markdown)}``: a page for each module that defines public names, one for each other package."""
     modules = {}
-    for name, path in public_names(PACKAGE).items():
+    for name, path in (public_names(f"{PACKAGE}.ops") | public_names(PACKAGE)).items():
         modules.setdefault(path.rsplit(".", 1)[0], []).append((name, path))
     pages = {}
     # The ops come first.

@@ -87,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
     parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
                         help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
+    parser.add_argument("--draft-vocabulary", type=options.whole(1), metavar="N",
+                        help="let a draft model write the first N token ids alone, which tokenizers made by merges "
+                        "give to what is frequent: its head is that much smaller (default: all)")  # fmt: skip
     parser.add_argument("--ngram-max", type=options.whole(1), metavar="N",
                         help="with --draft ngram or ngram-cache: the longest end of the text that is looked up "
                         "(default: 4)")  # fmt: skip
@@ -391,16 +394,23 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
         raise ValueError(f"argument --ngram-max, --ngram-min: expected --draft ngram or ngram-cache; got {source}")
     if args.method == "plain" or source == "none":
         return target, None
+    if args.draft_vocabulary is not None and source in NGRAMS:
+        raise ValueError(f"argument --draft-vocabulary: expected a model with --draft; got {source}")
+    if args.draft_vocabulary is not None and args.tensor_parallel > 1:
+        raise ValueError("argument --draft-vocabulary: expected none with --tensor-parallel; got one")
     if source in NGRAMS:
         return target, ngrams(source, sizes)
     if source.startswith("early-exit:"):
         try:
-            return target, ModelDrafter(early_exit(target, int(source.partition(":")[2])))
+            draft = early_exit(target, int(source.partition(":")[2]))
         except ValueError as error:
             raise ValueError(f"argument --draft: {error}") from error
-    draft = load("draft", source)
-    check_vocabularies(target, draft)
-    return target, ModelDrafter(draft)
+    else:
+        draft = load("draft", source)
+        check_vocabularies(target, draft)
+    known = args.draft_vocabulary
+    most = min(draft.config.vocab_size, target.config.vocab_size)
+    return target, ModelDrafter(draft, None if known is None or known >= most else range(known))
 
 
 def ngrams(source: str, sizes: dict[str, int]) -> Drafter:

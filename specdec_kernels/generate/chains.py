@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels import Draft
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.parallel import verify
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Emitted, Law, Outcome, Watch
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Drafts, Emitted, Law, Outcome, Watch
 from specdec_kernels.generate.results import Round
 
 if TYPE_CHECKING:
@@ -41,34 +40,36 @@ class ChainRounds:
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
         record: Record | None, watch: Watch,
     ) -> Outcome:  # fmt: skip
-        drafts, laws, draft_prob = self.draft(text, length, limit, noise, sampling, record)
+        proposed, draft_prob = self.draft(text, length, limit, noise, sampling, record)
+        drafts = proposed.tokens
         watch.lap("draft")
         slots = drafts.shape[1]
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
-        tokens, accepted, status = self.verify(drafts, logits, laws, draft_prob, noise, sampling, record)
+        tokens, accepted, status = self.verify(proposed, logits, draft_prob, noise, sampling, record)
         drafted, written = (drafts >= 0).sum(1).tolist(), tokens.tolist()
         watch.lap("verify")
         # The last token emitted is not cached yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
-        self.length, self.seen, self.tokens, self.record = length, (drafts, logits, laws, sampling), tokens, record
+        self.length, self.seen, self.tokens, self.record = length, (proposed, logits, sampling), tokens, record
         pairs = list(zip(accepted, drafted, strict=True))
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
         return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length))
 
     def laws_of(self, row: int) -> Iterator[Law]:
-        _, logits, laws, _ = self.seen
+        proposed, logits, _ = self.seen
         for slot, law in enumerate(logits[row]):
             yield Law(self.target, self.length[row] + slot, law)
-        for slot, law in enumerate([] if laws is None else laws[row]):
+        for slot, law in enumerate([] if proposed.logits is None else proposed.logits[row]):
             yield Law(self.drafter.language_model, self.length[row] + slot, law)
 
     def emitted(self) -> Emitted:
         return Emitted(self.tokens, self.seen[1])
 
     def settle(self, rounds: Sequence[Round]) -> None:
-        drafts, logits, laws, sampling = self.seen
-        self.policy.look(drafts, self.edited(drafts, logits, self.record), laws, sampling)
+        proposed, logits, sampling = self.seen
+        drafts, wide = proposed.tokens, proposed.wide(self.target.config.vocab_size)
+        self.policy.look(drafts, self.edited(drafts, logits, self.record), wide, sampling)
         self.policy.observe(rounds)
         self.reader.roll_back(self.committed)
         if self.drafter is not None:
@@ -86,15 +87,15 @@ class ChainRounds:
     def draft(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
         record: Record | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, float | torch.Tensor]:  # fmt: skip
-        """Draft tokens [B, K] with -1 where there are none, the draft's logits [B, K, V] or None, and draft_prob.
+    ) -> tuple[Drafts, float | torch.Tensor]:  # fmt: skip
+        """Draft tokens [B, K] with -1 where there are none, with logits where the verifier wants them, and draft_prob.
 
         K is at least one more than a request drafts where its next slot might have been drafted and was not:
         the verifier needs the draft's law there.
         """
         plan = self.policy.plan(noise, limit)
         if self.drafter is None:
-            return torch.empty(len(length), 0, dtype=torch.int64, device=text.device), None, 1.0
+            return Drafts(torch.empty(len(length), 0, dtype=torch.int64, device=text.device), None), 1.0
         slots, draft_prob = list(plan.lengths), plan.draft_prob
         if isinstance(draft_prob, torch.Tensor):
             for row, (count, most) in enumerate(zip(plan.lengths, limit, strict=True)):
@@ -102,18 +103,18 @@ class ChainRounds:
             # Beyond its slots a request's drafts have ended for certain.
             ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
-        drafts, laws = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
-        return drafts, laws if self.method in FROM_LAWS else None, draft_prob
+        drafts = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
+        return drafts if self.method in FROM_LAWS else drafts._replace(logits=None), draft_prob
 
     def verify(
-        self, drafts: torch.Tensor, logits: torch.Tensor, laws: torch.Tensor | None, draft_prob: float | torch.Tensor,
-        noise: Noise, sampling: Sampling, record: Record | None,
+        self, drafts: Drafts, logits: torch.Tensor, draft_prob: float | torch.Tensor, noise: Noise, sampling: Sampling,
+        record: Record | None,
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
         verdict = verify(
-            "verify_chain", self.target, drafts, logits, None if laws is None else Draft(laws, sampling=sampling),
-            method=method, draft_prob=draft_prob, edits=None if record is None else record.of_requests(),
+            "verify_chain", self.target, drafts.tokens, logits, drafts.laws(sampling), method=method,
+            draft_prob=draft_prob, edits=None if record is None else record.of_requests(),
             **keywords(noise, sampling),
         )  # fmt: skip
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels.generate.checks import whole_number
+from specdec_kernels.generate.checks import whole_number, whole_numbers
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords, of_races, per_row
-from specdec_kernels.generate.protocols import Drafts
+from specdec_kernels.generate.protocols import Drafts, widened
 from specdec_kernels.trees import DraftTree
 
 if TYPE_CHECKING:
@@ -22,15 +23,41 @@ class ModelDrafter:
 
     Ids that the model does not know (one tokenizer, vocabularies padded to other sizes) it reads as 0. Any law will do
     for a draft, as long as its tokens are drawn from it.
+
+    Parameters
+    ----------
+    language_model : LanguageModel
+    vocabulary : iterable of int, optional
+        The only tokens it drafts, such as those that are frequent: its head has no rows of others, which is most of
+        what a small model computes and reads (Zhao et al. 2025, "FR-Spec"). Others are written by the target alone.
     """
 
     laws = True
 
-    def __init__(self, language_model: LanguageModel) -> None:
-        self.language_model = language_model
+    def __init__(self, language_model: LanguageModel, vocabulary: Iterable[int] | None = None) -> None:
+        self.language_model, self.map = language_model, None
+        if vocabulary is None:
+            return
+        from specdec_kernels.generate.models import of_tokens
+
+        tokens, known = sorted({*whole_numbers(vocabulary)}), language_model.config.vocab_size
+        if not tokens or tokens[0] < 0 or tokens[-1] >= known:
+            raise ValueError(f"vocabulary: expected token ids from 0 to {known - 1}; got {tokens[:1] + tokens[-1:]}")
+        self.map = torch.tensor(tokens, dtype=torch.int32, device=language_model.device)
+        self.language_model = of_tokens(language_model, self.map.long())
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:
+        if self.map is not None and int(self.map[-1]) >= vocabulary:
+            raise ValueError(f"vocabulary: expected tokens below the target's {vocabulary}; got {int(self.map[-1])}")
         self.reader, self.vocabulary = self.language_model.reader(batch, capacity), vocabulary
+
+    def edited(self, record: Record | None, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
+        """Logits [B, R, V] with the edits of texts in which these tokens [B, R, L] come next."""
+        if record is None:
+            return logits
+        if self.map is None:
+            return record.edited(logits, pending)
+        return record.edited(widened(logits, self.map, self.vocabulary), pending)[..., self.map.long()]
 
     def propose(
         self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
@@ -41,14 +68,14 @@ class ModelDrafter:
         wanted = torch.tensor(counts, device=text.device)
         for slot in range(slots):
             logits = self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
-            if record is not None:
-                logits = record.edited(logits[:, None], drafts[:, None, :slot])[:, 0]
+            logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
             laws.append(logits)
             if slot < max(counts):
-                token = specdec.race_sample(logits, **keywords(noise._replace(position=begin + slot), sampling))
+                here = keywords(noise._replace(position=begin + slot), sampling)
+                token = specdec.race_sample(logits, draft_map=self.map, **here)
                 text[rows, begin + slot] = token
                 drafts[:, slot] = torch.where(slot < wanted, token, -1)
-        return Drafts(drafts, torch.stack(laws, dim=1) if laws else None)
+        return Drafts(drafts, torch.stack(laws, dim=1) if laws else None, self.map)
 
     def propose_tree(
         self, text: torch.Tensor, length: list[int], tree: DraftTree, limit: list[int], noise: Noise,
@@ -66,22 +93,22 @@ class ModelDrafter:
             logits = logits[..., : self.vocabulary]
             if record is not None:
                 paths = torch.tensor([path_to(node, tree) for node in inner], dtype=torch.int64, device=device)
-                logits = record.edited(logits, tokens[:, paths])
+                logits = self.edited(record, logits, tokens[:, paths])
             if laws is None:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
             width = max(len(tree.children[node]) for node in inner)
             here = noise._replace(position=noise.position + depth)
             if replacement:
-                drawn = draw_independent(logits, width, here, sampling)
+                drawn = draw_independent(logits, width, here, sampling, self.map)
             else:
-                drawn = draw_children(logits, width, of_races(here, 0, len(inner)), sampling)
+                drawn = draw_children(logits, width, of_races(here, 0, len(inner)), sampling, self.map)
             below = [(node, row, index) for row, parent in enumerate(inner)
                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
             children, rows, indices = torch.tensor(below, device=device).unbind(1)
             absent = (tokens[:, parents[children]] < 0) | (most <= depth)[:, None]
             tokens[:, children] = drawn[:, rows, indices].masked_fill(absent, -1)
-        return Drafts(tokens, laws)
+        return Drafts(tokens, laws, self.map)
 
     def known(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens with 0 in place of ids that the model cannot read."""
@@ -113,16 +140,21 @@ def path_to(node: int, tree: DraftTree) -> list[int]:
     return path[::-1]
 
 
-def draw_children(logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling) -> torch.Tensor:
+def draw_children(
+    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, known: torch.Tensor | None = None
+) -> torch.Tensor:
     """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
 
-    They are the first arrivals of each node's race.
+    They are the first arrivals of each node's race. ``known``: the tokens that the logits are of.
     """
-    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), **keywords(noise, per_row(sampling)))
+    law = keywords(noise, per_row(sampling))
+    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), draft_map=known, **law)
     return torch.nn.functional.pad(arrivals, (0, width - arrivals.shape[-1]), value=-1)
 
 
-def draw_independent(logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling) -> torch.Tensor:
+def draw_independent(
+    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, known: torch.Tensor | None = None
+) -> torch.Tensor:
     """The same if siblings are independent of each other: the winners of races of their own.
 
     These have nonces 1, 2, … or, for methods that look ahead, each its own.
@@ -130,7 +162,7 @@ def draw_independent(logits: torch.Tensor, width: int, noise: Noise, sampling: S
     nodes, drawn = logits.shape[1], []
     for index in range(width):
         race = of_races(noise, index * nodes, nodes) if noise.nonce else per_row(noise)._replace(nonce=1 + index)
-        drawn.append(specdec.race_sample(logits, **keywords(race, per_row(sampling))))
+        drawn.append(specdec.race_sample(logits, draft_map=known, **keywords(race, per_row(sampling))))
     return torch.stack(drawn, dim=-1)
 
 

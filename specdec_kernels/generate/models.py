@@ -264,6 +264,19 @@ def apart(module: torch.nn.Module) -> torch.nn.Module:
     return twin
 
 
+def of_tokens(language_model: LanguageModel, tokens: slice | torch.Tensor) -> LanguageModel:
+    """The model with the rows of these tokens in its LM head alone: its logits are theirs."""
+    head = language_model.model.get_output_embeddings()
+    part = apart(head)
+    part._parameters = dict(head._parameters)
+    part.weight = torch.nn.Parameter(head.weight[tokens], requires_grad=False)
+    if getattr(head, "bias", None) is not None:
+        part.bias = torch.nn.Parameter(head.bias[tokens], requires_grad=False)
+    model = apart(language_model.model)
+    model.set_output_embeddings(part)
+    return LanguageModel(model, language_model.tokenizer, language_model.name)
+
+
 def check_vocabularies(target: LanguageModel, draft: LanguageModel) -> None:
     """Raise ValueError unless every token of the draft's tokenizer has the same id in the target's."""
     if target.tokenizer is None or draft.tokenizer is None:

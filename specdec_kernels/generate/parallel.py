@@ -48,20 +48,11 @@ def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) ->
     ValueError
         If the vocabulary has no 128 tokens for each rank but the last.
     """
-    from specdec_kernels.generate.models import LanguageModel, apart
+    from specdec_kernels.generate.models import of_tokens
 
-    head = target.model.get_output_embeddings()
-    shard = sharded.VocabShard.even(len(head.weight), group)
+    shard = sharded.VocabShard.even(len(target.model.get_output_embeddings().weight), group)
     end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))
-    own = slice(shard.first_token, end[shard.first_token])
-    part = apart(head)
-    part._parameters = dict(head._parameters)
-    part.weight = torch.nn.Parameter(head.weight[own], requires_grad=False)
-    if getattr(head, "bias", None) is not None:
-        part.bias = torch.nn.Parameter(head.bias[own], requires_grad=False)
-    model = apart(target.model)
-    model.set_output_embeddings(part)
-    split = LanguageModel(model, target.tokenizer, target.name)
+    split = of_tokens(target, slice(shard.first_token, end[shard.first_token]))
     split.shard = shard
     return split
 

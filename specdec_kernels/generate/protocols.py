@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from specdec_kernels import Draft
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.generate.results import Round, VerifiedTree
@@ -29,10 +30,30 @@ class Drafts(NamedTuple):
         int64 [B, K], or [B, N] by node of a tree; -1 where there is none.
     logits : Tensor or None
         Of the laws they were drawn from, [B, K, V] or by node [B, N, V]; None if there is no law.
+    map : Tensor or None
+        int32 [V], rising: the tokens that these logits are of, if they are not the first ones.
     """
 
     tokens: torch.Tensor
     logits: torch.Tensor | None
+    map: torch.Tensor | None = None
+
+    def laws(self, sampling: Sampling) -> Draft | None:
+        """As the verifier takes them."""
+        return None if self.logits is None else Draft(self.logits, sampling=sampling, map=self.map)
+
+    def wide(self, vocabulary: int) -> torch.Tensor | None:
+        """The logits over so many tokens, -inf for those that the draft does not know."""
+        if self.map is None or self.logits is None:
+            return self.logits
+        return widened(self.logits, self.map, vocabulary)
+
+
+def widened(logits: torch.Tensor, tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Logits of these tokens over the whole vocabulary."""
+    wide = logits.new_full((*logits.shape[:-1], vocabulary), -torch.inf)
+    wide[..., tokens] = logits
+    return wide
 
 
 class Law(NamedTuple):

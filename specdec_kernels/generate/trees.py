@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specdec_kernels import Draft
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
@@ -48,12 +47,13 @@ class TreeRounds:
     ) -> Outcome:  # fmt: skip
         planned = DraftTree.from_parents(self.policy.plan_tree())
         tree = cut(planned, max(limit))
-        drafts, laws = self.drafter.propose_tree(text, length, tree, limit, noise, sampling, self.replacement, record)
+        proposed = self.drafter.propose_tree(text, length, tree, limit, noise, sampling, self.replacement, record)
+        drafts, laws = proposed.tokens, proposed.logits
         watch.lap("draft")
         parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
-        drawn_from = Draft(laws, sampling=sampling) if laws is not None and self.method in FROM_LAWS else None
+        drawn_from = proposed.laws(sampling) if self.method in FROM_LAWS else None
         verdict = verify(
             "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
             replacement=self.replacement, max_depth=tree.depth,

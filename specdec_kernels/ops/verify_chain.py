@@ -149,8 +149,8 @@ def verify_chain(
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
     form : Form, optional
-        How outputs are written, if otherwise: into one row for all requests, added, or with a given token after the last
-        draft.
+        How outputs are written, if otherwise: into one row for all requests, added, or with a given token after the
+        last draft.
     check : bool
         Wait for the result and raise RuntimeError if a status bit is set.
 

@@ -41,9 +41,9 @@ def test_ngram_follows_the_last_occurrence_of_the_longest_suffix(text, count, ex
 
 def test_ngram_writes_its_drafts_into_the_text():
     text = torch.tensor([[1, 2, 3, 1, 0, 0], [1, 2, 3, 4, 0, 0]])
-    drafts, laws = NgramDrafter().propose(text, [4, 4], [2, 2], 2, None, None)
-    assert drafts.tolist() == [[2, 3], [-1, -1]]
-    assert laws is None
+    drafts = NgramDrafter().propose(text, [4, 4], [2, 2], 2, None, None)
+    assert drafts.tokens.tolist() == [[2, 3], [-1, -1]]
+    assert drafts.logits is None
     assert text.tolist() == [[1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 0, 0]]
 
 

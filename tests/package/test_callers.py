@@ -1,7 +1,7 @@
 """Every argument of a public op, and every field of the values that go into one, has a caller beside tests and benches.
 
-Callers are the engines, the generator, what shards and studies and the command line do, examples, and the documents that
-show a use. Found are keywords, places, and ``**`` of dicts that the text writes out.
+Callers are the engines, the generator, what shards and studies and the command line do, examples, and the documents
+that show a use. Found are keywords, places, and ``**`` of dicts that the text writes out.
 """
 
 import ast
