@@ -27,6 +27,7 @@ class ModelDrafter:
     Parameters
     ----------
     language_model : LanguageModel
+        What drafts.
     vocabulary : iterable of int, optional
         The only tokens it drafts, such as those that are frequent: its head has no rows of others, which is most of
         what a small model computes and reads (Zhao et al. 2025, "FR-Spec"). Others are written by the target alone.
