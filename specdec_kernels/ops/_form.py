@@ -29,9 +29,9 @@ class Form(NamedTuple):
         behind the rejected one, up to the first -1, that their own coins would accept. With rejection alone, of
         probabilities of one vocabulary.
     zeros : bool
-        Whether tokens have 0 after the last, not -1, so that each can be looked up in a table: for padded batches, where
-        idle requests have no token at all. The path has -1 all the same. With an ``index`` the places of all nodes that
-        are not on the path get 0, those of idle requests among them.
+        Whether tokens have 0 after the last, not -1, so that each can be looked up in a table: for padded batches,
+        where idle requests have no token at all. The path has -1 all the same. With an ``index`` the places of all
+        nodes that are not on the path get 0, those of idle requests among them.
     count : str
         What ``out.num_accepted`` counts: "accepted" drafts, or "emitted" tokens, one more.
     add : bool

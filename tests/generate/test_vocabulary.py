@@ -1,4 +1,4 @@
-"""A draft that writes some tokens alone: its head has no other rows, and the law of texts is the target's all the same."""
+"""A draft that writes some tokens alone: its head has no other rows, and texts have the target's law all the same."""
 
 import pytest
 import torch
@@ -41,10 +41,8 @@ def test_a_draft_equal_to_the_target_on_its_tokens(small_pair):
     """At temperature 0 it is accepted for as long as the target writes these."""
     sampling = Sampling(0.0)
     (plain,) = generate([[1]], small_pair[0], method="plain", sampling=sampling, max_new_tokens=12)
-    (text,) = generate(
-        [[1]], small_pair[0], ModelDrafter(small_pair[0], set(plain.tokens)), method="rejection", k=3, sampling=sampling,
-        max_new_tokens=12,
-    )  # fmt: skip
+    drafter = ModelDrafter(small_pair[0], set(plain.tokens))
+    (text,) = generate([[1]], small_pair[0], drafter, method="rejection", k=3, sampling=sampling, max_new_tokens=12)
     assert (text.tokens, text.acceptance) == (plain.tokens, 1)
 
 
