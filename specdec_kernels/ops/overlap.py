@@ -123,11 +123,11 @@ def overlap(
         if check:
             inputs.raise_for_status("overlap", found[-1])
         return Overlap(*found[:4])
-    draft, rows_name = laws.drafted(draft)
-    rows, draft_rows, (shape, seen) = check_pair(target, draft, rows_name, request_index)
+    drafted, rows_name = laws.drafted(draft)
+    rows, draft_rows, (shape, seen) = check_pair(target, drafted, rows_name, request_index)
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    draft_law = laws.draft_law(target_law, draft, shape, device, seen)
+    draft_law = laws.draft_law(target_law, drafted, shape, device, seen)
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     if differentiable and (target_law.rules | draft_law.rules) & laws.FILTERED:
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
@@ -142,7 +142,7 @@ def overlap(
 
     def run(raw=None):
         OVERLAP(
-            rows, draft_rows, draft.map, request_index, target_law, draft_law, changes,
+            rows, draft_rows, drafted.map, request_index, target_law, draft_law, changes,
             *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given, raw=raw,
             results=figures if status is None else (*figures, status),
         )  # fmt: skip
@@ -151,7 +151,14 @@ def overlap(
     if differentiable:
         figures = Overlap(
             *gradients.Overlap.apply(
-                target, draft.rows, (rows.shape, draft_rows.shape), run, draft.map, request_index, target_law, draft_law
+                target,
+                drafted.rows,
+                (rows.shape, draft_rows.shape),
+                run,
+                drafted.map,
+                request_index,
+                target_law,
+                draft_law,
             )
         )
     else:

@@ -123,11 +123,11 @@ def residual(
         if check:
             inputs.raise_for_status("residual", found[-1])
         return Residual(*found[:2])
-    draft, rows_name = laws.drafted(draft)
-    rows, draft_rows, (shape, seen) = check_pair(target, draft, rows_name, request_index)
+    drafted, rows_name = laws.drafted(draft)
+    rows, draft_rows, (shape, seen) = check_pair(target, drafted, rows_name, request_index)
     lead, device = target.shape[:-1], target.device
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    draft_law = laws.draft_law(target_law, draft, shape, device, seen)
+    draft_law = laws.draft_law(target_law, drafted, shape, device, seen)
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
     given = out is not None or status is not None
@@ -135,7 +135,7 @@ def residual(
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
-        rows, draft_rows, draft.map, request_index, target_law, draft_law, changes, draft_prob,
+        rows, draft_rows, drafted.map, request_index, target_law, draft_law, changes, draft_prob,
         law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
         given=given, raw=raw, results=law if status is None else (*law, status),
     )  # fmt: skip

@@ -193,8 +193,7 @@ def verify_chain(
             inputs.raise_for_status("verify_chain", verdict.status)
         return verdict
     ends, by_rows, max_drafts = ends_of(packing)
-    by_input = isinstance(position, InputPositions)
-    draft, rows_name = laws.drafted(draft)
+    drafted, rows_name = laws.drafted(draft)
     bonus = form.bonus if isinstance(form, Form) else None
     last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
     ragged = ends is not None
@@ -213,21 +212,21 @@ def verify_chain(
             raise ValueError(f"target: expected shape [{batch}, {width + last_rows}, V]; got {inputs.shown(target)}")
     requests = batch
     if bonus is not None:
-        forms.check_bonus(bonus, batch, device, by_rows, by_input)
+        forms.check_bonus(bonus, batch, device, by_rows, isinstance(position, InputPositions))
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = (*laws.numbers_in(temperature, sampling, draft.sampling), *edit.lists(edits, target))
-        requests = laws.entries(draft.rows, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
+        numbers = (*laws.numbers_in(temperature, sampling, drafted.sampling), *edit.lists(edits, target))
+        requests = laws.entries(drafted.rows, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
     shape, slots = (requests,), (drafts,) if ragged else (requests, width)
-    certain = draft.rows is None
+    certain = drafted.rows is None
     if not certain:
         if method == "race":
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
         rows = (requests, width) if request_index is not None else slots
-        laws.check_draft(rows_name, draft, target, rows, more=ragged)
+        laws.check_draft(rows_name, drafted, target, rows, more=ragged)
 
     target_law = laws.target_law(space, temperature, sampling, shape, device)
-    draft_law = laws.draft_law(target_law, draft, shape, device)
+    draft_law = laws.draft_law(target_law, drafted, shape, device)
     changes = edit.of_requests(edits, target_law, target, requests)
     epsilon = inputs.number("epsilon", epsilon, shape, device)
     draft_prob = _slot_numbers(draft_prob, requests, slots, ragged, device)
@@ -236,13 +235,14 @@ def verify_chain(
         raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
     if certain and not plain:
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
-    entered = position if by_input else InputPositions(None)
-    if by_input:
-        laws.check_positions(entered.positions, target)
-        if entered.nonces is not None:
-            inputs.check_tensor("position.nonces", entered.nonces, inputs.COUNTER_DTYPES, 1)
-            inputs.check_shape("position.nonces", entered.nonces, (batch,))
-            inputs.check_device("position.nonces", entered.nonces, device)
+    positions = nonces = None
+    if isinstance(position, InputPositions):
+        positions, nonces = position
+        laws.check_positions(positions, target)
+        if nonces is not None:
+            inputs.check_tensor("position.nonces", nonces, inputs.COUNTER_DTYPES, 1)
+            inputs.check_shape("position.nonces", nonces, (batch,))
+            inputs.check_device("position.nonces", nonces, device)
         noise = laws.noise_of(1, seed, 0, nonce, shape, device)
     else:
         noise = laws.noise_of(batch, seed, position, nonce, shape, device)
@@ -262,12 +262,12 @@ def verify_chain(
         )
     ]
     if form.num_passed is not None:
-        _check_passed(draft, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0)
+        _check_passed(drafted, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0)
     if forms.is_empty(form):
         return verdict
     VERIFY_CHAIN(
-        draft_tokens, target, draft.rows, ends, by_rows, draft.map, request_index, method, target_law, draft_law,
-        changes, draft_prob, epsilon, noise, *entered, *verdict, *written, form.index, bonus, choices,
+        draft_tokens, target, drafted.rows, ends, by_rows, drafted.map, request_index, method, target_law, draft_law,
+        changes, draft_prob, epsilon, noise, positions, nonces, *verdict, *written, form.index, bonus, choices,
         given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip

@@ -191,7 +191,7 @@ def verify_tree(
         if check:
             inputs.raise_for_status("verify_tree", verdict.status)
         return verdict
-    draft, rows_name = laws.drafted(draft)
+    drafted, rows_name = laws.drafted(draft)
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
@@ -207,16 +207,16 @@ def verify_tree(
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
-        numbers = (*laws.numbers_in(temperature, sampling, draft.sampling), *edit.lists(edits, target))
-        requests = laws.entries(draft.rows, 1, *numbers, seed, position, nonce)
-    if draft.rows is not None:
+        numbers = (*laws.numbers_in(temperature, sampling, drafted.sampling), *edit.lists(edits, target))
+        requests = laws.entries(drafted.rows, 1, *numbers, seed, position, nonce)
+    if drafted.rows is not None:
         if method == "race":
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
-        laws.check_draft(rows_name, draft, target, (requests, nodes))
+        laws.check_draft(rows_name, drafted, target, (requests, nodes))
     replacement = inputs.flag("replacement", replacement)
 
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
-    draft_law = laws.draft_law(target_law, draft, (requests,), device)
+    draft_law = laws.draft_law(target_law, drafted, (requests,), device)
     changes = edit.of_requests(edits, target_law, target, requests)
     positions = None
     if isinstance(position, InputPositions):
@@ -236,8 +236,8 @@ def verify_tree(
     if forms.is_empty(form):
         return verdict
     VERIFY_TREE(
-        draft_tokens, parents, target, draft.rows, draft.map, request_index, method, replacement, target_law, draft_law,
-        changes, noise, positions, *verdict, form.index, choices, given=out is not None, raw=raw,
+        draft_tokens, parents, target, drafted.rows, drafted.map, request_index, method, replacement, target_law,
+        draft_law, changes, noise, positions, *verdict, form.index, choices, given=out is not None, raw=raw,
         results=verdict,
     )  # fmt: skip
     if check:
