@@ -149,18 +149,11 @@ def overlap(
         return figures
 
     if differentiable:
-        figures = Overlap(
-            *gradients.Overlap.apply(
-                target,
-                drafted.rows,
-                (rows.shape, draft_rows.shape),
-                run,
-                drafted.map,
-                request_index,
-                target_law,
-                draft_law,
-            )
+        shapes = rows.shape, draft_rows.shape
+        figures = gradients.Overlap.apply(
+            target, drafted.rows, shapes, run, drafted.map, request_index, target_law, draft_law
         )
+        figures = Overlap(*figures)
     else:
         run(raw)
     if check:

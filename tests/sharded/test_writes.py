@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from specdec_kernels import Sampling, sharded
 from tests.support.cases import ragged, seeds
+from tests.support.ops import grouped
 from tests.support.parts import edits_of
 from tests.support.ranks import chain_call_with_hits, tree_call_with_hits
 
@@ -34,6 +35,7 @@ class Written(TorchDispatchMode):
 def written(op, call):
     shard = sharded.VocabShard(VOCABULARY, 0)
     shard.ranks = 1
+    call = grouped(call)
     op(**call, shard=shard)  # looks at the slices, once
     with Written(call) as mode:
         op(**call, shard=shard)
