@@ -45,7 +45,7 @@ def inputs(batch, shard, size, rejection):
     draft = target[:, :-1] + 0.5 * torch.randn(batch, SLOTS, VOCABULARY, generator=generator)
     seed = torch.arange(batch)
     drafts = sd.race_sample(draft, seed=seed[:, None], position=torch.arange(SLOTS))
-    own = slice(shard.first_token, shard.first_token + size)
+    own = slice(shard.vocab_start, shard.vocab_start + size)
     call = {"draft_tokens": drafts, "target": target[..., own].bfloat16().contiguous(), "seed": seed, "position": 0}
     if rejection:
         call["draft"] = draft[..., own].bfloat16().contiguous()

@@ -53,9 +53,9 @@ void run(Run op, const Params& params) {
 // Three functions of the module for each op. Its calls are never destroyed, because the Python objects in them must not
 // be freed after Python has ended.
 void bind_ops(py::module_& m) {
-#define SPECDEC_METHOD(name, P)                                                                       \
+#define SPECDEC_METHOD(name, P, c_function, ...)                                                     \
   static const Run run_##name = [](const void* params, int threads) {                                \
-    return specdec_cpu_##name(static_cast<const P*>(params), threads);                               \
+    return c_function(static_cast<const P*>(params), threads);                                       \
   };                                                                                                 \
   static Calls& calls_##name = *new Calls(table_of<P>());                                            \
   methods.push_back(method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
@@ -88,11 +88,11 @@ void bind_maths(py::module_ m) {
     const Words<uint32_t> w = philox<uint32_t>(key_of(static_cast<int64_t>(key)), c0, c1, c2, c3);
     return std::vector<uint32_t>(w.word, w.word + 4);
   });
-  m.def("arrivals", [](int64_t seed, uint32_t position, uint32_t nonce, uint32_t stream, uint32_t first_token,
+  m.def("arrivals", [](int64_t seed, uint32_t position, uint32_t nonce, uint32_t stream, uint32_t vocab_start,
                        int64_t count, intptr_t out) {
     const Noise noise = {key_of(seed), position, nonce, stream};
     for (int64_t i = 0; i < count; ++i)
-      at<float>(out)[i] = arrival(noise, first_token + static_cast<uint32_t>(i));
+      at<float>(out)[i] = arrival(noise, vocab_start + static_cast<uint32_t>(i));
   });
   m.def("group_uniform", [](uint32_t a, uint32_t b) { return group_uniform(a, b); });
   m.def("first_arrival", [](uint32_t a, uint32_t b) { return first_arrival(a, b); });

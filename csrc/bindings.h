@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/check_parents.h"
+#include "check_parents.h"
 #include "specdec.h"
 #include "specdec/ops.h"
 #include "tensor.h"
@@ -155,7 +155,7 @@ const Table& table_of() {
       (made->add(TypeOf<std::decay_t<decltype(field)>>::value, place_in(&p, &field)), ...);
     });
     if (kHasFirstToken<P>)
-      made->fields.insert(made->fields.begin() + 1, {Kind::kInt32, offsetof(Rows, first_token), nullptr});
+      made->fields.insert(made->fields.begin() + 1, {Kind::kInt32, offsetof(Rows, vocab_start), nullptr});
     made->noise = place_of_noise(p, 0);
     made->request_index = place_of_request_index(p, 0);
     made->draft = place_of_draft(p, 0);

@@ -4,7 +4,7 @@
  *   library=$(python -m specdec_kernels.headers --lib)
  *   cc -std=c11 -I "$include" c_api.c -L "$library" -Wl,-rpath,"$library" -lspecdec -o c_api && ./c_api
  *
- * The same on a GPU: with -DON_GPU, the include and library folders of CUDA, and -lcudart. */
+ * On a GPU: with -DON_GPU, the include and library folders of CUDA, and -lcudart. */
 #include <specdec.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -26,7 +26,7 @@ def main() -> None:
     # On every rank: one launch over its slice, then 12 bytes a row.
     packed = [
         race_partial(
-            logits[:, bounds[rank] : bounds[rank + 1]], first_token=bounds[rank], seed=seed, position=position
+            logits[:, bounds[rank] : bounds[rank + 1]], vocab_start=bounds[rank], seed=seed, position=position
         ).packed()
         for rank in range(RANKS)
     ]

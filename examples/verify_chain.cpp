@@ -34,9 +34,9 @@ struct Rows {
     *draw = race_over(target[row].size(), noise, [&](int token) { return target[row][token]; });
     return true;
   }
-  bool residual(int row, const specdec::Noise& noise, float taken, specdec::Draw* draw) const {
+  bool residual(int row, const specdec::Noise& noise, float subtracted, specdec::Draw* draw) const {
     *draw = race_over(target[row].size(), noise, [&](int token) {
-      return specdec::residual_weight(target[row][token], taken * draft[row][token]);
+      return specdec::residual_weight(target[row][token], subtracted * draft[row][token]);
     });
     return true;
   }

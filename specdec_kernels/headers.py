@@ -1,6 +1,6 @@
 """Where the headers and the library for engines in C and C++ are: the same ops, without torch or Python.
 
-For scripts: ``python -m specdec_kernels.headers --include``, and likewise ``--lib``, ``--cmake``, ``--pkgconfig``.
+For scripts: ``python -m specdec_kernels.headers --include``, ``--lib``, ``--cmake``, ``--pkgconfig``.
 """
 
 import argparse

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from specdec_kernels._constants import SMALLEST
+
 __all__ = ["Draft", "Edits", "Sampling"]
 
 Number = float | torch.Tensor  # float32
@@ -56,8 +58,8 @@ class Edits(NamedTuple):
         int32 [B]: which of ``prompt_mask``, ``output_mask`` and ``output_counts`` a request has, if these are those of
         n slots, [n, ...]. -1: none of them; so do others out of range, which set status 8.
     allowed_index : Tensor, optional
-        int32, one for each target row, or [B]; with a ``Packing`` that is [B, 1]. The same of ``allowed``, which is
-        [n, ceil(V / 32)] then.
+        int32, one for each target row, or [B]; with a ``Packing`` that is [B, 1]. Which of ``allowed`` it has, if
+        that is [n, ceil(V / 32)].
 
     Examples
     --------
@@ -231,12 +233,12 @@ class Draft(NamedTuple):
 
 
 def undivided(sampling: Sampling) -> Sampling:
-    """The same law without ``divided``: by temperatures of 1, and those that mean argmax."""
+    """This law without ``divided``: by temperatures of 1, and those that mean argmax."""
     if not sampling.divided:
         return sampling
     temperature = sampling.temperature
     if isinstance(temperature, torch.Tensor):
-        temperature = torch.where(temperature >= torch.finfo(torch.float32).tiny, 1.0, temperature)
-    elif temperature >= torch.finfo(torch.float32).tiny:
+        temperature = torch.where(temperature >= SMALLEST, 1.0, temperature)
+    elif temperature >= SMALLEST:
         temperature = 1.0
     return sampling._replace(temperature=temperature, divided=False)

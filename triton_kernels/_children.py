@@ -45,7 +45,7 @@ def marks_of(children, columns, PART: tl.constexpr):
 
 @triton.jit
 def masses(
-    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children, PART: tl.constexpr
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, subtracted, children, PART: tl.constexpr
 ):  # fmt: skip
     """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program.
 
@@ -54,7 +54,7 @@ def masses(
     GROUPS: tl.constexpr = PART // GROUP
     if children is not None:
         marks = marks_of(children, target.columns, PART)
-    left, untried = tl.zeros([GROUPS], tl.int64), tl.zeros([GROUPS], tl.int64)
+    residual_mass, untried_mass = tl.zeros([GROUPS], tl.int64), tl.zeros([GROUPS], tl.int64)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
     for at in range(0, target.columns, PART):
@@ -70,11 +70,11 @@ def masses(
         if draft_law.inverse is None:
             bad = bad | unclean_groups(y, group_tops(y), draft_law)
             q_all += tl.sum(q, axis=1)
-        left += unit_sums(residual_weight(p, taken * q))
+        residual_mass += unit_sums(residual_weight(p, subtracted * q))
         if children is not None:
             if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
                 q = without_children(q, start, 0.0, children, PART)
-            untried += unit_sums(q)
+            untried_mass += unit_sums(q)
     unfit = any_of(bad) > 0
     if target_law.inverse is None:
         unfit = unfit | (any_of(p_all > 0.0) == 0)
@@ -82,8 +82,8 @@ def masses(
         unfit = unfit | (any_of(q_all > 0.0) == 0)
     rest = tl.full([], 1.0, tl.float32)
     if children is not None:
-        rest = of_units(tl.sum(untried, axis=0))
-    return of_units(tl.sum(left, axis=0)), rest, tl.where(unfit, NON_FINITE, 0)
+        rest = of_units(tl.sum(untried_mass, axis=0))
+    return of_units(tl.sum(residual_mass, axis=0)), rest, tl.where(unfit, NON_FINITE, 0)
 
 
 @triton.jit
@@ -95,7 +95,7 @@ def try_children(
     tokens, tokens_node = tree[2], tree[3]
     REPEATS: tl.constexpr = REPLACEMENT and draft is not None
     accepted, flags = -1 + 0 * node, 0 * node
-    taken, share = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
+    subtracted, share = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
     tried = node < 0
     child = next_child(tree, node, node, nodes)
     while child < nodes:
@@ -111,12 +111,12 @@ def try_children(
                 children = None
                 if REPEATS == 0:
                     children = (tree, node, child)
-                left, untried, met = masses(
-                    target, target_law, draft, draft_law, draft_map, p_known, q_known, taken, children,
+                residual_mass, untried_mass, reported = masses(
+                    target, target_law, draft, draft_law, draft_map, p_known, q_known, subtracted, children,
                     min(MASS_PART, TILE),
                 )  # fmt: skip
-                flags |= met
-                share = share_left(left, untried)
+                flags |= reported
+                share = share_left(residual_mass, untried_mass)
             tried = node >= 0
             p, bad = probability_at(target, token, in_range, target_law, p_known, None)
             q = 1.0
@@ -124,11 +124,11 @@ def try_children(
                 q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
                 bad |= bad_draft
             flags |= tl.where(bad, NON_FINITE, 0)
-            if in_range & accepts(accept_coin(noise, child - 1), p - taken * q, share * q, 0.0):
+            if in_range & accepts(accept_coin(noise, child - 1), p - subtracted * q, share * q, 0.0):
                 accepted = child
             elif draft is not None:
-                taken = tl.minimum(taken + share, LARGEST)
+                subtracted = tl.minimum(subtracted + share, LARGEST)
             else:  # one-hot drafts: the mass not yet tried
                 share = tl.maximum(share - p, 0.0)
         child = tl.where(accepted < 0, next_child(tree, node, child, nodes), nodes)
-    return accepted, taken, flags
+    return accepted, subtracted, flags

@@ -75,7 +75,7 @@ def refers_to_row(filter, rules):
 
 
 @triton.jit
-def look_through(
+def scan_row(
     row, law, filter, rules, record, scratch, split, splits, MET: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """A program's part of a row of logits: maxima of cells, and masses. MET goes to the record if a value is bad."""
@@ -166,7 +166,7 @@ class Side(NamedTuple):
 
 @triton.jit
 def cut_one(
-    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, by_rows, total_drafts, given,
+    side, filter, bad_number, i, j, live, entry, request_index, step, cu_drafts, tokens_by_row, total_drafts, given,
     known_row, records, records_row, flags, scratch, edits, split, splits, STAGE: tl.constexpr, DRAFT: tl.constexpr,
     ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -181,7 +181,7 @@ def cut_one(
         offset = (entry if DRAFT else i) * side.request + j * side.row
     else:
         readable, drafts, begin, first, _, token_at = bounds_of(
-            i, cu_drafts, total_drafts, step.to(tl.int32) - 1, by_rows
+            i, cu_drafts, total_drafts, step.to(tl.int32) - 1, tokens_by_row
         )  # fmt: skip
         there, n = readable & (j < drafts + (0 if DRAFT else 1 - given)), first + j
         own_row = n - i * given
@@ -204,7 +204,7 @@ def cut_one(
         last = tl.full([], STAGE != "scan", tl.int1)
         rules = tl.where(side.greedy, side.rules & ~TOGETHER, side.rules)  # one token is the argmax
         if STAGE != "cut":
-            look_through(row, law, filter, rules, record, scratch, split, splits, MET, CELL, TILE)
+            scan_row(row, law, filter, rules, record, scratch, split, splits, MET, CELL, TILE)
         if STAGE == "all":
             last = is_last(ticket, splits)
         if last:
@@ -242,8 +242,8 @@ def cut_one(
 @_launch.kernel
 def cuts_kernel(
     target, target_request: tl.int64, target_row: tl.int64, requests: tl.int32, rows: tl.int32, step: tl.int64,
-    vocab: tl.int32, cu_drafts, by_rows: tl.int32, total_drafts: tl.int64, given: tl.int32, draft_map, request_index,
-    entries: tl.int64, tokens, tokens_request: tl.int64, tokens_row: tl.int64,
+    vocab: tl.int32, cu_drafts, tokens_by_row: tl.int32, total_drafts: tl.int64, given: tl.int32, draft_map,
+    request_index, entries: tl.int64, tokens, tokens_request: tl.int64, tokens_row: tl.int64,
     temperature, temperature_request: tl.int64, temperature_row: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_row: tl.int64, top_k_value: tl.int64,
     top_p, top_p_request: tl.int64, top_p_row: tl.int64, top_p_value: tl.float32,
@@ -283,9 +283,10 @@ def cuts_kernel(
                 )  # fmt: skip
                 side = Side(target, target_request, target_row, vocab, None, inverse, greedy, rules, cuts, known)
                 cut_one(
-                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
-                    total_drafts, given, known_row, records, records_row, flags + i * flags_request + j * flags_row,
-                    scratch, edits, tl.program_id(1), tl.num_programs(1), STAGE, False, ALIGNED, CELL, TILE, TILES,
+                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts,
+                    tokens_by_row, total_drafts, given, known_row, records, records_row,
+                    flags + i * flags_request + j * flags_row, scratch, edits, tl.program_id(1), tl.num_programs(1),
+                    STAGE, False, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
         if draft is not None:  # noqa: SIM102
             if each >= of_target:
@@ -305,9 +306,10 @@ def cuts_kernel(
                     draft_known,
                 )  # fmt: skip
                 cut_one(
-                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts, by_rows,
-                    total_drafts, given, known_row, records, records_row, flags + i * flags_request + j * flags_row,
-                    scratch, Edits(), tl.program_id(1), tl.num_programs(1), STAGE, True, ALIGNED, CELL, TILE, TILES,
+                    side, Filter(k, share, log_min_p), bad, i, j, live, entry, request_index, step, cu_drafts,
+                    tokens_by_row, total_drafts, given, known_row, records, records_row,
+                    flags + i * flags_request + j * flags_row, scratch, Edits(), tl.program_id(1), tl.num_programs(1),
+                    STAGE, True, ALIGNED, CELL, TILE, TILES,
                 )  # fmt: skip
 
 
@@ -359,9 +361,9 @@ def search_of(rows, vocab, device):
     return search_words_of(vocab) * groups_of(rows, device)
 
 
-def words_of(vocab, rows, device, looked):
-    """float32 words of scratch memory for the cuts of so many rows of each side that is ``looked_through``."""
-    count = rows * sum(looked)
+def words_of(vocab, rows, device, scanned):
+    """float32 words of scratch memory for the cuts of so many rows of each side that is ``scanned_sides``."""
+    count = rows * sum(scanned)
     return CUT.value * count + search_of(count, vocab, device) * (count > 0)
 
 
@@ -382,7 +384,7 @@ def side_of(name, rows, law, known, cuts):
 
 def launch_cuts(
     target, draft, counts, index, places, scratch, requests, width, edits=_edits.OFF, draft_map=None, cu_drafts=None,
-    by_rows=0, stored=0, tokens=None, given=0,
+    tokens_by_row=0, stored=0, tokens=None, given=0,
 ):  # fmt: skip
     """Launches the kernel. ``target`` and ``draft`` are (rows, law, known, cuts), or None; cuts have CUT words a row.
 
@@ -399,7 +401,7 @@ def launch_cuts(
     nothing = None, None, None, None
     arguments = dict(
         **side_of("target", *target or nothing), **side_of("draft", *draft or nothing), requests=requests,
-        rows=counts[0], draft_rows=counts[1], step=width, cu_drafts=cu_drafts, by_rows=by_rows,
+        rows=counts[0], draft_rows=counts[1], step=width, cu_drafts=cu_drafts, tokens_by_row=tokens_by_row,
         total_drafts=stored - requests, given=given,
         draft_map=draft_map, **index, tokens=tokens, tokens_request=0 if tokens is None else tokens.stride(0),
         tokens_row=0 if tokens is None else tokens.stride(1), **places._asdict(), **edits,
@@ -424,28 +426,28 @@ NO_CUTS = {"target_cuts": None, "draft_cuts": None}
 
 
 def launch_pair(
-    call, draft, looked, index, edits, figures, records, records_row, flags, flags_steps, scratch, requests, width
+    call, draft, scanned, index, edits, figures, records, records_row, flags, flags_steps, scratch, requests, width
 ):  # fmt: skip
     """The arguments ``target_cuts`` and ``draft_cuts`` of an op on rows of a target and of a draft, or of no draft.
 
-    None for a law without filters. ``looked`` says which sides are ``looked_through``. ``figures`` has four words for
+    None for a law without filters. ``scanned`` says which sides are ``scanned_sides``. ``figures`` has four words for
     each of the ``width`` rows of a request: what probabilities need of these.
     """
-    cu_drafts, by_rows = getattr(call, "cu_drafts", None), int(getattr(call, "by_rows", False))
+    cu_drafts, tokens_by_row = getattr(call, "cu_drafts", None), int(getattr(call, "tokens_by_row", False))
     given = int(getattr(call, "bonus", None) is not None)
     stored = requests * width if cu_drafts is None else len(call.target) + requests * given
     sides, found = [], []
     for here, rows, law, known in (
-        (looked[0], call.target, call.target_law, figures),
-        (looked[1], draft, call.draft_law, figures[2:]),
+        (scanned[0], call.target, call.target_law, figures),
+        (scanned[1], draft, call.draft_law, figures[2:]),
     ):
         sides.append((rows, law, known, scratch) if here else None)
         found.append(scratch if here and _launch.is_filtered(law) else None)
         scratch = scratch[CUT.value * stored * here :]
-    if any(looked):
+    if any(scanned):
         counts = width - given, 0 if draft is None else draft.shape[1] if cu_drafts is None else width - 1
         launch_cuts(
             *sides, counts, index, Places(4, records, records_row, flags, *flags_steps), scratch, requests, width,
-            edits if looked[0] else _edits.OFF, call.draft_map, cu_drafts, by_rows, stored, given=given,
+            edits if scanned[0] else _edits.OFF, call.draft_map, cu_drafts, tokens_by_row, stored, given=given,
         )  # fmt: skip
     return dict(zip(NO_CUTS, found, strict=True))

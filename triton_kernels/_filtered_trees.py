@@ -29,7 +29,7 @@ from specdec_kernels.triton_kernels._rows import (
     row_at,
     row_of,
 )
-from specdec_kernels.triton_kernels._tree_walk import FRONT, PAIR, ROW, TAKEN, decide, decide_winner, finish_walk
+from specdec_kernels.triton_kernels._tree_walk import FRONT, PAIR, ROW, SUBTRACTED, decide, decide_winner, finish_walk
 from specdec_kernels.triton_kernels._trees import next_child, next_node
 from specdec_kernels.triton_kernels._verdict import verdict_at
 
@@ -140,13 +140,13 @@ def try_cut_node(
         q_known = Known(0.0, 0.0)
         if draft is not None:
             q_known = known_at(own + 2, draft_law, node >= 0)
-        child, taken, met = try_children(
+        child, subtracted, reported = try_children(
             tree, node, below, target, target_law, draft, draft_law, draft_map, known_at(own, target_law, node >= 0),
             q_known, noise, REPLACEMENT, TILE,
         )  # fmt: skip
-        tl.store(record + TAKEN, taken.to(tl.int32, bitcast=True))
-        if met != 0:
-            tl.atomic_or(record + FLAGS, met, sem="relaxed")
+        tl.store(record + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
+        if reported != 0:
+            tl.atomic_or(record + FLAGS, reported, sem="relaxed")
         decide(records, request, node, child, nodes)
 
 
@@ -352,29 +352,29 @@ def race(call, requests, width):
         _launch.launch(filtered_tree_kernel, search.grid, search.warps, arguments)
 
 
-def looked_through(call, draft, own_law):
+def scanned_sides(call, draft, own_law):
     """Which sides one launch looks through, and decides from; none if it can not."""
-    looked = _launch.looked_through(call, draft)
-    needs_more = not looked[0] or _launch.learns(call, draft, own_law, looked)
-    return [False, False] if needs_more or not _launch.TICKETS_ORDER_STORES else looked
+    scanned = _launch.scanned_sides(call, draft)
+    needs_more = not scanned[0] or _launch.learns(call, draft, own_law, scanned)
+    return [False, False] if needs_more or not _launch.TICKETS_ORDER_STORES else scanned
 
 
-def cut(call, draft, looked, search, counters, known, scratch):
-    """Launches the kernel for sides that are ``looked_through``, and returns what the last launch needs of it.
+def cut(call, draft, scanned, search, counters, known, scratch):
+    """Launches the kernel for sides that are ``scanned_sides``, and returns what the last launch needs of it.
 
     ``known`` has four words a row; ``scratch`` CUT words a row of each side, and what the search needs.
     """
     rows, law = len(known) // 4, call.draft_law
     places = scratch, scratch[CUT.value * rows :]
     arguments = search.arguments | dict(
-        cuts=places[0], known=known, draft_cuts=places[1] if looked[1] else None, draft_known=known[2:],
+        cuts=places[0], known=known, draft_cuts=places[1] if scanned[1] else None, draft_known=known[2:],
         draft_vocab=0 if draft is None else draft.shape[-1], draft_map=None if draft is None else call.draft_map,
         draft_rules=0 if draft is None else law.rules, **_launch.rows("draft", draft),
-        **numbers(law if looked[1] else None, "draft_"), counters=counters,
-        scratch=scratch[CUT.value * rows * sum(looked) :], METHOD=call.method,
+        **numbers(law if scanned[1] else None, "draft_"), counters=counters,
+        scratch=scratch[CUT.value * rows * sum(scanned) :], METHOD=call.method,
         REPLACEMENT=call.replacement and draft is not None, DRAFT=None if draft is None else law.space,
         ALIGNED=_launch.aligned(call.target, draft),
     )  # fmt: skip
     _launch.launch(cut_tree_kernel, search.grid, search.warps, arguments)
-    filtered = _launch.is_filtered(call.target_law), looked[1] and _launch.is_filtered(law)
+    filtered = _launch.is_filtered(call.target_law), scanned[1] and _launch.is_filtered(law)
     return {name: place if on else None for name, place, on in zip(_cuts.NO_CUTS, places, filtered, strict=True)}

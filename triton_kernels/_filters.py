@@ -17,7 +17,9 @@ from specdec_kernels.triton_kernels._math import (
     NO_TOKEN,
     PARAMETER,
     SMALLEST,
+    from_ordered,
     log,
+    ordered,
     row_weight,
 )
 from specdec_kernels.triton_kernels._rows import barrier, group_tops, load_tile
@@ -67,30 +69,17 @@ def filter_of(top_k, top_p, min_p, columns, greedy):
 
 
 @triton.jit
-def order_key(v):
-    """uint32 in the order of the values; both zeros are one."""
-    bits = (v + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
-
-
-@triton.jit
-def value_of(key):
-    bits = tl.where(key >= 0x80000000, key ^ 0x80000000, key ^ 0xFFFFFFFF)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def cell_tiles(row, law, first, last, cells, CELL: tl.constexpr, TILE: tl.constexpr):
     """Stores the largest value of each cell in the tiles [first, last); returns whether one held a bad value."""
     CELLS: tl.constexpr = TILE // CELL
-    met = first < 0
+    bad = first < 0
     for tile in range(first, last):
         x = load_tile(row, law, tl.cast(tile, tl.int32) * TILE, TILE)
         unclean = (group_tops(x) < INFINITY) == 0
-        met = met | (tl.max(unclean.to(tl.int32), axis=0) > 0)
+        bad = bad | (tl.max(unclean.to(tl.int32), axis=0) > 0)
         tops = tl.max(tl.reshape(tl.max(clean(x, law), axis=1), [CELLS, x.shape[0] // CELLS]), axis=1)
         tl.store(cells + tile * CELLS + tl.arange(0, CELLS), tops)
-    return met
+    return bad
 
 
 @triton.jit
@@ -136,7 +125,7 @@ def list_tokens(row, law, room, opened, keys, CELL: tl.constexpr, TILE: tl.const
         if length <= LISTED:
             x, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
             x, tokens = tl.reshape(x, [TILE]), tl.reshape(tokens, [TILE])
-            key = order_key(clean(x, law))
+            key = ordered(clean(x, law))
             here = (key >= keys.first) & (key < keys.end)
             place = length + tl.cumsum(here.to(tl.int32), axis=0) - 1
             tl.store(room.listed + place, x, mask=here & (place < LISTED))
@@ -164,7 +153,7 @@ def measured(row, law, room, opened, top, keys, levels, CELL: tl.constexpr, TILE
     for base in range(0, number_of_cells(row, opened, CELL), CELLS):
         x, _ = load_cells(row, law, room, opened, base, CELL, TILE)
         v = clean(x, law)
-        key = order_key(v)
+        key = ordered(v)
         one = tl.where((key >= keys.first) & (key < keys.end), 1, 0)
         weight = tl.where(one > 0, row_weight(v - top), 0)
         n, m = n + tl.sum(one, axis=1), m + tl.sum(weight, axis=1)
@@ -186,10 +175,10 @@ def level_in(keys, top, turn, quarter):
     which always come to an end.
     """
     last = keys.end - 1
-    low, high = value_of(keys.first), value_of(last)
+    low, high = from_ordered(keys.first), from_ordered(last)
     value = tl.where(turn == 0, top - 1.0 * (4 - quarter) * (4 - quarter), low + (high - low) * (0.25 * quarter))
     step = ((keys.end - keys.first).to(tl.uint64) * quarter >> 2).to(tl.uint32)
-    level = tl.where((turn < 3) & (value == value), order_key(value), keys.first + step)
+    level = tl.where((turn < 3) & (value == value), ordered(value), keys.first + step)
     return tl.minimum(tl.maximum(level, keys.first), last)
 
 
@@ -238,7 +227,7 @@ def boundary_of(keys, weights, low, high, most, limit):
 @triton.jit
 def ties_kept(key, equal, top, most, limit, together):
     """(how many of the tokens that have the last key are kept, what each weighs), if so many and so much may stay."""
-    weight = row_weight(value_of(key) - top)
+    weight = row_weight(from_ordered(key) - top)
     ties = tl.minimum(most, equal)
     if weight > 0:
         ties = tl.minimum(ties, tl.minimum((limit - 1) // weight, ALL_TOKENS - 1).to(tl.int32) + 1)
@@ -253,7 +242,7 @@ def id_of(row, law, room, key, opened, rank, CELL: tl.constexpr, TILE: tl.conste
         if before < rank:
             x, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
             x, tokens = tl.reshape(x, [TILE]), tl.reshape(tokens, [TILE])
-            equal = order_key(clean(x, law)) == key
+            equal = ordered(clean(x, law)) == key
             place = before + tl.cumsum(equal.to(tl.int32), axis=0)
             found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0))
             before += tl.sum(equal.to(tl.int32), axis=0)
@@ -280,11 +269,11 @@ def cut_of(
     top_k, share, log_min_p = filter
     by_k, by_share, by_least = top_k > 0, share >= 0, log_min_p > -INFINITY
     after_k, after_least = by_k & (rules & AFTER_TOP_K != 0), by_least & (rules & AFTER_MIN_P != 0)
-    tops = order_key(cells)
-    floor = tl.where(by_least, tl.maximum(order_key(top + log_min_p), LOWEST), LOWEST)
+    tops = ordered(cells)
+    floor = tl.where(by_least, tl.maximum(ordered(top + log_min_p), LOWEST), LOWEST)
     none = tl.full([], NO_LIMIT, tl.int64)
     everything = tl.full([], ALL_TOKENS, tl.int32)
-    first, end = tl.full([], 0, tl.uint32), order_key(top) + 1
+    first, end = tl.full([], 0, tl.uint32), ordered(top) + 1
     rank, mass = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
     key, last, kept_tokens, kept_mass = first, rank - 1, rank, mass
     length, number, opened = rank, rank, rank - 1
@@ -297,9 +286,9 @@ def cut_of(
         if by_share & (step == 1):
             limit = share_of_mass(share, whole)
         if fresh:
-            first, end, rank, mass, number = least, order_key(top) + 1, rank * 0, mass * 0, number * 0
+            first, end, rank, mass, number = least, ordered(top) + 1, rank * 0, mass * 0, number * 0
             if (most < everything) | (limit < none):
-                first = boundary_of(tops, row_weight(value_of(tops) - top), first, end, most, limit)
+                first = boundary_of(tops, row_weight(from_ordered(tops) - top), first, end, most, limit)
             turn = 0
             more = fresh
             while more:
@@ -318,7 +307,7 @@ def cut_of(
         if length <= LISTED:
             x, ids = load_list(room, length)
             v = clean(x, law)
-            listed, each = order_key(v), row_weight(v - top)
+            listed, each = ordered(v), row_weight(v - top)
             low = tl.maximum(first, least)
             most = tl.minimum(most, rank + tl.sum((listed >= low).to(tl.int32), axis=0))
             key = boundary_of(listed, each, low, end, most - rank, limit - mass)
@@ -335,4 +324,4 @@ def cut_of(
         kept_tokens, kept_mass = above + ties, mass_above + ties * weight
         whole = kept_mass
         fresh = (length > LISTED) | (rank > 0)
-    return value_of(key), last, kept_tokens.to(tl.int64), kept_mass, tl.where(fresh, 0, length)
+    return from_ordered(key), last, kept_tokens.to(tl.int64), kept_mass, tl.where(fresh, 0, length)

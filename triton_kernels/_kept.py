@@ -6,7 +6,7 @@ then. If no list holds them it races the row alone. Rows whose filters are off a
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._cuts import cut_row, is_on, look_through, room_of
+from specdec_kernels.triton_kernels._cuts import cut_row, is_on, room_of, scan_row
 from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, LISTED, load_list
 from specdec_kernels.triton_kernels._laws import CUT, Law, clean, greedy_scores
 from specdec_kernels.triton_kernels._math import GROUP, INFINITY, NO_TOKEN, NON_FINITE, STREAM_RACE
@@ -41,14 +41,14 @@ def begin_kept(
     """A program's part of row n."""
     if is_on(filter):
         order_law = Law(order_of(inverse, rules), None, None, n, *place, *edits)
-        look_through(row, order_law, filter, rules, record, scratch, split, splits, NON_FINITE, CELL, TILE)
+        scan_row(row, order_law, filter, rules, record, scratch, split, splits, NON_FINITE, CELL, TILE)
     else:
         law = Law(inverse, greedy, None, n, *place, *edits)
         race_part_of_row(row, law, draft_map, record, noise, split, splits, TILE)
 
 
 @triton.jit
-def score_list(order_law, law, room, listed, value, last, draft_map, first_token, noise):
+def score_list(order_law, law, room, listed, value, last, draft_map, vocab_start, noise):
     """(scores, tokens) of those that a cut keeps, all of them listed. ``order_law`` says what filters compare."""
     x, ids = load_list(room, listed)
     v = clean(x, order_law)
@@ -59,7 +59,7 @@ def score_list(order_law, law, room, listed, value, last, draft_map, first_token
         tokens = tl.load(draft_map + ids, mask=keeps, other=NO_TOKEN)
     scores = greedy_scores(x, law)
     if law.greedy == 0:
-        scores = mapped_scores(x, tokens + first_token, noise, law, STREAM_RACE)
+        scores = mapped_scores(x, tokens + vocab_start, noise, law, STREAM_RACE)
     scores = tl.where(keeps, scores, -INFINITY)
     shape: tl.constexpr = (LISTED // GROUP, GROUP)
     return tl.reshape(scores, shape), tl.reshape(tokens, shape)
@@ -86,7 +86,7 @@ def cut_kept(
 
 @triton.jit
 def finish_kept(
-    row, inverse, greedy, filter, rules, n, place, edits, draft_map, first_token, record, scratch, cuts, noise,
+    row, inverse, greedy, filter, rules, n, place, edits, draft_map, vocab_start, record, scratch, cuts, noise,
     CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Races what is kept of row n, for the record's key. ``cuts`` has CUT words a row, for rows that no list holds."""
@@ -95,7 +95,7 @@ def finish_kept(
         value, token, listed = cut_kept(row, order_law, filter, rules, n, scratch, cuts, CELL, TILE, TILES)
         if listed > 0:
             room, law = room_of(row, scratch, CELL, TILE), Law(inverse, greedy, None, n, *place, *edits)
-            scores, ids = score_list(order_law, law, room, listed, value, token, draft_map, first_token, noise)
+            scores, ids = score_list(order_law, law, room, listed, value, token, draft_map, vocab_start, noise)
             tl.atomic_max(key_at(record), best_of_tile(scores, ids, tl.full([], 0, tl.uint64)), sem="relaxed")
         elif listed == 0:
             kept_law = Law(inverse, greedy, cuts, n, *place, *edits)

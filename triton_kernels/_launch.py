@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _versions
+from specdec_kernels.triton_kernels._math import MASS_TILE
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime import driver
 
@@ -162,7 +163,7 @@ power_of_2 = functools.cache(triton.next_power_of_2)
 
 def mass_items_of(vocab):
     """float32 words of scratch memory for a pair of rows whose masses are learned: ``_rows.mass_items_of`` twice."""
-    return 6 * -(-vocab // 1024)
+    return 6 * -(-vocab // MASS_TILE.value)
 
 
 def splits_of(requests, tiles, device):
@@ -276,7 +277,7 @@ def is_learned(law):
     return law.space == "logits" or isinstance(law.temperature, torch.Tensor) or is_greedy(law)
 
 
-def looked_through(call, draft, both=True):
+def scanned_sides(call, draft, both=True):
     """Whether the launch that finds cuts also learns what probabilities need: of target rows, and of draft rows.
 
     It does so for rows with filters. If ``both``, then for all from logits as soon as one side has filters.
@@ -288,13 +289,13 @@ def looked_through(call, draft, both=True):
     return [law is not None and law.space == "logits" for law in laws]
 
 
-def learns(call, draft, own_law, looked):
+def learns(call, draft, own_law, scanned):
     """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax.
 
-    Rows that were ``looked_through`` need none.
+    Rows that were ``scanned_sides`` need none.
     """
-    return (call.target_law.space == "logits" and not looked[0]) or (
-        draft is not None and (call.draft_law.space == "logits" or own_law) and not looked[1]
+    return (call.target_law.space == "logits" and not scanned[0]) or (
+        draft is not None and (call.draft_law.space == "logits" or own_law) and not scanned[1]
     )
 
 

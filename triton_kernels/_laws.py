@@ -12,6 +12,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels._edits import Edits, Place
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
+    LOG_PROB_ERROR,
     NOBODY,
     SMALLEST,
     clean_probability,
@@ -160,7 +161,7 @@ def log_bound(x, law, known):
     if law.inverse is None:
         return log_weight(clean_probability(x))
     else:
-        return log_probability(scaled(x, law.inverse), known.top, known.log_sum) + 1e-5
+        return log_probability(scaled(x, law.inverse), known.top, known.log_sum) + LOG_PROB_ERROR
 
 
 @triton.jit

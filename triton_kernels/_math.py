@@ -19,6 +19,7 @@ GROUP = tl.constexpr(64)  # tokens whose first arrival is drawn together
 MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units of their own maximum
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(2.0**-126)
+LOG_PROB_ERROR = tl.constexpr(1e-5)  # what the roundings of log p may take from it where it bounds others
 COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts
 INFINITY = tl.constexpr(float("inf"))
 NO_TOKEN = tl.constexpr(0x7FFFFFFF)
@@ -297,10 +298,10 @@ def harmonic_term(p, q):
 
 
 @triton.jit
-def share_left(left, untried):
+def share_left(residual_mass, untried_mass):
     """The share of q^m in p^m's scale, from sum (p - T q)^+ and the mass of q not tried (tree.h)."""
-    ratio = tl.div_rn(left, tl.maximum(untried, SMALLEST))
-    return tl.where(untried >= SMALLEST, tl.minimum(ratio, LARGEST), 0.0)
+    ratio = tl.div_rn(residual_mass, tl.maximum(untried_mass, SMALLEST))
+    return tl.where(untried_mass >= SMALLEST, tl.minimum(ratio, LARGEST), 0.0)
 
 
 @triton.jit
@@ -312,29 +313,29 @@ def accepts(coin, p, drafted, epsilon):
 
 
 @triton.jit
-def child_weight(weight, p, q, taken, share):
+def child_weight(weight, p, q, subtracted, share):
     """The weight of a token under a node: weight p^m / q^m, at most 1."""
     drafted = share * q
-    ratio = tl.div_rn(residual_weight(p, taken * q), tl.where(drafted > 0.0, drafted, 1.0))
+    ratio = tl.div_rn(residual_weight(p, subtracted * q), tl.where(drafted > 0.0, drafted, 1.0))
     return tl.where(drafted > 0.0, tl.minimum(weight * ratio, 1.0), 0.0)
 
 
 @triton.jit
-def taken_after(taken, share, weight):
-    return tl.minimum(taken + tl.div_rn(share, weight), LARGEST)
+def subtracted_after(subtracted, share, weight):
+    return tl.minimum(subtracted + tl.div_rn(share, weight), LARGEST)
 
 
 @triton.jit
-def weight_after(weight, before, left):
+def weight_after(weight, before, residual_mass):
     """The weight of a node after a child of it was taken off, which left so much."""
-    s = weight * tl.where(before >= SMALLEST, tl.div_rn(left, tl.maximum(before, SMALLEST)), 0.0)
+    s = weight * tl.where(before >= SMALLEST, tl.div_rn(residual_mass, tl.maximum(before, SMALLEST)), 0.0)
     return tl.where(weight >= 1.0, 1.0, tl.div_rn(s, s + (1.0 - weight)))
 
 
 @triton.jit
-def untried_after(untried, p):
+def untried_after(untried_mass, p):
     """The mass of p on tokens not tried, once a certain draft of probability p was."""
-    return tl.maximum(untried - tl.maximum(p, 0.0), 0.0)
+    return tl.maximum(untried_mass - tl.maximum(p, 0.0), 0.0)
 
 
 # chain.h
@@ -367,18 +368,27 @@ def epsilon_of(e):
 
 
 @triton.jit
+def ordered(x):
+    """float32 as uint32 of the same order; both zeros are one."""
+    bits = (x + 0.0).to(tl.uint32, bitcast=True)
+    return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
+
+
+@triton.jit
+def from_ordered(key):
+    bits = tl.where(key >= 0x80000000, key ^ 0x80000000, key ^ 0xFFFFFFFF)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def key_of(score, token):
-    bits = (score + 0.0).to(tl.uint32, bitcast=True)  # + 0: the two zeros are one score
-    order = tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
-    key = (order.to(tl.uint64) << 32) | (token.to(tl.uint32) ^ 0xFFFFFFFF).to(tl.uint64)
+    key = (ordered(score).to(tl.uint64) << 32) | (token.to(tl.uint32) ^ 0xFFFFFFFF).to(tl.uint64)
     return tl.where(score > -INFINITY, key, NOBODY)
 
 
 @triton.jit
 def key_score(key):
-    order = (key >> 32).to(tl.uint32)
-    bits = tl.where(order >= 0x80000000, order ^ 0x80000000, order ^ 0xFFFFFFFF)
-    return tl.where(key == NOBODY, -INFINITY, bits.to(tl.float32, bitcast=True))
+    return tl.where(key == NOBODY, -INFINITY, from_ordered((key >> 32).to(tl.uint32)))
 
 
 @triton.jit

@@ -86,31 +86,31 @@ def laws_kernel(
 
 
 @triton.jit
-def look(x, law, met, BIT: tl.constexpr):
-    """``met`` with what a tile of a row of probabilities adds: NON_FINITE, and BIT << 8 if a token has weight.
+def look(x, law, row_status, BIT: tl.constexpr):
+    """``row_status`` with what a tile of a row of probabilities adds: NON_FINITE, and BIT << 8 if a token has weight.
 
     Logits add nothing: ``laws_kernel`` has looked at them.
     """
     if law.inverse is None:
         tops = group_tops(x)
-        met |= any_of(unclean_groups(x, tops, law)) * NON_FINITE | any_of((tops < SMALLEST) == 0) * (BIT << 8)
-    return met
+        row_status |= any_of(unclean_groups(x, tops, law)) * NON_FINITE | any_of((tops < SMALLEST) == 0) * (BIT << 8)
+    return row_status
 
 
 @triton.jit
-def tell(record, met):
+def tell(record, row_status):
     """Writes what this program met into the pair's record."""
-    if met & NON_FINITE != 0:
+    if row_status & NON_FINITE != 0:
         tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-    if met > NON_FINITE:
-        tl.atomic_or(record + WEIGHS, met >> 8, sem="relaxed")
+    if row_status > NON_FINITE:
+        tl.atomic_or(record + WEIGHS, row_status >> 8, sem="relaxed")
 
 
 @triton.jit
 def status_of_pair(record, target_law, draft_law, flags, live, idle):
     """The status of a pair, once all its programs have called ``tell``. Sets their part of the record back to zero."""
-    met = tl.load(record + FLAGS, cache_modifier=".cg")
-    flags |= met & (DRAFT_MET - 1) | met // DRAFT_MET
+    row_status = tl.load(record + FLAGS, cache_modifier=".cg")
+    flags |= row_status & (DRAFT_MET - 1) | row_status // DRAFT_MET
     weigh = tl.load(record + WEIGHS, cache_modifier=".cg")
     if target_law.inverse is not None:
         weigh |= 1
@@ -126,7 +126,7 @@ def words_of(call):
     """float32 words of scratch memory that ``launch_laws`` needs."""
     outer, inner, vocab = call.target.shape
     rows = outer * inner
-    cuts = _cuts.words_of(vocab, rows, call.target.device, _launch.looked_through(call, call.draft))
+    cuts = _cuts.words_of(vocab, rows, call.target.device, _launch.scanned_sides(call, call.draft))
     return (4 + _launch.mass_items_of(vocab)) * rows + cuts
 
 
@@ -136,9 +136,9 @@ def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
     outer, inner, vocab = target.shape
     index = _launch.index(call.request_index, draft, edit=call.edits)
     items = scratch[4 * rows :]
-    looked = _launch.looked_through(call, draft)
+    scanned = _launch.scanned_sides(call, draft)
     cuts = _cuts.launch_pair(
-        call, draft, looked, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
+        call, draft, scanned, index, edits, scratch, counters, 8, counters[FLAGS.value :], (8 * inner, 8),
         items[_launch.mass_items_of(vocab) * rows :], outer, inner,
     )  # fmt: skip
     arguments = dict(
@@ -152,6 +152,6 @@ def launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps):
         ALIGNED=_launch.aligned(target, draft),
     )  # fmt: skip
     laws = call.target_law, call.draft_law
-    if any(_launch.is_learned(law) and not found for law, found in zip(laws, looked, strict=True)):
+    if any(_launch.is_learned(law) and not found for law, found in zip(laws, scanned, strict=True)):
         _launch.launch(laws_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, arguments)
     return arguments

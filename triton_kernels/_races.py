@@ -329,10 +329,10 @@ def draw_part(
 def drawn(target, target_law, draft, draft_law, from_residual, readable, request, noise, TILE: tl.constexpr):
     """(the token that all parts together drew, status), from p if the residual is empty. The last part calls this."""
     best = tl.atomic_xchg(key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
-    met = tl.load(request + FLAGS, cache_modifier=".cg")
-    flags = met & NON_FINITE
+    row_status = tl.load(request + FLAGS, cache_modifier=".cg")
+    flags = row_status & NON_FINITE
     if draft is not None and draft_law.inverse is None:
-        flags |= tl.where(from_residual & (met & DRAFTED == 0), NON_FINITE, 0)
+        flags |= tl.where(from_residual & (row_status & DRAFTED == 0), NON_FINITE, 0)
     if (best == NOBODY) & from_residual:
         flags |= EMPTY_RESIDUAL
         best, bad = race_row(target, target_law, noise, STREAM_RESIDUAL, TILE)
@@ -342,14 +342,14 @@ def drawn(target, target_law, draft, draft_law, from_residual, readable, request
 
 
 @triton.jit
-def arrival_of(best, live, idle, place, first_token):
+def arrival_of(best, live, idle, place, vocab_start):
     """(token, score, whether a token arrived) of a key at a place; -1 and -inf for nobody.
 
     A request that is not live has its one token at place 0, with a score that wins against all parts of a row.
     """
     arrived = (best != NOBODY) & live
     unread = (live == 0) & (place == 0)
-    token = tl.where(arrived, key_token(best).to(tl.int64) + first_token, -1)
+    token = tl.where(arrived, key_token(best).to(tl.int64) + vocab_start, -1)
     token = tl.where(unread & (idle == 0), 0, token)
     score = tl.where(arrived, key_score(best), tl.where(unread, INFINITY, -INFINITY))
     return token, score, arrived

@@ -59,23 +59,23 @@ def entry_of(b, request_index, entries):
 
 
 @triton.jit
-def bounds_of(b, cu_drafts, total_drafts, max_drafts, by_rows):
+def bounds_of(b, cu_drafts, total_drafts, max_drafts, tokens_by_row):
     """(readable, slots, first draft, first row, status, where its token is among the draft tokens) of a request.
 
-    ``by_rows``: ``cu_drafts`` counts rows, and tokens stand in the rows that they enter.
+    ``tokens_by_row``: ``cu_drafts`` counts rows, and tokens stand in the rows that they enter.
     """
     if cu_drafts is None:
         return b >= 0, max_drafts + 0, b * max_drafts, b * (max_drafts + 1), 0, b * max_drafts
     else:
         begin, end = tl.load(cu_drafts + b).to(tl.int64), tl.load(cu_drafts + b + 1).to(tl.int64)
-        begin -= tl.where(by_rows != 0, b, 0)
-        end -= tl.where(by_rows != 0, b + 1, 0)
+        begin -= tl.where(tokens_by_row != 0, b, 0)
+        end -= tl.where(tokens_by_row != 0, b + 1, 0)
         readable = (begin >= 0) & (end >= begin) & (end <= total_drafts)
         begin = tl.where(readable, begin, 0)
         drafts = tl.where(readable, end - begin, 0)
         return (
             readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin, begin + b,
-            tl.where(readable & (drafts <= max_drafts), 0, PARAMETER), begin + tl.where(by_rows != 0, b + 1, 0),
+            tl.where(readable & (drafts <= max_drafts), 0, PARAMETER), begin + tl.where(tokens_by_row != 0, b + 1, 0),
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from specdec_kernels.triton_kernels._math import (
     child_weight,
     later,
     share_left,
-    taken_after,
+    subtracted_after,
     untried_after,
     weight_after,
 )
@@ -75,7 +75,7 @@ def traverse(
     node, after, depth, flags = nodes * 0, nodes * 0, nodes * 0, nodes * 0
     none, full = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
     # Of walk.h: the node's weight, T, W, and R. With certain drafts p of its own token is in the place of R.
-    weight, taken, left, other = full, none, full, full
+    weight, subtracted, residual_mass, other = full, none, full, full
     walking = nodes > 0
     due = nodes < 0  # weight and sums do not know yet of the child taken off last
     while walking:
@@ -90,9 +90,9 @@ def traverse(
         if draft is not None:
             q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, row)
             q_row, q_known = row_of(draft, node, ALIGNED), known_at(own + 2, q_law, walking)
-        met = tl.load(record + FLAGS)
-        of_target = bad_bias | (met & (DRAFT_MET - 1))
-        of_both = of_target | tl.where(met & DRAFT_MET != 0, NON_FINITE, 0)
+        row_status = tl.load(record + FLAGS)
+        of_target = bad_bias | (row_status & (DRAFT_MET - 1))
+        of_both = of_target | tl.where(row_status & DRAFT_MET != 0, NON_FINITE, 0)
 
         child = first_left(tree, node, after, nodes, target.columns, REPEATS == 0)
         flags |= tl.where((child < nodes) & (depth == max_depth), PARAMETER, 0)
@@ -104,11 +104,11 @@ def traverse(
                 if REPEATS == 0:
                     children = (tree, node, after + 1)
                 rest, other, unfit = masses(
-                    p_row, p_law, q_row, q_law, draft_map, p_known, q_known, taken, children, TILE
+                    p_row, p_law, q_row, q_law, draft_map, p_known, q_known, subtracted, children, TILE
                 )  # fmt: skip
                 flags |= of_both | unfit
-                weight = weight_after(weight, left, rest)
-                left = rest
+                weight = weight_after(weight, residual_mass, rest)
+                residual_mass = rest
         goes_on = goes_on & (weight >= SMALLEST)
 
         gone = node + 0  # what may be taken off now
@@ -117,19 +117,19 @@ def traverse(
             token = tl.load(tree[2] + child * tree[3]).to(tl.int64)
             in_range = (token >= 0) & (token < target.columns)
             own_p, bad = probability_at(p_row, token, in_range, p_law, p_known, None)
-            q, share = 1.0, left
+            q, share = 1.0, residual_mass
             if draft is not None:
                 q, bad_draft = probability_at(q_row, token, in_range, q_law, q_known, draft_map)
                 bad |= bad_draft
-                share = share_left(left, other)
+                share = share_left(residual_mass, other)
             flags |= tl.where(in_range, of_both, TOKEN_RANGE) | tl.where(bad, NON_FINITE, 0)
-            below = tl.where(in_range, child_weight(weight, own_p, q, taken, share), 0.0)
+            below = tl.where(in_range, child_weight(weight, own_p, q, subtracted, share), 0.0)
             gone = child
             goes_on = below >= SMALLEST
             if goes_on:
-                keep(kept + KEPT * node, (weight, taken, left, other))
+                keep(kept + KEPT * node, (weight, subtracted, residual_mass, other))
                 node, after, depth = child, child, depth + 1
-                weight, taken, left, other = below, none, full, full
+                weight, subtracted, residual_mass, other = below, none, full, full
                 if draft is None:
                     other = own_p
         elif node == 0:
@@ -140,15 +140,15 @@ def traverse(
                 node, _ = parents_of(tree[0], tree[1], node, walking)
                 depth -= 1
                 at = kept + KEPT * node
-                weight, taken, left, other = fetch(at), fetch(at + 1), fetch(at + 2), fetch(at + 3)
+                weight, subtracted, residual_mass, other = fetch(at), fetch(at + 1), fetch(at + 2), fetch(at + 3)
         if walking & (goes_on == 0):
             after = gone
             if draft is None:
-                rest = untried_after(left, own_p)
-                weight = weight_after(weight, left, rest)
-                left = rest
+                rest = untried_after(residual_mass, own_p)
+                weight = weight_after(weight, residual_mass, rest)
+                residual_mass = rest
             else:
-                taken = taken_after(taken, share_left(left, other), weight)
+                subtracted = subtracted_after(subtracted, share_left(residual_mass, other), weight)
         due = walking & (goes_on == 0)
         flags |= tl.where(walking, 0, tl.where(after != node, of_both, of_target))
-    return node, depth, taken, (after != node) & (nodes > 0), flags
+    return node, depth, subtracted, (after != node) & (nodes > 0), flags

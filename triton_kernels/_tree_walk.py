@@ -16,8 +16,9 @@ from specdec_kernels.triton_kernels._trees import NODES, child_with, next_child,
 from specdec_kernels.triton_kernels._verdict import clear_off_path, clear_places, put_count, put_node, put_token
 
 ROW = tl.constexpr(6)  # words of a row's record
-PAIR, NEXT, TAKEN = tl.constexpr(1), tl.constexpr(4), tl.constexpr(5)  # of a row's record
-NODE, NODE_TAKEN, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)  # of a request's
+PAIR, NEXT, SUBTRACTED = tl.constexpr(1), tl.constexpr(4), tl.constexpr(5)  # of a row's record
+# Of a request's.
+NODE, NODE_SUBTRACTED, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6), tl.constexpr(7)
 NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
 
 
@@ -58,10 +59,10 @@ def finish_walk(
         node = child
         record = records + node * ROW
         child = tl.load(record + NEXT, cache_modifier=".cg") - 2
-        met = tl.load(record + FLAGS, cache_modifier=".cg")
-        flags |= met & (DRAFT_MET - 1)
+        row_status = tl.load(record + FLAGS, cache_modifier=".cg")
+        flags |= row_status & (DRAFT_MET - 1)
         drafted = (depth < max_depth) & (next_child(tree, node, node, nodes) < nodes)
-        flags |= tl.where(drafted & (met & DRAFT_MET != 0) & (racing == 0), NON_FINITE, 0)
+        flags |= tl.where(drafted & (row_status & DRAFT_MET != 0) & (racing == 0), NON_FINITE, 0)
         flags |= put_node(verdict, depth, node, live)
         if racing:
             key = tl.load(key_at(record), cache_modifier=".cg")
@@ -73,10 +74,10 @@ def finish_walk(
     depth -= 1
     tried = live & (next_child(tree, node, node, nodes) < nodes)
     flags |= tl.where(tried & (depth == max_depth), PARAMETER, 0) | status_of(tree[0], tree[1], nodes)
-    taken = tl.load(records + node * ROW + TAKEN, cache_modifier=".cg")
+    subtracted = tl.load(records + node * ROW + SUBTRACTED, cache_modifier=".cg")
     if racing == 0:
         tl.store(request + NODE, node)
-        tl.store(request + NODE_TAKEN, taken)
+        tl.store(request + NODE_SUBTRACTED, subtracted)
         tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
     finish(nodes, depth, flags, live, idle, records, request, tl.where(racing, 0, depth), verdict, max_depth)
 
@@ -84,15 +85,15 @@ def finish_walk(
 @triton.jit
 def finish_path(tree, node, depth, verdict):
     """Writes the nodes from the root to ``node``, and the tokens of those behind the root. Returns status bits."""
-    met = 0
+    reported = 0
     while depth >= 0:
-        met |= put_node(verdict, depth, node, depth >= 0)
+        reported |= put_node(verdict, depth, node, depth >= 0)
         parent, _ = parents_of(tree[0], tree[1], node, depth > 0)
         if depth > 0:
             put_token(verdict, depth - 1, parent, tl.load(tree[2] + node * tree[3]), depth > 0)
         node = parent
         depth -= 1
-    return met
+    return reported
 
 
 @triton.jit

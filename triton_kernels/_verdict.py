@@ -1,4 +1,4 @@
-"""How a verdict is written (``specdec_kernels.Form``): what csrc/include/specdec/walk.h has as ``Verdict``."""
+"""How a verdict is written (``specdec_kernels.Form``): what csrc/include/specdec/walk.h has as ``VerdictWriter``."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from specdec_kernels.triton_kernels._trees import NODES
 EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4))
 
 
-class Verdict(NamedTuple):
+class VerdictWriter(NamedTuple):
     """Where the verdict of one request goes; ``flat`` is the length of the row that an index leads into."""
 
     tokens: tl.tensor
@@ -36,7 +36,7 @@ def verdict_at(
         tokens += b * tokens_request
     else:
         index += b * index_request
-    return Verdict(tokens, tokens_slot, path, index, index_node, flat, num_accepted + b, status + b, form)
+    return VerdictWriter(tokens, tokens_slot, path, index, index_node, flat, num_accepted + b, status + b, form)
 
 
 @triton.jit
@@ -52,16 +52,16 @@ def put_token(verdict, depth, node, token, there):
 @triton.jit
 def put_node(verdict, depth, node, there):
     """Writes a node of the path, or its place. Returns PARAMETER where that is outside of the tokens."""
-    met = there.to(tl.int32) * 0
+    reported = there.to(tl.int32) * 0
     if verdict.path is not None:
         shown = node
         if verdict.index is not None:
             place = tl.load(verdict.index + node * verdict.index_node, mask=there, other=-1).to(tl.int64)
             inside = (place >= 0) & (place < verdict.flat)
             shown = tl.where(inside, place, -1)
-            met = (there & (inside == 0)).to(tl.int32) * PARAMETER
+            reported = (there & (inside == 0)).to(tl.int32) * PARAMETER
         tl.store(verdict.path + depth, shown.to(tl.int32), mask=there)
-    return met
+    return reported
 
 
 @triton.jit

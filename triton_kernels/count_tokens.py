@@ -7,6 +7,7 @@ counts that went too far. It is one warp, so that what it wrote is there when it
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._edits import MOST
 from specdec_kernels.triton_kernels._math import PARAMETER
 from specdec_kernels.triton_kernels._rows import barrier, number
 
@@ -52,7 +53,7 @@ def count_tokens_kernel(
         for first in range(0, taken, BLOCK):
             token, there = tokens_at(tokens, tokens_node, first, taken, vocab, BLOCK)
             over = tl.load(counts + token, mask=there, other=0, cache_modifier=".cg") < 0
-            tl.store(counts + token, tl.full([BLOCK], 2**31 - 1, tl.int32), mask=there & over)
+            tl.store(counts + token, tl.full([BLOCK], MOST, tl.int32), mask=there & over)
     tl.store(status + b, tl.where(wanted == taken, 0, PARAMETER))
 
 

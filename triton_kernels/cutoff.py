@@ -2,7 +2,7 @@
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
-from specdec_kernels.triton_kernels._cuts import cut_row, look_through
+from specdec_kernels.triton_kernels._cuts import cut_row, scan_row
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, Filter, filter_of
 from specdec_kernels.triton_kernels._laws import Law
@@ -42,7 +42,7 @@ def cutoff_kernel(
         record = counters + 4 * row
         last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
-            look_through(
+            scan_row(
                 own, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), NON_FINITE, CELL, TILE
             )  # fmt: skip
         if STAGE == "all":
@@ -56,10 +56,10 @@ def cutoff_kernel(
             tl.store(count + row, found_count)
             tl.store(mass + row, found_mass)
             tl.store(max + row, top)
-            met = tl.load(record + FLAGS, cache_modifier=".cg")
+            row_status = tl.load(record + FLAGS, cache_modifier=".cg")
             if status is not None:
                 flags |= bad_bias | request_status(edits, entry, j, live, vocab)
-                flags |= bad_number | met | tl.where(top > -INFINITY, 0, NON_FINITE)
+                flags |= bad_number | row_status | tl.where(top > -INFINITY, 0, NON_FINITE)
                 tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
             barrier()  # all warps have read
             tl.store(record + DONE, 0)

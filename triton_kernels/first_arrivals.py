@@ -3,17 +3,16 @@
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import NON_FINITE
+from specdec_kernels.triton_kernels._math import NO_TOKEN, NON_FINITE
 
 BLOCK = 128  # rows of a program
-NOBODY = tl.constexpr(0x7FFFFFFF)
 
 
 @_launch.kernel
 def first_arrivals_kernel(packed, parts: tl.int32, rows: tl.int64, tokens, status, empty, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = row < rows
-    best, first = tl.full([BLOCK], float("-inf"), tl.float32), tl.full([BLOCK], NOBODY, tl.int32)
+    best, first = tl.full([BLOCK], float("-inf"), tl.float32), tl.full([BLOCK], NO_TOKEN, tl.int32)
     bits = tl.full([BLOCK], 0, tl.int32)
     for part in range(0, parts):
         words = packed + 3 * (part * rows + row)
@@ -22,7 +21,7 @@ def first_arrivals_kernel(packed, parts: tl.int32, rows: tl.int64, tokens, statu
         better = (score > best) | ((score == best) & (score > float("-inf")) & (token < first))
         best, first = tl.where(better, score, best), tl.where(better, token, first)
         bits |= tl.load(words + 2, mask=there, other=0)
-    nobody = first == NOBODY
+    nobody = first == NO_TOKEN
     tl.store(tokens + row, tl.where(nobody, 0, first).to(tl.int64), mask=there)
     tl.store(status + row, bits | tl.where(nobody, NON_FINITE, 0), mask=there)
     tl.store(empty + row, nobody.to(tl.int32), mask=there)

@@ -86,10 +86,10 @@ def logprobs_kernel(
                 there, value = there & (n == 0), value * 0.0
             tl.store(top_tokens + row * most + n, tl.where(there, key_token(before), -1).to(tl.int64))
             tl.store(top_logprobs + row * most + n, tl.where(there, value, -INFINITY))
-        met = tl.load(record + FLAGS, cache_modifier=".cg")
+        row_status = tl.load(record + FLAGS, cache_modifier=".cg")
         if status is not None:
             flags |= bad_bias | request_status(edits, entry, j, live, vocab)
-            flags = (flags | met) + tl.where((token != -1) & (in_range == 0), TOKEN_RANGE, 0)
+            flags = (flags | row_status) + tl.where((token != -1) & (in_range == 0), TOKEN_RANGE, 0)
             tl.store(status + row, tl.where(asked, flags, tl.where(live | idle, 0, PARAMETER)))
         barrier()  # all warps have read
         tl.store(record + FLAGS, 0)

@@ -65,7 +65,7 @@ def mass_tiles(call):
     if count == 0:
         return
     edits = _edits.arguments(call)
-    tile, _, warps = _launch.tile_of(max(vocab, 1024), edits is not _edits.OFF)
+    tile, _, warps = _launch.tile_of(max(vocab, MASS_TILE.value), edits is not _edits.OFF)
     index = _launch.index(call.request_index, call.law.temperature, edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, _ = _launch.workspace(rows, 4 * count, 0)

@@ -56,7 +56,7 @@ def overlap_kernel(
     p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
     sums = partials + 4 * tiles * row
-    met = 0
+    row_status = 0
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
         tokens = tile_tokens(start, TILE)
@@ -69,9 +69,9 @@ def overlap_kernel(
         tl.store(sums + 4 * tile + 2, tl.sum(tl.sum(entropy_term(p, q), axis=1), axis=0))
         tl.store(sums + 4 * tile + 3, tl.sum(tl.sum(harmonic_term(p, q), axis=1), axis=0))
         if status is not None:
-            met = look(y, draft_law, look(x, target_law, met, 1), 2)
+            row_status = look(y, draft_law, look(x, target_law, row_status, 1), 2)
     if status is not None:
-        tell(record, met)
+        tell(record, row_status)
 
     if is_last(record + DONE, splits):
         index = tl.arange(0, TILES)

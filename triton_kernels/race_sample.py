@@ -29,10 +29,10 @@ from specdec_kernels.triton_kernels._rows import (
 
 @triton.jit
 def finish_race(
-    best, row, live, idle, flags, first_token, edits, entry, j, vocab, record, tokens, scores, status
+    best, row, live, idle, flags, vocab_start, edits, entry, j, vocab, record, tokens, scores, status
 ):  # fmt: skip
     """Stores the token of a row, and sets its record back to zero."""
-    token, score, weighs = arrival_of(best, live, idle, 0, first_token)
+    token, score, weighs = arrival_of(best, live, idle, 0, vocab_start)
     if scores is None:
         tl.store(tokens + row, tl.where(weighs | idle, token, 0))
     else:  # a part of a row, which need not have weight
@@ -51,7 +51,7 @@ def finish_race(
 @_launch.kernel
 def race_sample_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
-    first_token: tl.int32, draft_map, request_index, entries: tl.int64,
+    vocab_start: tl.int32, draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
@@ -68,7 +68,7 @@ def race_sample_kernel(
     noise = noise_at(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
-        first_token,
+        vocab_start,
     )  # fmt: skip
     place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     law = Law(inverse if SPACE == "logits" else None, greedy, None, row, *place, *edits)
@@ -78,14 +78,14 @@ def race_sample_kernel(
     if is_last(record + DONE, tl.num_programs(1)):
         best = tl.atomic_xchg(key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
         finish_race(
-            best, row, live, idle, flags | bad_bias, first_token, edits, entry, j, vocab, record, tokens, scores, status
+            best, row, live, idle, flags | bad_bias, vocab_start, edits, entry, j, vocab, record, tokens, scores, status
         )  # fmt: skip
 
 
 @_launch.kernel
 def filtered_race_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, rows: tl.int32, inner: tl.int32, vocab: tl.int32,
-    first_token: tl.int32, draft_map, request_index, entries: tl.int64,
+    vocab_start: tl.int32, draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     top_k, top_k_outer: tl.int64, top_k_inner: tl.int64, top_k_value: tl.int64,
     top_p, top_p_outer: tl.int64, top_p_inner: tl.int64, top_p_value: tl.float32,
@@ -114,7 +114,7 @@ def filtered_race_kernel(
         noise = noise_at(
             seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
             entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner,
-            live, first_token,
+            live, vocab_start,
         )  # fmt: skip
         place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
         own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(live, vocab, 0))
@@ -129,12 +129,12 @@ def filtered_race_kernel(
             last = is_last(record + DONE, tl.num_programs(1))
         if last:
             finish_kept(
-                own, inverse, greedy, filter, rules, row, place, edits, draft_map, first_token, record, scratch, cuts,
+                own, inverse, greedy, filter, rules, row, place, edits, draft_map, vocab_start, record, scratch, cuts,
                 noise, CELL, TILE, TILES,
             )  # fmt: skip
             best = tl.atomic_xchg(key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
             finish_race(
-                best, row, live, idle, flags | bad_number | bad_bias, first_token, edits, entry, j, vocab, record,
+                best, row, live, idle, flags | bad_number | bad_bias, vocab_start, edits, entry, j, vocab, record,
                 tokens, scores, status,
             )  # fmt: skip
 
@@ -156,7 +156,7 @@ def race_sample(call):
         counters, scratch = _launch.workspace(rows, 4 * count, _cuts.words_of(vocab, count, rows.device, [filtered]))
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1),
-            inner=inner, vocab=vocab, first_token=call.first_token, draft_map=call.draft_map,
+            inner=inner, vocab=vocab, vocab_start=call.vocab_start, draft_map=call.draft_map,
             **_launch.index(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits),
             **_launch.divisor("temperature", law, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status,

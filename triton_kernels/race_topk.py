@@ -6,7 +6,7 @@ With filters a row's last program finds the row's cut, and races what is kept (`
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
-from specdec_kernels.triton_kernels._cuts import is_on, look_through, room_of
+from specdec_kernels.triton_kernels._cuts import is_on, room_of, scan_row
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import Filter, filter_of
 from specdec_kernels.triton_kernels._kept import cut_kept, order_of, score_list
@@ -68,23 +68,23 @@ def store_tile(row, law, draft_map, tile, noise, record, keys, k, TILE: tl.const
 
 
 @triton.jit
-def store_list(order_law, law, room, listed, value, last, draft_map, first_token, noise, keys, k):
+def store_list(order_law, law, room, listed, value, last, draft_map, vocab_start, noise, keys, k):
     """Stores the k best keys of those that a cut keeps, all of them listed."""
-    scored, ids = score_list(order_law, law, room, listed, value, last, draft_map, first_token, noise)
+    scored, ids = score_list(order_law, law, room, listed, value, last, draft_map, vocab_start, noise)
     barrier()  # all warps have read the list, whose place many keys take
     store_best(keys, scored, ids, k)
 
 
 @triton.jit
 def finish_topk(
-    keys, count, row, k, live, idle, flags, first_token, edits, entry, j, vocab, record, tokens, scores, status
+    keys, count, row, k, live, idle, flags, vocab_start, edits, entry, j, vocab, record, tokens, scores, status
 ):  # fmt: skip
     """Stores the k best of ``count`` keys, and sets the row's record back to zero."""
     before = tl.full([], -1, tl.int64).to(tl.uint64, bitcast=True)
     weighs = live
     for n in range(0, k):
         best = next_best(keys, count, before)
-        token, score, found = arrival_of(best, live, idle, n, first_token)
+        token, score, found = arrival_of(best, live, idle, n, vocab_start)
         tl.store(tokens + row * k + n, token)
         if scores is not None:  # a part of a row, which need not have weight
             tl.store(scores + row * k + n, score)
@@ -103,7 +103,7 @@ def finish_topk(
 @_launch.kernel
 def race_topk_kernel(
     draft, draft_outer: tl.int64, draft_inner: tl.int64, inner: tl.int32, vocab: tl.int32, k: tl.int32,
-    first_token: tl.int32, draft_map, request_index, entries: tl.int64,
+    vocab_start: tl.int32, draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     seed, seed_outer: tl.int64, seed_inner: tl.int64, seed_value: tl.int64,
     position, position_outer: tl.int64, position_inner: tl.int64, position_value: tl.int64,
@@ -121,7 +121,7 @@ def race_topk_kernel(
     noise = noise_at(
         seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
         entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner, live,
-        first_token,
+        vocab_start,
     )  # fmt: skip
     place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
     law = Law(inverse if SPACE == "logits" else None, greedy, None, row, *place, *edits)
@@ -130,7 +130,7 @@ def race_topk_kernel(
     store_tile(own, law, draft_map, tile, noise, record, keys, k, TILE)
     if is_last(record + DONE, tiles):
         finish_topk(
-            keys, tiles * k, row, k, live, idle, flags | bad_bias, first_token, edits, entry, j, vocab, record, tokens,
+            keys, tiles * k, row, k, live, idle, flags | bad_bias, vocab_start, edits, entry, j, vocab, record, tokens,
             scores, status,
         )  # fmt: skip
 
@@ -138,7 +138,7 @@ def race_topk_kernel(
 @_launch.kernel
 def filtered_topk_kernel(
     draft, draft_outer: tl.int64, draft_inner: tl.int64, rows: tl.int32, inner: tl.int32, vocab: tl.int32, k: tl.int32,
-    first_token: tl.int32, draft_map, request_index, entries: tl.int64,
+    vocab_start: tl.int32, draft_map, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
     top_k, top_k_outer: tl.int64, top_k_inner: tl.int64, top_k_value: tl.int64,
     top_p, top_p_outer: tl.int64, top_p_inner: tl.int64, top_p_value: tl.float32,
@@ -171,7 +171,7 @@ def filtered_topk_kernel(
         noise = noise_at(
             seed, seed_value, entry * seed_outer + j * seed_inner, position, position_value,
             entry * position_outer + j * position_inner, nonce, nonce_value, entry * nonce_outer + j * nonce_inner,
-            live, first_token,
+            live, vocab_start,
         )  # fmt: skip
         place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
         cuts_off = is_on(filter) & (greedy == 0)
@@ -182,7 +182,7 @@ def filtered_topk_kernel(
         last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
             if cuts_off:
-                look_through(own, order_law, filter, rules, record, scratch, split, splits, NON_FINITE, CELL, TILE)
+                scan_row(own, order_law, filter, rules, record, scratch, split, splits, NON_FINITE, CELL, TILE)
             else:
                 begin, end = share_of(tiles, split, splits)
                 for tile in range(begin, end):
@@ -195,7 +195,7 @@ def filtered_topk_kernel(
                 value, token, listed = cut_kept(own, order_law, filter, rules, row, scratch, cuts, CELL, TILE, TILES)
                 if listed > 0:
                     room = room_of(own, scratch, CELL, TILE)
-                    store_list(order_law, law, room, listed, value, token, draft_map, first_token, noise, keys, k)
+                    store_list(order_law, law, room, listed, value, token, draft_map, vocab_start, noise, keys, k)
                 elif listed == 0:
                     kept_law = Law(inverse, greedy, cuts, row, *place, *edits)
                     for tile in range(0, tiles):
@@ -203,7 +203,7 @@ def filtered_topk_kernel(
                 found = tl.where(listed == 0, tiles, tl.where(listed > 0, 1, 0))
                 barrier()  # the keys are stored
             finish_topk(
-                keys, found * k, row, k, live, idle, flags | bad_number | bad_bias, first_token, edits, entry, j, vocab,
+                keys, found * k, row, k, live, idle, flags | bad_number | bad_bias, vocab_start, edits, entry, j, vocab,
                 record, tokens, scores, status,
             )  # fmt: skip
 
@@ -229,7 +229,7 @@ def race_topk(call):
         )
         arguments = dict(
             draft=rows, draft_outer=rows.stride(0), draft_inner=rows.stride(1), inner=inner, vocab=vocab, k=k,
-            first_token=call.first_token, draft_map=call.draft_map,
+            vocab_start=call.vocab_start, draft_map=call.draft_map,
             **_launch.index(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits),
             **_launch.divisor("temperature", law, "outer", "inner"),
             **_launch.noise(call.noise, "outer", "inner"), tokens=call.tokens, status=call.status,

@@ -75,7 +75,7 @@ def residual_kernel(
     sums = (partials + 2 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # one for each tile
     first, last = share_of(tiles, split, splits)
     if STAGE == "weigh":
-        met = 0
+        row_status = 0
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = tile_tokens(start, TILE)
@@ -87,9 +87,9 @@ def residual_kernel(
             tl.store(probs + tokens, weight, mask=tokens < vocab)
             tl.store(sums + tile, tl.sum(unit_sums(weight), axis=0))
             if status is not None:
-                met = look(y, draft_law, look(x, target_law, met, 1), 2)
+                row_status = look(y, draft_law, look(x, target_law, row_status, 1), 2)
         if status is not None:
-            tell(record, met)
+            tell(record, row_status)
     else:
         index = tl.arange(0, TILES)
         weight = of_units(tl.sum(tl.load(sums + index, mask=index < tiles, other=0), axis=0))

@@ -43,13 +43,13 @@ def any_foreign(row, law, first, last, TILE: tl.constexpr):
 @_launch.kernel
 def residual_race_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, target_rows: tl.int64,
-    vocab: tl.int32, first_token: tl.int32,
+    vocab: tl.int32, vocab_start: tl.int32,
     draft, draft_outer: tl.int64, draft_inner: tl.int64, of_draft: tl.int32, draft_rows: tl.int64,
     row, draft_row, excluded, excluded_row: tl.int64, excluded_count: tl.int32, cuts,
     known, known_row: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_value: tl.float32,
-    taken, taken_outer: tl.int64, taken_value: tl.float32,
+    subtracted, subtracted_outer: tl.int64, subtracted_value: tl.float32,
     seed, seed_outer: tl.int64, seed_value: tl.int64, position, position_outer: tl.int64, position_value: tl.int64,
     nonce, nonce_outer: tl.int64, nonce_value: tl.int64,
     tokens, status, scores, counters, edits, ALIGNED: tl.constexpr, TILE: tl.constexpr,
@@ -64,7 +64,7 @@ def residual_race_kernel(
     inverse, greedy, flags = inverse_temperature(divisor(temperature, temperature_value, b * temperature_outer, live))
     noise = noise_at(
         seed, seed_value, b * seed_outer, position, position_value, b * position_outer, nonce, nonce_value,
-        b * nonce_outer, live, first_token,
+        b * nonce_outer, live, vocab_start,
     )  # fmt: skip
     i, j = place // inner, place % inner
     edited, bad_bias = place_at(edits, i, j, i, j, 0, 0, live, vocab)
@@ -81,7 +81,7 @@ def residual_race_kernel(
     if beside < 0:
         out = None
         if excluded is not None:
-            out = excluded + b * excluded_row, tl.where(greedy == 0, excluded_count, 0), first_token
+            out = excluded + b * excluded_row, tl.where(greedy == 0, excluded_count, 0), vocab_start
         if cuts is None:
             best, bad = race_tiles(own, uncut, first, last, key, noise, None, None, STREAM_RESIDUAL, TILE, out)
         else:
@@ -101,7 +101,7 @@ def residual_race_kernel(
             other = Row(
                 row_at(draft, beside // of_draft * draft_outer + beside % of_draft * draft_inner, ALIGNED), vocab
             )
-            share = number(taken, taken_value, b * taken_outer, live)
+            share = number(subtracted, subtracted_value, b * subtracted_outer, live)
             if cuts is None:
                 best, bad, _ = residual_tiles(
                     own, Law(inverse, None, None, 0, *edited, *edits), other, Law(q_inverse, None), None, p_known,
@@ -118,7 +118,7 @@ def residual_race_kernel(
         tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
     if is_last(record + DONE, tl.num_programs(1)):
         best = tl.atomic_xchg(key_at(record), best * 0, sem="relaxed")
-        token, score, _ = arrival_of(best, live, idle, 0, first_token)
+        token, score, _ = arrival_of(best, live, idle, 0, vocab_start)
         tl.store(tokens + b, token)
         tl.store(scores + b, score)
         flags |= tl.load(record + FLAGS, cache_modifier=".cg")
@@ -150,12 +150,12 @@ def residual_race(call):
         counters, _ = _launch.workspace(target, 4 * batch, 0)
         arguments = dict(
             target=target, target_outer=target.stride(0), target_inner=target.stride(1), inner=inner,
-            target_rows=target.shape[0] * inner, vocab=vocab, first_token=call.first_token, **rows_of_draft,
+            target_rows=target.shape[0] * inner, vocab=vocab, vocab_start=call.vocab_start, **rows_of_draft,
             row=call.row, draft_row=call.draft_row, **out, cuts=_launch.floats(call.cuts),
             known=call.known, known_row=call.known.stride(0),
             **_launch.divisor("temperature", call.target_law, "outer"),
             **_launch.divisor("draft_temperature", call.draft_law, "outer"),
-            **_launch.number("taken", call.taken, "outer"), **_launch.noise(call.noise, "outer"),
+            **_launch.number("subtracted", call.subtracted, "outer"), **_launch.noise(call.noise, "outer"),
             tokens=call.tokens, status=call.status, scores=call.scores, counters=counters,
             **edits, ALIGNED=_launch.aligned(target, draft), TILE=tile,
         )  # fmt: skip

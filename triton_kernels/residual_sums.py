@@ -28,7 +28,7 @@ def residual_sums_kernel(
     row, draft_row, cuts, known, known_row: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_value: tl.float32,
     draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_value: tl.float32,
-    taken, taken_outer: tl.int64, taken_value: tl.float32,
+    subtracted, subtracted_outer: tl.int64, subtracted_value: tl.float32,
     sums, status, counters, edits, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0).to(tl.int64)
@@ -40,7 +40,7 @@ def residual_sums_kernel(
     q_inverse, _, q_flags = inverse_temperature(
         divisor(draft_temperature, draft_temperature_value, pair * draft_temperature_outer, live)
     )
-    share = number(taken, taken_value, pair * taken_outer, live)
+    share = number(subtracted, subtracted_value, pair * subtracted_outer, live)
     i, j = place // inner, place % inner
     edited, bad_bias = place_at(edits, i, j, i, j, 0, 0, live, vocab)
     if cuts is None:
@@ -54,16 +54,16 @@ def residual_sums_kernel(
     other = Row(row_at(draft, beside // of_draft * draft_outer + beside % of_draft * draft_inner, ALIGNED), vocab)
     first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)
-    left, drafted = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
+    residual_mass, drafted = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         tokens = tile_tokens(start, TILE)
         p = probabilities(load_tile(own, law, start, TILE), tokens, law, p_known)
         q = probabilities(load_tile(other, q_law, start, TILE), tokens, q_law, q_known)
-        left += tl.sum(unit_sums(residual_weight(p, share * q)), axis=0)
+        residual_mass += tl.sum(unit_sums(residual_weight(p, share * q)), axis=0)
         drafted += tl.sum(unit_sums(q), axis=0)
     record = counters + 8 * pair
-    tl.atomic_add(key_at(record), left.to(tl.uint64), sem="relaxed")
+    tl.atomic_add(key_at(record), residual_mass.to(tl.uint64), sem="relaxed")
     tl.atomic_add(key_at(record + DRAFTED), drafted.to(tl.uint64), sem="relaxed")
     if is_last(record + DONE, tl.num_programs(1)):
         nothing = tl.zeros([], tl.uint64)
@@ -92,8 +92,8 @@ def residual_sums(call):
             known=call.known, known_row=call.known.stride(0),
             **_launch.divisor("temperature", call.target_law, "outer"),
             **_launch.divisor("draft_temperature", call.draft_law, "outer"),
-            **_launch.number("taken", call.taken, "outer"), sums=call.sums, status=call.status, counters=counters,
-            **edits, ALIGNED=_launch.aligned(target, draft), TILE=tile,
+            **_launch.number("subtracted", call.subtracted, "outer"), sums=call.sums, status=call.status,
+            counters=counters, **edits, ALIGNED=_launch.aligned(target, draft), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(pairs, tiles, target.device)
         _launch.launch(residual_sums_kernel, (pairs, splits), warps, arguments)

@@ -11,7 +11,7 @@ BLOCK = 64  # tokens of a program at once
 
 @_launch.kernel
 def token_logits_kernel(
-    target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, count: tl.int64, first_token: tl.int32,
+    target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, count: tl.int64, vocab_start: tl.int32,
     vocab: tl.int32, places, places_step: tl.int64, tokens, tokens_row: tl.int64, tokens_step: tl.int64,
     values: tl.int32, logits, edits, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -28,7 +28,7 @@ def token_logits_kernel(
     for base in range(0, values, BLOCK):
         at = base + tl.arange(0, BLOCK)
         column = tl.load(tokens + index * tokens_row + at * tokens_step, mask=at < values, other=-1).to(tl.int64)
-        column = column - first_token
+        column = column - vocab_start
         there = live & (at < values) & (column >= 0) & (column < vocab)
         column = tl.where(there, column, 0).to(tl.int32)
         x = edited(tl.load(row + column, mask=there, other=0.0).to(tl.float32), column, there, 0, vocab, law)
@@ -43,7 +43,7 @@ def token_logits(call):
     with _launch.on_device(rows):
         arguments = dict(
             target=rows, target_outer=rows.stride(0), target_inner=rows.stride(1), inner=max(rows.shape[1], 1),
-            count=rows.shape[0] * rows.shape[1], first_token=call.first_token, vocab=rows.shape[2], places=places,
+            count=rows.shape[0] * rows.shape[1], vocab_start=call.vocab_start, vocab=rows.shape[2], places=places,
             places_step=0 if places is None else places.stride(0), tokens=tokens, tokens_row=tokens.stride(0),
             tokens_step=tokens.stride(1), values=tokens.shape[1], logits=call.logits, **_edits.arguments(call),
             ALIGNED=_launch.aligned(rows), BLOCK=BLOCK,

@@ -74,7 +74,7 @@ from specdec_kernels.triton_kernels._verdict import (
 
 CHUNK = tl.constexpr(32)  # slots handled at once
 # Of a request's record: where the walk ends, and what block has to say of that place.
-END, TAKEN, TRIED = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
+END, SUBTRACTED, TRIED = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
 
 
 class Chain(NamedTuple):
@@ -228,14 +228,14 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
         else:
             top = tl.load(figures + 4 * slot, mask=held, other=0.0, cache_modifier=".cg").to(tl.int32, bitcast=True)
             keys = key_of(tl.where(top >= 0, 0.0, -INFINITY), top)
-        met = tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg")
+        row_status = tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg")
         token, winner, unknown = token_at(chain, slot), key_token(keys), keys == NOBODY
         if chain.given_at is not None:
             winner, unknown = tl.where(slot == chain.given_at, chain.given, winner), unknown & (slot != chain.given_at)
-        bad = (met & NON_FINITE != 0) | unknown
+        bad = (row_status & NON_FINITE != 0) | unknown
         n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, NO_TOKEN), axis=0))
         reached = held & (slot <= n)
-        flags |= any_of(reached & bad) * NON_FINITE | any_of(reached & (met & PARAMETER != 0)) * PARAMETER
+        flags |= any_of(reached & bad) * NON_FINITE | any_of(reached & (row_status & PARAMETER != 0)) * PARAMETER
         flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
         there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
         put_token(verdict, slot, slot, winner, there)
@@ -290,8 +290,8 @@ def walk(
         n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
         reached = here & (slot <= n)
         if MET:  # what an earlier launch met, where a draft or its law was used
-            met = tl.load(records + 4 * slot + FLAGS, mask=here, other=0) != 0
-            bad |= met & ((token != -1) | (h < 1.0))
+            row_status = tl.load(records + 4 * slot + FLAGS, mask=here, other=0) != 0
+            bad |= row_status & ((token != -1) | (h < 1.0))
         flags |= any_of(reached & bad) * NON_FINITE
         flags |= any_of(reached & (token != -1) & (in_range == 0)) * TOKEN_RANGE
         flags |= tl.max(tl.where(reached, bad_h, 0), axis=0)
@@ -348,7 +348,7 @@ def finish_draw(chain, readable, n, last_token, flags, records, request, verdict
 def verify_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    cu_drafts, by_rows: tl.int32, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64,
+    cu_drafts, tokens_by_row: tl.int32, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64,
     max_drafts: tl.int32,
     rows: tl.int64, vocab: tl.int32, draft_vocab: tl.int32,
     target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
@@ -366,7 +366,9 @@ def verify_chain_kernel(
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     entry, live, idle = entry_of(b, request_index, entries)
-    readable, slots, draft_at, row, flags, first_token = bounds_of(b, cu_drafts, total_drafts, max_drafts, by_rows)
+    readable, slots, draft_at, row, flags, first_token = bounds_of(
+        b, cu_drafts, total_drafts, max_drafts, tokens_by_row
+    )
     RAGGED: tl.constexpr = cu_drafts is not None
     if request_index is not None:
         readable = readable & live
@@ -475,25 +477,25 @@ def verify_chain_kernel(
         if greedy:
             return
         tree = (None, 0, chain.tokens - chain.tokens_slot, chain.tokens_slot)
-        n, _, taken, tried, met = traverse(
+        n, _, subtracted, tried, reported = traverse(
             tree, tl.where(readable, slots + 1, 0), slots, target_rows, target_law, draft_rows, draft_law, draft_map,
             edits, entry, b, chain.first_row, chain.first_draft, records, figures, kept + KEPT * row, noise, 4, False,
             ALIGNED, TILE, chain.given_at,
         )  # fmt: skip
         tl.store(request + END, n)
-        tl.store(request + TAKEN, taken.to(tl.int32, bitcast=True))
+        tl.store(request + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
         tl.store(request + TRIED, tried.to(tl.int32))
-        tl.store(verdict.status, met)
+        tl.store(verdict.status, reported)
     else:
         split, splits = tl.program_id(1), tl.num_programs(1)
         if greedy == 0:
             if METHOD == "block":
-                n, met = tl.minimum(tl.load(request + END), slots), tl.load(verdict.status)
-                h = tl.load(request + TAKEN).to(tl.float32, bitcast=True)
+                n, reported = tl.minimum(tl.load(request + END), slots), tl.load(verdict.status)
+                h = tl.load(request + SUBTRACTED).to(tl.float32, bitcast=True)
                 from_residual = tl.load(request + TRIED) != 0
                 refused = tl.where(from_residual, token_at(chain, n), -1)
             else:
-                n, refused, h, met = walk(
+                n, refused, h, reported = walk(
                     chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob,
                     draft_prob_value, share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
                 )  # fmt: skip
@@ -507,7 +509,7 @@ def verify_chain_kernel(
             place, bad_bias = place_of(chain, edits, n, vocab)
             p_law = Law(target_law.inverse, None, target_cuts, row + n, *place, *edits)
             if FILTERED:
-                met |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
+                reported |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
             target_n = row_of(target_rows, n, ALIGNED)
             first_noise, noise, draws = noise, later(noise, n), readable
             if bonus is not None:
@@ -517,8 +519,8 @@ def verify_chain_kernel(
                 figures + 4 * n, request, noise, split, splits, TILE,
             ):  # fmt: skip
                 token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, draws, request, noise, TILE)
-                met |= bad_bias | request_status(edits, entry, 0, live, vocab)
-                flags |= met | drawn_flags
+                reported |= bad_bias | request_status(edits, entry, 0, live, vocab)
+                flags |= reported | drawn_flags
                 if num_passed is not None:
                     count_passing(
                         chain, readable, n, target_rows, target_law, draft_rows, draft_law, draft_map, first_noise,
@@ -538,7 +540,7 @@ verify_chain_kernel.most_registers = _edits.most_registers
 def filtered_chain_kernel(
     draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
     target, target_request: tl.int64, target_row: tl.int64,
-    cu_drafts, by_rows: tl.int32, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
+    cu_drafts, tokens_by_row: tl.int32, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
     rows: tl.int64, vocab: tl.int32,
     temperature, temperature_request: tl.int64, temperature_value: tl.float32,
     top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
@@ -556,7 +558,7 @@ def filtered_chain_kernel(
     the group has memory for one row."""
     b = tl.program_id(0).to(tl.int64)
     entry, live, idle = entry_of(b, request_index, entries)
-    readable, slots, _, first_row, flags, first_token = bounds_of(b, cu_drafts, total_drafts, max_drafts, by_rows)
+    readable, slots, _, first_row, flags, first_token = bounds_of(b, cu_drafts, total_drafts, max_drafts, tokens_by_row)
     RAGGED: tl.constexpr = cu_drafts is not None
     if request_index is not None:
         readable = readable & live
@@ -634,7 +636,7 @@ filtered_chain_kernel.most_registers = _cuts.most_registers
 
 def packed_drafts(call, requests):
     """Drafts of all requests, where they are packed."""
-    return call.draft_tokens.shape[0] - requests * call.by_rows
+    return call.draft_tokens.shape[0] - requests * call.tokens_by_row
 
 
 def inputs_of(call):
@@ -667,7 +669,8 @@ def filtered_race(call, requests, width, rows):
         )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts, by_rows=int(call.by_rows),
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
+            tokens_by_row=int(call.tokens_by_row),
             total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
             **inputs_of(call), **bonus_of(call),
             counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
@@ -703,11 +706,11 @@ def verify_chain(call):
     block = call.method == "block" and not race
     draft, packed = None if race else call.draft, ragged and call.request_index is None
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
-    looked = _launch.looked_through(call, draft)
-    learns = not race and _launch.learns(call, draft, own_law, looked)
-    words = _cuts.words_of(vocab, rows, target.device, looked)
+    scanned = _launch.scanned_sides(call, draft)
+    learns = not race and _launch.learns(call, draft, own_law, scanned)
+    words = _cuts.words_of(vocab, rows, target.device, scanned)
     # Requests at temperature 0 race, unless the launch that finds cuts does all that one would do before the last.
-    scans = race or learns or (isinstance(call.target_law.temperature, torch.Tensor) and not looked[0])
+    scans = race or learns or (isinstance(call.target_law.temperature, torch.Tensor) and not scanned[0])
     index = _launch.index(
         call.request_index, None if packed else call.draft, *_launch.numbers_of(call.target_law),
         *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
@@ -717,12 +720,13 @@ def verify_chain(call):
         kept = figures + words
         counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, kept + KEPT.value * rows * block)
         cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, looked, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
+            call, draft, scanned, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, width,
         )  # fmt: skip
         arguments = dict(
             draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts, by_rows=int(call.by_rows),
+            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
+            tokens_by_row=int(call.tokens_by_row),
             draft_map=None if race else call.draft_map,
             total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
             **inputs_of(call), **bonus_of(call),

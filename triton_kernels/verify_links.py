@@ -192,8 +192,8 @@ def verify_links_kernel(
                 coin = accept_coin(later(seeds, depth), node)
             else:
                 coin = tl.load(coins + b * coins_request + node * coins_node)
-        child, tried, met = try_links(tree, node, depth == max_depth, own, wanted, coin * total, single)
-        flags |= met | put_node(verdict, depth, node, writes)
+        child, tried, reported = try_links(tree, node, depth == max_depth, own, wanted, coin * total, single)
+        flags |= reported | put_node(verdict, depth, node, writes)
         walks = child >= 0
         if walks:
             put_token(verdict, depth, node, token_of(tree, child), writes)
@@ -217,10 +217,10 @@ def verify_links_kernel(
         if draw_part(
             own, law, None, None, None, 1.0, tried, there, None, children, None, record, noise, split, splits, TILE
         ):
-            token, met = drawn(own, law, None, None, tried, there, record, noise, TILE)
-            met |= tl.load(record + FLAGS, cache_modifier=".cg")
+            token, reported = drawn(own, law, None, None, tried, there, record, noise, TILE)
+            reported |= tl.load(record + FLAGS, cache_modifier=".cg")
             barrier()  # all warps have read
-            finish_verdict(verdict, depth, node, token, met, max_depth)
+            finish_verdict(verdict, depth, node, token, reported, max_depth)
             tl.store(record + DONE, 0)
             tl.store(record + FLAGS, 0)
 

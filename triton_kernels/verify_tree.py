@@ -40,9 +40,9 @@ from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
 from specdec_kernels.triton_kernels._tree_walk import (
     FRONT,
     NODE,
-    NODE_TAKEN,
+    NODE_SUBTRACTED,
     ROW,
-    TAKEN,
+    SUBTRACTED,
     TRIED,
     decide,
     decide_winner,
@@ -95,13 +95,13 @@ def try_node(
         if draft is not None:
             q_known = known_at(own + 2, draft_law, node >= 0)
     if decides:
-        child, taken, met = try_children(
+        child, subtracted, reported = try_children(
             tree, node, below, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise, REPLACEMENT,
             TILE,
         )  # fmt: skip
-        tl.store(record + TAKEN, taken.to(tl.int32, bitcast=True))
-        if met != 0:
-            tl.atomic_or(record + FLAGS, met, sem="relaxed")
+        tl.store(record + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
+        if reported != 0:
+            tl.atomic_or(record + FLAGS, reported, sem="relaxed")
         decide(records, request, node, child, nodes)
 
 
@@ -213,13 +213,13 @@ def verify_tree_kernel(
     elif STAGE == "walk":
         if greedy:  # the other launch did it all
             return
-        node, depth, taken, tried, met = traverse(
+        node, depth, subtracted, tried, reported = traverse(
             tree, tl.where(live, nodes, 0), max_depth, target_rows, target_law, draft_rows, draft_law, draft_map, edits,
             entry, b, 0, 0, records, figures, kept + KEPT * row, noise, ROW, REPLACEMENT, ALIGNED, TILE,
         )  # fmt: skip
-        flags |= met | status_of(tree[0], tree[1], nodes) | request_status(edits, entry, 0, live, vocab)
+        flags |= reported | status_of(tree[0], tree[1], nodes) | request_status(edits, entry, 0, live, vocab)
         tl.store(request + NODE, node)
-        tl.store(request + NODE_TAKEN, taken.to(tl.int32, bitcast=True))
+        tl.store(request + NODE_SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
         tl.store(request + TRIED, tried.to(tl.int32))
         flags |= finish_path(tree, node, tl.where(live, depth, -1), verdict)
         depth = tl.where(idle, -1, depth)
@@ -239,14 +239,14 @@ def verify_tree_kernel(
             q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
         place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
         p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
-        taken = tl.load(request + NODE_TAKEN).to(tl.float32, bitcast=True)
+        subtracted = tl.load(request + NODE_SUBTRACTED).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
         if draw_part(
-            target_node, p_law, draft_node, q_law, draft_map, taken, tried, live, None, children,
+            target_node, p_law, draft_node, q_law, draft_map, subtracted, tried, live, None, children,
             figures + 4 * node, request, noise, split, splits, TILE,
         ):  # fmt: skip
-            token, met = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
-            flags = tl.load(verdict.status) | met | bad_bias
+            token, reported = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
+            flags = tl.load(verdict.status) | reported | bad_bias
             barrier()  # all warps have read
             put_token(verdict, depth, node, token, live)
             tl.store(verdict.status, flags)
@@ -279,20 +279,20 @@ def verify_tree(call):
     traversal = call.method == "traversal" and not race
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
-    looked = [False, False] if race else _filtered_trees.looked_through(call, draft, own_law)
-    together = any(looked)  # one launch finds cuts and decides
+    scanned = [False, False] if race else _filtered_trees.scanned_sides(call, draft, own_law)
+    together = any(scanned)  # one launch finds cuts and decides
     if not together:
-        looked = _launch.looked_through(call, draft, both=False)
-    learns = not race and _launch.learns(call, draft, own_law, looked)
+        scanned = _launch.scanned_sides(call, draft, both=False)
+    learns = not race and _launch.learns(call, draft, own_law, scanned)
     index = _launch.index(
         call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
         *call.noise, edit=call.edits,
     )  # fmt: skip
     if together:
-        search = _filtered_trees.search_of(call, requests, width, edits, index, sum(looked))
-        words = CUT.value * rows * sum(looked) + search.words
+        search = _filtered_trees.search_of(call, requests, width, edits, index, sum(scanned))
+        words = CUT.value * rows * sum(scanned) + search.words
     else:
-        words = _cuts.words_of(vocab, rows, target.device, looked)
+        words = _cuts.words_of(vocab, rows, target.device, scanned)
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 * (learns or words > 0) + _launch.mass_items_of(vocab) * learns) * rows
         kept = figures + words
@@ -300,10 +300,10 @@ def verify_tree(call):
             target, 6 * rows + 8 * requests, kept + KEPT.value * rows * traversal
         )  # fmt: skip
         if together:
-            cuts = _filtered_trees.cut(call, draft, looked, search, counters, scratch[: 4 * rows], scratch[figures:])
+            cuts = _filtered_trees.cut(call, draft, scanned, search, counters, scratch[: 4 * rows], scratch[figures:])
         else:
             cuts = _cuts.launch_pair(
-                call, draft, looked, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
+                call, draft, scanned, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
                 scratch[figures:], requests, nodes,
             )  # fmt: skip
         arguments = dict(

@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "specdec/filter.h"
+#include "specdec/mass.h"
 
 namespace specdec {
 namespace c_api {
@@ -55,8 +56,8 @@ void check(const Rows& x) {
   choice(".dtype", x.dtype, SPECDEC_FLOAT16);
   if (x.requests > 0 && x.rows > 0) memory("", x.data);
   if (x.data) at_least(".vocab", x.vocab, 1);
-  at_least(".first_token", x.first_token, 0);
-  at_most(".first_token", x.first_token, INT32_MAX - std::max(x.vocab, 0));
+  at_least(".vocab_start", x.vocab_start, 0);
+  at_most(".vocab_start", x.vocab_start, INT32_MAX - std::max(x.vocab, 0));
 }
 void check(const Tokens& x) {
   size(".requests", x.requests);
@@ -244,7 +245,7 @@ void check_edits(const specdec_edits& x, const specdec_law& law, const Rows& row
                  int64_t requests, int64_t target_rows) {
   if (!x.on()) return;
   if (law.space != SPECDEC_LOGITS) refuse("edits", "none with probabilities, which are final", "some");
-  equal("rows.first_token % 128", rows.first_token % 128, 0);  // a part begins with a word of a mask
+  equal("rows.vocab_start % 128", rows.vocab_start % 128, 0);  // a part begins with a word of a mask
   const int64_t words = (rows.vocab + int64_t{31}) / 32;
   over_lists(x, [&](const char* name, const Lists& lists) {
     const bool of_allowed = &lists == &x.allowed || &lists == &x.allowed_index;
@@ -260,7 +261,7 @@ void check_edits(const specdec_edits& x, const specdec_law& law, const Rows& row
   });
 }
 
-// The same where each row has an entry's numbers of its own.
+// Checks edits where each row has an entry's numbers of its own.
 template <class Params>
 void check_edits(const Params& p) {
   check_edits(p.edits, p.law, p.rows, entries(p, p.rows.requests), p.rows.rows, p.rows.requests, p.rows.rows);
@@ -276,7 +277,7 @@ void check_pair_of_parts(const Params& p, int64_t pairs) {
     if (p.draft_law.space != SPECDEC_LOGITS) refuse("draft_law.space", "logits", "probabilities");
     if (p.draft_law.rules & SPECDEC_FILTERED) refuse("draft_law.rules", unfiltered, "it");
     equal(FIELD(draft.vocab), p.target.vocab);
-    equal(FIELD(draft.first_token), 0);
+    equal(FIELD(draft.vocab_start), 0);
   }
   if (p.draft.data || p.draft_row.data) equal(FIELD(draft_row.size), pairs);
   if (p.cuts.data) contiguous(FIELD(cuts), pairs, 6);
@@ -289,8 +290,8 @@ void check_pair_of_parts(const Params& p, int64_t pairs) {
 // Only races take rows that are a part of a vocabulary.
 template <class Params>
 void check_draft(const Params& p, int64_t requests, int64_t rows) {
-  equal(FIELD(target.first_token), 0);
-  equal(FIELD(draft.first_token), 0);
+  equal(FIELD(target.vocab_start), 0);
+  equal(FIELD(draft.vocab_start), 0);
   if (!p.draft.data) return;
   holds(FIELD(draft), requests, rows);
   at_most(FIELD(draft.vocab), p.target.vocab);
@@ -325,7 +326,7 @@ void check_verdict(const Params& p) {
 }
 
 void check_ragged(const ChainParams& p) {
-  if (p.by_rows) at_least(FIELD(draft_tokens.slots), p.batch());
+  if (p.tokens_by_row) at_least(FIELD(draft_tokens.slots), p.batch());
   const int64_t drafts = p.packed_drafts();
   equal(FIELD(cu_drafts.size), p.batch() + 1);
   holds(FIELD(draft_tokens), 1, p.draft_tokens.slots);
@@ -348,7 +349,7 @@ void check_race(const RaceParams& p, int64_t most) {
   if (p.draft_map.data && p.edits.on()) refuse("edits", "none with draft_map", "some");
   if (p.scores.data) contiguous(FIELD(scores), p.count(), p.tokens.columns);
   // What a filter keeps is a question to the whole vocabulary, unless the caller says that the row is a part of one.
-  if (p.law.rules & SPECDEC_FILTERED && !p.scores.data) equal(FIELD(rows.first_token), 0);
+  if (p.law.rules & SPECDEC_FILTERED && !p.scores.data) equal(FIELD(rows.vocab_start), 0);
 }
 
 // What residual and overlap have in common: each row of the target beside one of the draft.
@@ -383,7 +384,7 @@ void check_verify_chain(const ChainParams& p) {
   if (p.batch() == 0) return;
   if (p.bonus.data) {
     holds(FIELD(bonus), 1, p.batch());
-    if (p.by_rows) refuse("bonus", "NULL with by_rows", "memory");
+    if (p.tokens_by_row) refuse("bonus", "NULL with tokens_by_row", "memory");
     if (p.input_positions.data) refuse("bonus", "NULL with input_positions", "memory");
   }
   if (p.input_nonces.data) {
@@ -391,7 +392,7 @@ void check_verify_chain(const ChainParams& p) {
     if (!p.input_positions.data) refuse("input_nonces", "NULL without input_positions", "memory");
   }
   if (p.cu_drafts.data) return check_ragged(p);
-  if (p.by_rows) refuse("by_rows", "false without cu_drafts", "true");
+  if (p.tokens_by_row) refuse("tokens_by_row", "false without cu_drafts", "true");
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   const int64_t rows = p.max_drafts() + int64_t{!p.bonus.data};
   holds(FIELD(target), p.batch(), rows);
@@ -483,7 +484,7 @@ void check_verify_links(const LinkedParams& p) {
   holds(FIELD(next_sibling), p.batch(), nodes);
   if (p.tree_valid.data) equal(FIELD(tree_valid.size), p.batch());
   if (p.index.data) holds(FIELD(index), p.batch(), nodes);
-  equal(FIELD(target.first_token), 0);
+  equal(FIELD(target.vocab_start), 0);
   if (p.target_tokens.data) holds(FIELD(target_tokens), p.batch(), nodes);
   else holds(FIELD(target), p.batch(), nodes);
   if (p.target_tokens.data && p.target.data) refuse("target", "none beside target_tokens", "some");
@@ -510,7 +511,7 @@ void check_compact_kv(const CompactParams& p) {
 template <class Params>
 void check_logits(const Params& p) {
   if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
-  equal(FIELD(rows.first_token), 0);
+  equal(FIELD(rows.vocab_start), 0);
 }
 
 void check_cutoff(const CutoffParams& p) {
@@ -559,7 +560,7 @@ void check_mass_tiles(const MassTilesParams& p) {
   check_fields(p);
   if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
   check_edits(p);
-  contiguous(FIELD(tiles), p.count(), 3 * ((p.rows.vocab + int64_t{1023}) / 1024));
+  contiguous(FIELD(tiles), p.count(), 3 * ((p.rows.vocab + int64_t{kMassTile} - 1) / kMassTile));
   contiguous(FIELD(status), p.count());
 }
 
@@ -632,7 +633,7 @@ void check_walk_tables(const WalkTablesParams& p) {
   at_least(FIELD(vocab), 1);
   at_most(FIELD(vocab), INT32_MAX);
   if (p.request_index.data) equal(FIELD(request_index.size), batch);
-  equal(FIELD(met.size), rows);
+  equal(FIELD(row_status.size), rows);
   if (p.winners.data) equal(FIELD(winners.slots), rows);
   rows_apart(FIELD(tokens), batch, p.places());
   if (p.path.data) rows_apart(FIELD(path), batch, p.places());
@@ -646,18 +647,18 @@ void check_walk_tables(const WalkTablesParams& p) {
   equal(FIELD(known.size), 2 * rows);
   contiguous(FIELD(row), batch);
   contiguous(FIELD(draft_row), batch);
-  contiguous(FIELD(taken), batch);
+  contiguous(FIELD(subtracted), batch);
   contiguous(FIELD(slot), batch);
   contiguous(FIELD(laws), batch, 4);
   if (p.method == SPECDEC_TRAVERSAL) contiguous(FIELD(memory), batch, 8 * p.places());
   if (!p.q_of_drafts.data) return contiguous(FIELD(excluded), batch, tree ? nodes : 1);
   equal(FIELD(q_of_drafts.size), drafts);
-  equal(FIELD(draft_met.size), drafts);
+  equal(FIELD(draft_row_status.size), drafts);
   if (p.draft_places.data) equal(FIELD(draft_places.slots), drafts);
   if (!tree && p.method != SPECDEC_TRAVERSAL) return;
   holds(FIELD(answers), batch, 2 * nodes);
   contiguous(FIELD(asked), batch, 2 * nodes);
-  contiguous(FIELD(asked_taken), batch, nodes);
+  contiguous(FIELD(asked_subtracted), batch, nodes);
 }
 
 void check_count_tokens(const CountParams& p) {

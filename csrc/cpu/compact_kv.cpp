@@ -8,7 +8,7 @@ SPECDEC_BEGIN
 
 void compact_kv(const CompactParams& p, int threads) {
   const CacheRoom room = room_of(p);
-  over_requests(p.path.rows, 1, threads, [&](int64_t b, const Crew&) {
+  over_requests(p.path.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
     int32_t status = SPECDEC_STATUS_OK;
     const int32_t* path = p.path.data + b * p.path.row_stride;
     const int32_t* pages = p.block_table.data ? p.block_table.data + b * p.block_table.row_stride : nullptr;

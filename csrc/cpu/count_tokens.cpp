@@ -5,7 +5,7 @@
 SPECDEC_BEGIN
 
 void count_tokens(const CountParams& p, int threads) {
-  over_requests(p.mask.rows, 1, threads, [&](int64_t b, const Crew&) {
+  over_requests(p.mask.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
     int32_t status = SPECDEC_STATUS_OK;
     const int32_t num = tokens_to_count(p.num.at(b), p.tokens.slots, &status);
     int32_t* mask = p.mask.data + b * p.mask.row_stride;

@@ -17,20 +17,20 @@ constexpr int32_t kFewCells = 32;
 constexpr int32_t kSampledCells = 32;
 
 // first, first + 1 ... first + 15.
-SPECDEC_HD U16 rising_from(int32_t first) {
+SPECDEC_HD U32x16 rising_from(int32_t first) {
   static constexpr uint32_t kLane[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return U16(static_cast<uint32_t>(first)) + load(kLane);
+  return U32x16(static_cast<uint32_t>(first)) + load(kLane);
 }
 
 // One row, looked at through its cells.
-class CutRow {
+class CutFinder {
  public:
   // `values` has room for one number for each cell of the row, `list` for kListed places.
-  CutRow(const Row& r, const Filter& filter, const float* raw_cells, float* values, uint64_t* list_memory)
+  CutFinder(const Row& r, const Filter& filter, const float* raw_cells, float* values, uint64_t* list_memory)
       : row(r), f(filter), cells(values), list(list_memory), count(cells_of(r.vocab)) {
-    F16 best(-kInfinity);
+    F32x16 best(-kInfinity);
     for (int32_t i = 0; i < count; i += kLanes) {
-      const F16 v = value(load(raw_cells + i));
+      const F32x16 v = value(load(raw_cells + i));
       store(values + i, v);
       best = max(v, best);
     }
@@ -61,8 +61,8 @@ class CutRow {
     return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
   }
 
-  // The same if top_p is a share of the row's mass, which is only known to lie between two numbers. There is no list if
-  // that does not suffice, or if the cut is not among the tokens of a few cells.
+  // What is kept if top_p is a share of the row's mass, which is only known to lie between two numbers. There is no list
+  // if that does not suffice, or if the cut is not among the tokens of a few cells.
   Kept kept_of_few(uint64_t least, uint64_t most) {
     const uint64_t limit = mass_kept(f, most);
     const int32_t listed = list_from(level_of_cells(kFewCells));
@@ -80,9 +80,9 @@ class CutRow {
   // Calls g(v, column) for every token of at least `low`, by rising column, until it returns false.
   template <class G>
   void each_from(float low, G&& g) const {
-    const F16 least(low);
-    each_sixteen(low, [&](F16 raw, int32_t at) {
-      const F16 v = value(raw);
+    const F32x16 least(low);
+    each_sixteen(low, [&](F32x16 raw, int32_t at) {
+      const F32x16 v = value(raw);
       Mask found = at_least(v, least);
       if (!found) return true;
       float lane[kLanes];
@@ -98,7 +98,7 @@ class CutRow {
   // Calls g(raw, lanes) for sixteen elements at a time if the cut keeps some of them: `lanes` says which.
   template <class G>
   void each_kept(const Cut& cut, G&& g) const {
-    each_sixteen(cut.value, [&](F16 raw, int32_t at) {
+    each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
       const Mask found = lanes_kept(cut, value(raw), at);
       if (found) g(raw, found);
       return true;
@@ -108,7 +108,7 @@ class CutRow {
   // How many tokens a cut keeps, and their mass.
   void sum(Kept* k) const {
     int32_t kept = 0;
-    each_kept(k->cut, [&](F16, Mask found) { kept += __builtin_popcount(found); });
+    each_kept(k->cut, [&](F32x16, Mask found) { kept += __builtin_popcount(found); });
     k->count = kept;
     k->mass = mass_in(f.order, top, k->cut);
   }
@@ -116,12 +116,12 @@ class CutRow {
   // The mass of the tokens that a cut keeps, at the temperature of `space`; `top_x` is the row's largest x there.
   uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
     Sum16 mass;
-    const F16 zero(0.0f), high(top_x);
-    Packed packed([&](F16 raw, Mask found) {
+    const F32x16 zero(0.0f), high(top_x);
+    Packed packed([&](F32x16 raw, Mask found) {
       const auto e = integer_exp(min(zero, space.below(raw, high)));
       mass.add(e.q, e.n, found);
     });
-    each_sixteen(cut.value, [&](F16 raw, int32_t at) {
+    each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
       packed.add(raw, lanes_kept(cut, value(raw), at));
       return true;
     });
@@ -133,7 +133,7 @@ class CutRow {
   // Calls g(cell) for the cells that reach `low`, until it returns false.
   template <class G>
   void each_cell_from(float low, G&& g) const {
-    const F16 least(low);
+    const F32x16 least(low);
     for (int32_t block = 0; block < count; block += kLanes) {
       const Mask all = at_least(load(cells + block), least);
       for (Mask open = all; open; open &= open - 1)
@@ -155,7 +155,7 @@ class CutRow {
     });
   }
 
-  SPECDEC_HD F16 value(F16 raw) const { return value_of(f, raw); }
+  SPECDEC_HD F32x16 value(F32x16 raw) const { return value_of(f, raw); }
   uint64_t weight(float v) const { return row_weight(sub(v, top)); }
 
   static constexpr uint64_t kNoLimit = ~uint64_t{0};
@@ -182,11 +182,11 @@ class CutRow {
   // if they do not fit.
   int32_t list_from(float low) { return list_keys(ordered(low), ordered(top) + 1); }
   int32_t list_keys(uint32_t first, uint32_t end) {
-    const F16 least(unordered_value(first)), stop(unordered_value(end));
+    const F32x16 least(from_ordered(first)), stop(from_ordered(end));
     float values[kListed + 2 * kLanes], columns[kListed + 2 * kLanes];  // the columns as bits
     int32_t listed = 0;
-    each_sixteen(unordered_value(first), [&](F16 raw, int32_t at) {
-      const F16 v = value(raw);
+    each_sixteen(from_ordered(first), [&](F32x16 raw, int32_t at) {
+      const F32x16 v = value(raw);
       const Mask found = at_least(v, least) & ~at_least(v, stop);
       compress(values + listed, found, v);
       compress(columns + listed, found, from_bits(rising_from(at)));
@@ -213,7 +213,7 @@ class CutRow {
       float level;
       if (low == -kLargest && turn < 8) level = max(sub(top, step), low), step = mul(step, 2.0f);
       else if (turn < 16) level = low + 0.5f * (high - low);
-      else level = unordered_value(ordered(low) + (ordered(high) - ordered(low)) / 2);
+      else level = from_ordered(ordered(low) + (ordered(high) - ordered(low)) / 2);
       if (!(level > low) || !(level < high)) continue;
       const int32_t found = cells_from(level);
       if (found < wanted) {
@@ -226,7 +226,7 @@ class CutRow {
     return low;
   }
   int32_t cells_from(float level) const {
-    const F16 least(level);
+    const F32x16 least(level);
     int32_t found = 0;
     for (int32_t i = 0; i < count; i += kLanes) found += __builtin_popcount(at_least(load(cells + i), least));
     return found;
@@ -276,7 +276,7 @@ class CutRow {
   }
   auto of_row(float low) const {
     return [this, low](auto&& add) {
-      each_sixteen(low, [&](F16 raw, int32_t) {
+      each_sixteen(low, [&](F32x16 raw, int32_t) {
         add(value(raw));
         return true;
       });
@@ -293,15 +293,15 @@ class CutRow {
     return [this, maxima](auto&& add) {
       for (int64_t i = 1; i < 2 * kSampledCells; i += 2) {
         const int32_t cell = static_cast<int32_t>(count * i / (2 * kSampledCells));
-        for (const F16& raw : cell_of(row, cell * kCell).vector) {
-          const F16 v = value(raw);
-          add(maxima ? v : where(at_least(v, F16(cells[cell])), F16(NAN), v));
+        for (const F32x16& raw : cell_of(row, cell * kCell).vector) {
+          const F32x16 v = value(raw);
+          add(maxima ? v : where(at_least(v, F32x16(cells[cell])), F32x16(NAN), v));
         }
       }
     };
   }
 
-  // The same if the list would be too long. A pass over the row puts the tokens into bins by their value, and adds up
+  // What is kept if the list would be too long. A pass over the row puts the tokens into bins by their value, and adds up
   // their counts and masses. The next pass takes the bin in which the cut lies, until the tokens there fit the list or
   // all have the same value. Tokens that were listed by a good guess are not looked for again.
   Kept narrowed(int32_t k, uint64_t limit, float low, bool weighed) {
@@ -315,7 +315,7 @@ class CutRow {
       Sums sums;
       const int32_t listed = guessed && expected < 0.9 * kListed ? list_keys(range.first, range.end) : kListed + 1;
       if (listed <= kListed) fill(bins, range, weighed, of_list(listed), &sums);
-      else fill(bins, range, weighed, of_row(unordered_value(range.first)), &sums);
+      else fill(bins, range, weighed, of_row(from_ordered(range.first)), &sums);
       const bool from_top = range.rank == 0;
       int bin = 0;
       for (; bin < kBins; ++bin) {
@@ -342,8 +342,8 @@ class CutRow {
   // Adds up the values that are in a range, by their bins.
   template <class Each>
   void fill(const Bins& bins, const Between& range, bool weighed, Each&& each, Sums* sums) const {
-    const F16 least(unordered_value(range.first)), stop(unordered_value(range.end)), high(top);
-    Packed packed([&](F16 v, Mask lanes) {
+    const F32x16 least(from_ordered(range.first)), stop(from_ordered(range.end)), high(top);
+    Packed packed([&](F32x16 v, Mask lanes) {
       uint32_t bin[kLanes], q[kLanes] = {}, n[kLanes] = {};
       bins.of(v, bin);
       if (weighed) {
@@ -355,7 +355,7 @@ class CutRow {
         sums->masses[bin[lane]] += row_weight({q[lane], n[lane]});
       }
     });
-    each([&](F16 v) { packed.add(v, at_least(v, least) & ~at_least(v, stop)); });
+    each([&](F32x16 v) { packed.add(v, at_least(v, least) & ~at_least(v, stop)); });
     packed.flush();
   }
 
@@ -422,7 +422,7 @@ class CutRow {
 
   // The cut among many tokens of one value.
   Kept cut_among_equals(const Between& range, uint64_t most, uint64_t limit) const {
-    const float v = unordered_value(range.first);
+    const float v = from_ordered(range.first);
     const uint64_t w = weight(v);
     uint64_t left = f.ties_all() ? kNoLimit : most - range.rank;  // of the equal tokens, how many are kept
     if (!f.ties_all() && w > 0 && limit != kNoLimit) left = std::min(left, (limit - range.mass + w - 1) / w);
@@ -446,9 +446,10 @@ class CutRow {
 };
 
 // The mass of a row whose cells are known; `top` is its largest x.
-inline uint64_t row_mass(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles,
+inline uint64_t row_mass(const Row& row, const Logits& space, const ThreadTeam& team, const float* cells,
+                         MassTile* tiles,
                          float top) {
-  row_masses(row, space, crew, cells, tiles);
+  row_masses(row, space, team, cells, tiles);
   return mass_of(tiles, mass_tiles_of(row.vocab), top);
 }
 

@@ -14,7 +14,7 @@ template <class G>
 class Packed {
  public:
   explicit Packed(G g) : work(g) {}
-  void add(F16 v, Mask wanted) {
+  void add(F32x16 v, Mask wanted) {
     compress(values + count, wanted, v);
     count += __builtin_popcount(wanted);
     if (count >= kFull) flush();
@@ -45,15 +45,15 @@ constexpr int kBins = 1024;
 class Bins {
  public:
   Bins(const Between& range, bool by_value)
-      : last(range.end - 1), high(unordered_value(last)),
-        scale((kBins - 1) / std::min(high - unordered_value(range.first), kDeepest)),
+      : last(range.end - 1), high(from_ordered(last)),
+        scale((kBins - 1) / std::min(high - from_ordered(range.first), kDeepest)),
         step(by_value && scale < kLargest ? 0 : (last - range.first) / kBins + 1) {}
 
   // Of sixteen values.
-  void of(F16 v, uint32_t* bin) const {
+  void of(F32x16 v, uint32_t* bin) const {
     if (step == 0) {
-      const F16 steps = min(mul(sub(F16(high), v), F16(scale)), F16(kBins - 1.0f));
-      store(bin, bits(add(steps, F16(kInteger))) - U16(bits(kInteger)));
+      const F32x16 steps = min(mul(sub(F32x16(high), v), F32x16(scale)), F32x16(kBins - 1.0f));
+      store(bin, bits(add(steps, F32x16(kInteger))) - U32x16(bits(kInteger)));
     } else {
       float lane[kLanes];
       store(lane, v);
@@ -83,7 +83,7 @@ class Bins {
     uint32_t low = range.first, high_key = range.end;
     while (low < high_key) {
       const uint32_t middle = low + (high_key - low) / 2;
-      if (of(middle, unordered_value(middle)) <= bin) high_key = middle;
+      if (of(middle, from_ordered(middle)) <= bin) high_key = middle;
       else low = middle + 1;
     }
     return low;

@@ -9,18 +9,17 @@
 
 SPECDEC_BEGIN
 
-constexpr int32_t kMostAdded = 1 << 20;  // of so many tokens cheap exponentials are added in floats, to within 1e-3
-constexpr int kTilesShare = 18;          // 2^-18 of a row's mass: more than its tiles together lose by rounding
+constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
 
 // The tokens of at least `low`.
 struct From {
   float low;
-  Mask operator()(F16 values, int32_t) const { return at_least(values, F16(low)); }
+  Mask operator()(F32x16 values, int32_t) const { return at_least(values, F32x16(low)); }
 };
 
-class CutBounds : public CutRow {
+class CutBounds : public CutFinder {
  public:
-  using CutRow::CutRow;
+  using CutFinder::CutFinder;
 
   // Whether top_p keeps a token, if it is a share of the row's mass. Mostly bounds say so: where few cells hold all
   // tokens before it, a lower bound of the row's mass, else what cheap exponentials say of both masses. Only if they do
@@ -46,7 +45,7 @@ class CutBounds : public CutRow {
     if (!has_masses_about()) return Side::kUnknown;
     const Cut before = before_token(v, column);
     const auto masses = masses_about(
-        -kLargest, [&](F16 values, int32_t at) { return lanes_kept(before, values, at); }, From{-kLargest});
+        -kLargest, [&](F32x16 values, int32_t at) { return lanes_kept(before, values, at); }, From{-kLargest});
     return side_of(masses[0], masses[1]);
   }
 
@@ -81,9 +80,9 @@ class CutBounds : public CutRow {
   // most.
   uint64_t least_mass(uint64_t down_to_v, float v) const {
     Sum16 below;
-    const F16 least(v), high(top);
+    const F32x16 least(v), high(top);
     for (int32_t i = 0; i < count; i += kLanes) {
-      const F16 largest_in = load(cells + i);
+      const F32x16 largest_in = load(cells + i);
       const Mask found = ~at_least(largest_in, least) & 0xffffu;
       if (!found) continue;
       const auto e = integer_exp(sub(largest_in, high));
@@ -99,14 +98,14 @@ class CutBounds : public CutRow {
   std::array<double, sizeof...(Keeps)> masses_about(float low, const Keeps&... keeps) const {
     constexpr size_t kSums = sizeof...(Keeps);
     const float log2_e = 1.44269504f, whole = sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f);
-    const F16 scale(log2_e), down(-whole), zero(0.0f);
-    F16 sums[kCellVectors][kSums];
+    const F32x16 scale(log2_e), down(-whole), zero(0.0f);
+    F32x16 sums[kCellVectors][kSums];
     for (auto& vectors : sums)
-      for (F16& sum : vectors) sum = zero;
+      for (F32x16& sum : vectors) sum = zero;
     each_cell_from(low, [&](int32_t index) {
       const Cell cell = cell_of(row, index * kCell);
       for (int k = 0; k < kCellVectors; ++k) {
-        const F16 v = value(cell.vector[k]), e = about_exp2(fma(v, scale, down));
+        const F32x16 v = value(cell.vector[k]), e = about_exp2(fma(v, scale, down));
         const Mask lanes[] = {keeps(v, index * kCell + k * kLanes)...};
         for (size_t i = 0; i < kSums; ++i) sums[k][i] = add(sums[k][i], where(lanes[i], e, zero));
       }
@@ -121,7 +120,7 @@ class CutBounds : public CutRow {
   // Whether these sums serve.
   bool has_masses_about() const { return magnitude(top) < kLargestBounded && row.vocab <= kMostAdded; }
   // What a quotient of them may be off by, as a part of it; the second term is for the additions.
-  double share_error() const { return 2.0 * (log_sum_error(top) + 1e-3); }
+  double share_error() const { return 2.0 * (log_sum_error(top) + kAddedError); }
   // Of a mass, to top_p of another one.
   Side side_of(double mass, double whole) const {
     const double over = mass / (whole * (static_cast<double>(f.share) / Filter::kWhole));
@@ -155,10 +154,10 @@ class CutBounds : public CutRow {
     if (first <= 0) return false;
     Between range = all;
     bins.narrow(&range, first);
-    *high = unordered_value(range.end);
+    *high = from_ordered(range.end);
     range = all;
     bins.narrow(&range, std::min(bin, kBins - 1));
-    *low = unordered_value(range.first);
+    *low = from_ordered(range.first);
     return true;
   }
 };

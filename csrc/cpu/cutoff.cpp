@@ -16,7 +16,7 @@ void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, in
   if (p.status.data) p.status.data[index] = status;
 }
 
-void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
+void cutoff_row(const CutoffParams& p, int64_t index, const ThreadTeam& team) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
   if (!who.live()) return store(p, index, kUncut, -kInfinity, who.status());
@@ -25,19 +25,19 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
   Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
   editor.edit(&r.row, {i, j});
   status |= editor.status;
-  if (r.known.law.greedy) {
-    look_through(r, crew, 0);
+  if (r.stats.law.greedy) {
+    scan_exact(r, team, 0);
     status |= r.status;
-    const int32_t column = r.known.argmax;
+    const int32_t column = r.stats.argmax;
     if (column == kNoToken) return store(p, index, kUncut, -kInfinity, status);
     const float v = Logits{1.0f}.scaled(element(r.row, column));
     return store(p, index, {{v, column}, kOneToken, 1, nullptr}, v, status);
   }
-  if (!(p.law.rules & SPECDEC_FILTERED)) r.filter.order = r.known.law.logits();
+  if (!(p.law.rules & SPECDEC_FILTERED)) r.filter.order = r.stats.law.logits();
   const RowMemory memory(0, r.row, true);
-  status |= row_cells(r.row, r.known.law, crew, memory.cells);
+  status |= row_cells(r.row, r.stats.law, team, memory.cells);
   float top;
-  const Kept kept = kept_exactly(r, memory, crew, &top);
+  const Kept kept = kept_exactly(r, memory, team, &top);
   store(p, index, kept, top, status | (top == -kInfinity ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK));
 }
 
@@ -45,7 +45,7 @@ void cutoff_row(const CutoffParams& p, int64_t index, const Crew& crew) {
 
 void cutoff(const CutoffParams& p, int threads) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads,
-                [&](int64_t index, const Crew& crew) { cutoff_row(p, index, crew); });
+                [&](int64_t index, const ThreadTeam& team) { cutoff_row(p, index, team); });
 }
 
 SPECDEC_END

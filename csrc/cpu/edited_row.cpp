@@ -155,7 +155,7 @@ void Editor::edit_row(Row* row, const RowPlace& target) {
       for (int32_t i = 0; i < listed; ++i) values[i] = to_float(data[tokens[i]]);
     });
     for (int32_t i = 0; i < listed; i += kLanes) {
-      const F16 count = signed_float(load(reinterpret_cast<const uint32_t*>(counts + i)));
+      const F32x16 count = signed_float(load(reinterpret_cast<const uint32_t*>(counts + i)));
       store(values + i, edited(load(values + i), load(bias + i), count, penalties));
     }
     edits.listed = bits, edits.before = before, edits.values = values;

@@ -23,7 +23,7 @@ SPECDEC_HD Mask sixteen_bits(const void* bits, uint32_t column) {
 // element is that of the row.
 struct RowEdits {
   const uint32_t* allowed;  // a bit for each column, 32 a word; null: all
-  const uint64_t* listed;   // likewise, 64 a word; null: none
+  const uint64_t* listed;   // a bit for each column, 64 a word; null: none
   const int32_t* before;    // for each cell, how many of the columns before it are listed
   const float* values;      // of the listed columns, by rising column. Up to sixteen more may be read
 
@@ -40,17 +40,17 @@ struct RowEdits {
   }
 
   // Sixteen elements from `column` on. `x` are those of the row; `lanes` says which are inside of it.
-  SPECDEC_HD F16 edited(F16 x, uint32_t column, Mask lanes) const {
+  SPECDEC_HD F32x16 edited(F32x16 x, uint32_t column, Mask lanes) const {
     if (listed) x = inserted(x, column, listed[column / kCell], before[column / kCell]);
     return allowed ? permitted(x, column, lanes) : x;
   }
   // With the cell's word of `listed`, and its `before`.
-  SPECDEC_HD F16 inserted(F16 x, uint32_t column, uint64_t word, int32_t first) const {
+  SPECDEC_HD F32x16 inserted(F32x16 x, uint32_t column, uint64_t word, int32_t first) const {
     const uint64_t lower = word & ((uint64_t{1} << column % kCell) - 1);
     return expand(sixteen_bits(listed, column), values + first + __builtin_popcountll(lower), x);
   }
-  SPECDEC_HD F16 permitted(F16 x, uint32_t column, Mask lanes) const {
-    return where(sixteen_bits(allowed, column) | ~lanes, x, F16(-kInfinity));
+  SPECDEC_HD F32x16 permitted(F32x16 x, uint32_t column, Mask lanes) const {
+    return where(sixteen_bits(allowed, column) | ~lanes, x, F32x16(-kInfinity));
   }
 };
 
@@ -69,19 +69,19 @@ SPECDEC_HD Edited<T> edited_from(const T* data, const RowEdits& edits, int32_t c
 }
 
 template <class T>
-SPECDEC_HD F16 load(const Edited<T>& p) {
+SPECDEC_HD F32x16 load(const Edited<T>& p) {
   return p.edits->edited(load(p.data + p.column), p.column, 0xffffu);
 }
 
 // Lanes past `count` read as `fill`.
 template <class T>
-SPECDEC_HD F16 load_first(const Edited<T>& p, int count, float fill) {
+SPECDEC_HD F32x16 load_first(const Edited<T>& p, int count, float fill) {
   return p.edits->edited(load_first(p.data + p.column, count, fill), p.column, first_lanes(count));
 }
 
 // The elements of a cell that lies inside of the row.
 struct Cell {
-  F16 vector[kCellVectors];
+  F32x16 vector[kCellVectors];
 };
 
 template <class T>

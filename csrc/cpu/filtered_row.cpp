@@ -17,7 +17,7 @@ CutBounds cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory
 }
 
 // The cut at the last token that `cut` keeps. The value of `cut` itself may lie between two tokens' values.
-Cut last_kept(const CutRow& row, const Cut& cut) {
+Cut last_kept(const CutFinder& row, const Cut& cut) {
   uint64_t last = ~uint64_t{0};
   row.each_from(cut.value, [&](float v, int32_t column) {
     if (cut.keeps(v, column)) last = std::min(last, place_of(v, column));
@@ -26,10 +26,10 @@ Cut last_kept(const CutRow& row, const Cut& cut) {
   return {value_at(last), column_at(last)};
 }
 
-uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Crew& crew) {
+uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const ThreadTeam& team) {
   if (r.mass != 0) return r.mass;
   weighed_rows.fetch_add(1, std::memory_order_relaxed);
-  return r.mass = row_mass(r.row, r.filter.order, crew, memory.cells, memory.mass_tiles, top);
+  return r.mass = row_mass(r.row, r.filter.order, team, memory.cells, memory.mass_tiles, top);
 }
 
 // Between what numbers a row's mass lies, and about what it is.
@@ -45,38 +45,36 @@ Span mass_span(const LogSumExp& lse) {
 
 // What top_p keeps of a row's mass that is known by bounds: exactly if that is simple. Else the row becomes rough, which
 // needs a filter that is top_p alone.
-bool look_by_bounds(LawRow& r, Look look, const LogSumExp& row_lse, CutBounds& finder) {
+bool cut_by_bounds(LawRow& r, ScanFor goal, const LogSumExp& row_lse, CutBounds& finder) {
   const Span mass = mass_span(row_lse);
   r.kept = finder.kept_of_few(static_cast<uint64_t>(mass.least), static_cast<uint64_t>(mass.most));
   if (r.kept.list) return true;
   const bool plain = !r.filter.has_top_k() && !r.filter.has_min_p();
   CutBounds::Bracket cuts;
-  if (look != Look::kForBounds || !plain || !finder.bracket(mass.about, &cuts)) return false;
+  if (goal != ScanFor::kBounds || !plain || !finder.bracket(mass.about, &cuts)) return false;
   r.kept.cut = cuts.least;
   r.most = cuts.most;
   const double share = static_cast<double>(r.filter.share) / Filter::kWhole, half = 0.5 * std::log(cuts.over);
-  r.known.lse = {row_lse.max, row_lse.log_sum + static_cast<float>(std::log(share) + half)};
-  r.error = log_sum_error(row_lse.max) + static_cast<float>(half) + 1e-4f;
-  r.weighed = false;
+  r.stats.lse = {row_lse.max, row_lse.log_sum + static_cast<float>(std::log(share) + half)};
+  r.error = log_sum_error(row_lse.max) + static_cast<float>(half) + kKeptError;
+  r.knowledge = Knowledge::kBounds;
   return true;
 }
 
 }  // namespace
 
-void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
-  const Logits space = r.known.law.logits();
+void scan_filtered(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_slot) {
+  const Logits space = r.stats.law.logits();
+  const bool has_maxima = r.in_memory();
   const RowMemory memory = memory_of(r, scratch_slot);
-  const bool by_law = look == Look::kForBounds || look == Look::kForLaw, same = r.filter.order.inverse == space.inverse;
+  const bool by_law = goal == ScanFor::kBounds || goal == ScanFor::kLaw, same = r.filter.order.inverse == space.inverse;
   // If top_p is a share of the row's mass, bounds of that mass come first.
-  const bool bounded = by_law && r.filter.of_row() && !r.looked;
+  const bool bounded = by_law && r.filter.of_row() && !has_maxima;
   BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
-  if (bounded) r.status = row_cells_and_bounds(r.row, r.filter.order, crew, memory.cells, tiles);
-  else if (!r.looked) r.status = row_cells(r.row, r.known.law, crew, memory.cells);
+  if (bounded) r.status = row_cells_and_bounds(r.row, r.filter.order, team, memory.cells, tiles);
+  else if (!has_maxima) r.status = row_cells(r.row, r.stats.law, team, memory.cells);
   CutBounds finder = cut_row(r, r.filter, memory);
-  r.looked = true;
-  r.weighed = by_law;
-  r.error = -1.0f;
-  r.undecided = false;
+  r.knowledge = by_law ? Knowledge::kExact : Knowledge::kMaxima;
   r.kept.list = nullptr;
   if (finder.top == -kInfinity) {
     r.kept = {{kInfinity, -1}, 0, 0, memory.list};
@@ -84,34 +82,34 @@ void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
     return;
   }
   // If top_p is a share of the row's mass, a race may go before it: still_kept then tests the winner alone.
-  if (look == Look::kForWinner && r.filter.of_row()) {
+  if (goal == ScanFor::kWinner && r.filter.of_row()) {
     const Filter others = without_top_p(r.filter);
-    r.undecided = true;
+    r.knowledge = Knowledge::kUndecided;
     if (others.on()) r.kept = cut_row(r, others, memory).kept(false, [] { return uint64_t{0}; });
     else r.kept = {{-kLargest, kNoToken}, 0, 0, nullptr};
     return;
   }
   if (bounded && r.status == SPECDEC_STATUS_OK && magnitude(finder.top) < kLargestBounded) {
     const LogSumExp lse = about_log_sum_exp(tiles, r.row.tiles(), finder.top);
-    if (look_by_bounds(r, same ? look : Look::kForLaw, lse, finder) && !r.weighed) return;
+    if (cut_by_bounds(r, same ? goal : ScanFor::kLaw, lse, finder) && r.rough()) return;
   }
-  if (!r.kept.list) r.kept = finder.kept(r.weighed, [&] { return mass_of_row(r, memory, finder.top, crew); });
-  if (!r.weighed) return;
+  if (!r.kept.list) r.kept = finder.kept(by_law, [&] { return mass_of_row(r, memory, finder.top, team); });
+  if (!by_law) return;
   if (same) {
-    r.known.lse = log_sum_exp(finder.top, r.kept.mass);
+    r.stats.lse = log_sum_exp(finder.top, r.kept.mass);
     return;
   }
   float top = -kInfinity;
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(memory.cells, tile), top);
   top = space.scaled(top);
-  r.known.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
+  r.stats.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
 }
 
-Kept kept_exactly(const LawRow& r, const RowMemory& memory, const Crew& crew, float* top) {
-  CutRow finder = cut_row(r, r.filter, memory);
+Kept kept_exactly(const LawRow& r, const RowMemory& memory, const ThreadTeam& team, float* top) {
+  CutFinder finder = cut_row(r, r.filter, memory);
   *top = finder.top;
   if (finder.top == -kInfinity) return kUncut;
-  const auto whole = [&] { return row_mass(r.row, r.filter.order, crew, memory.cells, memory.mass_tiles, finder.top); };
+  const auto whole = [&] { return row_mass(r.row, r.filter.order, team, memory.cells, memory.mass_tiles, finder.top); };
   Kept kept = kUncut;
   if (r.filter.on()) {
     kept = finder.kept(true, whole);
@@ -128,7 +126,7 @@ bool settled(LawRow& r, int32_t token, int scratch_slot) {
   if (!r.filter.on() || !r.rough() || column == kNoColumn) return true;
   const float v = r.filter.order.scaled(element(r.row, column));
   if (r.kept.cut.keeps(v, column) || !r.most.keeps(v, column)) return true;
-  if (!r.looked) return false;  // its maxima are no longer in memory
+  if (!r.in_memory()) return false;  // its maxima are no longer in memory
   const CutBounds finder = cut_row(r, r.filter, RowMemory(scratch_slot, r.row, true));
   const CutBounds::Side side = finder.side_of_mass_before(v, column);
   if (side == CutBounds::Side::kBelow) r.kept.cut = {v, r.filter.ties_all() ? kNoToken : column};
@@ -136,11 +134,11 @@ bool settled(LawRow& r, int32_t token, int scratch_slot) {
   return side != CutBounds::Side::kUnknown;
 }
 
-bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot) {
+bool still_kept(LawRow& r, int32_t column, const ThreadTeam& team, int scratch_slot) {
   const RowMemory memory(scratch_slot, r.row, true);
   const CutBounds finder = cut_row(r, r.filter, memory);
   const float v = r.filter.order.scaled(element(r.row, column));
-  if (finder.keeps_by_mass(v, column, [&] { return mass_of_row(r, memory, finder.top, crew); })) return true;
+  if (finder.keeps_by_mass(v, column, [&] { return mass_of_row(r, memory, finder.top, team); })) return true;
   r.kept.cut = finder.before_token(v, column);
   return false;
 }

@@ -7,28 +7,21 @@ SPECDEC_BEGIN
 
 constexpr int32_t kListed = 4096;  // the most tokens that are listed and sorted
 
-// A token's place in the order of filters, as an integer: the value's key, then the complement of the column. A larger
-// place comes earlier. Keys rise with the values; -0 counts as 0.
-inline uint32_t ordered(float v) {
-  const uint32_t b = bits(add(v, 0.0f));
-  return b ^ (static_cast<uint32_t>(static_cast<int32_t>(b) >> 31) | 0x80000000u);
-}
-inline float unordered_value(uint32_t key) {
-  return from_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
+// A token's place in the order of filters, as an integer: the value's key (`ordered`), then the complement of the column.
+// A larger place comes earlier.
 inline uint64_t place_of(float v, int32_t column) {
   return static_cast<uint64_t>(ordered(v)) << 32 | ~static_cast<uint32_t>(column);
 }
 inline int32_t column_at(uint64_t place) { return static_cast<int32_t>(~static_cast<uint32_t>(place)); }
 inline uint32_t key_at(uint64_t place) { return static_cast<uint32_t>(place >> 32); }
-inline float value_at(uint64_t place) { return unordered_value(key_at(place)); }
+inline float value_at(uint64_t place) { return from_ordered(key_at(place)); }
 
 // What a filter compares. A NaN stays one, +inf is the largest finite number.
-SPECDEC_HD F16 value_of(const Filter& f, F16 raw) { return min(F16(kLargest), f.order.key(raw)); }
+SPECDEC_HD F32x16 value_of(const Filter& f, F32x16 raw) { return min(F32x16(kLargest), f.order.key(raw)); }
 
 // The lanes of sixteen values from column `at` on that a cut keeps.
-SPECDEC_HD Mask lanes_kept(const Cut& cut, F16 v, int32_t at) {
-  const F16 least(cut.value);
+SPECDEC_HD Mask lanes_kept(const Cut& cut, F32x16 v, int32_t at) {
+  const F32x16 least(cut.value);
   const Mask above = greater(v, least);
   if (cut.last < at) return above;
   const Mask equal = at_least(v, least) & ~above;
@@ -39,7 +32,7 @@ SPECDEC_HD Mask lanes_kept(const Cut& cut, F16 v, int32_t at) {
 struct Kept {
   Cut cut;
   uint64_t mass;         // the sum of the kept tokens' weights; valid with a list, or if it was asked for
-  int32_t count;         // how many tokens are kept; likewise
+  int32_t count;         // how many tokens are kept; valid where mass is
   const uint64_t* list;  // the places of the kept tokens, in no order; null if they are too many to list
 };
 constexpr Kept kUncut = {kKeepsAll, 0, 0, nullptr};  // and nothing counted

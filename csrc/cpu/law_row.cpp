@@ -14,14 +14,14 @@ namespace {
 // an element was met that is impossible in the space.
 template <class Space, class Elements>
 Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima) {
-  F16 best[kLanes];
+  F32x16 best[kLanes];
   Mask bad = 0;
   for (int cell = 0; cell < kLanes; ++cell) {
-    best[cell] = F16(-kInfinity);
+    best[cell] = F32x16(-kInfinity);
     for (int i = 0; i < kCellVectors; ++i) {
       const int32_t at = cell * kCell + i * kLanes;
       if (at >= count) break;
-      const F16 x = load_first(p + at, count - at, -kInfinity);
+      const F32x16 x = load_first(p + at, count - at, -kInfinity);
       best[cell] = max(x, best[cell]);
       bad |= space.foreign(x, x, first_lanes(count - at));
     }
@@ -30,17 +30,17 @@ Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima)
   return bad;
 }
 
-// The same of sixteen cells that all lie inside of the row.
+// The maxima of sixteen cells that all lie inside of the row.
 template <class Space, class Elements>
 SPECDEC_HD Mask sixteen_cells(const Space& space, Elements p, float* maxima) {
-  F16 best[kLanes];
+  F32x16 best[kLanes];
   Mask bad = 0;
   for (int cell = 0; cell < kLanes; ++cell) {
     const Elements at = p + cell * kCell;
     prefetch_cell(at + kTile);
     const auto [a, b, c, d] = load_cell(at).vector;
     // max(NaN, x) is x, but max(x, NaN) is NaN. So each new element stands on the left.
-    best[cell] = max(d, max(c, max(b, max(a, F16(-kInfinity)))));
+    best[cell] = max(d, max(c, max(b, max(a, F32x16(-kInfinity)))));
     const Mask all = 0xffffu;
     bad |= space.foreign(a, b, all) | space.foreign(c, d, all);
   }
@@ -57,7 +57,7 @@ SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* 
     float* const mine = maxima + at / kCell;
     bad |= at + kBlock <= size ? sixteen_cells(space, p + at, mine) : sixteen_cells(space, p + at, size - at, mine);
   }
-  bad |= at_least(max(load(maxima), load(maxima + kLanes)), F16(kInfinity));
+  bad |= at_least(max(load(maxima), load(maxima + kLanes)), F32x16(kInfinity));
   if (bad) *status |= SPECDEC_STATUS_NON_FINITE;
 }
 
@@ -65,7 +65,7 @@ SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* 
 int32_t first_at_least(const Row& row, int32_t cell, float value) {
   const Cell elements = cell_of(row, cell * kCell);
   for (int k = 0; k < kCellVectors; ++k) {
-    const Mask found = at_least(elements.vector[k], F16(value));
+    const Mask found = at_least(elements.vector[k], F32x16(value));
     if (found) return cell * kCell + k * kLanes + __builtin_ctz(found);
   }
   return kNoToken;
@@ -76,10 +76,10 @@ int32_t first_at_least(const Row& row, int32_t cell, float value) {
 // The sum of the unit_weights of `count` columns whose largest x is `top_x`. Prefetches `ahead` columns further on.
 template <class Elements>
 uint64_t units_of(const Logits& space, Elements p, int32_t count, float top_x, int32_t ahead) {
-  const F16 top(top_x), zero(0.0f);
+  const F32x16 top(top_x), zero(0.0f);
   Sum16 sum;
   // min(zero, NaN) is NaN, which has no weight. For +inf, the maximum is the largest finite number, and min gives 0.
-  const auto weight = [&](F16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
+  const auto weight = [&](F32x16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
   int32_t i = 0;
   for (; i + kCell <= count; i += kCell) {
     prefetch_cell(p + i + ahead);  // memory is idle while exponentials are computed
@@ -108,9 +108,9 @@ void tile_masses(const Logits& space, Elements p, int32_t size, const float* max
 // The sum of about 2^(raw scale - whole) over `count` columns.
 template <class Elements>
 float about_sum(Elements p, int32_t count, float scale, float whole) {
-  const F16 s(scale), down(-whole), zero(0.0f);
-  F16 sums[kCellVectors] = {zero, zero, zero, zero};
-  const auto take = [&](F16 raw, int k) { sums[k] = add(sums[k], about_exp2(fma(raw, s, down))); };
+  const F32x16 s(scale), down(-whole), zero(0.0f);
+  F32x16 sums[kCellVectors] = {zero, zero, zero, zero};
+  const auto take = [&](F32x16 raw, int k) { sums[k] = add(sums[k], about_exp2(fma(raw, s, down))); };
   int32_t i = 0;
   for (; i + kCell <= count; i += kCell) {
     prefetch_cell(p + i + 2 * kTile);  // tile_cells has fetched the next tile
@@ -133,13 +133,13 @@ BoundTile bound_tile(const Logits& space, Elements p, int32_t size, float raw_ma
 
 // Calls f(tile, its elements, &status) for every tile, in parts. Returns all the status bits that it set.
 template <class F>
-int32_t over_tiles(const Row& row, const Crew& crew, F&& f) {
+int32_t over_tiles(const Row& row, const ThreadTeam& team, F&& f) {
   int32_t status[kMaxParts];
-  const int parts = over_parts(row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+  const int parts = over_parts(row.tiles(), team, [&](int part, int32_t from, int32_t to) {
     status[part] = with_elements(row, from * kTile, [&](auto p) {
-      int32_t met = SPECDEC_STATUS_OK;
-      for (int32_t tile = from; tile < to; ++tile) f(tile, p + (tile - from) * kTile, &met);
-      return met;
+      int32_t bits = SPECDEC_STATUS_OK;
+      for (int32_t tile = from; tile < to; ++tile) f(tile, p + (tile - from) * kTile, &bits);
+      return bits;
     });
   });
   int32_t all = SPECDEC_STATUS_OK;
@@ -149,30 +149,32 @@ int32_t over_tiles(const Row& row, const Crew& crew, F&& f) {
 
 }  // namespace
 
-int32_t row_cells(const Row& row, const Law& law, const Crew& crew, float* cells) {
+int32_t row_cells(const Row& row, const Law& law, const ThreadTeam& team, float* cells) {
   return law.in_space([&](auto space) {
-    return over_tiles(row, crew, [&](int32_t tile, auto p, int32_t* status) {
+    return over_tiles(row, team, [&](int32_t tile, auto p, int32_t* status) {
       tile_cells(space, p, row.tile_size(tile), cells + tile * kCellsATile, status);
     });
   });
 }
 
-void row_masses(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles) {
-  over_tiles(row, crew, [&](int32_t tile, auto p, int32_t*) {
+void row_masses(const Row& row, const Logits& space, const ThreadTeam& team, const float* cells, MassTile* tiles) {
+  over_tiles(row, team, [&](int32_t tile, auto p, int32_t*) {
     tile_masses(space, p, row.tile_size(tile), cells + tile * kCellsATile, tiles + tile * kMassTilesATile);
   });
 }
 
-int32_t row_cells_and_masses(const Row& row, const Logits& space, const Crew& crew, float* cells, MassTile* tiles) {
-  return over_tiles(row, crew, [&](int32_t tile, auto p, int32_t* status) {
+int32_t row_cells_and_masses(const Row& row, const Logits& space, const ThreadTeam& team, float* cells,
+                             MassTile* tiles) {
+  return over_tiles(row, team, [&](int32_t tile, auto p, int32_t* status) {
     float* const maxima = cells + tile * kCellsATile;
     tile_cells(space, p, row.tile_size(tile), maxima, status);
     tile_masses(space, p, row.tile_size(tile), maxima, tiles + tile * kMassTilesATile);
   });
 }
 
-int32_t row_cells_and_bounds(const Row& row, const Logits& space, const Crew& crew, float* cells, BoundTile* tiles) {
-  return over_tiles(row, crew, [&](int32_t tile, auto p, int32_t* status) {
+int32_t row_cells_and_bounds(const Row& row, const Logits& space, const ThreadTeam& team, float* cells,
+                             BoundTile* tiles) {
+  return over_tiles(row, team, [&](int32_t tile, auto p, int32_t* status) {
     float* const maxima = cells + tile * kCellsATile;
     tile_cells(space, p, row.tile_size(tile), maxima, status);
     tiles[tile] = bound_tile(space, p, row.tile_size(tile), tile_max(cells, tile));
@@ -180,11 +182,11 @@ int32_t row_cells_and_bounds(const Row& row, const Logits& space, const Crew& cr
 }
 
 Candidate row_argmax(const Row& row, const Law& law, const float* cells) {
-  F16 most(-kInfinity);
+  F32x16 most(-kInfinity);
   for (int32_t i = 0; i < cells_of(row.vocab); i += kLanes) most = max(load(cells + i), most);
   const float raw = largest(most), top = law.rank(raw);
   if (top == -kInfinity) return kNobody;
-  const F16 least(top);
+  const F32x16 least(top);
   int32_t i = 0;
   while (!at_least(load(cells + i), least)) i += kLanes;
   return {top, first_at_least(row, i + __builtin_ctz(at_least(load(cells + i), least)), top)};
@@ -192,59 +194,58 @@ Candidate row_argmax(const Row& row, const Law& law, const float* cells) {
 
 // ---- rows and their laws --------------------------------------------------------------------------------------------
 
-void look_through(LawRow& r, const Crew& crew, int scratch_slot) {
-  const bool weigh = r.known.law.needs_sum();
-  if ((r.looked || r.recalled) && r.weighed >= weigh) return;
-  const Law& law = r.known.law;
-  if (r.filter.on()) return look_filtered(r, Look::kForLaw, crew, scratch_slot);
+void scan_exact(LawRow& r, const ThreadTeam& team, int scratch_slot) {
+  if (r.knowledge == Knowledge::kExact) return;
+  const Law& law = r.stats.law;
+  if (r.filter.on()) return scan_filtered(r, ScanFor::kLaw, team, scratch_slot);
+  const bool has_maxima = r.in_memory();
   const RowMemory memory = memory_of(r, scratch_slot);
-  r.weighed = weigh;
-  if (weigh) {
+  if (law.needs_sum()) {
     weighed_rows.fetch_add(1, std::memory_order_relaxed);
-    if (r.looked) row_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
-    else r.status = row_cells_and_masses(r.row, law.logits(), crew, r.cells, memory.mass_tiles);
+    if (has_maxima) row_masses(r.row, law.logits(), team, r.cells, memory.mass_tiles);
+    else r.status = row_cells_and_masses(r.row, law.logits(), team, r.cells, memory.mass_tiles);
     const int32_t tiles = mass_tiles_of(r.row.vocab);
     if (largest_of(memory.mass_tiles, tiles) == -kInfinity) r.status |= SPECDEC_STATUS_NON_FINITE;
-    r.known.lse = log_sum_exp(memory.mass_tiles, tiles);
+    r.stats.lse = log_sum_exp(memory.mass_tiles, tiles);
   } else {
-    r.status = row_cells(r.row, law, crew, r.cells);
-    r.known.argmax = row_argmax(r.row, law, r.cells).token;
-    if (r.known.argmax == kNoToken) r.status |= SPECDEC_STATUS_NON_FINITE;
+    r.status = row_cells(r.row, law, team, r.cells);
+    r.stats.argmax = row_argmax(r.row, law, r.cells).token;
+    if (r.stats.argmax == kNoToken) r.status |= SPECDEC_STATUS_NON_FINITE;
   }
-  r.looked = true;
+  r.knowledge = Knowledge::kExact;
 }
 
-void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot) {
-  if (for_status || r.known.law.needs_row()) look_through(r, crew, scratch_slot);
+void scan_if_needed(LawRow& r, bool for_status, const ThreadTeam& team, int scratch_slot) {
+  if (for_status || r.stats.law.needs_row()) scan_exact(r, team, scratch_slot);
 }
 
-bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot) {
-  if (!r.known.law.needs_sum()) look_if_needed(r, false, crew, scratch_slot);
-  if (r.weighed || !r.known.law.needs_sum()) return true;
-  if (r.filter.on()) {
-    if (!r.looked && !r.recalled) look_filtered(r, Look::kForBounds, crew, scratch_slot);
-  } else if (!r.looked && !r.recalled) {
+bool scan_bounds(LawRow& r, const ThreadTeam& team, int scratch_slot) {
+  if (!r.stats.law.needs_sum()) scan_if_needed(r, false, team, scratch_slot);
+  if (r.knowledge == Knowledge::kExact || !r.stats.law.needs_sum()) return true;
+  if (r.knowledge == Knowledge::kNothing && r.filter.on()) {
+    scan_filtered(r, ScanFor::kBounds, team, scratch_slot);
+  } else if (r.knowledge == Knowledge::kNothing) {
     const RowMemory memory = memory_of(r, scratch_slot);
     BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
-    r.status = row_cells_and_bounds(r.row, r.known.law.logits(), crew, r.cells, tiles);
-    r.looked = true;
+    r.status = row_cells_and_bounds(r.row, r.stats.law.logits(), team, r.cells, tiles);
+    r.knowledge = Knowledge::kMaxima;
     float top = -kInfinity;
     for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
-    top = r.known.law.logits().scaled(top);
+    top = r.stats.law.logits().scaled(top);
     if (magnitude(top) < kLargestBounded && r.status == SPECDEC_STATUS_OK) {
-      r.known.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
+      r.stats.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
       r.error = log_sum_error(top);
+      r.knowledge = Knowledge::kBounds;
     }
   }
-  return r.weighed || r.error >= 0.0f;
+  return r.knowledge == Knowledge::kExact || r.rough();
 }
 
-void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot) {
-  if (r.looked && !(r.filter.on() && r.rough() && look != Look::kForBounds)) return;
-  if (r.filter.on()) return look_filtered(r, look, crew, scratch_slot);
+void scan_maxima(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_slot) {
+  if (r.in_memory() && !(r.filter.on() && r.rough() && goal != ScanFor::kBounds)) return;
+  if (r.filter.on()) return scan_filtered(r, goal, team, scratch_slot);
   memory_of(r, scratch_slot);
-  r.status = row_cells(r.row, r.known.law, crew, r.cells);
-  r.looked = r.recalled;
+  r.status = row_cells(r.row, r.stats.law, team, r.cells);
 }
 
 SPECDEC_END

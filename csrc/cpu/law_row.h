@@ -21,21 +21,27 @@ struct RaceMemory {
   static int64_t floats(const Row& row) { return tiles(row) * 6 * kLanes; }
 };
 
+// How much is known of a row.
+enum class Knowledge {
+  kNothing,
+  kMaxima,     // its cells' maxima, and what its filters keep
+  kUndecided,  // its maxima; `kept` may hold tokens that top_p drops: ask still_kept
+  kBounds,     // the row is rough: its normaliser, and what its filters keep, by bounds alone
+  kExact,      // all that its probabilities need
+};
+
 struct LawRow {
   Row row;
-  KnownLaw known;
+  LawWithStats stats;
   Filter filter;
   DraftMap map;     // the tokens of its columns
-  float* cells;     // raw maxima, in scratch memory
+  float* cells;     // raw maxima, in scratch memory; null once other rows have that memory
   RaceMemory race;
   Kept kept;        // what the filter keeps, if it is on; of a rough row, what it keeps at least
   Cut most;         // of a rough row: what the filter keeps at most
   int32_t status;   // of all its elements
-  bool looked;      // whether the row was looked through
-  bool recalled;    // whether it was before: all is known but its maxima, which are no longer in memory
-  bool weighed;     // whether the normaliser is known as well; a race does not need it
-  float error;      // until it is, known.lse.log_sum may differ from it by this; -1 if there are no bounds
-  bool undecided;   // whether `kept` may hold tokens that top_p drops: ask still_kept
+  Knowledge knowledge;
+  float error;      // of a rough row: stats.lse.log_sum may differ from the normaliser's by this
   uint64_t mass;    // of the whole row; 0 until it is needed
 
   bool keeps(int32_t column, float raw) const {
@@ -47,11 +53,13 @@ struct LawRow {
     const int32_t column = map.column(token);
     if (column == kNoColumn) return 0.0f;
     const float raw = element(row, column);
-    return keeps(column, raw) ? known.probability(column, raw) : 0.0f;
+    return keeps(column, raw) ? stats.probability(column, raw) : 0.0f;
   }
 
-  // Whether the normaliser, and what the filter keeps, are known by bounds alone.
-  bool rough() const { return !weighed && error >= 0.0f; }
+  // Whether the row was looked through, and its maxima are in memory. A row that the walk comes back to may be known
+  // without them.
+  bool in_memory() const { return cells && knowledge != Knowledge::kNothing; }
+  bool rough() const { return knowledge == Knowledge::kBounds; }
   // The row with the largest and the least probabilities that it may have.
   LawRow at_most() const {
     LawRow moved = with_log_sum(-error);
@@ -66,43 +74,43 @@ struct LawRow {
 
   // Sixteen probabilities from `token` on, zero from `end` on and for tokens that the row does not have. `column` is
   // first_column(token) at the first call; calls with rising tokens move it on.
-  SPECDEC_HD F16 probabilities(int32_t token, int32_t end, int32_t* column) const {
+  SPECDEC_HD F32x16 probabilities(int32_t token, int32_t end, int32_t* column) const {
     return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
   }
   int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
 
   // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
-  SPECDEC_HD F16 probabilities(int32_t token, int32_t end) const {
+  SPECDEC_HD F32x16 probabilities(int32_t token, int32_t end) const {
     const int32_t count = (end < row.vocab ? end : row.vocab) - token;
-    if (count <= 0) return F16(0.0f);
-    if (known.law.greedy) {
+    if (count <= 0) return F32x16(0.0f);
+    if (stats.law.greedy) {
       float lane[kLanes];
-      for (int i = 0; i < kLanes; ++i) lane[i] = token + i == known.argmax ? 1.0f : 0.0f;
+      for (int i = 0; i < kLanes; ++i) lane[i] = token + i == stats.argmax ? 1.0f : 0.0f;
       return load(lane);
     }
-    const F16 raw = elements(row, token, count, -kInfinity);
+    const F32x16 raw = elements(row, token, count, -kInfinity);
     if (filter.on()) {
       const Mask lanes = lanes_kept(kept.cut, value_of(filter, raw), token);
-      if (!lanes) return F16(0.0f);
-      return where(lanes, filter_free(raw), F16(0.0f));
+      if (!lanes) return F32x16(0.0f);
+      return where(lanes, filter_free(raw), F32x16(0.0f));
     }
     return filter_free(raw);
   }
 
  private:
-  SPECDEC_HD F16 filter_free(F16 raw) const {
-    return known.law.in_space([&](auto space) { return space.probability(raw, known.lse); });
+  SPECDEC_HD F32x16 filter_free(F32x16 raw) const {
+    return stats.law.in_space([&](auto space) { return space.probability(raw, stats.lse); });
   }
 
   LawRow with_log_sum(float more) const {
     LawRow moved = *this;
-    if (rough()) moved.known.lse.log_sum = add(known.lse.log_sum, more);
+    if (rough()) moved.stats.lse.log_sum = add(stats.lse.log_sum, more);
     return moved;
   }
 
   // If a map does not rise, some lanes stay without weight; nothing outside of them is written.
-  F16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
-    const bool greedy = known.law.greedy;
+  F32x16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
+    const bool greedy = stats.law.greedy;
     const int32_t stop = end - token < kLanes ? end : token + kLanes;
     float lane[kLanes];
     for (float& raw : lane) raw = greedy ? 0.0f : -kInfinity;
@@ -110,28 +118,27 @@ struct LawRow {
       if (map.tokens[*column] < token) continue;
       const float raw = element(row, *column);
       lane[map.tokens[*column] - token] =
-          greedy ? (*column == known.argmax ? 1.0f : 0.0f) : keeps(*column, raw) ? raw : -kInfinity;
+          greedy ? (*column == stats.argmax ? 1.0f : 0.0f) : keeps(*column, raw) ? raw : -kInfinity;
     }
-    const F16 raw = load(lane);
+    const F32x16 raw = load(lane);
     return greedy ? raw : filter_free(raw);
   }
 };
 
 inline LawRow law_row(const Row& row, const Law& law, const Filter& filter, const DraftMap& map) {
-  return {row, nothing_known(law), filter, map, nullptr, {}, kUncut, kKeepsAll, SPECDEC_STATUS_OK, false,
-          false, false, -1.0f, false, 0};
+  return {row, without_stats(law), filter, map, nullptr, {}, kUncut, kKeepsAll, SPECDEC_STATUS_OK,
+          Knowledge::kNothing, 0.0f, 0};
 }
 
 // Takes over what was known of the same row when another one took its scratch memory.
 inline void recall(LawRow& r, const LawRow& before) {
-  r.recalled = before.looked || before.recalled;
-  if (!r.recalled) return;
-  r.known = before.known;
+  if (before.knowledge == Knowledge::kNothing) return;
+  r.stats = before.stats;
   r.kept = before.kept;
   r.kept.list = nullptr;
   r.most = before.most;
   r.status = before.status;
-  r.weighed = before.weighed;
+  r.knowledge = before.knowledge;
   r.error = before.error;
   r.mass = before.mass;
 }
@@ -166,26 +173,26 @@ struct RowMemory {
 };
 
 // How far to look through a row of logits whose filter is on.
-enum class Look {
-  kForWinner,  // for a race's winner: may leave the row undecided
-  kForCut,     // what is kept
-  kForBounds,  // bounds of what is kept and of the normaliser: may leave the row rough
-  kForLaw,     // both exactly
+enum class ScanFor {
+  kWinner,  // for a race's winner: may leave the row undecided
+  kCut,     // what is kept
+  kBounds,  // bounds of what is kept and of the normaliser: may leave the row rough
+  kLaw,     // both exactly
 };
 
 // filtered_row.cpp.
-void look_filtered(LawRow& r, Look look, const Crew& crew, int scratch_slot);
+void scan_filtered(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_slot);
 
 // What the filters of a row keep, its cells being known, with count and mass; the cut is at the last token kept. `top` is
 // the row's largest value: at -inf no token has weight.
-Kept kept_exactly(const LawRow& r, const RowMemory& memory, const Crew& crew, float* top);
+Kept kept_exactly(const LawRow& r, const RowMemory& memory, const ThreadTeam& team, float* top);
 
 // Whether it is known if the filter keeps a token, as `keeps` says from then on. Of a rough row one pass may tell.
 bool settled(LawRow& r, int32_t token, int scratch_slot);
 
 // For an undecided row: whether the winner of a race over what it keeps so far is kept. If not, `kept` ends before it
 // from then on.
-bool still_kept(LawRow& r, int32_t column, const Crew& crew, int scratch_slot);
+bool still_kept(LawRow& r, int32_t column, const ThreadTeam& team, int scratch_slot);
 
 // Makes scratch memory the row's.
 inline RowMemory memory_of(LawRow& r, int scratch_slot) {
@@ -196,26 +203,28 @@ inline RowMemory memory_of(LawRow& r, int scratch_slot) {
 }
 
 // Looks through a row, once. Then its probabilities, its maxima and its status are known.
-void look_through(LawRow& r, const Crew& crew, int scratch_slot);
+void scan_exact(LawRow& r, const ThreadTeam& team, int scratch_slot);
 
 // Looks through a row if its law's probabilities need that. A row that holds probabilities needs it only for its
 // status.
-void look_if_needed(LawRow& r, bool for_status, const Crew& crew, int scratch_slot);
+void scan_if_needed(LawRow& r, bool for_status, const ThreadTeam& team, int scratch_slot);
 
 // Looks through a row as far as bounds of its probabilities need it; these may be exact. Returns false if there are
-// none: then only look_through helps. Bounds are for rows in which all is as usual.
-bool look_roughly(LawRow& r, const Crew& crew, int scratch_slot);
+// none: then only scan_exact helps. Bounds are for rows in which all is as usual.
+bool scan_bounds(LawRow& r, const ThreadTeam& team, int scratch_slot);
 
 // Looks through a row as far as a race needs it: its maxima, and what its filters keep.
-void look_for_race(LawRow& r, Look look, const Crew& crew, int scratch_slot);
+void scan_maxima(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_slot);
 
 // The parts of that. They fill the raw maxima of a row's cells, and what its tiles weigh: exactly, or about. All but
 // row_masses return the status of the row's elements.
-int32_t row_cells(const Row& row, const Law& law, const Crew& crew, float* cells);
-int32_t row_cells_and_masses(const Row& row, const Logits& space, const Crew& crew, float* cells, MassTile* tiles);
-int32_t row_cells_and_bounds(const Row& row, const Logits& space, const Crew& crew, float* cells, BoundTile* tiles);
+int32_t row_cells(const Row& row, const Law& law, const ThreadTeam& team, float* cells);
+int32_t row_cells_and_masses(const Row& row, const Logits& space, const ThreadTeam& team, float* cells,
+                             MassTile* tiles);
+int32_t row_cells_and_bounds(const Row& row, const Logits& space, const ThreadTeam& team, float* cells,
+                             BoundTile* tiles);
 // Of a row whose cells are known.
-void row_masses(const Row& row, const Logits& space, const Crew& crew, const float* cells, MassTile* tiles);
+void row_masses(const Row& row, const Logits& space, const ThreadTeam& team, const float* cells, MassTile* tiles);
 // The most probable token, the lowest on ties.
 Candidate row_argmax(const Row& row, const Law& law, const float* cells);
 

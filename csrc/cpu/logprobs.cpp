@@ -13,12 +13,12 @@ namespace {
 // How many of the kept tokens are at least as probable.
 int32_t rank_of(const LawRow& r, const Logits& space, float x) {
   int32_t rank = 0;
-  const F16 least(x), largest_x(kLargest);
+  const F32x16 least(x), largest_x(kLargest);
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
     if (!(space.scaled(tile_max(r.cells, tile)) >= x)) continue;
     const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
     for (int32_t at = begin; at < end; at += kLanes) {
-      const F16 raw = elements(r.row, at, end - at, __builtin_nanf(""));
+      const F32x16 raw = elements(r.row, at, end - at, __builtin_nanf(""));
       Mask found = at_least(min(largest_x, space.key(raw)), least);
       if (found && r.filter.on()) found &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
       rank += __builtin_popcount(found);
@@ -29,10 +29,10 @@ int32_t rank_of(const LawRow& r, const Logits& space, float x) {
 
 // How many tokens are at least as large; 1 for the argmax, 0 for a token without weight.
 int32_t greedy_rank(const LawRow& r, int32_t column) {
-  const float mine = r.known.law.rank(element(r.row, column));
-  if (column == r.known.argmax || mine == -kInfinity) return column == r.known.argmax ? 1 : 0;
+  const float mine = r.stats.law.rank(element(r.row, column));
+  if (column == r.stats.argmax || mine == -kInfinity) return column == r.stats.argmax ? 1 : 0;
   int32_t rank = 0;
-  const F16 least(mine), largest_finite(kLargest);
+  const F32x16 least(mine), largest_finite(kLargest);
   for (int32_t at = 0; at < r.row.vocab; at += kLanes)
     rank += __builtin_popcount(
         at_least(min(largest_finite, elements(r.row, at, r.row.vocab - at, __builtin_nanf(""))), least));
@@ -42,7 +42,7 @@ int32_t greedy_rank(const LawRow& r, int32_t column) {
 // The places of the `top` most probable of the kept tokens, in order; fewer if fewer are kept.
 std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_t top) {
   std::vector<uint64_t> found;
-  const F16 largest_x(kLargest);
+  const F32x16 largest_x(kLargest);
   float least = -kInfinity;  // the worst of the best so far, which the next token has to beat
   const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
   const auto keep_best = [&] {
@@ -54,8 +54,8 @@ std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_
     if (!(space.scaled(tile_max(r.cells, tile)) > least)) continue;
     const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
     for (int32_t at = begin; at < end; at += kLanes) {
-      const F16 raw = elements(r.row, at, end - at, __builtin_nanf("")), scaled = min(largest_x, space.key(raw));
-      Mask better = greater(scaled, F16(least));
+      const F32x16 raw = elements(r.row, at, end - at, __builtin_nanf("")), scaled = min(largest_x, space.key(raw));
+      Mask better = greater(scaled, F32x16(least));
       if (better && r.filter.on()) better &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
       if (!better) continue;
       float x[kLanes];
@@ -92,7 +92,7 @@ struct Report {
   }
 };
 
-void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
+void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   const Report report = {p, index};
   report.token(-kInfinity, 0);
@@ -107,21 +107,21 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
   Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
   editor.edit(&r.row, {i, j});
   status |= editor.status;
-  look_through(r, crew, 0);
+  scan_exact(r, team, 0);
   status |= r.status;
   const bool in_range = token >= 0 && token < p.rows.vocab;
   if (!in_range && token != -1) status |= SPECDEC_STATUS_TOKEN_RANGE;
   report.status(status);
   const int32_t column = static_cast<int32_t>(token);
-  if (r.known.law.greedy) {
-    const int32_t argmax = r.known.argmax;
+  if (r.stats.law.greedy) {
+    const int32_t argmax = r.stats.argmax;
     if (argmax == kNoToken) return report.nothing_from(0);
     if (in_range) report.token(column == argmax ? 0.0f : -kInfinity, greedy_rank(r, column));
     if (p.top() > 0) report.top(0, argmax, 0.0f);
     return report.nothing_from(1);
   }
-  const Logits space = r.known.law.logits();
-  const auto log_of = [&](float x) { return log_probability(x, r.known.lse); };
+  const Logits space = r.stats.law.logits();
+  const auto log_of = [&](float x) { return log_probability(x, r.stats.lse); };
   if (in_range) {
     const float raw = element(r.row, column), x = space.scaled(raw);
     if (x > -kInfinity && r.keeps(column, raw)) report.token(log_of(x), rank_of(r, space, x));
@@ -137,7 +137,7 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const Crew& crew) {
 
 void logprobs(const LogprobsParams& p, int threads) {
   over_requests(p.count(), tiles_of(p.rows.vocab), threads,
-                [&](int64_t index, const Crew& crew) { logprobs_row(p, index, crew); });
+                [&](int64_t index, const ThreadTeam& team) { logprobs_row(p, index, team); });
 }
 
 SPECDEC_END

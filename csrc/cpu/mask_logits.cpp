@@ -25,14 +25,14 @@ void mask(const T* from, T* to, int32_t first, int32_t end, const PartCut& what)
 
 void mask_logits(const MaskLogitsParams& p, int threads) {
   const int32_t tiles = tiles_of(p.rows.vocab);
-  over_requests(p.count(), tiles, threads, [&](int64_t index, const Crew& crew) {
+  over_requests(p.count(), tiles, threads, [&](int64_t index, const ThreadTeam& team) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-    int32_t told = SPECDEC_STATUS_OK;
-    const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &told);
+    int32_t reported = SPECDEC_STATUS_OK;
+    const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &reported);
     const PartCut what = {{p.value.data[index], static_cast<int32_t>(p.last.at(index * p.last.slot_stride))},
                           law.logits()};
     const Row row = row_at(p.rows, p.rows.offset(i, j)), out = row_at(p.out, p.out.offset(i, j));
-    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
+    over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
       const int32_t end = to * kTile < row.vocab ? to * kTile : row.vocab;
       with_data(row, [&](auto data) {
         mask(data, const_cast<std::remove_const_t<std::remove_pointer_t<decltype(data)>>*>(

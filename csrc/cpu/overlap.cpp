@@ -9,9 +9,9 @@ SPECDEC_BEGIN
 namespace {
 
 OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32_t tile) {
-  const F16 zero(0.0f);
-  OverlapSums<F16> sums = {zero, zero, zero, zero};
-  over_pair_tile(target, draft, tile, [&](int32_t, F16 p, F16 q) __attribute__((always_inline)) {
+  const F32x16 zero(0.0f);
+  OverlapSums<F32x16> sums = {zero, zero, zero, zero};
+  over_pair_tile(target, draft, tile, [&](int32_t, F32x16 p, F32x16 q) __attribute__((always_inline)) {
     sums = add(sums, overlap_terms(p, q));
   });
   return {total(sums.accept), total(sums.tv), total(sums.kl), total(sums.harmonic)};
@@ -28,7 +28,7 @@ void store(const OverlapParams& p, int64_t index, const OverlapSums<float>& sums
 }  // namespace
 
 void overlap(const OverlapParams& p, int threads) {
-  over_requests(p.count(), tiles_of(p.target.vocab), threads, [&](int64_t index, const Crew& crew) {
+  over_requests(p.count(), tiles_of(p.target.vocab), threads, [&](int64_t index, const ThreadTeam& team) {
     const int64_t i = index / p.target.rows, j = index % p.target.rows;
     const Entry who = entry_of(p.request_index, i);
     if (!who.live()) return store(p, index, {}, who.status());
@@ -40,11 +40,11 @@ void overlap(const OverlapParams& p, int threads) {
     status |= editor.status;
     LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                               &status);
-    look_if_needed(target, p.status.data != nullptr, crew, 0);
-    look_if_needed(draft, p.status.data != nullptr, crew, 1);
+    scan_if_needed(target, p.status.data != nullptr, team, 0);
+    scan_if_needed(draft, p.status.data != nullptr, team, 1);
     const int32_t tiles = target.row.tiles();
     auto* sums = reinterpret_cast<OverlapSums<float>*>(scratch(2, 4 * static_cast<int64_t>(tiles)));
-    over_parts(tiles, crew, [&](int, int32_t from, int32_t to) {
+    over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) sums[tile] = tile_overlap(target, draft, tile);
     });
     OverlapSums<float> all = {};

@@ -7,9 +7,11 @@
 SPECDEC_BEGIN
 
 // W and R (specdec/walk.h) for this T; `tried` are the tokens of the children tried. Without it R is not summed.
-Masses pair_sums(const LawRow& target, const LawRow& draft, float taken, const TokenList* tried, const Crew& crew);
+Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const TokenList* tried,
+                 const ThreadTeam& team);
 
-// The same by bounds of p, q and T, after look_roughly.
-SumsOf<Range> pair_sums(const LawRow& target, const LawRow& draft, Range taken, const TokenList* tried, const Crew& crew);
+// W and R by bounds of p, q and T, after scan_bounds.
+SumsOf<Range> pair_sums(const LawRow& target, const LawRow& draft, Range subtracted, const TokenList* tried,
+                        const ThreadTeam& team);
 
 SPECDEC_END

@@ -9,13 +9,13 @@ SPECDEC_BEGIN
 struct ByLaw {
   Logits space;
   LogSumExp lse;
-  explicit ByLaw(const LawRow& side) : space(side.known.law.logits()), lse(side.known.lse) {}
-  SPECDEC_HD F16 operator()(F16 raw) const { return space.probability(raw, lse); }
+  explicit ByLaw(const LawRow& side) : space(side.stats.law.logits()), lse(side.stats.lse) {}
+  SPECDEC_HD F32x16 operator()(F32x16 raw) const { return space.probability(raw, lse); }
 };
 
 // Whether a row holds logits that are taken as they came, one for each token.
 inline bool is_plain(const LawRow& side) {
-  return side.known.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
+  return side.stats.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
 }
 
 // Calls f(token, p, q) for every sixteenth token of a tile, with the probabilities of sixteen.

@@ -14,13 +14,13 @@ struct KeptWeights : Weights {
   float log_bound(float raw) const {
     return r.filter.order.scaled(raw) >= r.kept.cut.value ? Weights::log_bound(raw) : -kInfinity;
   }
-  SPECDEC_HD F16 log_bounds(F16 maxima) const {
-    const Mask reach = at_least(value_of(r.filter, maxima), F16(r.kept.cut.value));
-    return where(reach, Weights::log_bounds(maxima), F16(-kInfinity));
+  SPECDEC_HD F32x16 log_bounds(F32x16 maxima) const {
+    const Mask reach = at_least(value_of(r.filter, maxima), F32x16(r.kept.cut.value));
+    return where(reach, Weights::log_bounds(maxima), F32x16(-kInfinity));
   }
   float needed_key(float log_weight) const {
     const float needed = Weights::needed_key(log_weight);
-    return r.filter.order.inverse == r.known.law.inverse ? max(needed, r.kept.cut.value) : needed;
+    return r.filter.order.inverse == r.stats.law.inverse ? max(needed, r.kept.cut.value) : needed;
   }
   float log_weight(float raw, int32_t column) const {
     return r.keeps(column, raw) ? Weights::log_weight(raw, column) : -kInfinity;
@@ -30,15 +30,15 @@ struct KeptWeights : Weights {
 // The arrivals of the kept tokens of a list, sixteen at a time.
 template <class Weights>
 inline void race_list(const Weights& weights, const LawRow& r, const Noise& noise, RaceResult& result) {
-  Sixteen<Weights> late(weights, noise, result);
+  PendingCandidates<Weights> late(weights, noise, result);
   for (int32_t from = 0; from < r.kept.count; from += kLanes) {
     const int32_t lanes = r.kept.count - from < kLanes ? r.kept.count - from : kLanes;
     uint32_t tokens[kLanes] = {}, group[4][kLanes];
     for (int32_t i = 0; i < lanes; ++i) {
       const int32_t column = column_at(r.kept.list[from + i]);
-      tokens[i] = static_cast<uint32_t>(r.map.tokens ? r.map.tokens[column] : r.row.first_token + column);
+      tokens[i] = static_cast<uint32_t>(r.map.tokens ? r.map.tokens[column] : r.row.vocab_start + column);
     }
-    const Words<U16> words = noise_words(noise, shift_right(load(tokens), U16(7)));
+    const Words<U32x16> words = noise_words(noise, shift_right(load(tokens), U32x16(7)));
     for (int word = 0; word < 4; ++word) store(group[word], words.word[word]);
     for (int32_t i = 0; i < lanes; ++i) {
       if (static_cast<int32_t>(tokens[i]) < 0) continue;  // a bad entry of the map

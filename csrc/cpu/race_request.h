@@ -16,14 +16,14 @@ struct RaceRequest {
   // Turns a candidate's column into the target's token.
   Candidate token_of(const Candidate& c) const {
     const Candidate found = r.map.to_target(c);
-    return found.token == kNoToken ? found : Candidate{found.score, r.row.first_token + found.token};
+    return found.token == kNoToken ? found : Candidate{found.score, r.row.vocab_start + found.token};
   }
 };
 
-// Calls f(row, crew, arrivals) for every row that is not idle. f returns the row's status bits.
+// Calls f(row, team, arrivals) for every row that is not idle. f returns the row's status bits.
 template <class F>
-inline void over_race_requests(const RaceParams& p, Look look, int threads, F&& f) {
-  over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const Crew& crew) {
+inline void over_race_requests(const RaceParams& p, ScanFor goal, int threads, F&& f) {
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads, [&](int64_t index, const ThreadTeam& team) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
     const Arrivals arrivals = arrivals_at(p, index);
     const Entry who = entry_of(p.request_index, i);
@@ -35,8 +35,8 @@ inline void over_race_requests(const RaceParams& p, Look look, int threads, F&& 
       Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
       editor.edit(&request.r.row, {i, j});
       status |= editor.status;
-      look_for_race(request.r, look, crew, 0);
-      status |= f(request, crew, arrivals);
+      scan_maxima(request.r, goal, team, 0);
+      status |= f(request, team, arrivals);
     } else {
       for (int32_t place = 0; place < p.k(); ++place) arrivals.put_unread(place, who.token());
     }

@@ -29,11 +29,11 @@ struct ResidualWeights {
   const ResidualWeights* least;  // lower bounds, if these are upper ones: of rows at the ends of their ranges
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
-  float log_bound(float raw) const { return space.log_bound(raw, target.known.lse); }
-  SPECDEC_HD F16 log_bounds(F16 maxima) const { return space.log_bounds(maxima, target.known.lse); }
-  float needed_key(float log_weight) const { return space.needed_key(log_weight, target.known.lse); }
+  float log_bound(float raw) const { return space.log_bound(raw, target.stats.lse); }
+  SPECDEC_HD F32x16 log_bounds(F32x16 maxima) const { return space.log_bounds(maxima, target.stats.lse); }
+  float needed_key(float log_weight) const { return space.needed_key(log_weight, target.stats.lse); }
   float log_weight(float raw, int32_t column) const {
-    const float p = space.probability(raw, target.known.lse);
+    const float p = space.probability(raw, target.stats.lse);
     return specdec::log_weight(residual_weight(p, mul(draft_prob, draft.probability(column))));
   }
   float least_log_weight(float raw, int32_t column) const {
@@ -70,31 +70,32 @@ struct ContestedWinner final : RaceResult {
 
 // The race over all of a row.
 template <class Weights>
-void race_all(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result) {
+void race_all(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceResult& result) {
   if constexpr (Weights::kMayBeMapped) {
     if (r.map.tokens) return mapped_race_tiles(weights, r, noise, 0, r.row.tiles(), result);
   }
-  race_groups(weights, r, noise, crew, result);
+  race_groups(weights, r, noise, team, result);
 }
 
 // The race over what the row's filters keep.
 template <class Weights>
-void race_kept(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result) {
+void race_kept(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team,
+               RaceResult& result) {
   if constexpr (Weights::kMayBeFiltered) {
     if (r.filter.on() && r.kept.list) return race_list(weights, r, noise, result);
-    if (r.filter.on()) return race_all(KeptWeights<Weights>(weights, r), r, noise, crew, result);
+    if (r.filter.on()) return race_all(KeptWeights<Weights>(weights, r), r, noise, team, result);
   }
-  race_all(weights, r, noise, crew, result);
+  race_all(weights, r, noise, team, result);
 }
 
 // The winner of all of a row. Threads share one that has a vocabulary of its own: each finds the winner of its part.
 template <class Weights>
-Candidate winner_of_all(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew) {
+Candidate winner_of_all(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team) {
   Winner winner;
   if constexpr (Weights::kMayBeMapped) {
     if (r.map.tokens) {
       Candidate best[kMaxParts];
-      const int parts = over_parts(r.row.tiles(), crew, [&](int part, int32_t from, int32_t to) {
+      const int parts = over_parts(r.row.tiles(), team, [&](int part, int32_t from, int32_t to) {
         Winner mine;
         mapped_race_tiles(weights, r, noise, from, to, mine);
         best[part] = mine.best;
@@ -103,61 +104,63 @@ Candidate winner_of_all(const Weights& weights, const LawRow& r, const Noise& no
       return winner.best;
     }
   }
-  race_groups(weights, r, noise, crew, winner);
+  race_groups(weights, r, noise, team, winner);
   return winner.best;
 }
 
 // The winner of what the row's filters keep. If the row is undecided, the winner may be a token that top_p drops. Then
 // top_p drops all tokens after it in the order, too, and the race is held again without them.
 template <class Weights>
-Candidate winner_of_kept(const Weights& weights, LawRow& r, const Noise& noise, const Crew& crew, int slot) {
+Candidate winner_of_kept(const Weights& weights, LawRow& r, const Noise& noise, const ThreadTeam& team, int slot) {
   if constexpr (Weights::kMayBeFiltered) {
     if (r.filter.on()) {
       const KeptWeights<Weights> kept(weights, r);
+      const bool undecided = r.knowledge == Knowledge::kUndecided;
       for (;;) {
         Winner winner;
-        if (!r.kept.list) winner.best = winner_of_all(kept, r, noise, crew);
-        else if (r.undecided) race_list(kept, r, noise, winner);
+        if (!r.kept.list) winner.best = winner_of_all(kept, r, noise, team);
+        else if (undecided) race_list(kept, r, noise, winner);
         else race_list(weights, r, noise, winner);
         const Candidate found = winner.best;
-        if (!r.undecided || found.token == kNoToken || still_kept(r, found.token, crew, slot)) return found;
+        if (!undecided || found.token == kNoToken || still_kept(r, found.token, team, slot)) return found;
       }
     }
   }
-  return winner_of_all(weights, r, noise, crew);
+  return winner_of_all(weights, r, noise, team);
 }
 
 }  // namespace
 
-void race_row(const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result) {
-  r.known.law.in_space([&](auto space) {
-    race_kept(WeightsWithout<decltype(space)>{{space}, {}}, r, noise, crew, result);
+void race_row(const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceResult& result) {
+  r.stats.law.in_space([&](auto space) {
+    race_kept(WeightsWithout<decltype(space)>{{space}, {}}, r, noise, team, result);
   });
 }
 
-Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const Crew& crew, int slot) {
-  return r.known.law.in_space([&](auto space) {
-    return winner_of_kept(WeightsWithout<decltype(space)>{{space}, excluded}, r, noise, crew, slot);
+Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const ThreadTeam& team, int slot) {
+  return r.stats.law.in_space([&](auto space) {
+    return winner_of_kept(WeightsWithout<decltype(space)>{{space}, excluded}, r, noise, team, slot);
   });
 }
 
-Candidate residual_winner(LawRow& target, const LawRow& draft, float taken, const Noise& noise, const Crew& crew,
-                          int slot) {
-  return target.known.law.in_space([&](auto space) {
-    return winner_of_kept(ResidualWeights<decltype(space)>{target, draft, space, taken, nullptr}, target, noise, crew, slot);
+Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const Noise& noise,
+                          const ThreadTeam& team, int slot) {
+  return target.stats.law.in_space([&](auto space) {
+    const ResidualWeights<decltype(space)> weights = {target, draft, space, subtracted, nullptr};
+    return winner_of_kept(weights, target, noise, team, slot);
   });
 }
 
-int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Range taken, const Noise& noise,
-                                  const Crew& crew) {
+int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Range subtracted, const Noise& noise,
+                                  const ThreadTeam& team) {
   const LawRow p_most = target.at_most(), p_least = target.at_least();
   const LawRow q_most = draft.at_most(), q_least = draft.at_least();
-  return target.known.law.in_space([&](auto space) {
+  return target.stats.law.in_space([&](auto space) {
     using Weights = ResidualWeights<decltype(space)>;
-    const Weights least = {p_least, q_most, space, taken.high, nullptr};
-    const Weights weights = {p_most, q_least, space, taken.low, &least};
+    const Weights least = {p_least, q_most, space, subtracted.high, nullptr};
+    const Weights weights = {p_most, q_least, space, subtracted.low, &least};
     ContestedWinner winner;
-    race_kept(weights, p_most, noise, crew, winner);
+    race_kept(weights, p_most, noise, team, winner);
     return winner.decided() ? winner.sure.token : kNoToken;
   });
 }

@@ -1,4 +1,4 @@
-// Races over a row that look_for_race has looked through. Candidates are columns.
+// Races over a row that scan_maxima has looked through. Candidates are columns.
 #pragma once
 
 #include "law_row.h"
@@ -19,19 +19,19 @@ struct RaceResult {
 };
 
 // Offers the arrivals of the race with weights p.
-void race_row(const LawRow& r, const Noise& noise, const Crew& crew, RaceResult& result);
+void race_row(const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceResult& result);
 
 // Who wins the race with weights p, some tokens left out; kNobody if no other has weight. `slot` is the scratch memory
 // that was used for the row.
-Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const Crew& crew, int slot);
+Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const ThreadTeam& team, int slot);
 
-// The same with weights (p - taken q)^+.
-Candidate residual_winner(LawRow& target, const LawRow& draft, float taken, const Noise& noise, const Crew& crew,
-                          int slot);
+// Who wins the race with weights (p - subtracted q)^+.
+Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const Noise& noise,
+                          const ThreadTeam& team, int slot);
 
 // That winner's token by bounds, of rows that are known roughly and of a multiple of q between two numbers; kNoToken if
 // they do not tell.
-int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Range taken, const Noise& noise,
-                                  const Crew& crew);
+int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Range subtracted, const Noise& noise,
+                                  const ThreadTeam& team);
 
 SPECDEC_END

@@ -24,7 +24,7 @@ struct RowWeights {
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
   float log_bound(float raw) const { return space.log_bound(raw); }
-  SPECDEC_HD F16 log_bounds(F16 maxima) const { return space.log_bounds(maxima); }
+  SPECDEC_HD F32x16 log_bounds(F32x16 maxima) const { return space.log_bounds(maxima); }
   float needed_key(float log_weight) const { return space.needed_key(log_weight); }
   float log_weight(float raw, int32_t) const { return space.log_weight(raw); }
 };
@@ -42,21 +42,21 @@ inline float least_log_weight(const Weights& weights, float raw, int32_t column)
 // of them: `skipped` tokens of the race's first tile lie before the row.
 struct RaceTiles {
   int32_t first, count, skipped, row_tiles;
-  int64_t first_token;
+  int64_t vocab_start;
 
   explicit RaceTiles(const Row& row)
-      : first(row.first_token / kTile), count(tiles_of(row.first_token % kTile + row.vocab)),
-        skipped(row.first_token % kTile), row_tiles(row.tiles()), first_token(row.first_token) {}
+      : first(row.vocab_start / kTile), count(tiles_of(row.vocab_start % kTile + row.vocab)),
+        skipped(row.vocab_start % kTile), row_tiles(row.tiles()), vocab_start(row.vocab_start) {}
 
   uint32_t first_group(int32_t tile) const { return static_cast<uint32_t>(first + tile) * (kTile / kGroup); }
-  SPECDEC_HD U16 counters(int32_t tile) const {
-    return U16(static_cast<uint32_t>(first + tile) * kLanes) + lane_index();
+  SPECDEC_HD U32x16 counters(int32_t tile) const {
+    return U32x16(static_cast<uint32_t>(first + tile) * kLanes) + lane_index();
   }
   // The column where a group begins. It is negative if the group begins before the row.
-  int64_t column(uint32_t group) const { return static_cast<int64_t>(group) * kGroup - first_token; }
+  int64_t column(uint32_t group) const { return static_cast<int64_t>(group) * kGroup - vocab_start; }
   // At least the largest elements of the even and the odd groups of a tile. A group may lie in two cells if the row
   // begins inside of a group.
-  void largest(const float* cells, int32_t tile, F16* even, F16* odd) const {
+  void largest(const float* cells, int32_t tile, F32x16* even, F32x16* odd) const {
     const float* first = cells + tile * kCellsATile;
     float mine[kCellsATile];
     if (skipped != 0) {
@@ -81,13 +81,13 @@ template <class Weights>
 inline void note_groups(const Weights weights, const Row& row, const Noise noise, const float* cells,
                         const RaceMemory notes, int32_t from, int32_t to) {
   const RaceTiles tiles(row);
-  const F16 unit(0x1p-38f);
+  const F32x16 unit(0x1p-38f);
   for (int32_t tile = from; tile < to; ++tile) {
-    const Words<U16> words = noise_words(noise, tiles.counters(tile));
-    F16 largest[2];
+    const Words<U32x16> words = noise_words(noise, tiles.counters(tile));
+    F32x16 largest[2];
     tiles.largest(cells, tile, &largest[0], &largest[1]);
     for (int parity = 0; parity < 2; ++parity) {
-      const F16 earliest = mul(unsigned_float(words.word[parity]), unit);
+      const F32x16 earliest = mul(unsigned_float(words.word[parity]), unit);
       store(notes.scores + (2 * tile + parity) * kLanes, sub(weights.log_bounds(largest[parity]), log_below(earliest)));
     }
     for (int word = 0; word < 4; ++word) store(notes.words + (4 * tile + word) * kLanes, words.word[word]);
@@ -100,8 +100,8 @@ inline uint64_t group_at_least(const Weights& weights, const Row& row, int64_t b
   const int32_t end = row.vocab - begin < kGroup ? static_cast<int32_t>(row.vocab - begin) : kGroup;
   uint64_t found = 0;
   for (int32_t i = begin < 0 ? static_cast<int32_t>(-begin) : 0; i < end; i += kLanes) {
-    const F16 x = elements(row, static_cast<int32_t>(begin + i), end - i, __builtin_nanf(""));
-    const Mask large = at_least(weights.key(x), F16(needed));
+    const F32x16 x = elements(row, static_cast<int32_t>(begin + i), end - i, __builtin_nanf(""));
+    const Mask large = at_least(weights.key(x), F32x16(needed));
     if (!large) continue;
     found |= static_cast<uint64_t>(large) << i;
     store(raw + i, x);
@@ -112,9 +112,9 @@ inline uint64_t group_at_least(const Weights& weights, const Row& row, int64_t b
 // Tokens that may win by what is known of their groups, gathered until they are sixteen. Then their second words are
 // drawn together, and most prove to arrive too late.
 template <class Weights>
-class Sixteen {
+class PendingCandidates {
  public:
-  Sixteen(const Weights& of, const Noise& with, RaceResult& into) : weights(of), noise(with), result(into) {}
+  PendingCandidates(const Weights& of, const Noise& with, RaceResult& into) : weights(of), noise(with), result(into) {}
 
   float bar = -kInfinity;  // no token of a lower score is among the result's
   float to_beat() const { return max(result.to_beat, bar); }
@@ -128,7 +128,7 @@ class Sixteen {
   // Offers those that win. It must be called after the last token.
   __attribute__((noinline)) void decide() {
     if (count == 0) return;
-    const Words<U16> later = noise_words(noise, shift_right(load(tokens), U16(2)), 1);
+    const Words<U32x16> later = noise_words(noise, shift_right(load(tokens), U32x16(2)), 1);
     uint32_t words[4][kLanes];
     for (int word = 0; word < 4; ++word) store(words[word], later.word[word]);
     uint32_t mine[kLanes], waits[kLanes];
@@ -136,8 +136,8 @@ class Sixteen {
       mine[i] = words[tokens[i] % 4][i];
       waits[i] = is_first(i) ? 0u : mine[i];
     }
-    const F16 sooner = specdec::add(mul(unsigned_float(load(as)), F16(0x1p-38f)),
-                                    mul(unsigned_float(load(waits)), F16(0x1p-32f)));
+    const F32x16 sooner = specdec::add(mul(unsigned_float(load(as)), F32x16(0x1p-38f)),
+                                       mul(unsigned_float(load(waits)), F32x16(0x1p-32f)));
     Mask left = at_least(weights.log_bounds(load(raws)), needed_at_least(to_beat(), sooner)) & first_lanes(count);
     for (; left; left &= left - 1) {
       const int i = __builtin_ctz(left);
@@ -177,8 +177,8 @@ class GroupRace {
     const int32_t vectors = 2 * tiles.count;
     raise_bar();
     for (int32_t v = 0; v < vectors; ++v) {
-      const F16 scores = load(notes.scores + v * kLanes);
-      for (Mask left = at_least(scores, F16(needed())); left; left &= left - 1)
+      const F32x16 scores = load(notes.scores + v * kLanes);
+      for (Mask left = at_least(scores, F32x16(needed())); left; left &= left - 1)
         open(group_noted(v, __builtin_ctz(left)));
     }
     late.decide();
@@ -206,15 +206,15 @@ class GroupRace {
     if (rounds > kMostRounds) return;
     float scores[kMostRounds * kLanes];
     for (int32_t round = 0; round < rounds; ++round) {
-      F16 most(-kInfinity);
-      U16 at(0u);
+      F32x16 most(-kInfinity);
+      U32x16 at(0u);
       for (int32_t v = round; v < vectors; v += rounds) {
-        const F16 reach = load(notes.scores + v * kLanes);
+        const F32x16 reach = load(notes.scores + v * kLanes);
         const Mask more = greater(reach, most);
         most = where(more, reach, most);
-        at = where(more, U16(static_cast<uint32_t>(v)), at);
+        at = where(more, U32x16(static_cast<uint32_t>(v)), at);
       }
-      store(scores + round * kLanes, first_scores(greater(most, F16(-kInfinity)), at));
+      store(scores + round * kLanes, first_scores(greater(most, F32x16(-kInfinity)), at));
     }
     if (places > 1)
       std::nth_element(scores, scores + places - 1, scores + rounds * kLanes, std::greater<float>());
@@ -222,7 +222,7 @@ class GroupRace {
   }
 
   // The scores of the tokens that arrive first in sixteen groups, noted in these vectors.
-  F16 first_scores(Mask lanes, U16 vectors) const {
+  F32x16 first_scores(Mask lanes, U32x16 vectors) const {
     uint32_t vector[kLanes];
     float weight[kLanes], uniform[kLanes];
     store(vector, vectors);
@@ -257,14 +257,14 @@ class GroupRace {
   const RaceMemory& notes;
   RaceResult& result;
   const RaceTiles tiles;
-  Sixteen<Weights> late;
+  PendingCandidates<Weights> late;
 };
 
 // Offers a row's arrivals. The maxima of its cells are known.
 template <class Weights>
-inline void race_groups(const Weights& weights, const LawRow& r, const Noise& noise, const Crew& crew,
+inline void race_groups(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team,
                         RaceResult& result) {
-  over_parts(RaceTiles(r.row).count, crew, [&](int, int32_t from, int32_t to) {
+  over_parts(RaceTiles(r.row).count, team, [&](int, int32_t from, int32_t to) {
     note_groups(weights, r.row, noise, r.cells, r.race, from, to);
   });
   GroupRace<Weights>(weights, r.row, noise, r.race, result).run();

@@ -8,12 +8,12 @@ SPECDEC_BEGIN
 
 namespace {
 
-constexpr int32_t kPlaces = 512;  // of a podium, where each candidate is put in its place; more are sorted in the end
+constexpr int32_t kPlaces = 512;  // of a TopK, where each candidate is put in its place; more are sorted in the end
 
 // The first k arrivals, in order.
-struct Podium final : RaceResult {
+struct TopK final : RaceResult {
   Candidate* place;  // k of them
-  Podium(Candidate* memory, int32_t k) : RaceResult(k), place(memory) { std::fill(place, place + k, kNobody); }
+  TopK(Candidate* memory, int32_t k) : RaceResult(k), place(memory) { std::fill(place, place + k, kNobody); }
   void offer(const Candidate& c, float) override {
     if (!better(c, place[places - 1])) return;
     int32_t i = places - 1;
@@ -23,11 +23,11 @@ struct Podium final : RaceResult {
   }
 };
 
-// The same for many of them: candidates are gathered, and all but the best k dropped when they are 2k.
-struct Crowd final : RaceResult {
+// Many first arrivals: candidates are gathered, and all but the best k dropped when they are 2k.
+struct TopKBuffer final : RaceResult {
   Candidate* place;  // 2k of them
   int32_t count = 0;
-  Crowd(Candidate* memory, int32_t k) : RaceResult(k), place(memory) {}
+  TopKBuffer(Candidate* memory, int32_t k) : RaceResult(k), place(memory) {}
   void offer(const Candidate& c, float) override {
     if (c.score < to_beat) return;
     place[count++] = c;
@@ -54,8 +54,8 @@ void largest_tokens(const Row& row, const Law& law, const float* cells, RaceResu
     if (!(law.rank(tile_max(cells, tile)) > result.to_beat)) continue;
     const int32_t begin = tile * kTile, end = begin + row.tile_size(tile);
     for (int32_t token = begin; token < end; token += kLanes) {
-      const F16 raw = elements(row, token, end - token, __builtin_nanf(""));
-      for (Mask left = at_least(raw, F16(result.to_beat)); left; left &= left - 1) {
+      const F32x16 raw = elements(row, token, end - token, __builtin_nanf(""));
+      for (Mask left = at_least(raw, F32x16(result.to_beat)); left; left &= left - 1) {
         const int32_t i = token + __builtin_ctz(left);
         const float rank = law.rank(element(row, i));
         if (rank > -kInfinity) result.offer({rank, i}, rank);
@@ -65,26 +65,27 @@ void largest_tokens(const Row& row, const Law& law, const float* cells, RaceResu
 }
 
 // Offers the row's tokens.
-void offer_arrivals(const RaceRequest& race, const Crew& crew, RaceResult& result) {
+void offer_arrivals(const RaceRequest& race, const ThreadTeam& team, RaceResult& result) {
   const LawRow& r = race.r;
-  if (r.known.law.greedy) largest_tokens(r.row, r.known.law, r.cells, result);
-  else race_row(r, race.noise, crew, result);
+  if (r.stats.law.greedy) largest_tokens(r.row, r.stats.law, r.cells, result);
+  else race_row(r, race.noise, team, result);
 }
 
 }  // namespace
 
 void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
-  over_race_requests(p, Look::kForCut, threads, [&](const RaceRequest& race, const Crew& crew, const Arrivals& out) {
+  over_race_requests(p, ScanFor::kCut, threads,
+                     [&](const RaceRequest& race, const ThreadTeam& team, const Arrivals& out) {
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
     Candidate* place = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
     if (k <= kPlaces) {
-      Podium podium(place, k);
-      offer_arrivals(race, crew, podium);
+      TopK top(place, k);
+      offer_arrivals(race, team, top);
     } else {
-      Crowd crowd(place, k);
-      offer_arrivals(race, crew, crowd);
-      crowd.sort();
+      TopKBuffer buffer(place, k);
+      offer_arrivals(race, team, buffer);
+      buffer.sort();
     }
     for (int32_t i = 0; i < k; ++i) out.put(i, race.token_of(place[i]));
     return out.status_of(place[0], race.r.status);

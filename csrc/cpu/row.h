@@ -17,7 +17,7 @@ struct Row {
   const void* data;
   int32_t dtype;
   int32_t vocab;
-  int32_t first_token;    // column 0 is this token; all other numbers here count columns
+  int32_t vocab_start;    // column 0 is this token; all other numbers here count columns
   const RowEdits* edits;  // null: none
   int32_t tiles() const { return tiles_of(vocab); }
   int32_t tile_size(int32_t tile) const {
@@ -28,7 +28,7 @@ struct Row {
 
 inline Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == SPECDEC_FLOAT32 ? 4 : 2;
-  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.first_token, nullptr};
+  return {static_cast<const char*>(rows.data) + offset * size, rows.dtype, rows.vocab, rows.vocab_start, nullptr};
 }
 
 // Some tokens. Column 0 of their row is the token `first`.
@@ -74,7 +74,7 @@ SPECDEC_HD float element(const Row& row, int32_t token) {
 }
 
 // Sixteen elements from `token` on. From the `count`-th on they are `fill`.
-SPECDEC_HD F16 elements(const Row& row, int32_t token, int32_t count, float fill) {
+SPECDEC_HD F32x16 elements(const Row& row, int32_t token, int32_t count, float fill) {
   return with_elements(row, token, [=](auto p) { return load_first(p, count, fill); });
 }
 
@@ -86,7 +86,7 @@ SPECDEC_HD Cell cell_of(const Row& row, int32_t token) {
     Cell cell;
     for (int k = 0; k < kCellVectors; ++k)
       cell.vector[k] = k * kLanes < count ? load_first(p + k * kLanes, count - k * kLanes, __builtin_nanf(""))
-                                          : F16(__builtin_nanf(""));
+                                          : F32x16(__builtin_nanf(""));
     return cell;
   });
 }

@@ -49,79 +49,81 @@ SPECDEC_HD float to_float(Float16 x) { return float_of_half(static_cast<uint32_t
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 
-struct F16 {
+struct F32x16 {
   __m512 v;
-  F16() = default;
-  SPECDEC_HD F16(__m512 x) : v(x) {}
-  SPECDEC_HD explicit F16(float x) : v(_mm512_set1_ps(x)) {}
+  F32x16() = default;
+  SPECDEC_HD F32x16(__m512 x) : v(x) {}
+  SPECDEC_HD explicit F32x16(float x) : v(_mm512_set1_ps(x)) {}
 };
-struct U16 {
+struct U32x16 {
   __m512i v;
-  U16() = default;
-  SPECDEC_HD U16(__m512i x) : v(x) {}
-  SPECDEC_HD explicit U16(uint32_t x) : v(_mm512_set1_epi32(static_cast<int>(x))) {}
+  U32x16() = default;
+  SPECDEC_HD U32x16(__m512i x) : v(x) {}
+  SPECDEC_HD explicit U32x16(uint32_t x) : v(_mm512_set1_epi32(static_cast<int>(x))) {}
 };
 using Mask = uint32_t;  // one bit a lane
 
-SPECDEC_HD F16 load(const float* p) { return _mm512_loadu_ps(p); }
-SPECDEC_HD F16 load(const BFloat16* p) {
+SPECDEC_HD F32x16 load(const float* p) { return _mm512_loadu_ps(p); }
+SPECDEC_HD F32x16 load(const BFloat16* p) {
   const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-SPECDEC_HD F16 load(const Float16* p) {
+SPECDEC_HD F32x16 load(const Float16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-SPECDEC_HD U16 load(const uint32_t* p) { return _mm512_loadu_si512(p); }
-SPECDEC_HD void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
-SPECDEC_HD void store(uint32_t* p, U16 a) { _mm512_storeu_si512(p, a.v); }
-SPECDEC_HD F16 add(F16 a, F16 b) { return _mm512_add_ps(a.v, b.v); }
-SPECDEC_HD F16 sub(F16 a, F16 b) { return _mm512_sub_ps(a.v, b.v); }
-SPECDEC_HD F16 mul(F16 a, F16 b) { return _mm512_mul_ps(a.v, b.v); }
-SPECDEC_HD F16 fma(F16 a, F16 b, F16 c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
-SPECDEC_HD F16 max(F16 a, F16 b) { return _mm512_max_ps(a.v, b.v); }
-SPECDEC_HD F16 min(F16 a, F16 b) { return _mm512_min_ps(a.v, b.v); }
-SPECDEC_HD U16 bits(F16 a) { return _mm512_castps_si512(a.v); }
-SPECDEC_HD F16 from_bits(U16 a) { return _mm512_castsi512_ps(a.v); }
-SPECDEC_HD U16 operator+(U16 a, U16 b) { return _mm512_add_epi32(a.v, b.v); }
-SPECDEC_HD U16 operator^(U16 a, U16 b) { return _mm512_xor_si512(a.v, b.v); }
-SPECDEC_HD U16 operator*(U16 a, U16 b) { return _mm512_mullo_epi32(a.v, b.v); }
-SPECDEC_HD U16 operator-(U16 a, U16 b) { return _mm512_sub_epi32(a.v, b.v); }
-SPECDEC_HD U16 shift_left(U16 a, int n) { return _mm512_slli_epi32(a.v, static_cast<unsigned>(n)); }
-SPECDEC_HD U16 shift_right(U16 a, U16 n) { return _mm512_srlv_epi32(a.v, n.v); }
-SPECDEC_HD U16 shift_right_signed(U16 a, int n) { return _mm512_srai_epi32(a.v, static_cast<unsigned>(n)); }
-SPECDEC_HD F16 signed_float(U16 a) { return _mm512_cvtepi32_ps(a.v); }
-SPECDEC_HD F16 div(F16 a, F16 b) { return _mm512_div_ps(a.v, b.v); }
-SPECDEC_HD F16 unsigned_float(U16 a) { return _mm512_cvtepu32_ps(a.v); }
-SPECDEC_HD F16 magnitude(F16 a) { return _mm512_abs_ps(a.v); }
+SPECDEC_HD U32x16 load(const uint32_t* p) { return _mm512_loadu_si512(p); }
+SPECDEC_HD void store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
+SPECDEC_HD void store(uint32_t* p, U32x16 a) { _mm512_storeu_si512(p, a.v); }
+SPECDEC_HD F32x16 add(F32x16 a, F32x16 b) { return _mm512_add_ps(a.v, b.v); }
+SPECDEC_HD F32x16 sub(F32x16 a, F32x16 b) { return _mm512_sub_ps(a.v, b.v); }
+SPECDEC_HD F32x16 mul(F32x16 a, F32x16 b) { return _mm512_mul_ps(a.v, b.v); }
+SPECDEC_HD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
+SPECDEC_HD F32x16 max(F32x16 a, F32x16 b) { return _mm512_max_ps(a.v, b.v); }
+SPECDEC_HD F32x16 min(F32x16 a, F32x16 b) { return _mm512_min_ps(a.v, b.v); }
+SPECDEC_HD U32x16 bits(F32x16 a) { return _mm512_castps_si512(a.v); }
+SPECDEC_HD F32x16 from_bits(U32x16 a) { return _mm512_castsi512_ps(a.v); }
+SPECDEC_HD U32x16 operator+(U32x16 a, U32x16 b) { return _mm512_add_epi32(a.v, b.v); }
+SPECDEC_HD U32x16 operator^(U32x16 a, U32x16 b) { return _mm512_xor_si512(a.v, b.v); }
+SPECDEC_HD U32x16 operator*(U32x16 a, U32x16 b) { return _mm512_mullo_epi32(a.v, b.v); }
+SPECDEC_HD U32x16 operator-(U32x16 a, U32x16 b) { return _mm512_sub_epi32(a.v, b.v); }
+SPECDEC_HD U32x16 shift_left(U32x16 a, int n) { return _mm512_slli_epi32(a.v, static_cast<unsigned>(n)); }
+SPECDEC_HD U32x16 shift_right(U32x16 a, U32x16 n) { return _mm512_srlv_epi32(a.v, n.v); }
+SPECDEC_HD U32x16 shift_right_signed(U32x16 a, int n) { return _mm512_srai_epi32(a.v, static_cast<unsigned>(n)); }
+SPECDEC_HD F32x16 signed_float(U32x16 a) { return _mm512_cvtepi32_ps(a.v); }
+SPECDEC_HD F32x16 div(F32x16 a, F32x16 b) { return _mm512_div_ps(a.v, b.v); }
+SPECDEC_HD F32x16 unsigned_float(U32x16 a) { return _mm512_cvtepu32_ps(a.v); }
+SPECDEC_HD F32x16 magnitude(F32x16 a) { return _mm512_abs_ps(a.v); }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
-SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
+SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
   const __m512i index = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
   *even = _mm512_permutex2var_ps(low, index, high);
   *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(index, _mm512_set1_epi32(1)), high);
 }
-SPECDEC_HD U16 mulhi(U16 a, U16 b) {
+SPECDEC_HD U32x16 mulhi(U32x16 a, U32x16 b) {
   const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
   const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
   return _mm512_mask_blend_epi32(0xAAAA, even, odd);
 }
-SPECDEC_HD Mask at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
-SPECDEC_HD Mask greater(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+SPECDEC_HD Mask at_least(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+SPECDEC_HD Mask greater(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 // Where either is a NaN.
-SPECDEC_HD Mask unordered(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
-SPECDEC_HD Mask at_most(U16 a, U16 b) { return _mm512_cmple_epu32_mask(a.v, b.v); }
-SPECDEC_HD F16 where(Mask m, F16 a, F16 b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(m), b.v, a.v); }
+SPECDEC_HD Mask unordered(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
+SPECDEC_HD Mask at_most(U32x16 a, U32x16 b) { return _mm512_cmple_epu32_mask(a.v, b.v); }
+SPECDEC_HD F32x16 where(Mask m, F32x16 a, F32x16 b) {
+  return _mm512_mask_blend_ps(static_cast<__mmask16>(m), b.v, a.v);
+}
 // `x`, but the lanes of `m` are the next elements of p, by rising lane. May read sixteen of them.
-SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
+SPECDEC_HD F32x16 expand(Mask m, const float* p, F32x16 x) {
   return _mm512_mask_expand_ps(x.v, static_cast<__mmask16>(m), _mm512_loadu_ps(p));
 }
 // Writes the lanes of `m` to p, without gaps. May write sixteen elements.
-SPECDEC_HD void compress(float* p, Mask m, F16 a) {
+SPECDEC_HD void compress(float* p, Mask m, F32x16 a) {
   _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<__mmask16>(m), a.v));
 }
 
 // Lane i: the largest lane of v[i].
-SPECDEC_HD F16 largest_of_each(const F16* v) {
+SPECDEC_HD F32x16 largest_of_each(const F32x16* v) {
   __m512 four[4];
   for (int i = 0; i < 4; ++i) {
     __m512 two[2];
@@ -141,12 +143,12 @@ SPECDEC_HD F16 largest_of_each(const F16* v) {
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
   __m512i a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
-  SPECDEC_HD void add(U16 x) {
+  SPECDEC_HD void add(U32x16 x) {
     a = _mm512_add_epi64(a, _mm512_and_si512(x.v, _mm512_set1_epi64(0xffffffff)));
     b = _mm512_add_epi64(b, _mm512_srli_epi64(x.v, 32));
   }
   // (q << 11) >> n of the lanes chosen.
-  SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
+  SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
     const auto half = [&](__m256i q8, __m256i n8, Mask chosen) {
       return _mm512_maskz_srlv_epi64(static_cast<__mmask8>(chosen), _mm512_slli_epi64(_mm512_cvtepu32_epi64(q8), 11),
                                      _mm512_cvtepu32_epi64(n8));
@@ -161,69 +163,69 @@ struct Sum16 {
 
 #elif defined(__AVX2__)
 
-struct F16 {
+struct F32x16 {
   __m256 a, b;
-  F16() = default;
-  SPECDEC_HD F16(__m256 x, __m256 y) : a(x), b(y) {}
-  SPECDEC_HD explicit F16(float x) : a(_mm256_set1_ps(x)), b(_mm256_set1_ps(x)) {}
+  F32x16() = default;
+  SPECDEC_HD F32x16(__m256 x, __m256 y) : a(x), b(y) {}
+  SPECDEC_HD explicit F32x16(float x) : a(_mm256_set1_ps(x)), b(_mm256_set1_ps(x)) {}
 };
-struct U16 {
+struct U32x16 {
   __m256i a, b;
-  U16() = default;
-  SPECDEC_HD U16(__m256i x, __m256i y) : a(x), b(y) {}
-  SPECDEC_HD explicit U16(uint32_t x)
+  U32x16() = default;
+  SPECDEC_HD U32x16(__m256i x, __m256i y) : a(x), b(y) {}
+  SPECDEC_HD explicit U32x16(uint32_t x)
       : a(_mm256_set1_epi32(static_cast<int>(x))), b(_mm256_set1_epi32(static_cast<int>(x))) {}
 };
 using Mask = uint32_t;
 
-SPECDEC_HD F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+SPECDEC_HD F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 SPECDEC_HD __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 SPECDEC_HD __m256 widen(__m128i h) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-SPECDEC_HD F16 load(const BFloat16* p) { return {widen(load_half(p)), widen(load_half(p + 8))}; }
-SPECDEC_HD F16 load(const Float16* p) { return {_mm256_cvtph_ps(load_half(p)), _mm256_cvtph_ps(load_half(p + 8))}; }
-SPECDEC_HD U16 load(const uint32_t* p) {
+SPECDEC_HD F32x16 load(const BFloat16* p) { return {widen(load_half(p)), widen(load_half(p + 8))}; }
+SPECDEC_HD F32x16 load(const Float16* p) { return {_mm256_cvtph_ps(load_half(p)), _mm256_cvtph_ps(load_half(p + 8))}; }
+SPECDEC_HD U32x16 load(const uint32_t* p) {
   const __m256i* q = reinterpret_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
-SPECDEC_HD void store(float* p, F16 x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
-SPECDEC_HD void store(uint32_t* p, U16 x) {
+SPECDEC_HD void store(float* p, F32x16 x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
+SPECDEC_HD void store(uint32_t* p, U32x16 x) {
   __m256i* q = reinterpret_cast<__m256i*>(p);
   _mm256_storeu_si256(q, x.a), _mm256_storeu_si256(q + 1, x.b);
 }
-SPECDEC_HD F16 add(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-SPECDEC_HD F16 sub(F16 x, F16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
-SPECDEC_HD F16 mul(F16 x, F16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
-SPECDEC_HD F16 fma(F16 x, F16 y, F16 z) {
+SPECDEC_HD F32x16 add(F32x16 x, F32x16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+SPECDEC_HD F32x16 sub(F32x16 x, F32x16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+SPECDEC_HD F32x16 mul(F32x16 x, F32x16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+SPECDEC_HD F32x16 fma(F32x16 x, F32x16 y, F32x16 z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
-SPECDEC_HD F16 max(F16 x, F16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
-SPECDEC_HD F16 min(F16 x, F16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
-SPECDEC_HD U16 bits(F16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
-SPECDEC_HD F16 from_bits(U16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
-SPECDEC_HD U16 operator+(U16 x, U16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
-SPECDEC_HD U16 operator^(U16 x, U16 y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
-SPECDEC_HD U16 operator*(U16 x, U16 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
-SPECDEC_HD U16 operator-(U16 x, U16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
-SPECDEC_HD U16 shift_left(U16 x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
-SPECDEC_HD U16 shift_right(U16 x, U16 n) { return {_mm256_srlv_epi32(x.a, n.a), _mm256_srlv_epi32(x.b, n.b)}; }
-SPECDEC_HD U16 shift_right_signed(U16 x, int n) { return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
-SPECDEC_HD F16 signed_float(U16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-SPECDEC_HD F16 div(F16 x, F16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+SPECDEC_HD F32x16 max(F32x16 x, F32x16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+SPECDEC_HD F32x16 min(F32x16 x, F32x16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+SPECDEC_HD U32x16 bits(F32x16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+SPECDEC_HD F32x16 from_bits(U32x16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+SPECDEC_HD U32x16 operator+(U32x16 x, U32x16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+SPECDEC_HD U32x16 operator^(U32x16 x, U32x16 y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
+SPECDEC_HD U32x16 operator*(U32x16 x, U32x16 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
+SPECDEC_HD U32x16 operator-(U32x16 x, U32x16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+SPECDEC_HD U32x16 shift_left(U32x16 x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+SPECDEC_HD U32x16 shift_right(U32x16 x, U32x16 n) { return {_mm256_srlv_epi32(x.a, n.a), _mm256_srlv_epi32(x.b, n.b)}; }
+SPECDEC_HD U32x16 shift_right_signed(U32x16 x, int n) { return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
+SPECDEC_HD F32x16 signed_float(U32x16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+SPECDEC_HD F32x16 div(F32x16 x, F32x16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 // Halves of 16 bits: both are exact, so the sum rounds once.
 SPECDEC_HD __m256 unsigned_float(__m256i x) {
   const __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
   const __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xffff)));
   return _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536.0f)), low);
 }
-SPECDEC_HD F16 unsigned_float(U16 x) { return {unsigned_float(x.a), unsigned_float(x.b)}; }
-SPECDEC_HD F16 magnitude(F16 x) {
+SPECDEC_HD F32x16 unsigned_float(U32x16 x) { return {unsigned_float(x.a), unsigned_float(x.b)}; }
+SPECDEC_HD F32x16 magnitude(F32x16 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
-SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
+SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
   const auto take = [](__m256 low, __m256 high, auto pick) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pick(low, high)), 0xd8));
   };
@@ -239,38 +241,38 @@ SPECDEC_HD __m256i mulhi(__m256i x, __m256i y) {
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
   return _mm256_blend_epi32(even, odd, 0xAA);
 }
-SPECDEC_HD U16 mulhi(U16 x, U16 y) { return {mulhi(x.a, y.a), mulhi(x.b, y.b)}; }
+SPECDEC_HD U32x16 mulhi(U32x16 x, U32x16 y) { return {mulhi(x.a, y.a), mulhi(x.b, y.b)}; }
 SPECDEC_HD Mask lanes(__m256 a, __m256 b) {
   return static_cast<Mask>(_mm256_movemask_ps(a)) | static_cast<Mask>(_mm256_movemask_ps(b)) << 8;
 }
-SPECDEC_HD Mask at_least(F16 x, F16 y) {
+SPECDEC_HD Mask at_least(F32x16 x, F32x16 y) {
   return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ));
 }
-SPECDEC_HD Mask greater(F16 x, F16 y) {
+SPECDEC_HD Mask greater(F32x16 x, F32x16 y) {
   return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
 }
-SPECDEC_HD Mask unordered(F16 x, F16 y) {
+SPECDEC_HD Mask unordered(F32x16 x, F32x16 y) {
   return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, y.b, _CMP_UNORD_Q));
 }
 SPECDEC_HD __m256 at_most(__m256i x, __m256i y) {
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x, y), x));
 }
-SPECDEC_HD Mask at_most(U16 x, U16 y) { return lanes(at_most(x.a, y.a), at_most(x.b, y.b)); }
+SPECDEC_HD Mask at_most(U32x16 x, U32x16 y) { return lanes(at_most(x.a, y.a), at_most(x.b, y.b)); }
 SPECDEC_HD __m256 spread(Mask m) {
   const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(m)), bit), bit));
 }
-SPECDEC_HD F16 where(Mask m, F16 x, F16 y) {
+SPECDEC_HD F32x16 where(Mask m, F32x16 x, F32x16 y) {
   return {_mm256_blendv_ps(y.a, x.a, spread(m)), _mm256_blendv_ps(y.b, x.b, spread(m >> 8))};
 }
 
 // Lane i: the largest lane of v[i].
-SPECDEC_HD F16 largest_of_each(const F16* v) {
+SPECDEC_HD F32x16 largest_of_each(const F32x16* v) {
   __m256 four[4];
   for (int i = 0; i < 4; ++i) {
     __m256 two[2];
     for (int j = 0; j < 2; ++j) {
-      const F16 &x = v[4 * i + 2 * j], &y = v[4 * i + 2 * j + 1];
+      const F32x16 &x = v[4 * i + 2 * j], &y = v[4 * i + 2 * j + 1];
       const __m256 a = _mm256_max_ps(x.a, x.b), b = _mm256_max_ps(y.a, y.b);
       two[j] = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     }
@@ -286,13 +288,13 @@ SPECDEC_HD F16 largest_of_each(const F16* v) {
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
   __m256i a = _mm256_setzero_si256(), b = _mm256_setzero_si256();
-  SPECDEC_HD void add(U16 x) {
+  SPECDEC_HD void add(U32x16 x) {
     const __m256i low = _mm256_set1_epi64x(0xffffffff);
     a = _mm256_add_epi64(a, _mm256_add_epi64(_mm256_and_si256(x.a, low), _mm256_srli_epi64(x.a, 32)));
     b = _mm256_add_epi64(b, _mm256_add_epi64(_mm256_and_si256(x.b, low), _mm256_srli_epi64(x.b, 32)));
   }
   // (q << 11) >> n of the lanes chosen.
-  SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
+  SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
     const auto eight = [](__m256i q8, __m256i n8, Mask chosen) {
       q8 = _mm256_and_si256(q8, _mm256_castps_si256(spread(chosen)));
       const auto four = [](__m128i q4, __m128i n4) {
@@ -315,21 +317,21 @@ struct Sum16 {
 
 using Longs = uint64_t __attribute__((vector_size(16)));
 
-// The same number in each lane.
+// A number in every lane.
 SPECDEC_HD Floats spread(float x) { return Floats{x, x, x, x}; }
 SPECDEC_HD Uints spread(uint32_t x) { return Uints{x, x, x, x}; }
 
-struct F16 {
+struct F32x16 {
   Floats a, b, c, d;
-  F16() = default;
-  SPECDEC_HD F16(Floats w, Floats x, Floats y, Floats z) : a(w), b(x), c(y), d(z) {}
-  SPECDEC_HD explicit F16(float x) : F16(spread(x), spread(x), spread(x), spread(x)) {}
+  F32x16() = default;
+  SPECDEC_HD F32x16(Floats w, Floats x, Floats y, Floats z) : a(w), b(x), c(y), d(z) {}
+  SPECDEC_HD explicit F32x16(float x) : F32x16(spread(x), spread(x), spread(x), spread(x)) {}
 };
-struct U16 {
+struct U32x16 {
   Uints a, b, c, d;
-  U16() = default;
-  SPECDEC_HD U16(Uints w, Uints x, Uints y, Uints z) : a(w), b(x), c(y), d(z) {}
-  SPECDEC_HD explicit U16(uint32_t x) : U16(spread(x), spread(x), spread(x), spread(x)) {}
+  U32x16() = default;
+  SPECDEC_HD U32x16(Uints w, Uints x, Uints y, Uints z) : a(w), b(x), c(y), d(z) {}
+  SPECDEC_HD explicit U32x16(uint32_t x) : U32x16(spread(x), spread(x), spread(x), spread(x)) {}
 };
 using Mask = uint32_t;
 
@@ -348,57 +350,59 @@ SPECDEC_HD Floats load_four(const BFloat16* p) { return from_bits(load_halves(p)
 SPECDEC_HD Floats load_four(const Float16* p) { return float_of_half(load_halves(p)); }
 SPECDEC_HD Uints load_four(const uint32_t* p) { return load_vector<Uints>(p); }
 template <class T>
-SPECDEC_HD F16 load(const T* p) { return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)}; }
-SPECDEC_HD U16 load(const uint32_t* p) { return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)}; }
+SPECDEC_HD F32x16 load(const T* p) { return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)}; }
+SPECDEC_HD U32x16 load(const uint32_t* p) {
+  return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)};
+}
 template <class Vector>
 SPECDEC_HD void store_vector(void* p, Vector x) { std::memcpy(p, &x, sizeof x); }
-SPECDEC_HD void store(float* p, F16 x) {
+SPECDEC_HD void store(float* p, F32x16 x) {
   store_vector(p, x.a), store_vector(p + 4, x.b), store_vector(p + 8, x.c), store_vector(p + 12, x.d);
 }
-SPECDEC_HD void store(uint32_t* p, U16 x) {
+SPECDEC_HD void store(uint32_t* p, U32x16 x) {
   store_vector(p, x.a), store_vector(p + 4, x.b), store_vector(p + 8, x.c), store_vector(p + 12, x.d);
 }
-SPECDEC_HD F16 add(F16 x, F16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
-SPECDEC_HD F16 sub(F16 x, F16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
-SPECDEC_HD F16 mul(F16 x, F16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
-SPECDEC_HD F16 div(F16 x, F16 y) { return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d}; }
+SPECDEC_HD F32x16 add(F32x16 x, F32x16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+SPECDEC_HD F32x16 sub(F32x16 x, F32x16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+SPECDEC_HD F32x16 mul(F32x16 x, F32x16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
+SPECDEC_HD F32x16 div(F32x16 x, F32x16 y) { return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d}; }
 SPECDEC_HD Floats fma(Floats x, Floats y, Floats z) {
   return Floats{fma(x[0], y[0], z[0]), fma(x[1], y[1], z[1]), fma(x[2], y[2], z[2]), fma(x[3], y[3], z[3])};
 }
-SPECDEC_HD F16 fma(F16 x, F16 y, F16 z) {
+SPECDEC_HD F32x16 fma(F32x16 x, F32x16 y, F32x16 z) {
   return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b), fma(x.c, y.c, z.c), fma(x.d, y.d, z.d)};
 }
 SPECDEC_HD Floats max(Floats x, Floats y) { return x > y ? x : y; }
 SPECDEC_HD Floats min(Floats x, Floats y) { return x < y ? x : y; }
-SPECDEC_HD F16 max(F16 x, F16 y) { return {max(x.a, y.a), max(x.b, y.b), max(x.c, y.c), max(x.d, y.d)}; }
-SPECDEC_HD F16 min(F16 x, F16 y) { return {min(x.a, y.a), min(x.b, y.b), min(x.c, y.c), min(x.d, y.d)}; }
-SPECDEC_HD U16 bits(F16 x) { return {bits(x.a), bits(x.b), bits(x.c), bits(x.d)}; }
-SPECDEC_HD F16 from_bits(U16 x) { return {from_bits(x.a), from_bits(x.b), from_bits(x.c), from_bits(x.d)}; }
-SPECDEC_HD U16 operator+(U16 x, U16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
-SPECDEC_HD U16 operator^(U16 x, U16 y) { return {x.a ^ y.a, x.b ^ y.b, x.c ^ y.c, x.d ^ y.d}; }
-SPECDEC_HD U16 operator*(U16 x, U16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
-SPECDEC_HD U16 operator-(U16 x, U16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
-SPECDEC_HD U16 shift_left(U16 x, int n) { return {x.a << n, x.b << n, x.c << n, x.d << n}; }
+SPECDEC_HD F32x16 max(F32x16 x, F32x16 y) { return {max(x.a, y.a), max(x.b, y.b), max(x.c, y.c), max(x.d, y.d)}; }
+SPECDEC_HD F32x16 min(F32x16 x, F32x16 y) { return {min(x.a, y.a), min(x.b, y.b), min(x.c, y.c), min(x.d, y.d)}; }
+SPECDEC_HD U32x16 bits(F32x16 x) { return {bits(x.a), bits(x.b), bits(x.c), bits(x.d)}; }
+SPECDEC_HD F32x16 from_bits(U32x16 x) { return {from_bits(x.a), from_bits(x.b), from_bits(x.c), from_bits(x.d)}; }
+SPECDEC_HD U32x16 operator+(U32x16 x, U32x16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+SPECDEC_HD U32x16 operator^(U32x16 x, U32x16 y) { return {x.a ^ y.a, x.b ^ y.b, x.c ^ y.c, x.d ^ y.d}; }
+SPECDEC_HD U32x16 operator*(U32x16 x, U32x16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
+SPECDEC_HD U32x16 operator-(U32x16 x, U32x16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+SPECDEC_HD U32x16 shift_left(U32x16 x, int n) { return {x.a << n, x.b << n, x.c << n, x.d << n}; }
 SPECDEC_HD Uints shift_right(Uints x, Uints n) { return n < 32 ? x >> (n & 31) : Uints{}; }
-SPECDEC_HD U16 shift_right(U16 x, U16 n) {
+SPECDEC_HD U32x16 shift_right(U32x16 x, U32x16 n) {
   return {shift_right(x.a, n.a), shift_right(x.b, n.b), shift_right(x.c, n.c), shift_right(x.d, n.d)};
 }
 SPECDEC_HD Uints shift_right_signed(Uints x, int n) { return reinterpret_cast<Uints>(reinterpret_cast<Ints>(x) >> n); }
-SPECDEC_HD U16 shift_right_signed(U16 x, int n) {
+SPECDEC_HD U32x16 shift_right_signed(U32x16 x, int n) {
   return {shift_right_signed(x.a, n), shift_right_signed(x.b, n), shift_right_signed(x.c, n),
           shift_right_signed(x.d, n)};
 }
 SPECDEC_HD Floats unsigned_float(Uints x) { return __builtin_convertvector(x, Floats); }
-SPECDEC_HD F16 signed_float(U16 x) {
+SPECDEC_HD F32x16 signed_float(U32x16 x) {
   return {signed_float(x.a), signed_float(x.b), signed_float(x.c), signed_float(x.d)};
 }
-SPECDEC_HD F16 unsigned_float(U16 x) {
+SPECDEC_HD F32x16 unsigned_float(U32x16 x) {
   return {unsigned_float(x.a), unsigned_float(x.b), unsigned_float(x.c), unsigned_float(x.d)};
 }
 SPECDEC_HD Floats magnitude(Floats x) { return from_bits(bits(x) & 0x7fffffff); }
-SPECDEC_HD F16 magnitude(F16 x) { return {magnitude(x.a), magnitude(x.b), magnitude(x.c), magnitude(x.d)}; }
+SPECDEC_HD F32x16 magnitude(F32x16 x) { return {magnitude(x.a), magnitude(x.b), magnitude(x.c), magnitude(x.d)}; }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
-SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
+SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
   const auto four = [](const float* q) { return Floats{q[0], q[2], q[4], q[6]}; };
   *even = {four(p), four(p + 8), four(p + 16), four(p + 24)};
   *odd = {four(p + 1), four(p + 9), four(p + 17), four(p + 25)};
@@ -406,7 +410,9 @@ SPECDEC_HD void load_pairs(const float* p, F16* even, F16* odd) {
 SPECDEC_HD Uints mulhi(Uints x, Uints y) {
   return Uints{mulhi(x[0], y[0]), mulhi(x[1], y[1]), mulhi(x[2], y[2]), mulhi(x[3], y[3])};
 }
-SPECDEC_HD U16 mulhi(U16 x, U16 y) { return {mulhi(x.a, y.a), mulhi(x.b, y.b), mulhi(x.c, y.c), mulhi(x.d, y.d)}; }
+SPECDEC_HD U32x16 mulhi(U32x16 x, U32x16 y) {
+  return {mulhi(x.a, y.a), mulhi(x.b, y.b), mulhi(x.c, y.c), mulhi(x.d, y.d)};
+}
 SPECDEC_HD Mask lanes(Ints a, Ints b, Ints c, Ints d) {
   const auto chosen = [](Ints held, uint32_t first) {
     return reinterpret_cast<Uints>(held) & Uints{first, 2 * first, 4 * first, 8 * first};
@@ -415,21 +421,21 @@ SPECDEC_HD Mask lanes(Ints a, Ints b, Ints c, Ints d) {
   const uint64_t two = all[0] | all[1];
   return static_cast<Mask>(two | two >> 32);
 }
-SPECDEC_HD Mask at_least(F16 x, F16 y) { return lanes(x.a >= y.a, x.b >= y.b, x.c >= y.c, x.d >= y.d); }
-SPECDEC_HD Mask greater(F16 x, F16 y) { return lanes(x.a > y.a, x.b > y.b, x.c > y.c, x.d > y.d); }
+SPECDEC_HD Mask at_least(F32x16 x, F32x16 y) { return lanes(x.a >= y.a, x.b >= y.b, x.c >= y.c, x.d >= y.d); }
+SPECDEC_HD Mask greater(F32x16 x, F32x16 y) { return lanes(x.a > y.a, x.b > y.b, x.c > y.c, x.d > y.d); }
 SPECDEC_HD Ints unordered(Floats x, Floats y) { return (x != x) | (y != y); }
-SPECDEC_HD Mask unordered(F16 x, F16 y) {
+SPECDEC_HD Mask unordered(F32x16 x, F32x16 y) {
   return lanes(unordered(x.a, y.a), unordered(x.b, y.b), unordered(x.c, y.c), unordered(x.d, y.d));
 }
-SPECDEC_HD Mask at_most(U16 x, U16 y) { return lanes(x.a <= y.a, x.b <= y.b, x.c <= y.c, x.d <= y.d); }
-SPECDEC_HD F16 where(Mask m, F16 x, F16 y) {
+SPECDEC_HD Mask at_most(U32x16 x, U32x16 y) { return lanes(x.a <= y.a, x.b <= y.b, x.c <= y.c, x.d <= y.d); }
+SPECDEC_HD F32x16 where(Mask m, F32x16 x, F32x16 y) {
   const auto four = [](Mask chosen, Floats p, Floats q) { return (spread(chosen) & Uints{1, 2, 4, 8}) != 0 ? p : q; };
   return {four(m, x.a, y.a), four(m >> 4, x.b, y.b), four(m >> 8, x.c, y.c), four(m >> 12, x.d, y.d)};
 }
 
 // Lane i: the largest lane of v[i].
-inline F16 largest_of_each(const F16* v) {
-  const auto four = [](const F16* w) {
+inline F32x16 largest_of_each(const F32x16* v) {
+  const auto four = [](const F32x16* w) {
     Floats x[4];
     for (int i = 0; i < 4; ++i) x[i] = max(max(w[i].a, w[i].b), max(w[i].c, w[i].d));
     const auto column = [&](int lane) { return Floats{x[0][lane], x[1][lane], x[2][lane], x[3][lane]}; };
@@ -441,7 +447,7 @@ inline F16 largest_of_each(const F16* v) {
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
   Longs sum = {};
-  SPECDEC_HD void add(U16 x) {
+  SPECDEC_HD void add(U32x16 x) {
     const auto pairs = [](Uints four) {
       const Longs two = reinterpret_cast<Longs>(four);
       return (two & 0xffffffff) + (two >> 32);
@@ -449,7 +455,7 @@ struct Sum16 {
     sum += (pairs(x.a) + pairs(x.b)) + (pairs(x.c) + pairs(x.d));
   }
   // (q << 11) >> n of the lanes chosen.
-  SPECDEC_HD void add(U16 q, U16 n, Mask lanes) {
+  SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
     uint32_t each[kLanes], by[kLanes];
     store(each, q), store(by, n);
     for (; lanes; lanes &= lanes - 1) {
@@ -464,7 +470,7 @@ struct Sum16 {
 
 #if !(defined(__AVX512F__) && defined(__AVX512BW__))
 // `x`, but the lanes of `m` are the next elements of p, by rising lane.
-SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
+SPECDEC_HD F32x16 expand(Mask m, const float* p, F32x16 x) {
   if (!m) return x;
   float lane[kLanes];
   store(lane, x);
@@ -472,29 +478,29 @@ SPECDEC_HD F16 expand(Mask m, const float* p, F16 x) {
   return load(lane);
 }
 // Writes the lanes of `m` to p, without gaps.
-SPECDEC_HD void compress(float* p, Mask m, F16 a) {
+SPECDEC_HD void compress(float* p, Mask m, F32x16 a) {
   float lane[kLanes];
   store(lane, a);
   for (; m; m &= m - 1) *p++ = lane[__builtin_ctz(m)];
 }
 #endif
 
-SPECDEC_HD U16 where(Mask m, U16 a, U16 b) { return bits(where(m, from_bits(a), from_bits(b))); }
+SPECDEC_HD U32x16 where(Mask m, U32x16 a, U32x16 b) { return bits(where(m, from_bits(a), from_bits(b))); }
 
 // Lanes past `count` read as `fill`.
 template <class T>
-inline F16 load_some(const T* p, int count, float fill) {
+inline F32x16 load_some(const T* p, int count, float fill) {
   float lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = i < count ? to_float(p[i]) : fill;
   return load(lane);
 }
 template <class T>
-SPECDEC_HD F16 load_first(const T* p, int count, float fill) {
+SPECDEC_HD F32x16 load_first(const T* p, int count, float fill) {
   return count >= kLanes ? load(p) : load_some(p, count, fill);
 }
 
 #if defined(__AVX2__)
-SPECDEC_HD float largest(F16 x) {
+SPECDEC_HD float largest(F32x16 x) {
 #if defined(__AVX512F__) && defined(__AVX512BW__)
   const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
 #else
@@ -505,7 +511,7 @@ SPECDEC_HD float largest(F16 x) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 #else
-SPECDEC_HD float largest(F16 a) {
+SPECDEC_HD float largest(F32x16 a) {
   float lane[kLanes];
   store(lane, a);
   for (int width = kLanes / 2; width > 0; width /= 2)
@@ -514,7 +520,7 @@ SPECDEC_HD float largest(F16 a) {
 }
 #endif
 
-SPECDEC_HD float total(F16 a) {
+SPECDEC_HD float total(F32x16 a) {
   float lane[kLanes];
   store(lane, a);
   for (int width = kLanes / 2; width > 0; width /= 2)
@@ -523,27 +529,27 @@ SPECDEC_HD float total(F16 a) {
 }
 
 // 2^t for t <= 1, by about_exp2_fraction. Below -125 it is that of -125: denormal numbers would be slow.
-SPECDEC_HD F16 about_exp2(F16 t) {
-  const F16 x = max(F16(-125.0f), t);
+SPECDEC_HD F32x16 about_exp2(F32x16 t) {
+  const F32x16 x = max(F32x16(-125.0f), t);
 #if defined(__AVX512F__) && defined(__AVX512BW__)
-  return _mm512_scalef_ps(about_exp2_fraction(F16(_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF))).v, x.v);
+  return _mm512_scalef_ps(about_exp2_fraction(F32x16(_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF))).v, x.v);
 #else
-  const F16 magic(12582912.0f);  // 1.5 * 2^23, as in exponential.h
-  const F16 shifted = add(sub(x, F16(0.5f)), magic);
-  const F16 f = sub(x, sub(shifted, magic));
+  const F32x16 magic(12582912.0f);  // 1.5 * 2^23, as in exponential.h
+  const F32x16 shifted = add(sub(x, F32x16(0.5f)), magic);
+  const F32x16 f = sub(x, sub(shifted, magic));
   return from_bits(bits(about_exp2_fraction(f)) + shift_left(bits(shifted), 23));
 #endif
 }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
-// The lanes of a U16 as 64-bit numbers, even and odd lanes apart; their upper halves are not defined. A multiplication
+// The lanes of a U32x16 as 64-bit numbers, even and odd lanes apart; their upper halves are not defined. A multiplication
 // then gives both halves of the product at once.
 struct Split16 {
   __m512i even, odd;
   SPECDEC_HD Split16(__m512i e, __m512i o) : even(e), odd(o) {}
-  SPECDEC_HD explicit Split16(U16 x) : even(x.v), odd(_mm512_srli_epi64(x.v, 32)) {}
+  SPECDEC_HD explicit Split16(U32x16 x) : even(x.v), odd(_mm512_srli_epi64(x.v, 32)) {}
   SPECDEC_HD explicit Split16(uint32_t x) : Split16(_mm512_set1_epi64(x), _mm512_set1_epi64(x)) {}
-  SPECDEC_HD U16 joined() const { return _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32)); }
+  SPECDEC_HD U32x16 joined() const { return _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32)); }
 };
 SPECDEC_HD Split16 operator*(Split16 a, Split16 b) {
   return {_mm512_mul_epu32(a.even, b.even), _mm512_mul_epu32(a.odd, b.odd)};
@@ -556,13 +562,13 @@ SPECDEC_HD Split16 operator^(Split16 a, Split16 b) {
   return {_mm512_xor_si512(a.even, b.even), _mm512_xor_si512(a.odd, b.odd)};
 }
 
-SPECDEC_HD Words<U16> philox(Key key, U16 c0, U16 c1, U16 c2, U16 c3) {
+SPECDEC_HD Words<U32x16> philox(Key key, U32x16 c0, U32x16 c1, U32x16 c2, U32x16 c3) {
   const Words<Split16> w = philox(key, Split16(c0), Split16(c1), Split16(c2), Split16(c3));
   return {{w.word[0].joined(), w.word[1].joined(), w.word[2].joined(), w.word[3].joined()}};
 }
 #endif
 
-SPECDEC_HD U16 lane_index() {
+SPECDEC_HD U32x16 lane_index() {
   uint32_t lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<uint32_t>(i);
   return load(lane);

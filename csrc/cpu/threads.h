@@ -16,7 +16,7 @@ inline int parts_of(int32_t tiles, int threads) {
 }
 
 // The threads that share a row.
-struct Crew {
+struct ThreadTeam {
   int threads;
   const std::atomic<int64_t>* requests_left;
   int parts(int32_t tiles) const {
@@ -24,29 +24,29 @@ struct Crew {
   }
 };
 
-// Calls f(request, crew) for every request. The longest row of a request has `tiles` tiles.
+// Calls f(request, team) for every request. The longest row of a request has `tiles` tiles.
 template <class F>
 inline void over_requests(int64_t requests, int32_t tiles, int threads, F&& f) {
   std::atomic<int64_t> left(requests);
   const int64_t useful = requests * parts_of(tiles, threads);
-  const Crew crew = {threads < useful ? threads : static_cast<int>(useful), &left};
+  const ThreadTeam team = {threads < useful ? threads : static_cast<int>(useful), &left};
   const auto take = [&](int64_t b) {
     left.fetch_sub(1, std::memory_order_relaxed);
-    f(b, crew);
+    f(b, team);
   };
-  if (crew.threads <= 1) {
+  if (team.threads <= 1) {
     for (int64_t b = 0; b < requests; ++b) take(b);
     return;
   }
   // Threads without a request wait at the barrier at the loop's end, and run tasks there.
-#pragma omp parallel for num_threads(crew.threads) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(team.threads) schedule(dynamic, 1)
   for (int64_t b = 0; b < requests; ++b) take(b);
 }
 
 // Runs f(part, from, to) over parts of [0, tiles), a part for each thread that is free. Returns how many parts.
 template <class F>
-inline int over_parts(int32_t tiles, const Crew& crew, F&& f) {
-  const int parts = crew.parts(tiles);
+inline int over_parts(int32_t tiles, const ThreadTeam& team, F&& f) {
+  const int parts = team.parts(tiles);
   const auto run = [&](int part) {
     f(part, static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),
       static_cast<int32_t>(static_cast<int64_t>(tiles) * (part + 1) / parts));

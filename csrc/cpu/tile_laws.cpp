@@ -5,7 +5,7 @@ SPECDEC_BEGIN
 
 void tile_laws(const TileLawsParams& p, int threads) {
   const int32_t count = p.tiles_a_row();
-  over_requests(p.batch(), 1, threads, [&](int64_t index, const Crew&) {
+  over_requests(p.batch(), 1, threads, [&](int64_t index, const ThreadTeam&) {
     const int32_t* words = p.tiles.data + index * p.tiles.columns;
     const Law law = law_at(p, index);
     float top = -kInfinity;

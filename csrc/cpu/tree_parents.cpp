@@ -5,7 +5,7 @@
 SPECDEC_BEGIN
 
 void tree_parents(const LinksParams& p, int threads) {
-  over_requests(p.parents.rows, 1, threads, [&](int64_t b, const Crew&) {
+  over_requests(p.parents.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
     const Links links(p, b);
     const auto over_nodes = [&](auto&& f) {
       for (int32_t node = 0; node < links.nodes; ++node) f(node);

@@ -8,7 +8,7 @@ SPECDEC_BEGIN
 
 static_assert(kTile / kLanes <= 1023, "A lane's sums hold a tile");
 
-inline uint64_t total(const UnitSum<F16>& sum) {
+inline uint64_t total(const UnitSum<F32x16>& sum) {
   uint32_t high[kLanes], low[kLanes];
   store(high, sum.high), store(low, sum.low);
   uint64_t units = 0;

@@ -7,7 +7,7 @@ SPECDEC_BEGIN
 
 void verify_chain(const ChainParams& p, int threads) {
   over_requests(p.batch(), tiles_of(p.target.vocab), threads,
-                [&](int64_t b, const Crew& crew) { verify_request<ChainRequest>(p, b, crew); });
+                [&](int64_t b, const ThreadTeam& team) { verify_request<ChainRequest>(p, b, team); });
 }
 
 SPECDEC_END

@@ -7,7 +7,7 @@ SPECDEC_BEGIN
 
 void verify_tree(const TreeParams& p, int threads) {
   over_requests(p.batch(), tiles_of(p.target.vocab), threads,
-                [&](int64_t b, const Crew& crew) { verify_request<TreeRequest>(p, b, crew); });
+                [&](int64_t b, const ThreadTeam& team) { verify_request<TreeRequest>(p, b, team); });
 }
 
 SPECDEC_END

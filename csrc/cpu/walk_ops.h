@@ -18,8 +18,8 @@ class WalkOps {
  public:
   using Number = Number_;
 
-  WalkOps(const Topology& topology, int64_t request, const Verdict& verdict, const Crew& threads)
-      : t(topology), b(request), out(verdict), crew(threads) {
+  WalkOps(const Topology& topology, int64_t request, const VerdictWriter& verdict, const ThreadTeam& threads)
+      : t(topology), b(request), out(verdict), team(threads) {
     if (!t.readable) return;
     if (t.p.edits.on()) editor.emplace(t.p.edits, t.p.target.vocab, RowPlace{t.entry, 0}, t.drafts());
     target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &filter_status);
@@ -55,8 +55,8 @@ class WalkOps {
 
   bool argmax(int32_t node, Draw* draw) {
     go_to(node);
-    look_through(target, crew, 0);
-    *draw = draw_of({0.0f, target.known.argmax}, target.status);
+    scan_exact(target, team, 0);
+    *draw = draw_of({0.0f, target.stats.argmax}, target.status);
     return true;
   }
 
@@ -76,7 +76,7 @@ class WalkOps {
 
   bool laws(int32_t node, int32_t token, Range* p, Range* q, int32_t* status) {
     go_to(node);
-    if (!look_roughly(target, crew, 0) || (t.has_draft() && !look_roughly(draft, crew, 1))) return false;
+    if (!scan_bounds(target, team, 0) || (t.has_draft() && !scan_bounds(draft, team, 1))) return false;
     if (!settled(target, token, 0) || (t.has_draft() && !settled(draft, token, 1))) return false;
     *p = never_spared(token) ? Range{kNever, kNever} : range(target, token, status);
     *q = t.has_draft() ? range(draft, token, status) : Range{1.0f, 1.0f};
@@ -91,34 +91,34 @@ class WalkOps {
   }
 
   // An empty residual draws from p.
-  bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
+  bool residual(int32_t node, const Noise& noise, float subtracted, Draw* draw) {
     go_to(node);
-    *draw = t.has_draft() ? race_residual(noise, taken) : race_without(noise, children_before(node, kNoToken));
+    *draw = t.has_draft() ? race_residual(noise, subtracted) : race_without(noise, children_before(node, kNoToken));
     if (draw->token != kNoToken) return true;
     const Draw whole = draw_from_target(noise);
     *draw = {whole.token, draw->status | whole.status | SPECDEC_STATUS_EMPTY_RESIDUAL};
     return true;
   }
 
-  // The same by bounds of p and q. An empty residual is not known by them.
-  bool residual(int32_t node, const Noise& noise, Range taken, Draw* draw) {
+  // Draws from the residual by bounds of p and q. An empty residual is not known by them.
+  bool residual(int32_t node, const Noise& noise, Range subtracted, Draw* draw) {
     if (!t.has_draft()) return residual(node, noise, 0.0f, draw);
     go_to(node);
-    *draw = {winner_by_bounds(noise, taken), target.status | draft.status};
+    *draw = {winner_by_bounds(noise, subtracted), target.status | draft.status};
     return draw->token != kNoToken;
   }
 
-  bool masses(int32_t node, int32_t child, float taken, Masses* m) {
+  bool masses(int32_t node, int32_t child, float subtracted, Masses* m) {
     go_to(node);
-    look_through_both();
-    *m = sums(node, child, taken);
+    scan_both_exact();
+    *m = sums(node, child, subtracted);
     return true;
   }
 
-  bool masses(int32_t node, int32_t child, Range taken, SumsOf<Range>* m) {
+  bool masses(int32_t node, int32_t child, Range subtracted, SumsOf<Range>* m) {
     go_to(node);
-    if (!look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1) || !target.rough()) return false;
-    *m = sums(node, child, taken);
+    if (!scan_bounds(target, team, 0) || !scan_bounds(draft, team, 1) || !target.rough()) return false;
+    *m = sums(node, child, subtracted);
     return true;
   }
 
@@ -138,7 +138,7 @@ class WalkOps {
     if (places && at != kNoNode) {
       Place& place = places[at_depth];
       place.has_cells &= place.known == at;
-      if (target.looked && !target.filter.on()) {
+      if (target.in_memory() && !target.filter.on()) {
         std::memcpy(cells_at(at_depth), target.cells, cell_bytes());
         place.has_cells = true;
       }
@@ -149,13 +149,12 @@ class WalkOps {
   float* cells_at(int32_t at_depth) { return cells + int64_t{cells_of(t.p.target.vocab)} * at_depth; }
   size_t cell_bytes() const { return sizeof(float) * cells_of(t.p.target.vocab); }
 
-  // look_for_race for the target. A row that the walk comes back to need not be read again for its cells.
-  void look_for_last_race(Look look) {
-    if (target.looked || !target.recalled || !places[at_depth].has_cells)
-      return look_for_race(target, look, crew, 0);
+  // scan_maxima for the target. A row that the walk comes back to need not be read again for its cells.
+  void scan_maxima_again(ScanFor goal) {
+    if (target.cells || target.knowledge == Knowledge::kNothing || !places[at_depth].has_cells)
+      return scan_maxima(target, goal, team, 0);
     memory_of(target, 0);
     std::memcpy(target.cells, cells_at(at_depth), cell_bytes());
-    target.looked = true;
   }
 
   // To the rows of `node`, which is at `depth`.
@@ -184,27 +183,27 @@ class WalkOps {
     return !target.keeps(token, logit) || (target.row.edits && !(logit > -kInfinity));
   }
 
-  int32_t look_through_both() {
-    look_through(target, crew, 0);
-    look_through(draft, crew, 1);
+  int32_t scan_both_exact() {
+    scan_exact(target, team, 0);
+    scan_exact(draft, team, 1);
     return target.status | draft.status;
   }
 
   // Looks through the whole row only where its law needs that. Otherwise it looks at the one element. 0 of a token that
   // is not kept.
   float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* bits) {
-    look_if_needed(side, false, crew, scratch_slot);
+    scan_if_needed(side, false, team, scratch_slot);
     note_status(side, token, bits);
     return side.probability(token);
   }
   void note_status(const LawRow& side, int32_t token, int32_t* bits) const {
     const int32_t column = side.map.column(token);
-    if (side.looked) *bits |= side.status;
-    else if (column != kNoColumn && !side.known.law.is_element(element(side.row, column)))
+    if (side.in_memory()) *bits |= side.status;
+    else if (column != kNoColumn && !side.stats.law.is_element(element(side.row, column)))
       *bits |= SPECDEC_STATUS_NON_FINITE;
   }
 
-  // Bounds of p(token), after look_roughly.
+  // Bounds of p(token), after scan_bounds.
   Range range(const LawRow& side, int32_t token, int32_t* bits) const {
     note_status(side, token, bits);
     return side.probability_range(token);
@@ -217,33 +216,33 @@ class WalkOps {
 
   // kNoToken if no other token has weight.
   Draw race_without(const Noise& noise, const TokenList& excluded) {
-    look_for_last_race(Look::kForWinner);
-    return {row_winner(target, excluded, noise, crew, 0).token, target.status};
+    scan_maxima_again(ScanFor::kWinner);
+    return {row_winner(target, excluded, noise, team, 0).token, target.status};
   }
 
   // kNoToken if the residual is empty.
-  Draw race_residual(const Noise& noise, float taken) {
-    const int32_t found = winner_by_bounds(noise, {taken, taken});
+  Draw race_residual(const Noise& noise, float subtracted) {
+    const int32_t found = winner_by_bounds(noise, {subtracted, subtracted});
     if (found != kNoToken) return {found, target.status | draft.status};
-    const int32_t status = look_through_both();
-    look_for_last_race(Look::kForLaw);
-    return {residual_winner(target, draft, taken, noise, crew, 0).token, status};
+    const int32_t status = scan_both_exact();
+    scan_maxima_again(ScanFor::kLaw);
+    return {residual_winner(target, draft, subtracted, noise, team, 0).token, status};
   }
 
   // The winner of the residual's race if bounds of its weights tell, else kNoToken.
-  int32_t winner_by_bounds(const Noise& noise, Range taken) {
-    if (!look_roughly(target, crew, 0) || !look_roughly(draft, crew, 1)) return kNoToken;
+  int32_t winner_by_bounds(const Noise& noise, Range subtracted) {
+    if (!scan_bounds(target, team, 0) || !scan_bounds(draft, team, 1)) return kNoToken;
     if (!target.rough() && !draft.rough()) return kNoToken;
-    look_for_last_race(Look::kForBounds);
-    return residual_winner_by_bounds(target, draft, taken, noise, crew);
+    scan_maxima_again(ScanFor::kBounds);
+    return residual_winner_by_bounds(target, draft, subtracted, noise, team);
   }
 
   // The tokens of a node's children with an index below `end`.
   TokenList children_before(int32_t node, int32_t end) const {
     int32_t* const tokens = reinterpret_cast<int32_t*>(scratch(6, t.drafts()));
-    int32_t count = 0, told = SPECDEC_STATUS_OK;
-    for (int32_t child = t.next_child(node, node, &told); child != kNoNode && child < end;
-         child = t.next_child(node, child, &told)) {
+    int32_t count = 0, reported = SPECDEC_STATUS_OK;
+    for (int32_t child = t.next_child(node, node, &reported); child != kNoNode && child < end;
+         child = t.next_child(node, child, &reported)) {
       const int64_t token = t.draft_token(child);
       if (in_vocab(t, token)) tokens[count++] = static_cast<int32_t>(token);
     }
@@ -251,17 +250,17 @@ class WalkOps {
   }
 
   // Of the row pair of a node, some of whose children were tried.
-  template <class Taken>
-  SumsOf<Taken> sums(int32_t node, int32_t child, Taken taken) const {
-    if constexpr (!Topology::kSiblings) return pair_sums(target, draft, taken, nullptr, crew);
+  template <class Subtracted>
+  SumsOf<Subtracted> sums(int32_t node, int32_t child, Subtracted subtracted) const {
+    if constexpr (!Topology::kSiblings) return pair_sums(target, draft, subtracted, nullptr, team);
     const TokenList tried = children_before(node, child);
-    return pair_sums(target, draft, taken, &tried, crew);
+    return pair_sums(target, draft, subtracted, &tried, team);
   }
 
   const Topology& t;
   const int64_t b;
-  const Verdict& out;
-  const Crew& crew;
+  const VerdictWriter& out;
+  const ThreadTeam& team;
   int32_t filter_status = SPECDEC_STATUS_OK;
   std::optional<Editor> editor;  // if there are edits
   Place* places = nullptr;   // by depth, if they are kept
@@ -286,10 +285,10 @@ struct ByBounds {
 
 // Traverses a request by bounds. Returns false if they do not suffice, or if there would be none.
 template <class Topology>
-inline bool traverse_by_bounds(const Topology& t, int64_t b, const Verdict& verdict, const Crew& crew, Walk* at,
-                                   int32_t* status) {
+inline bool traverse_by_bounds(const Topology& t, int64_t b, const VerdictWriter& verdict, const ThreadTeam& team,
+                               Walk* at, int32_t* status) {
   if (t.p.method != SPECDEC_TRAVERSAL || !t.readable || !t.target_law.needs_sum()) return false;
-  WalkOps<Topology, Range> ops(t, b, verdict, crew);
+  WalkOps<Topology, Range> ops(t, b, verdict, team);
   if (ops.filters_target()) return false;
   ops.keep_path();
   const bool through = walk_traversal(t, ops, at, status);
@@ -299,16 +298,16 @@ inline bool traverse_by_bounds(const Topology& t, int64_t b, const Verdict& verd
 
 // Walks request `b` and writes its verdict.
 template <class Topology>
-inline void verify_request(const typename Topology::Params& p, int64_t b, const Crew& crew) {
+inline void verify_request(const typename Topology::Params& p, int64_t b, const ThreadTeam& team) {
   const Topology t(p, b);
-  const Verdict verdict = verdict_at(p, b);
+  const VerdictWriter verdict = verdict_at(p, b);
   for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
   for (int32_t node = 0; node < verdict.zeroed_nodes(); ++node) verdict.zero(node);
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
-  if (!traverse_by_bounds(t, b, verdict, crew, &at, &status)) {
+  if (!traverse_by_bounds(t, b, verdict, team, &at, &status)) {
     at = walk_from(0, 0), status = t.status;
-    WalkOps<Topology> ops(t, b, verdict, crew);
+    WalkOps<Topology> ops(t, b, verdict, team);
     if (p.method == SPECDEC_TRAVERSAL) ops.keep_path();
     walk(t, p.method, ops, &at, &status, ByBounds{});
     status |= ops.status();

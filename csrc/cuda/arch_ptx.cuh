@@ -34,7 +34,7 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
   return v;
 }
 
-// Eight bytes, likewise.
+// Eight bytes that nobody writes during the kernel and that this block reads once.
 __device__ __forceinline__ uint2 load_stream_half(const void* p) {
   uint2 v;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
@@ -125,7 +125,7 @@ __device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cl
 __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The same variable in the shared memory of another block of the cluster.
+// Where a variable of this block lies in the shared memory of another block of the cluster.
 template <class T>
 __device__ __forceinline__ T* peer(T* mine, unsigned rank) {
   uint64_t address;

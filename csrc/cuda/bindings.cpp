@@ -45,10 +45,10 @@ void bind(pybind11::module_ m) {
     }
     python::raise_for(error);
   });
-#define SPECDEC_METHOD(name, P)                                                                                   \
+#define SPECDEC_METHOD(name, P, cpu_function, cpu_kernel, c_function, ...)                                       \
   static const Launch launch_##name = [](const void* params, void* workspace, size_t bytes, size_t* needed,      \
                                          void* stream) {                                                         \
-    return specdec_cuda_##name(static_cast<const P*>(params), workspace, bytes, needed, stream);                 \
+    return c_function(static_cast<const P*>(params), workspace, bytes, needed, stream);                          \
   };                                                                                                             \
   static python::Calls& calls_##name = *new python::Calls(python::table_of<P>());                                \
   methods.push_back(python::method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {          \

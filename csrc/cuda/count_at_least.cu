@@ -1,22 +1,22 @@
 // count_at_least: a block has a row, and its warps take chunks in turn.
 #include "edited_row.cuh"
 #include "launch.cuh"
-#include "scan.cuh"
+#include "race.cuh"
 #include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_least_kernel(const CountAtLeastParams p) {
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   SPECDEC_SHARED(uint64_t, counts, kMaxWarps);
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
   const float least = p.least.data[index];
   uint64_t mine = 0;
   if (who.live() && least > -kInfinity) {
-    int32_t told = SPECDEC_STATUS_OK;
-    const Logits space = law_at(p.law, who.index, j, &told).logits();
+    int32_t reported = SPECDEC_STATUS_OK;
+    const Logits space = law_at(p.law, who.index, j, &reported).logits();
     const ShapedRows reader = {edits, p.edits.on()};
     reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
     const EditedRow row = reader.of(row_at(p.rows, p.rows.offset(i, j)));

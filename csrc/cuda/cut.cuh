@@ -59,7 +59,7 @@ __device__ __forceinline__ int member_slot(const Team& team, int rank, int j) {
   return (j / warps * team.size() + rank) * warps + j % warps;
 }
 
-// The same over the team: each member brings N numbers of its block.
+// Sums over the team: each member brings N numbers of its block.
 template <int N>
 __device__ __forceinline__ void team_sums(Team& team, uint64_t (&x)[N]) {
   static_assert(N <= kMemberWords, "room for so many");
@@ -134,7 +134,7 @@ struct CellsOfTile {
 
 constexpr WideKey kOddTile = WideKey{1} << 63, kInfiniteTile = WideKey{1} << 62;  // flags beside a tile's units
 
-struct CutRow {
+struct TeamCutFinder {
   Team& team;
   const EditedRow& row;
   const Filter& f;
@@ -144,7 +144,7 @@ struct CutRow {
   int tiles, count;  // of the row; its cells
   float top;
 
-  __device__ CutRow(Team& with, const EditedRow& of, const Filter& filter, const CutRoom& r)
+  __device__ TeamCutFinder(Team& with, const EditedRow& of, const Filter& filter, const CutRoom& r)
       : team(with), row(of), f(filter), room(r),
         cells(dynamic_shared<uint32_t>(r.at + sizeof(WideKey) * kListed, r.cells)),
         list(dynamic_shared<WideKey>(r.at, kListed)), tiles(sum_tiles_of(of.vocab)),
@@ -154,7 +154,7 @@ struct CutRow {
   __device__ uint64_t weight(uint32_t key) const { return row_weight(sub(from_ordered(key), top)); }
 
   // Reads the row. Fills the cells, `top` and what is known of the whole row; its mass if `weigh`.
-  __device__ KeptRow look_through(bool weigh) {
+  __device__ KeptRow scan(bool weigh) {
     const int lanes = room.lanes, words = words_a_tile(lanes), each = cells_a_tile(lanes);
     const int stride = word_stride(team, tiles);
     for (int i = team.rank() * warps_in_block() + warp_id(); i < tiles; i += team.size() * warps_in_block()) {

@@ -1,7 +1,7 @@
 // The memory in which a team finds cuts (cut.cuh), and the launches in which it does.
 #pragma once
 
-#include "law_sums.cuh"
+#include "pair_sums.cuh"
 #include "specdec/filter.h"
 
 namespace specdec {

@@ -43,7 +43,7 @@ __device__ __forceinline__ Cut last_kept(Team& team, const EditedRow& row, const
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kernel(const CutoffArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   const CutoffParams& p = a.p;
   Team team(a.team);
   const ShapedRows reader = {edits, p.edits.on()};
@@ -56,14 +56,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
     const Law law = law_at(p.law, who.index, j, &status);
     Filter filter = filter_at(p.law, law, p.rows.vocab, who.index, j, &status);
     if (law.greedy) {
-      const Draw draw = draw_of(look_through(team, law_row<Filtered>(row, law)));
+      const Draw draw = draw_of(scan_argmax(team, law_row<Filtered>(row, law)));
       const float v = Logits{1.0f}.scaled(element(row, draw.token));
       if (v > -kInfinity) kept = {{v, draw.token}, -1, 1, kOneToken, v, false, SPECDEC_STATUS_OK};
       kept.status = draw.status;
     } else {
       if (!(p.law.rules & SPECDEC_FILTERED)) filter.order = law.logits();
-      CutRow finder(team, row, filter, a.room);
-      const KeptRow whole = finder.look_through(!filter.on() || filter.of_row());
+      TeamCutFinder finder(team, row, filter, a.room);
+      const KeptRow whole = finder.scan(!filter.on() || filter.of_row());
       kept = whole;
       if (whole.top > -kInfinity) {
         kept = finder.kept(whole);

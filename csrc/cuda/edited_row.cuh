@@ -17,7 +17,7 @@ namespace specdec {
 namespace cuda {
 
 // The edits of one row, decoded. Lists that do not matter are null, or have no entries.
-struct RowEdits {
+struct DecodedEdits {
   const int32_t* allowed;  // a bit for each token
   const int32_t *output, *prompt, *counts;
   const int32_t* bias_tokens;
@@ -43,7 +43,7 @@ struct RowEdits {
 // A part of a row begins with a group of the race.
 struct EditedRow : Row {
   bool edited;  // the draft's rows are not
-  Shared<RowEdits> edits;
+  Shared<DecodedEdits> edits;
   __device__ static constexpr int32_t skipped() { return 0; }
 };
 
@@ -60,25 +60,25 @@ __device__ __forceinline__ bool forbids(const EditedRow& row, float logit) {
 }
 
 // The index is opaque, so that nothing of the edits stays in registers for longer than it is used.
-__device__ __forceinline__ RowEdits edits_of(const EditedRow& row) { return row.edits[opaque(0u)]; }
+__device__ __forceinline__ DecodedEdits edits_of(const EditedRow& row) { return row.edits[opaque(0u)]; }
 
 // ---- one token ------------------------------------------------------------------------------------------------------
 
 // Calls f(token).
 template <class F>
-__device__ __forceinline__ void each_pending(const RowEdits& e, F&& f) {
+__device__ __forceinline__ void each_pending(const DecodedEdits& e, F&& f) {
 #pragma unroll 1
   for (int32_t i = 0; i < e.pendings; ++i) f(e.pending_at(i));
 }
 template <class F>
-__device__ __forceinline__ void each_draft(const RowEdits& e, F&& f) {
+__device__ __forceinline__ void each_draft(const DecodedEdits& e, F&& f) {
 #pragma unroll 1
   for (int32_t i = 0; i < e.drafts; ++i) f(e.draft_at(i));
 }
 
 // Calls f(token, value) for the bias of the tokens [from, end).
 template <class F>
-__device__ __forceinline__ void each_bias(const RowEdits& e, int32_t vocab, int32_t from, int32_t end, F&& f) {
+__device__ __forceinline__ void each_bias(const DecodedEdits& e, int32_t vocab, int32_t from, int32_t end, F&& f) {
   int32_t entry = 0;
   if (e.rising) {  // the first one of at least `from`
 #pragma unroll 1
@@ -102,7 +102,7 @@ __device__ __forceinline__ void each_bias(const RowEdits& e, int32_t vocab, int3
 __device__ __forceinline__ int32_t count_in(const EditedRow& row, int32_t token) {
   int32_t count = kUnseen;
   {
-    const RowEdits e = edits_of(row);
+    const DecodedEdits e = edits_of(row);
     if (e.output && has_bit(e.output, token)) count = specdec::count_of(e.counts ? e.counts[token] : 1, true);
     else if (e.prompt && has_bit(e.prompt, token)) count = 0;
   }
@@ -145,7 +145,7 @@ __device__ __forceinline__ uint32_t touched_word(const EditedRow& row, int32_t w
     if (token >> 5 == word) touched |= 1u << (token & 31);
   };
   {
-    const RowEdits e = edits_of(row);
+    const DecodedEdits e = edits_of(row);
     if (e.output) touched |= static_cast<uint32_t>(e.output[word]);
     if (e.prompt) touched |= static_cast<uint32_t>(e.prompt[word]);
   }
@@ -290,11 +290,12 @@ __device__ __forceinline__ void prefetch(const EditedRow& row, int32_t first, in
 // For a whole block: decodes the edits of a row with `drafts` drafts before it. `entry` is the place of its request's
 // lists, `target` its own. Returns the status, the same to every thread.
 __device__ __forceinline__ int32_t decode_edits(const specdec_edits& p, int32_t vocab, const RowPlace& entry,
-                                                const RowPlace& target, int32_t drafts, const Shared<RowEdits>& edits,
+                                                const RowPlace& target, int32_t drafts,
+                                                const Shared<DecodedEdits>& edits,
                                                 size_t drafted_at) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   int32_t status = SPECDEC_STATUS_OK;
-  RowEdits e = {};
+  DecodedEdits e = {};
   e.penalties = penalties_at(p, entry.outer, entry.inner, &status);
   const auto place = [&](int64_t by_row) -> RowPlace {
     const bool own = (p.by_row & by_row) != 0;
@@ -354,7 +355,7 @@ struct PlainRows {
 // With filters, and with edits of the target's rows, if there are any. The edits are those of one row at a time.
 struct ShapedRows {
   using Kept = Filtered;
-  Shared<RowEdits> edits;
+  Shared<DecodedEdits> edits;
   bool edited;
   size_t drafted_at = 0;  // where the tokens of drafts are kept
   __device__ EditedRow of(const Row& row, bool of_target = true) const { return {row, of_target && edited, edits}; }

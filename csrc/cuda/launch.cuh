@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-#include "collect.cuh"
+#include "block_reduce.cuh"
 #include "ops.h"
 
 namespace specdec {

@@ -1,7 +1,7 @@
 // logprobs: a team finds the law of a row, counts the tokens that are at least as probable as the one asked for, and takes
 // the most probable ones, 32 at a time.
 #include "filtered_row.cuh"
-#include "podium.cuh"
+#include "topk.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -17,7 +17,7 @@ struct LogprobsArguments {
 // x of an element, -inf if the row's law does not keep it.
 template <class Kept>
 __device__ __forceinline__ float kept_x(const LawRowOf<Kept>& side, float raw, int32_t column) {
-  return side.kept.keeps(raw, column) ? side.known.law.logits().scaled(raw) : -kInfinity;
+  return side.kept.keeps(raw, column) ? side.stats.law.logits().scaled(raw) : -kInfinity;
 }
 
 // How many kept tokens have at least this x.
@@ -38,7 +38,7 @@ __device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<Kept>& sid
 
 // Offers this warp's kept tokens.
 template <class Kept>
-__device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<Kept>& side, Podium* podium) {
+__device__ __forceinline__ void fill_topk(const Team& team, const LawRowOf<Kept>& side, TopK* topk) {
   const int warps = team.size() * warps_in_block();
 #pragma unroll 1
   for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(side.row.vocab); tile += warps) {
@@ -46,24 +46,24 @@ __device__ __forceinline__ void fill_podium(const Team& team, const LawRowOf<Kep
     for (int32_t first = tile * kSumTile; first < (tile + 1) * kSumTile; first += 32) {
       const int32_t column = first + lane_id();
       const float x = column < side.row.vocab ? kept_x(side, element(side.row, column), column) : -kInfinity;
-      podium->offer(x > -kInfinity ? key_of_candidate({x, column}) : 0);
+      topk->offer(x > -kInfinity ? key_of_candidate({x, column}) : 0);
     }
   }
 }
 
-// The podium of the whole team, for warp 0 of every member.
-__device__ __forceinline__ void merge_teams(Team& team, Podium* podium) {
-  merge_podiums(podium, false);
+// The best keys of the whole team, for warp 0 of every member.
+__device__ __forceinline__ void merge_teams(Team& team, TopK* topk) {
+  merge_topk(topk, false);
   if (team.size() == 1) return;
   SPECDEC_SHARED(WideKey, places, 32);
-  if (warp_id() == 0) places[lane_id()] = podium->place;
+  if (warp_id() == 0) places[lane_id()] = topk->place;
   __syncthreads();
   const int mine = warp_id() + lane_id() * warps_in_block();
   if (mine < 32) team.put(member_slot(team, team.rank(), mine), places[mine]);
   team.sync();
   if (warp_id() != 0) return;
   for (int rank = 0; rank < team.size(); ++rank)
-    if (rank != team.rank()) podium->offer(team.get(member_slot(team, rank, lane_id())));
+    if (rank != team.rank()) topk->offer(team.get(member_slot(team, rank, lane_id())));
 }
 
 template <class Kept>
@@ -74,18 +74,18 @@ __device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, i
   WideKey below = kCeiling;
 #pragma unroll 1
   for (int32_t from = 0; from < top; from += 32) {
-    Podium podium = {0, top - from < 32 ? top - from : 32, below};
-    if (below) fill_podium(team, side, &podium);
-    merge_teams(team, &podium);
+    TopK topk = {0, top - from < 32 ? top - from : 32, below};
+    if (below) fill_topk(team, side, &topk);
+    merge_teams(team, &topk);
     if (warp_id() == 0) {
-      const Candidate found = candidate_of_key(podium.place);
+      const Candidate found = candidate_of_key(topk.place);
       const bool none = found.token == kNoToken;
-      if (team.rank() == 0 && lane_id() < podium.size) {
+      if (team.rank() == 0 && lane_id() < topk.size) {
         p.top_tokens.data[index * top + from + lane_id()] = none ? -1 : found.token;
         p.top_logprobs.data[index * top + from + lane_id()] =
-            none ? -kInfinity : log_probability(found.score, side.known.lse);
+            none ? -kInfinity : log_probability(found.score, side.stats.lse);
       }
-      const WideKey last = podium.last();
+      const WideKey last = topk.last();
       if (lane_id() == 0) lowest[0] = last;
     }
     __syncthreads();
@@ -97,32 +97,32 @@ __device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, i
 // What is known of the law of a row, for every thread of the team.
 __device__ __forceinline__ void know(const LogprobsArguments&, Team& team, int64_t, int64_t, LawRow* side,
                                      int32_t* status) {
-  SPECDEC_SHARED(KnownRow, known, 1);
-  const Law law = side->known.law;
-  KnownRow found;
+  SPECDEC_SHARED(RowStats, stats, 1);
+  const Law law = side->stats.law;
+  RowStats found;
   if (law.greedy) {
-    found = look_through(team, *side);
+    found = scan_argmax(team, *side);
   } else {
     take_sums_of_rows(
         team, 1, chunks_of(side->row), [&](int) { return *side; },
-        [&](int, const KnownRow& whole) { known[0] = whole; });
+        [&](int, const RowStats& whole) { stats[0] = whole; });
     __syncthreads();
-    found = known[0];
+    found = stats[0];
   }
-  side->known = known_law(law, found);
+  side->stats = with_stats(law, found);
   *status |= found.status;
 }
 
 __device__ __forceinline__ void know(const LogprobsArguments& a, Team& team, int64_t n, int64_t j,
                                      LawRowOf<Filtered>* side, int32_t* status) {
-  const Law law = side->known.law;
+  const Law law = side->stats.law;
   const Filter filter = filter_at(a.p.law, law, side->row.vocab, n, j, status);
-  FilteredRow found = {kNothingKnown, {}, -1};
-  if (law.greedy) found.known = look_through(team, *side);
+  FilteredRow found = {kNoStats, {}, -1};
+  if (law.greedy) found.stats = scan_argmax(team, *side);
   else found = know_filtered(team, side->row, law, filter, a.cut);
-  side->known = known_law(law, found.known);
+  side->stats = with_stats(law, found.stats);
   side->kept = found.kept;
-  *status |= found.known.status;
+  *status |= found.stats.status;
 }
 
 template <class Reader>
@@ -140,7 +140,7 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
     status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
     auto side = law_row<typename Reader::Kept>(reader.of(row_at(p.rows, p.rows.offset(i, j))), law);
     know(a, team, who.index, j, &side, &status);
-    argmax = side.known.argmax;
+    argmax = side.stats.argmax;
     const bool in_range = token >= 0 && token < p.rows.vocab;
     if (!in_range && token != -1) status |= SPECDEC_STATUS_TOKEN_RANGE;
     if (in_range) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
       const float x = kept_x(side, element(side.row, column), column);
       if (column == argmax) logprob = 0.0f, rank = 1;
       else if (x > -kInfinity) rank = rank_of(team, side, x);
-      if (x > -kInfinity && !law.greedy) logprob = log_probability(x, side.known.lse);
+      if (x > -kInfinity && !law.greedy) logprob = log_probability(x, side.stats.lse);
     }
     listed = !law.greedy;
     if (listed) store_top(p, team, index, side);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_ker
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_logprobs_kernel(const LogprobsArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   find_logprobs(a, ShapedRows{edits, a.p.edits.on()});
 }
 

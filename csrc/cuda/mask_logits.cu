@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kShareThreads) mask_logits_kernel(const MaskAr
   const MaskLogitsParams& p = a.p;
   const int64_t index = blockIdx.x / a.splits, i = index / p.rows.rows, j = index % p.rows.rows;
   const RowShare share = share_of(p.rows.vocab, static_cast<int32_t>(blockIdx.x % a.splits), a.splits);
-  int32_t told = SPECDEC_STATUS_OK;
-  const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &told);
+  int32_t reported = SPECDEC_STATUS_OK;
+  const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &reported);
   const PartCut what = {{p.value.data[index], static_cast<int32_t>(p.last.at(index * p.last.slot_stride))},
                         law.logits()};
   const Row row = row_at(p.rows, p.rows.offset(i, j)), out = row_at(p.out, p.out.offset(i, j));

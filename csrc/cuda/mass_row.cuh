@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "scan.cuh"
+#include "race.cuh"
 #include "specdec/bounds.h"
 #include "specdec/mass.h"
 
@@ -13,21 +13,21 @@ namespace specdec {
 namespace cuda {
 
 // What is known of a row that was looked through.
-struct KnownRow {
+struct RowStats {
   LogSumExp lse;
   int32_t argmax;  // kNoToken where nothing has weight, or where nobody asked
   int32_t status;
 };
 
-constexpr KnownRow kNothingKnown = {kNoMass, kNoToken, SPECDEC_STATUS_OK};
+constexpr RowStats kNoStats = {kNoMass, kNoToken, SPECDEC_STATUS_OK};
 
-__device__ __forceinline__ KnownLaw known_law(const Law& law, const KnownRow& row) {
+__device__ __forceinline__ LawWithStats with_stats(const Law& law, const RowStats& row) {
   return {law, row.lse, row.argmax};
 }
-__device__ __forceinline__ Draw draw_of(const KnownRow& row) {
+__device__ __forceinline__ Draw draw_of(const RowStats& row) {
   return draw_of(Candidate{-kInfinity, row.argmax}, row.status);
 }
-__device__ __forceinline__ KnownRow known_argmax(const RowPartial& row) {
+__device__ __forceinline__ RowStats argmax_stats(const RowPartial& row) {
   return {kNoMass, row.best.token, draw_of(row).status};
 }
 
@@ -89,7 +89,7 @@ struct ExactMass {
   __device__ static uint64_t of_warp(uint64_t units) { return warp_sum(units); }
 
   __device__ void add_tile(uint64_t units, float tile_top, float top) { sum += tile_mass({units, tile_top}, top); }
-  __device__ KnownRow row(float top, unsigned status) const {
+  __device__ RowStats row(float top, unsigned status) const {
     if (top == -kInfinity) status |= SPECDEC_STATUS_NON_FINITE;
     return {log_sum_exp(top, warp_sum(sum)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
   }
@@ -120,7 +120,7 @@ struct AboutMass {
     const float weights = from_bits(static_cast<uint32_t>(units));
     if (weights > 0.0f) sum = add(sum, mul(weights, exp2_approx(mul(sub(tile_top, top), kLog2E))));
   }
-  __device__ KnownRow row(float top, unsigned status) const {
+  __device__ RowStats row(float top, unsigned status) const {
     const float whole = warp_sum(sum);
     const bool bounded = !__reduce_or_sync(kWarp, status) && magnitude(top) <= kLargestBounded;
     return {{top, bounded ? log(whole) : kInfinity}, kNoToken, SPECDEC_STATUS_OK};
@@ -151,7 +151,7 @@ struct NoTops {
   static constexpr bool kWanted = false;
 };
 
-// The same of a tile with odd elements, from a cache. NaNs are left out. Says whether +inf was met.
+// The largest x of a lane's elements in a tile with odd ones, from a cache. NaNs are left out. Says whether +inf was met.
 template <class T, class R>
 __device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, int32_t begin, bool* infinite) {
   float top = -kInfinity;
@@ -225,7 +225,7 @@ __device__ __forceinline__ ChunkMass weigh(const R& row, int32_t chunk, const Lo
 // By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk. The words of a lane's first
 // chunks stay in registers: rows of up to 128 Ki 16-bit tokens are read once, all words together.
 template <class Mass = ExactMass, class F>
-__device__ __forceinline__ KnownRow row_of_chunks(int32_t chunks, F&& word) {
+__device__ __forceinline__ RowStats row_of_chunks(int32_t chunks, F&& word) {
   constexpr int kHeld = 2;
   const ChunkMass none = kNoChunk;
   WideKey held[kHeld][kWordsAChunk];

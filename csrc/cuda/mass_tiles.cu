@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_k
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_tiles_kernel(const MassTilesParams p) {
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   weigh_row(p, ShapedRows{edits, true});
 }
 

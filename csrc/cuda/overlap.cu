@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) overlap_kern
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_overlap_kernel(const OverlapArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   find_overlap(a, ShapedRows{edits, a.p.edits.on()});
 }
 

@@ -19,7 +19,7 @@
 
 #include "launch.cuh"
 #include "race_request.cuh"
-#include "winners.cuh"
+#include "race_walk.cuh"
 
 namespace specdec {
 namespace cuda {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "edited_row.cuh"
-#include "scan.cuh"
+#include "race.cuh"
 #include "specdec/request.h"
 
 namespace specdec {
@@ -20,7 +20,7 @@ struct RaceRequestOf {
   // Turns a candidate's column into the target's token.
   __device__ Candidate token_of(const Candidate& c) const {
     const Candidate found = map.to_target(c);
-    return found.token == kNoToken ? found : Candidate{found.score, row.first_token + found.token};
+    return found.token == kNoToken ? found : Candidate{found.score, row.vocab_start + found.token};
   }
 };
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, c
     top = max_nan(top, largest);
     if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN: maximum unknown
   }
-  *bad |= bad_elements(weights.target.row, weights.target.known.law, batch, top, first, steps);
+  *bad |= bad_elements(weights.target.row, weights.target.stats.law, batch, top, first, steps);
   return open;
 }
 

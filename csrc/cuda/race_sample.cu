@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   Team team(a.team);
   RaceRequestOf<EditedRow> row = shaped_request(a.p, team.index(), {edits, a.p.edits.on()});
   RowPartial found = kNoPart;

@@ -1,7 +1,7 @@
 // race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
 // is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
 #include "filtered_row.cuh"
-#include "podium.cuh"
+#include "topk.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -20,7 +20,7 @@ __device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::Row
   if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, column, to_beat));
   const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
   if (log_weight == -kInfinity) return 0;
-  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.first_token + column));
+  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.vocab_start + column));
   return key_of_candidate({race_score(log_weight, arrives), column});
 }
 
@@ -42,8 +42,8 @@ __device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, cons
 
 // The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
 template <class Kept>
-__device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::RowType>& r, Part part, const Kept& kept,
-                                            const Shared<unsigned>& best, Podium* podium) {
+__device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Kept::RowType>& r, Part part, const Kept& kept,
+                                          const Shared<unsigned>& best, TopK* topk) {
   const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
   bool bad = false;
   with_type(r.row, [&](auto type) {
@@ -56,13 +56,13 @@ __device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::R
           Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
           offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, r.row, first), &mine);
-          Podium guess = {0, podium->size, podium->below};
+          TopK guess = {0, topk->size, topk->below};
           guess.offer(key_of_candidate(mine));
           const unsigned score = ordered(guess.to_beat());
           if (lane_id() == 0) atomicMax(&best[0], score);
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
-          const float to_beat = max(podium->to_beat(), from_ordered(read_atomic(best)));
+          const float to_beat = max(topk->to_beat(), from_ordered(read_atomic(best)));
           unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
                           : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
                                          : vectors_to_open(batch, weights, first, steps,
@@ -74,7 +74,7 @@ __device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::R
             open &= open - 1;
             Group group = {};
             if (mine && !r.law.greedy && !r.map.tokens)
-              group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.first_token + column) / kGroup);
+              group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.vocab_start + column) / kGroup);
 #pragma unroll 1
             for (int i = 0; i < T::kPerVector; ++i) {
               WideKey key = 0;
@@ -82,10 +82,10 @@ __device__ __forceinline__ bool fill_podium(const RaceRequestOf<typename Kept::R
               // Read again from the cache: the batch would take 27 more registers in this loop.
               if (mine && inside)
                 key = key_of(r, weights, group, element(r.row, column + i), column + i, to_beat);
-              podium->offer(key);
+              topk->offer(key);
             }
           }
-          const unsigned score = ordered(podium->to_beat());
+          const unsigned score = ordered(topk->to_beat());
           if (lane_id() == 0) atomicMax(&best[0], score);
         });
   });
@@ -140,20 +140,20 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
   WideKey below = kCeiling;
 #pragma unroll 1
   for (int32_t from = 0; from < k; from += 32) {
-    Podium podium = {0, k - from < 32 ? k - from : 32, below};
+    TopK topk = {0, k - from < 32 ? k - from : 32, below};
     if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
     __syncthreads();
-    const bool bad = below ? fill_podium(r, {rank, a.splits}, kept, best, &podium) : false;
-    const bool any_bad = merge_podiums(&podium, bad);
-    if (threadIdx.x < podium.size) {
-      if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), podium.place);
-      else put_word(lists + static_cast<int64_t>(rank) * k + from + lane_id(), podium.place);
+    const bool bad = below ? fill_topk(r, {rank, a.splits}, kept, best, &topk) : false;
+    const bool any_bad = merge_topk(&topk, bad);
+    if (threadIdx.x < topk.size) {
+      if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), topk.place);
+      else put_word(lists + static_cast<int64_t>(rank) * k + from + lane_id(), topk.place);
     }
     if (from == 0 && threadIdx.x == 0) {
-      if (a.splits == 1) store_status(a, r, index, any_bad, podium.place);
+      if (a.splits == 1) store_status(a, r, index, any_bad, topk.place);
       else put_word(flags + rank, static_cast<WideKey>(any_bad));
     }
-    if (threadIdx.x == podium.size - 1) lowest[0] = podium.place;
+    if (threadIdx.x == topk.size - 1) lowest[0] = topk.place;
     __syncthreads();
     below = lowest[0];
   }
@@ -165,12 +165,12 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
   bad = __any_sync(kWarp, bad);
 #pragma unroll 1
   for (int32_t from = 0; from < k; from += 32) {
-    Podium podium = {0, k - from < 32 ? k - from : 32, below};
+    TopK topk = {0, k - from < 32 ? k - from : 32, below};
     const int count = a.splits * k;
-    for (int i = 0; i < count; i += 32) podium.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
-    if (lane_id() < podium.size) store_arrival(a, r, index, from + lane_id(), podium.place);
-    if (from == 0 && lane_id() == 0) store_status(a, r, index, bad, podium.place);
-    below = podium.last();
+    for (int i = 0; i < count; i += 32) topk.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
+    if (lane_id() < topk.size) store_arrival(a, r, index, from + lane_id(), topk.place);
+    if (from == 0 && lane_id() == 0) store_status(a, r, index, bad, topk.place);
+    below = topk.last();
   }
 }
 
@@ -192,7 +192,7 @@ struct ShapedTopkArguments {
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_kernel(const ShapedTopkArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   Team team(a.team);
   const int64_t index = team.index();
   RaceRequestOf<EditedRow> r = shaped_request(a.race.p, index, {edits, a.race.p.edits.on()});

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_ker
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_residual_kernel(const ResidualArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   find_residual(a, ShapedRows{edits, a.p.edits.on()});
 }
 

@@ -43,7 +43,7 @@ struct PlainParts : PlainRows {
   __device__ Unfiltered kept(const ResidualRaceParams&, int64_t, int, bool) const { return {}; }
   __device__ int32_t excluded(const ResidualRaceParams& p, int64_t b) const {
     const int32_t token = p.excluded.data ? p.excluded.data[b * p.excluded.row_stride] : -1;
-    return token >= p.target.first_token ? token - p.target.first_token : kNoToken;
+    return token >= p.target.vocab_start ? token - p.target.vocab_start : kNoToken;
   }
 };
 
@@ -55,7 +55,7 @@ struct ShapedParts : ShapedRows {
     if (!over_p || !p.excluded.data) return kept;
     kept.excluded = p.excluded.data + b * p.excluded.row_stride;
     kept.excluded_count = static_cast<int32_t>(p.excluded.columns);
-    kept.first = p.target.first_token;
+    kept.first = p.target.vocab_start;
     return kept;
   }
   __device__ int32_t excluded(const ResidualRaceParams&, int64_t) const { return kNoToken; }
@@ -83,7 +83,7 @@ __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p,
       const LawRowOf<Kept> draft =
           known_row(parts.of(part_at(p.draft, p.draft.offset_of(beside)), false), draft_law, known + 2,
                     parts.kept(p, b, 1, false));
-      weights = weights_of_residual(target, draft, p.taken.at(b));
+      weights = weights_of_residual(target, draft, p.subtracted.at(b));
     } else {
       weights = weights_of_row(target.row, law, target.kept);
       weights.excluded = parts.excluded(p, b);
@@ -108,7 +108,7 @@ __device__ __forceinline__ void race_request(const ResidualRaceArguments& a, con
   }
   if (threadIdx.x != 0) return;
   const Arrivals out = {a.p.tokens.data + b, a.p.scores.data + b, 1};
-  if (found.best.token != kNoToken) found.best.token += a.p.target.first_token;
+  if (found.best.token != kNoToken) found.best.token += a.p.target.vocab_start;
   if (who.live()) out.put(0, found.best);
   else out.put_unread(0, who.token());
   a.p.status.data[b] = found.status | who.status();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     shaped_residual_race_kernel(const ResidualRaceArguments a) {
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   race_request(a, ShapedParts{{edits, a.p.edits.on()}});
 }
 

@@ -1,8 +1,8 @@
 // residual_sums: grid = pairs x splits; the last block of a pair adds up what the others found.
 #include "edited_row.cuh"
 #include "launch.cuh"
-#include "law_sums.cuh"
-#include "scan.cuh"
+#include "pair_sums.cuh"
+#include "race.cuh"
 #include "specdec/request.h"
 
 namespace specdec {
@@ -17,7 +17,7 @@ struct ResidualSumsArguments {
 };
 
 struct PairSums {
-  WideKey left, drafted;
+  WideKey residual_mass, drafted;
 };
 
 constexpr int kWordsAPair = 2;
@@ -50,11 +50,12 @@ __device__ __forceinline__ LawRowOf<typename Reader::Kept> known_part(const Resi
 // Every lane of the first warp gets the sums of the block.
 __device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
   SPECDEC_SHARED(WideKey, words, kWordsAPair * kMaxWarps);
-  const uint64_t left = warp_sum(mine.units_a), drafted = warp_sum(mine.units_b);
-  if (lane_id() == 0) words[kWordsAPair * warp_id()] = left, words[kWordsAPair * warp_id() + 1] = drafted;
+  const uint64_t residual_mass = warp_sum(mine.units_a), drafted = warp_sum(mine.units_b);
+  if (lane_id() == 0) words[kWordsAPair * warp_id()] = residual_mass, words[kWordsAPair * warp_id() + 1] = drafted;
   __syncthreads();
   PairSums all = {0, 0};
-  for (int w = 0; w < warps_in_block(); ++w) all.left += words[kWordsAPair * w], all.drafted += words[kWordsAPair * w + 1];
+  for (int w = 0; w < warps_in_block(); ++w)
+    all.residual_mass += words[kWordsAPair * w], all.drafted += words[kWordsAPair * w + 1];
   return all;
 }
 
@@ -62,7 +63,7 @@ __device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
 template <class T, class Kept, class Take>
 __device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
                                           TwoUnitSums* sums) {
-  const Logits target_space = sides[0].known.law.logits(), draft_space = sides[1].known.law.logits();
+  const Logits target_space = sides[0].stats.law.logits(), draft_space = sides[1].stats.law.logits();
   over_chunks<T>(
       sides[0].row, part, [](int32_t, int, bool) {},
       [&](const Batch<T>& target, int32_t first, int steps) {
@@ -75,8 +76,8 @@ __device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], Part
           for (int i = 0; i < T::kPerVector; ++i) {
             const float x = T::at(target.vector[u], i), y = T::at(draft.vector[u], i);
             const int32_t column = Batch<T>::token(first, u) + i;
-            const float p = target_space.probability(x, sides[0].known.lse);
-            const float q = draft_space.probability(y, sides[1].known.lse);
+            const float p = target_space.probability(x, sides[0].stats.lse);
+            const float q = draft_space.probability(y, sides[1].stats.lse);
             take(sides[0].kept.keeps(x, column) ? p : 0.0f, sides[1].kept.keeps(y, column) ? q : 0.0f);
           }
         }
@@ -84,7 +85,7 @@ __device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], Part
       });
 }
 
-// The same of any rows, by tiles.
+// Calls take(p, q) for the tokens of any two rows, by tiles.
 template <class Kept, class Take>
 __device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
                                                    TwoUnitSums* sums) {
@@ -108,10 +109,10 @@ __device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, i
   *status |= reader.decode(p.edits, p.target.vocab, of_row, of_row);
   const LawRowOf<typename Reader::Kept> sides[2] = {known_part(p, pair, 0, reader, status),
                                                     known_part(p, pair, 1, reader, status)};
-  const float taken = p.taken.at(pair);
+  const float subtracted = p.subtracted.at(pair);
   TwoUnitSums sums;
   const auto take = [&](float p_of_token, float q_of_token) {
-    sums.a.take(residual_weight(p_of_token, mul(taken, q_of_token)));
+    sums.a.take(residual_weight(p_of_token, mul(subtracted, q_of_token)));
     sums.b.take(q_of_token);
   };
   if (loaded_type(sides[0].row) == loaded_type(sides[1].row))
@@ -132,19 +133,19 @@ __device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const R
   if (a.splits > 1) {
     WideKey* const words = a.room.words + pair * a.splits * kWordsAPair;
     if (threadIdx.x == 0) {
-      put_word(words + part.rank * kWordsAPair, sums.left);
+      put_word(words + part.rank * kWordsAPair, sums.residual_mass);
       put_word(words + part.rank * kWordsAPair + 1, sums.drafted);
     }
     if (!last_to_come(a.room.tickets + pair, a.splits)) return;
-    uint64_t left = 0, drafted = 0;
+    uint64_t residual_mass = 0, drafted = 0;
     for (int i = lane_id(); i < a.splits; i += 32) {
-      left += load_fresh(words + i * kWordsAPair);
+      residual_mass += load_fresh(words + i * kWordsAPair);
       drafted += load_fresh(words + i * kWordsAPair + 1);
     }
-    sums = {warp_sum(left), warp_sum(drafted)};
+    sums = {warp_sum(residual_mass), warp_sum(drafted)};
   }
   if (threadIdx.x != 0) return;
-  a.p.sums.data[2 * pair] = static_cast<int64_t>(sums.left);
+  a.p.sums.data[2 * pair] = static_cast<int64_t>(sums.residual_mass);
   a.p.sums.data[2 * pair + 1] = static_cast<int64_t>(sums.drafted);
   a.p.status.data[pair] = status;
 }
@@ -152,7 +153,7 @@ __device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const R
 // Both ways are in one kernel: they take no more registers than the shaped one alone.
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     residual_sums_kernel(const ResidualSumsArguments a) {
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   if (a.p.edits.on() || a.p.cuts.data) return sum_pair(a, ShapedRows{edits, a.p.edits.on()});
   sum_pair(a, PlainRows{});
 }

@@ -69,14 +69,14 @@ struct Row {
   const void* data;
   int32_t vocab;
   int32_t dtype;
-  int32_t first_token = 0;  // column 0 is this token; all other numbers here count columns
+  int32_t vocab_start = 0;  // column 0 is this token; all other numbers here count columns
 
   // How many tokens of the first column's group lie before the row. Chunks begin with that group, so they hold whole
   // groups.
-  __device__ __forceinline__ int32_t skipped() const { return first_token % kGroup; }
+  __device__ __forceinline__ int32_t skipped() const { return vocab_start % kGroup; }
 };
 
-// A row of the whole vocabulary. The compiler knows then that first_token is 0.
+// A row of the whole vocabulary. The compiler knows then that vocab_start is 0.
 __device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == SPECDEC_FLOAT32 ? 4 : 2;
   return {static_cast<const char*>(rows.data) + offset * size, rows.vocab, rows.dtype};
@@ -85,7 +85,7 @@ __device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
 // A row that may be a part of one.
 __device__ __forceinline__ Row part_at(const Rows& rows, int64_t offset) {
   Row row = row_at(rows, offset);
-  row.first_token = rows.first_token;
+  row.vocab_start = rows.vocab_start;
   return row;
 }
 
@@ -108,7 +108,7 @@ __device__ __forceinline__ bool forbids(const Row&, float) { return false; }
 // The row in memory.
 __device__ __forceinline__ const Row& as_it_came(const Row& row) { return row; }
 
-// The same row, of which the compiler knows that first_token is 0.
+// A row of which the compiler knows that vocab_start is 0.
 __device__ __forceinline__ Row whole_row(const Row& row) { return {row.data, row.vocab, row.dtype}; }
 
 // One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
@@ -205,7 +205,7 @@ struct Batch {
     for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
   }
 
-  // The same of rows with edits.
+  // Loads of rows with edits.
   __device__ void load(const EditedRow& row, int32_t first, int count);
   __device__ static uint4 load_again(const EditedRow& row, int32_t at);
 

@@ -26,7 +26,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chun
     const LawRow side = row_at(i / chunks);
     const int chunk = i % chunks;
     const ChunkMass mass =
-        chunk < chunks_of(side.row) ? weigh(side.row, chunk, side.known.law.logits(), Mass{}) : kNoChunk;
+        chunk < chunks_of(side.row) ? weigh(side.row, chunk, side.stats.law.logits(), Mass{}) : kNoChunk;
     if (lane_id() != 0) continue;
     team.put(i, packed_maxima(mass));
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chun
   }
   team.sync();
   for (int row = warp_id(); row < rows; row += warps_in_block()) {
-    const KnownRow whole = row_of_chunks<Mass>(
+    const RowStats whole = row_of_chunks<Mass>(
         chunks, [&](int chunk, int word) { return team.get(word * stride + row * chunks + chunk); });
     if (lane_id() == 0) store(row, whole);
   }
@@ -42,8 +42,8 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chun
 
 // The argmax of a row, and whether it has a value that is impossible in a law. Every thread of the team gets both.
 template <class Kept>
-__device__ __forceinline__ KnownRow look_through(Team& team, const LawRowOf<Kept>& side) {
-  return known_argmax(best_of_team(team, argmax_part(side.row, side.known.law, part_of(team))));
+__device__ __forceinline__ RowStats scan_argmax(Team& team, const LawRowOf<Kept>& side) {
+  return argmax_stats(best_of_team(team, argmax_part(side.row, side.stats.law, part_of(team))));
 }
 
 }  // namespace cuda

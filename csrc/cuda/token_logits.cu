@@ -11,14 +11,14 @@ constexpr int kTokenThreads = 128;
 
 // The token's column in the row at a place; -1: the rows have not got it.
 __device__ __forceinline__ int64_t column_of(const TokenLogitsParams& p, int64_t place, int64_t index, int64_t i) {
-  const int64_t column = p.token(index, i) - p.rows.first_token;
+  const int64_t column = p.token(index, i) - p.rows.vocab_start;
   return p.rows.has(place) && column >= 0 && column < p.rows.vocab ? column : -1;
 }
 
 }  // namespace
 
 __global__ void __launch_bounds__(kTokenThreads, 4) token_logits_kernel(const TokenLogitsParams p) {
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   const ShapedRows reader = {edits, p.edits.on()};
   const int64_t index = blockIdx.x, place = p.place(index);
   bool mine = false;

@@ -60,7 +60,7 @@ struct ShapedRowsArguments {
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_rows_kernel(const ShapedRowsArguments a) {
   wait_for_kernel_before();
-  SPECDEC_SHARED(RowEdits, edits, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
   const ChainParams& p = a.p;
   Team team(a.team);
   const ShapedRows reader = {edits, p.edits.on(), a.drafted_at};

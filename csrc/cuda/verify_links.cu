@@ -19,7 +19,7 @@ struct LinkedArguments {
 __host__ __device__ __forceinline__ int32_t words_of_marks(int32_t vocab) { return (vocab + 127) / 128 * 4; }
 
 // Walks, and marks the tokens that were tried in vain, for the whole block.
-__device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const Verdict& verdict, bool writes,
+__device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const VerdictWriter& verdict, bool writes,
                                                   const Shared<unsigned>& tried, int32_t words) {
   SPECDEC_SHARED(LinkWalk, ended, 1);
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links
   const int64_t b = blockIdx.x / a.splits;
   Part part = {static_cast<int>(blockIdx.x % a.splits), a.splits};
   const LinkedRequest t(a.p, b);
-  const Verdict verdict = verdict_at(a.p, b);
+  const VerdictWriter verdict = verdict_at(a.p, b);
   const int32_t words = words_of_marks(t.vocab());
   const Shared<unsigned> tried = dynamic_shared<unsigned>(0, words);
   const LinkWalk at = walk_of_block(t, verdict, part.rank == 0, tried, words);

@@ -1,9 +1,9 @@
-// A kernel that walks a chain or a tree. The walking warp gives orders (walk_orders.cuh), its block and team carry them
-// out.
+// A kernel that walks a chain or a tree. The walking warp asks for work on rows (deferred_ops.cuh), its block and team
+// do it.
 #pragma once
 
 #include "filtered_row.cuh"
-#include "walk_orders.cuh"
+#include "deferred_ops.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -26,7 +26,7 @@ struct WalkArguments {
 };
 
 // What a block keeps of rows at a place, and of a path's node at a depth.
-constexpr size_t kBytesAPlace = sizeof(KnownRow) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
+constexpr size_t kBytesAPlace = sizeof(RowStats) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
 
 template <class Params>
 struct ShapedWalkArguments : WalkArguments<Params> {
@@ -37,76 +37,76 @@ struct ShapedWalkArguments : WalkArguments<Params> {
 
 // ---- what is known of rows ------------------------------------------------------------------------------------------
 
-// Puts the log-sum-exps that were ordered into shared memory.
+// Puts the log-sum-exps that were asked for into shared memory.
 template <class Mass, class Params>
-__device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                          const Shared<KnownRow>& looked_through) {
-  const int sides = order.sides == (kTarget | kDraft) ? 2 : 1;
-  const auto is_target = [&](int row) { return (order.sides & kTarget) && row % sides == 0; };
+__device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                          const Shared<RowStats>& row_stats) {
+  const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
+  const auto is_target = [&](int row) { return (work.sides & kTarget) && row % sides == 0; };
   take_sums_of_rows<Mass>(
-      team, order.rows * sides, a.chunks,
+      team, work.rows * sides, a.chunks,
       [&](int row) -> LawRow {
         const int ahead = row / sides;
         if (is_target(row))
-          return {row_at(a.p.target, order.target + ahead * a.p.target.row_stride), nothing_known(order.target_law)};
-        return {row_at(a.p.draft, order.draft + ahead * a.p.draft.row_stride), nothing_known(order.draft_law)};
+          return {row_at(a.p.target, work.target + ahead * a.p.target.row_stride), without_stats(work.target_law)};
+        return {row_at(a.p.draft, work.draft + ahead * a.p.draft.row_stride), without_stats(work.draft_law)};
       },
-      [&](int row, const KnownRow& whole) {
-        looked_through[row / sides * 2 + (is_target(row) ? order.target_place : order.draft_place)] = whole;
+      [&](int row, const RowStats& whole) {
+        row_stats[row / sides * 2 + (is_target(row) ? work.target_place : work.draft_place)] = whole;
       });
 }
 
 template <bool kBounds, class Params>
-__device__ __forceinline__ void take_sums_as_ordered(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                                     const Shared<KnownRow>& looked_through) {
+__device__ __forceinline__ void take_sums_as_asked(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                                   const Shared<RowStats>& row_stats) {
   if constexpr (kBounds) {
-    if (order.roughly) return take_sums<AboutMass>(a, team, order, looked_through);
+    if (work.by_bounds) return take_sums<AboutMass>(a, team, work, row_stats);
   }
-  take_sums<ExactMass>(a, team, order, looked_through);
+  take_sums<ExactMass>(a, team, work, row_stats);
 }
 
-// The rows of an order, with what is known of them. Of rows of probabilities nothing needs to be known.
+// The rows of a piece of work, with what is known of them. Of rows of probabilities nothing needs to be known.
 template <class Params, class Shaping>
-__device__ __forceinline__ LawRowOf<typename Shaping::Kept> ordered_target(const WalkArguments<Params>& a,
-                                                                           const Order& order,
-                                                                           const Shared<KnownRow>& looked_through,
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> target_of_work(const WalkArguments<Params>& a,
+                                                                           const RowWork& work,
+                                                                           const Shared<RowStats>& row_stats,
                                                                            const Shaping& shaping) {
-  KnownRow whole = kNothingKnown;
-  if (order.target_law.needs_row()) whole = looked_through[order.target_place];
-  return {shaping.of(row_at(a.p.target, order.target), true), known_law(order.target_law, whole), nullptr,
-          shaping.kept(kTarget, order.target_place)};
+  RowStats whole = kNoStats;
+  if (work.target_law.needs_row()) whole = row_stats[work.target_place];
+  return {shaping.of(row_at(a.p.target, work.target), true), with_stats(work.target_law, whole), nullptr,
+          shaping.kept(kTarget, work.target_place)};
 }
 template <class Params, class Shaping>
-__device__ __forceinline__ LawRowOf<typename Shaping::Kept> ordered_draft(const WalkArguments<Params>& a,
-                                                                          const Order& order,
-                                                                          const Shared<KnownRow>& looked_through,
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> draft_of_work(const WalkArguments<Params>& a,
+                                                                          const RowWork& work,
+                                                                          const Shared<RowStats>& row_stats,
                                                                           const Shaping& shaping) {
-  KnownRow whole = kNothingKnown;
-  if (order.draft_law.needs_row()) whole = looked_through[order.draft_place];
-  return {shaping.of(row_at(a.p.draft, order.draft), false), known_law(order.draft_law, whole), a.p.draft_map.data,
-          shaping.kept(kDraft, order.draft_place)};
+  RowStats whole = kNoStats;
+  if (work.draft_law.needs_row()) whole = row_stats[work.draft_place];
+  return {shaping.of(row_at(a.p.draft, work.draft), false), with_stats(work.draft_law, whole), a.p.draft_map.data,
+          shaping.kept(kDraft, work.draft_place)};
 }
 
-// What is known of the rows that were ordered, and what their filters keep, into shared memory. One node at a time; the
-// target's row comes last, so that its list stays.
+// What is known of the rows that were asked for, and what their filters keep, into shared memory. One node at a time;
+// the target's row comes last, so that its list stays.
 template <class Params>
 __device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Params>& a, Team& team,
-                                                 const Shared<Order>& ordered, const RequestShape& shaping,
-                                                 const Shared<KnownRow>& looked_through) {
+                                                 const Shared<RowWork>& shared_work, const RequestShape& shaping,
+                                                 const Shared<RowStats>& row_stats) {
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
-    const Order order = ordered[0];
-    if (!(order.sides >> side & 1u)) continue;
-    const EditedRow row = side == 0 ? shaping.of(row_at(a.p.target, order.target), true)
-                                    : shaping.of(row_at(a.p.draft, order.draft), false);
-    const FilteredRow found = know_filtered(team, row, side == 0 ? order.target_law : order.draft_law,
+    const RowWork work = shared_work[0];
+    if (!(work.sides >> side & 1u)) continue;
+    const EditedRow row = side == 0 ? shaping.of(row_at(a.p.target, work.target), true)
+                                    : shaping.of(row_at(a.p.draft, work.draft), false);
+    const FilteredRow found = know_filtered(team, row, side == 0 ? work.target_law : work.draft_law,
                                             shaping.filter(side == 0 ? kTarget : kDraft), a.cut);
     if (threadIdx.x != 0) continue;
-    const int32_t place = side == 0 ? order.target_place : order.draft_place;
-    looked_through[place] = found.known;
+    const int32_t place = side == 0 ? work.target_place : work.draft_place;
+    row_stats[place] = found.stats;
     shaping.cuts[place] = found.kept.cut;
     shaping.listed[0] = side == 0 ? found.listed : -1;
-    shaping.listed[1] = order.node;
+    shaping.listed[1] = work.node;
   }
 }
 
@@ -114,60 +114,60 @@ __device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Param
 
 // The weights to draw by.
 template <class Topology, class Shaping>
-__device__ __forceinline__ WeightsOf<typename Shaping::Kept> ordered_weights(
-    const WalkArguments<typename Topology::Params>& a, int request, const Order& order,
-    const Shared<KnownRow>& looked_through, const Shaping& shaping, const Shared<unsigned>& tried) {
-  if (order.residual && !order.end)
-    return weights_of_residual(ordered_target(a, order, looked_through, shaping),
-                               ordered_draft(a, order, looked_through, shaping), order.taken);
+__device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
+    const WalkArguments<typename Topology::Params>& a, int request, const RowWork& work,
+    const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
+  if (work.residual && !work.end)
+    return weights_of_residual(target_of_work(a, work, row_stats, shaping),
+                               draft_of_work(a, work, row_stats, shaping), work.subtracted);
   WeightsOf<typename Shaping::Kept> weights =
-      weights_of_row(shaping.of(row_at(a.p.target, order.target), true), order.target_law,
-                     shaping.kept(kTarget, order.target_place));
-  if (!order.end) return weights;
+      weights_of_row(shaping.of(row_at(a.p.target, work.target), true), work.target_law,
+                     shaping.kept(kTarget, work.target_place));
+  if (!work.end) return weights;
   if constexpr (Topology::kSiblings) {
     weights.tried = tried;
     weights.leaves_out = true;
   } else {
     const Topology t(a.p, request);
-    int32_t known = SPECDEC_STATUS_OK;
-    const int32_t child = t.next_child(order.node, order.node, &known);
+    int32_t reported = SPECDEC_STATUS_OK;
+    const int32_t child = t.next_child(work.node, work.node, &reported);
     const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
     if (in_vocab(t, token)) weights.excluded = static_cast<int32_t>(token);
   }
   return weights;
 }
 
-// Looks through rows, then draws, as ordered. Afterwards every member knows the draw, unless the walk ends with it.
+// Looks through rows, then draws, as asked. Afterwards every member knows the draw, unless the walk ends with it.
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
 template <class Topology, class Shaping, class Arguments>
-__device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const Order& order,
-                                          const Shared<KnownRow>& looked_through, const Shaping& shaping, const Shared<unsigned>& tried,
-                                          const Shared<Memory>& memory) {
+__device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const RowWork& work,
+                                          const Shared<RowStats>& row_stats, const Shaping& shaping,
+                                          const Shared<unsigned>& tried, const Shared<WalkState>& state) {
   Part part = part_of(team);
-  RowPartial found, looked = kNoPart;
+  RowPartial found, scanned = kNoPart;
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
-    if (!(order.sides >> side & 1u)) continue;
-    looked = argmax_part(side == 0 ? shaping.of(row_at(a.p.target, order.target), true)
-                                   : shaping.of(row_at(a.p.draft, order.draft), false),
-                         side == 0 ? order.target_law : order.draft_law, part);
-    if (order.kind != Order::kLook) continue;
-    const KnownRow whole = known_argmax(best_of_team(team, looked));
-    if (threadIdx.x == 0) looked_through[side == 0 ? order.target_place : order.draft_place] = whole;
+    if (!(work.sides >> side & 1u)) continue;
+    scanned = argmax_part(side == 0 ? shaping.of(row_at(a.p.target, work.target), true)
+                                   : shaping.of(row_at(a.p.draft, work.draft), false),
+                         side == 0 ? work.target_law : work.draft_law, part);
+    if (work.kind != RowWork::kArgmax) continue;
+    const RowStats whole = argmax_stats(best_of_team(team, scanned));
+    if (threadIdx.x == 0) row_stats[side == 0 ? work.target_place : work.draft_place] = whole;
   }
-  if (order.kind == Order::kLook) return;
+  if (work.kind == RowWork::kArgmax) return;
 
-  auto weights = ordered_weights<Topology>(a, team.index(), order, looked_through, shaping, tried);
-  const int listed = shaping.count(order.node);
+  auto weights = weights_of_work<Topology>(a, team.index(), work, row_stats, shaping, tried);
+  const int listed = shaping.count(work.node);
   bool writes = team.rank() == 0;
-  int32_t status = looked.status;
-  if (looked.best.token != kNoToken) status |= kDraftWeighs;
+  int32_t status = scanned.status;
+  if (scanned.best.token != kNoToken) status |= kDraftWeighs;
   for (;;) {
     if (listed < 0)
-      found = race_part(weights, order.noise, part);
+      found = race_part(weights, work.noise, part);
     else if constexpr (Shaping::kShaped)
-      found = race_listed(race_of(weights.target.row, order.target_law, order.noise), weights, listed, a.cut,
-                          static_cast<KnownRow>(looked_through[order.target_place]).status);
+      found = race_listed(race_of(weights.target.row, work.target_law, work.noise), weights, listed, a.cut,
+                          static_cast<RowStats>(row_stats[work.target_place]).status);
     found.status |= status;
     if (a.p.method == SPECDEC_RACE) {  // the walk may go on
       if (listed < 0) found = best_of_team(team, found);
@@ -178,19 +178,19 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
       if (!writes) break;
       found = gather_partials(a.partials, first, part.size);
     }
-    if (found.best.token != kNoToken || !order.residual || (status & SPECDEC_STATUS_EMPTY_RESIDUAL)) break;
+    if (found.best.token != kNoToken || !work.residual || (status & SPECDEC_STATUS_EMPTY_RESIDUAL)) break;
     // p and q are equal up to rounding. The last member alone draws from p.
     status = found.status | SPECDEC_STATUS_EMPTY_RESIDUAL;
-    weights = weights_of_row(weights.target.row, order.target_law, weights.target.kept);
+    weights = weights_of_row(weights.target.row, work.target_law, weights.target.kept);
     part = {0, 1};
   }
-  if (order.sides && !(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
+  if (work.sides && !(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
   found.status &= ~kDraftWeighs;
   if (threadIdx.x == 0) {
-    Memory known = memory[0];
-    known.drawn = draw_of(found);
-    known.writes = writes;
-    memory[0] = known;
+    WalkState own = state[0];
+    own.drawn = draw_of(found);
+    own.writes = writes;
+    state[0] = own;
   }
 }
 
@@ -204,10 +204,10 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 #pragma unroll 1
   for (int32_t word = thread; word < (t.vocab() + 31) / 32; word += threads) tried[word] = 0;
   __syncthreads();
-  int32_t known = SPECDEC_STATUS_OK;
+  int32_t reported = SPECDEC_STATUS_OK;
 #pragma unroll 1
   for (int32_t child = node + 1 + thread; child < t.nodes() && child < end; child += threads) {
-    if (t.parent(child, &known) != node) continue;
+    if (t.parent(child, &reported) != node) continue;
     const int64_t token = t.draft_token(child);
     if (in_vocab(t, token)) atomicOr(&tried[token / 32], 1u << token % 32);
   }
@@ -218,12 +218,12 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 // sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
 // not fit, read again from the L2 cache.
 template <class Topology, class Params, class Shaping>
-__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const Order& order,
-                                            const Shared<KnownRow>& looked_through, const Shaping& shaping,
-                                            const Shared<unsigned>& tried, const Shared<Memory>& memory) {
+__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                            const Shared<RowStats>& row_stats, const Shaping& shaping,
+                                            const Shared<unsigned>& tried, const Shared<WalkState>& state) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  const auto target = ordered_target(a, order, looked_through, shaping);
-  const auto draft = ordered_draft(a, order, looked_through, shaping);
+  const auto target = target_of_work(a, work, row_stats, shaping);
+  const auto draft = draft_of_work(a, work, row_stats, shaping);
   const int32_t vocab = a.p.target.vocab;
   TwoUnitSums sums;  // W and R
   over_sum_tiles(
@@ -231,7 +231,7 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
       [&](int32_t token) {
         const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
         Four law_p, law_q;
-        if (a.held_fours && !order.fresh) {  // every thread gets the same tokens as before
+        if (a.held_fours && !work.fresh) {  // every thread gets the same tokens as before
           law_p = held[place], law_q = held[a.held_fours + place];
         } else {
           law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
@@ -239,19 +239,19 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
         }
         unsigned gone = 0u;
         if constexpr (Topology::kSiblings)
-          if (order.end) gone = tried[token / 32] >> token % 32;
+          if (work.end) gone = tried[token / 32] >> token % 32;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          sums.a.take(residual_weight(law_p.value[i], mul(order.taken, law_q.value[i])));
+          sums.a.take(residual_weight(law_p.value[i], mul(work.subtracted, law_q.value[i])));
           if constexpr (Topology::kSiblings) sums.b.take(gone >> i & 1u ? 0.0f : law_q.value[i]);
         }
       },
       [&](int) { sums.end_tile(); });
   const TwoSums all = add_up(team, sums);
   if (threadIdx.x == 0) {
-    Memory known = memory[0];
-    known.masses = {all.a, all.b, SPECDEC_STATUS_OK};
-    memory[0] = known;
+    WalkState own = state[0];
+    own.masses = {all.a, all.b, SPECDEC_STATUS_OK};
+    state[0] = own;
   }
 }
 
@@ -266,29 +266,29 @@ template <class Params>
 size_t bytes_of_drafts(const Params& p) { return (drafts_kept(p) + 3) / 4 * size_t{16}; }
 
 // By one thread.
-__device__ __forceinline__ void remember_status(const Shared<Memory>& memory, int32_t status) {
-  Memory known = memory[0];
-  known.status |= status;
-  memory[0] = known;
+__device__ __forceinline__ void remember_status(const Shared<WalkState>& state, int32_t status) {
+  WalkState own = state[0];
+  own.status |= status;
+  state[0] = own;
 }
 
 // Decodes the edits of a node's row, if there are any, unless they are. What does not depend on the row is decoded once.
 template <class Topology>
 __device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node,
-                                         const ShapedRows& rows, const Shared<Memory>& memory) {
+                                         const ShapedRows& rows, const Shared<WalkState>& state) {
   if (!rows.edited) return;
-  const int32_t before = static_cast<RowEdits>(rows.edits[0]).node;
+  const int32_t before = static_cast<DecodedEdits>(rows.edits[0]).node;
   if (before == node) return;
-  const int32_t drafts = static_cast<Memory>(memory[0]).walk.depth;
+  const int32_t drafts = static_cast<WalkState>(state[0]).walk.depth;
   __syncthreads();
   if (before == kNoNode || p.edits.by_row) {
     const Topology t(p, request);
     const int32_t status =
         rows.decode(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts);
-    if (threadIdx.x == 0) remember_status(memory, status);
+    if (threadIdx.x == 0) remember_status(state, status);
   }
   if (threadIdx.x == 0) {
-    RowEdits edits = rows.edits[0];
+    DecodedEdits edits = rows.edits[0];
     edits.node = node;
     if (edits.penalties.on()) edits.drafts = drafts;
     rows.edits[0] = edits;
@@ -303,29 +303,29 @@ template <class Topology, class Shaping = NoShape, class Arguments>
 __device__ __forceinline__ void walk_request(const Arguments& a) {
   const size_t places_at = a.known_at + a.nodes * kBytesANode;
   const auto nodes = dynamic_shared<PathNode<float>>(a.known_at, a.nodes);
-  const auto looked_through = dynamic_shared<KnownRow>(places_at, a.places);
-  SPECDEC_SHARED(Memory, memory, 1);
-  SPECDEC_SHARED(Order, ordered, 1);
+  const auto row_stats = dynamic_shared<RowStats>(places_at, a.places);
+  SPECDEC_SHARED(WalkState, state, 1);
+  SPECDEC_SHARED(RowWork, shared_work, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
   Team team(a.team);
-  if (threadIdx.x == 0) memory[0] = nothing_remembered(team.rank() == 0);
+  if (threadIdx.x == 0) state[0] = fresh_state(team.rank() == 0);
   if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
   typename Shaping::Room room = {};
   if constexpr (Shaping::kShaped) {
     SPECDEC_SHARED(int, listed, 2);
     SPECDEC_SHARED(Filter, filters, 2);
-    SPECDEC_SHARED(RowEdits, edits, 1);
+    SPECDEC_SHARED(DecodedEdits, edits, 1);
     room = {{edits, a.edited, a.drafted_at},
             filters,
-            dynamic_shared<Cut>(places_at + a.places * sizeof(KnownRow), a.places),
+            dynamic_shared<Cut>(places_at + a.places * sizeof(RowStats), a.places),
             listed};
     if (threadIdx.x == 0) {
       listed[1] = kNoNode;
       const RequestFilters decoded(Topology(a.p, team.index()));
       filters[0] = decoded.target, filters[1] = decoded.draft;
-      remember_status(memory, decoded.status);
-      RowEdits none = {};
+      remember_status(state, decoded.status);
+      DecodedEdits none = {};
       none.node = kNoNode;
       edits[0] = none;
     }
@@ -333,26 +333,26 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, looked_through, nodes, room, memory,
-                                 ordered);
+      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, row_stats, nodes, room, state,
+                                 shared_work);
     __syncthreads();
-    const Order order = ordered[0];
-    if (order.kind == Order::kDone) break;
-    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, team.index(), order.node, room.rows, memory);
+    const RowWork work = shared_work[0];
+    if (work.kind == RowWork::kDone) break;
+    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, team.index(), work.node, room.rows, state);
     const Shaping shaping(room);
-    if (order.kind == Order::kSums) {
-      if constexpr (Shaping::kShaped) take_shaped_sums(a, team, ordered, shaping, looked_through);
-      else take_sums_as_ordered<kByBounds<Topology, Shaping>>(a, team, order, looked_through);
+    if (work.kind == RowWork::kSums) {
+      if constexpr (Shaping::kShaped) take_shaped_sums(a, team, shared_work, shaping, row_stats);
+      else take_sums_as_asked<kByBounds<Topology, Shaping>>(a, team, work, row_stats);
       continue;
     }
-    if (order.kind == Order::kEdit) continue;
+    if (work.kind == RowWork::kEdit) continue;
     if constexpr (Topology::kSiblings)
-      if (order.end) mark_tried(Topology(a.p, team.index()), order.node, order.end, tried);
-    if (order.kind == Order::kMasses) {
-      take_masses<Topology>(a, team, order, looked_through, shaping, tried, memory);
+      if (work.end) mark_tried(Topology(a.p, team.index()), work.node, work.end, tried);
+    if (work.kind == RowWork::kMasses) {
+      take_masses<Topology>(a, team, work, row_stats, shaping, tried, state);
       continue;
     }
-    take_draw<Topology>(a, team, order, looked_through, shaping, tried, memory);
+    take_draw<Topology>(a, team, work, row_stats, shaping, tried, state);
   }
   team.leave();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rows.cuh"
+#include "specdec/bounds.h"
 #include "specdec/draft_map.h"
 #include "specdec/filter.h"
 #include "specdec/residual.h"
@@ -10,10 +11,9 @@
 namespace specdec {
 namespace cuda {
 
-// At least log(x). The approximate logarithm is off by 2^-22, or by that share of itself, which is 128 at most. So this
-// may be off by 2.2e-5, and by 1e-5 more where it rounds. 5e-5 leaves room for the rounding of log itself, too.
+// At least log(x).
 struct LogAbove {
-  __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + 5e-5f; }
+  __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + kLogAbove; }
 };
 
 // What is kept of a row in kernels without filters, which do not pay for them: everything.
@@ -39,12 +39,12 @@ struct Filtered {
 template <class Kept>
 struct LawRowOf {
   typename Kept::RowType row;
-  KnownLaw known;
+  LawWithStats stats;
   const int32_t* map = nullptr;  // the target's tokens of its columns, if the draft has its own vocabulary
   Kept kept = {};
   __device__ DraftMap columns() const { return {map, row.vocab}; }
   __device__ float probability(int32_t column, float raw) const {
-    return kept.keeps(raw, column) ? known.probability(column, raw) : 0.0f;
+    return kept.keeps(raw, column) ? stats.probability(column, raw) : 0.0f;
   }
 };
 
@@ -64,8 +64,8 @@ struct WeightsOf {
   // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
   __device__ float log_bound(float largest) const {
     if (!target.kept.reaches(largest)) return -kInfinity;
-    return target.known.law.in_space([&](auto space) {
-      return residual ? space.log_bound(largest, target.known.lse, LogAbove{}) : space.log_bound(largest, LogAbove{});
+    return target.stats.law.in_space([&](auto space) {
+      return residual ? space.log_bound(largest, target.stats.lse, LogAbove{}) : space.log_bound(largest, LogAbove{});
     });
   }
 
@@ -75,9 +75,9 @@ struct WeightsOf {
     if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
     if (!target.kept.keeps(raw, token)) return -kInfinity;
     if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
-    return target.known.law.in_space([&](auto space) {
+    return target.stats.law.in_space([&](auto space) {
       if (!residual) return space.log_weight(raw);
-      const float p = space.probability(raw, target.known.lse);
+      const float p = space.probability(raw, target.stats.lse);
       const int32_t column = draft.columns().column(token);
       const float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
       return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
@@ -90,7 +90,7 @@ using Weights = WeightsOf<Unfiltered>;
 template <class Kept = Unfiltered>
 __device__ __forceinline__ WeightsOf<Kept> weights_of_row(const typename Kept::RowType& row, const Law& law, const Kept& kept = {}) {
   WeightsOf<Kept> weights = {};
-  weights.target = {row, nothing_known(law), nullptr, kept};
+  weights.target = {row, without_stats(law), nullptr, kept};
   weights.excluded = kNoToken;
   return weights;
 }
@@ -111,7 +111,7 @@ __device__ __forceinline__ WeightsOf<Kept> weights_of_residual(const LawRowOf<Ke
 // has its own status.
 template <class Kept>
 __device__ __forceinline__ float law_of(const LawRowOf<Kept>& side, int32_t column, float raw, int32_t* status) {
-  if (!side.known.law.needs_row() && !side.known.law.is_element(raw)) *status |= SPECDEC_STATUS_NON_FINITE;
+  if (!side.stats.law.needs_row() && !side.stats.law.is_element(raw)) *status |= SPECDEC_STATUS_NON_FINITE;
   return side.probability(column, raw);
 }
 

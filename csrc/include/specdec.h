@@ -111,7 +111,7 @@ typedef struct specdec_rows {
   int64_t requests, rows;
   int32_t vocab;
   int32_t dtype;
-  int32_t first_token; /* races: column i is token first_token + i, where rows are a part of a vocabulary; else 0 */
+  int32_t vocab_start; /* races: column i is token vocab_start + i, where rows are a part of a vocabulary; else 0 */
   SPECDEC_MEMBER(int64_t offset(int64_t outer, int64_t inner) const {
     return outer * request_stride + inner * row_stride;
   })
@@ -214,7 +214,7 @@ typedef struct specdec_lists {
 } specdec_lists;
 
 /* What becomes of the target's logits before its law sees them, as said with Python's Edits. Zeros change nothing. Not
- * with probabilities, with draft_map in races, or with first_token. `rows` of a list is 1, or in ops on rows [A, R, V] it
+ * with probabilities, with draft_map in races, or with vocab_start. `rows` of a list is 1, or in ops on rows [A, R, V] it
  * is R. */
 typedef struct specdec_edits {
   specdec_lists allowed;       /* bits: [B, 1, words] (ops on rows: [A, R, words]), or with SPECDEC_ALLOWED_BY_ROW one mask for
@@ -294,10 +294,10 @@ typedef struct specdec_output_tokens {
 enum { SPECDEC_EMITTED = 1, SPECDEC_ADDED = 2, SPECDEC_ZEROS = 4 };
 
 /* The two functions of an op. */
-#define SPECDEC_DECLARE(op)                                                                                 \
-  SPECDEC_API int specdec_cpu_##op(const specdec_##op##_params* params, int threads);                       \
-  SPECDEC_API int specdec_cuda_##op(const specdec_##op##_params* params, void* workspace, size_t workspace_bytes, \
-                                    size_t* needed, void* stream);
+#define SPECDEC_DECLARE(cpu_function, cuda_function, struct_of_op)                                                 \
+  SPECDEC_API int cpu_function(const struct_of_op* params, int threads);                                           \
+  SPECDEC_API int cuda_function(const struct_of_op* params, void* workspace, size_t workspace_bytes, size_t* needed, \
+                                void* stream);
 
 /* ---- ops -------------------------------------------------------------------------------------------------------- */
 
@@ -308,8 +308,8 @@ typedef struct specdec_verify_chain_params {
   specdec_tokens draft_tokens;
   specdec_rows target, draft;          /* without draft: its laws are one-hot, or the method is the race */
   specdec_indices cu_drafts;           /* [B+1], optional */
-  bool by_rows;                        /* cu_drafts counts target rows, and draft_tokens are [1, D+B]: row r has the token
-                                        * that enters it, a request's first row one that is not looked at */
+  bool tokens_by_row;                  /* cu_drafts counts target rows, and draft_tokens are [1, D+B]: row r has the
+                                        * token that enters it, a request's first row one that is not looked at */
   specdec_indices draft_map;           /* [V'], optional: the target's token for each of the draft's, rising */
   specdec_request_index request_index; /* [B], optional: draft rows are [entries, K or more], also with cu_drafts */
   int32_t method;                      /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_BLOCK */
@@ -334,19 +334,19 @@ typedef struct specdec_verify_chain_params {
   specdec_tokens index;
   /* [1, B], optional: the token after a request's last draft comes with the call, and `target` has no row for it: it is
    * [B, K, V], ragged [1, D, V] with request b's rows from cu_drafts[b] on. A token out of range gives token 0 and a
-   * bit of the status. Not with by_rows or input_positions. */
+   * bit of the status. Not with tokens_by_row or input_positions. */
   specdec_tokens bonus;
   int64_t form; /* SPECDEC_EMITTED, ... */
-  SPECDEC_FIELDS(draft_tokens, target, draft, cu_drafts, by_rows, draft_map, request_index, method, target_law,
+  SPECDEC_FIELDS(draft_tokens, target, draft, cu_drafts, tokens_by_row, draft_map, request_index, method, target_law,
                  draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, tokens, num_accepted,
                  status, path, num_passed, index, bonus, form)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t max_drafts() const { return places() - 1; })
   /* Of all requests together, where they are packed. */
-  SPECDEC_MEMBER(int64_t packed_drafts() const { return draft_tokens.slots - (by_rows ? batch() : 0); })
+  SPECDEC_MEMBER(int64_t packed_drafts() const { return draft_tokens.slots - (tokens_by_row ? batch() : 0); })
 } specdec_verify_chain_params;
-SPECDEC_DECLARE(verify_chain)
+SPECDEC_DECLARE(specdec_cpu_verify_chain, specdec_cuda_verify_chain, specdec_verify_chain_params)
 
 /* B trees of N nodes, node 0 the root. Row i of a request is the law of the token after node i. B and the depth D are
  * those of `tokens`. */
@@ -374,7 +374,7 @@ typedef struct specdec_verify_tree_params {
   SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(target.rows); })
   SPECDEC_MEMBER(int32_t max_depth() const { return places() - 1; })
 } specdec_verify_tree_params;
-SPECDEC_DECLARE(verify_tree)
+SPECDEC_DECLARE(specdec_cpu_verify_tree, specdec_cuda_verify_tree, specdec_verify_tree_params)
 
 /* R = requests * rows rows. race_sample has one column of tokens, race_topk k of them. */
 typedef struct specdec_race_params {
@@ -393,8 +393,8 @@ typedef struct specdec_race_params {
 } specdec_race_params;
 typedef specdec_race_params specdec_race_sample_params;
 typedef specdec_race_params specdec_race_topk_params;
-SPECDEC_DECLARE(race_sample)
-SPECDEC_DECLARE(race_topk)
+SPECDEC_DECLARE(specdec_cpu_race_sample, specdec_cuda_race_sample, specdec_race_sample_params)
+SPECDEC_DECLARE(specdec_cpu_race_topk, specdec_cuda_race_topk, specdec_race_topk_params)
 
 /* R = requests * rows pairs of rows. A draft row may have a smaller vocabulary than its target row. */
 typedef struct specdec_residual_params {
@@ -411,7 +411,7 @@ typedef struct specdec_residual_params {
                  status)
   SPECDEC_MEMBER(int64_t count() const { return target.requests * target.rows; })
 } specdec_residual_params;
-SPECDEC_DECLARE(residual)
+SPECDEC_DECLARE(specdec_cpu_residual, specdec_cuda_residual, specdec_residual_params)
 
 typedef struct specdec_overlap_params {
   specdec_rows target, draft;
@@ -425,7 +425,7 @@ typedef struct specdec_overlap_params {
                  status)
   SPECDEC_MEMBER(int64_t count() const { return target.requests * target.rows; })
 } specdec_overlap_params;
-SPECDEC_DECLARE(overlap)
+SPECDEC_DECLARE(specdec_cpu_overlap, specdec_cuda_overlap, specdec_overlap_params)
 
 /* SPECDEC_MASK_BITS: int32 words, bit j of word w is column 32 w + j. */
 enum { SPECDEC_MASK_BOOL = 0, SPECDEC_MASK_ADDITIVE32 = 1, SPECDEC_MASK_ADDITIVE16 = 2, SPECDEC_MASK_BITS = 3 };
@@ -448,7 +448,7 @@ typedef struct specdec_tree_mask_params {
   specdec_output_i32 status; /* [batch] */
   SPECDEC_FIELDS(parents, prefix_len, columns, mask, status)
 } specdec_tree_mask_params;
-SPECDEC_DECLARE(tree_mask)
+SPECDEC_DECLARE(specdec_cpu_tree_mask, specdec_cuda_tree_mask, specdec_tree_mask_params)
 
 typedef struct specdec_tree_positions_params {
   specdec_tokens parents; /* [B, N] */
@@ -457,7 +457,7 @@ typedef struct specdec_tree_positions_params {
   specdec_output_i32 status;    /* [B] */
   SPECDEC_FIELDS(parents, prefix_len, positions, status)
 } specdec_tree_positions_params;
-SPECDEC_DECLARE(tree_positions)
+SPECDEC_DECLARE(specdec_cpu_tree_positions, specdec_cuda_tree_positions, specdec_tree_positions_params)
 
 typedef struct specdec_flags {
   const bool* data;
@@ -472,7 +472,7 @@ typedef struct specdec_tree_parents_params {
   specdec_output_i32 status;                /* [B] */
   SPECDEC_FIELDS(first_child, next_sibling, parents, ranks, status)
 } specdec_tree_parents_params;
-SPECDEC_DECLARE(tree_parents)
+SPECDEC_DECLARE(specdec_cpu_tree_parents, specdec_cuda_tree_parents, specdec_tree_parents_params)
 
 /* Layouts of build_tree's mask. Full: rows of prefix_len[b] + N bytes, request after request; the last N are written, 0
  * or 1. Nodes: bytes [B, N, N]. Bits: a little-endian word of 1, 2 or 4 bytes a node, for at most 8, 16 or 32 nodes. */
@@ -501,7 +501,7 @@ typedef struct specdec_build_tree_params {
     return nodes() > 16 ? 4 : nodes() > 8 ? 2 : 1;
   })
 } specdec_build_tree_params;
-SPECDEC_DECLARE(build_tree)
+SPECDEC_DECLARE(specdec_cpu_build_tree, specdec_cuda_build_tree, specdec_build_tree_params)
 
 /* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
  * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
@@ -526,7 +526,7 @@ typedef struct specdec_verify_links_params {
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
 } specdec_verify_links_params;
-SPECDEC_DECLARE(verify_links)
+SPECDEC_DECLARE(specdec_cpu_verify_links, specdec_cuda_verify_links, specdec_verify_links_params)
 
 /* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Its elements are only
  * moved, so here strides count bytes. */
@@ -549,7 +549,7 @@ typedef struct specdec_compact_kv_params {
   specdec_output_i32 status; /* [B] */
   SPECDEC_FIELDS(layers, path, prefix_len, block_table, status)
 } specdec_compact_kv_params;
-SPECDEC_DECLARE(compact_kv)
+SPECDEC_DECLARE(specdec_cpu_compact_kv, specdec_cuda_compact_kv, specdec_compact_kv_params)
 
 /* Adds the first `num` tokens of each request to its record. Tokens outside of the vocabulary are left out. */
 typedef struct specdec_count_tokens_params {
@@ -561,7 +561,7 @@ typedef struct specdec_count_tokens_params {
   SPECDEC_FIELDS(tokens, num, mask, counts, status)
   SPECDEC_MEMBER(int64_t vocab() const { return counts.data ? counts.columns : 32 * mask.columns; })
 } specdec_count_tokens_params;
-SPECDEC_DECLARE(count_tokens)
+SPECDEC_DECLARE(specdec_cpu_count_tokens, specdec_cuda_count_tokens, specdec_count_tokens_params)
 
 typedef struct specdec_coin_params {
   specdec_noise noise;
@@ -570,7 +570,7 @@ typedef struct specdec_coin_params {
   specdec_output_f32 coins; /* [outer, inner] */
   SPECDEC_FIELDS(noise, index, stream, coins)
 } specdec_coin_params;
-SPECDEC_DECLARE(coin)
+SPECDEC_DECLARE(specdec_cpu_coin, specdec_cuda_coin, specdec_coin_params)
 
 /* What the filters of rows [A, R, V] keep: values above `value`, and `value` itself up to the token `last`. */
 typedef struct specdec_cutoff_params {
@@ -587,7 +587,7 @@ typedef struct specdec_cutoff_params {
   SPECDEC_FIELDS(rows, request_index, law, edits, value, last, kept, mass, max, status)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_cutoff_params;
-SPECDEC_DECLARE(cutoff)
+SPECDEC_DECLARE(specdec_cpu_cutoff, specdec_cuda_cutoff, specdec_cutoff_params)
 
 /* Log-probability and rank of one token of each of the rows [A, R, V], and the `top` most probable tokens. */
 typedef struct specdec_logprobs_params {
@@ -605,7 +605,7 @@ typedef struct specdec_logprobs_params {
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
   SPECDEC_MEMBER(int32_t top() const { return static_cast<int32_t>(top_tokens.columns); })
 } specdec_logprobs_params;
-SPECDEC_DECLARE(logprobs)
+SPECDEC_DECLARE(specdec_cpu_logprobs, specdec_cuda_logprobs, specdec_logprobs_params)
 
 /* Rows [A, R, V] with -inf in the place of the logits that cuts drop. */
 typedef struct specdec_mask_logits_params {
@@ -617,7 +617,7 @@ typedef struct specdec_mask_logits_params {
   SPECDEC_FIELDS(rows, temperature, value, last, out)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_mask_logits_params;
-SPECDEC_DECLARE(mask_logits)
+SPECDEC_DECLARE(specdec_cpu_mask_logits, specdec_cuda_mask_logits, specdec_mask_logits_params)
 
 /* Rows [N, 1, V] put to cache[slots[n], column[n]]. Those of a slot or a column that is out of range, -1 for instance, go
  * nowhere. */
@@ -635,7 +635,7 @@ typedef struct specdec_store_rows_params {
     return inside ? cache.offset(slot, at) : -1;
   })
 } specdec_store_rows_params;
-SPECDEC_DECLARE(store_rows)
+SPECDEC_DECLARE(specdec_cpu_store_rows, specdec_cuda_store_rows, specdec_store_rows_params)
 
 #undef SPECDEC_OUTPUT
 

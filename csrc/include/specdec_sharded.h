@@ -23,7 +23,7 @@ typedef struct specdec_count_at_least_params {
   SPECDEC_FIELDS(rows, request_index, law, edits, least, counts)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_count_at_least_params;
-SPECDEC_DECLARE(count_at_least)
+SPECDEC_DECLARE(specdec_cpu_count_at_least, specdec_cuda_count_at_least, specdec_count_at_least_params)
 
 /* The logits of some tokens in parts of rows, after edits; 0 where a part has not the token, or a place is out of range. */
 typedef struct specdec_token_logits_params {
@@ -41,7 +41,7 @@ typedef struct specdec_token_logits_params {
     return tokens.at(index * tokens.request_stride + i * tokens.slot_stride);
   })
 } specdec_token_logits_params;
-SPECDEC_DECLARE(token_logits)
+SPECDEC_DECLARE(specdec_cpu_token_logits, specdec_cuda_token_logits, specdec_token_logits_params)
 
 /* What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
 typedef struct specdec_mass_tiles_params {
@@ -54,7 +54,7 @@ typedef struct specdec_mass_tiles_params {
   SPECDEC_FIELDS(rows, request_index, law, edits, tiles, status)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_mass_tiles_params;
-SPECDEC_DECLARE(mass_tiles)
+SPECDEC_DECLARE(specdec_cpu_mass_tiles, specdec_cuda_mass_tiles, specdec_mass_tiles_params)
 
 /* The log-sum-exp of n rows from all of their tiles, and the probabilities of some of their logits. */
 typedef struct specdec_tile_laws_params {
@@ -67,7 +67,7 @@ typedef struct specdec_tile_laws_params {
   SPECDEC_MEMBER(int64_t batch() const { return raw.rows; })
   SPECDEC_MEMBER(int32_t tiles_a_row() const { return static_cast<int32_t>(tiles.columns / 3); })
 } specdec_tile_laws_params;
-SPECDEC_DECLARE(tile_laws)
+SPECDEC_DECLARE(specdec_cpu_tile_laws, specdec_cuda_tile_laws, specdec_tile_laws_params)
 
 /* The first arrival in a part of one row of each request, in the race over (p - taken q)^+ that ends a rejection. */
 typedef struct specdec_residual_race_params {
@@ -81,16 +81,16 @@ typedef struct specdec_residual_race_params {
   specdec_rows known;             /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law; /* no filters */
   specdec_edits edits;            /* of the target's rows [A, R]; of the part's tokens */
-  specdec_number taken;
+  specdec_number subtracted;
   specdec_noise noise; /* of the position that the row decides */
   specdec_output_i64 tokens; /* [B] */
   specdec_output_i32 status; /* [B] */
   specdec_output_f32 scores; /* [B] */
-  SPECDEC_FIELDS(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, taken, noise,
+  SPECDEC_FIELDS(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, subtracted, noise,
                  tokens, status, scores)
   SPECDEC_MEMBER(int64_t batch() const { return row.size; })
 } specdec_residual_race_params;
-SPECDEC_DECLARE(residual_race)
+SPECDEC_DECLARE(specdec_cpu_residual_race, specdec_cuda_residual_race, specdec_residual_race_params)
 
 /* What (p - taken q)^+ and q weigh in parts of pairs of rows, as whole numbers: those of all parts can be added. */
 typedef struct specdec_residual_sums_params {
@@ -100,13 +100,13 @@ typedef struct specdec_residual_sums_params {
   specdec_rows known;                /* float32 [1, P, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law; /* no filters */
   specdec_edits edits;               /* of the target's rows, as for residual_race */
-  specdec_number taken;
+  specdec_number subtracted;
   specdec_output_i64 sums;   /* [P, 2], in units of 2^-42 */
   specdec_output_i32 status; /* [P] */
-  SPECDEC_FIELDS(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, taken, sums, status)
+  SPECDEC_FIELDS(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, subtracted, sums, status)
   SPECDEC_MEMBER(int64_t pairs() const { return row.size; })
 } specdec_residual_sums_params;
-SPECDEC_DECLARE(residual_sums)
+SPECDEC_DECLARE(specdec_cpu_residual_sums, specdec_cuda_residual_sums, specdec_residual_sums_params)
 
 /* The winners of n rows, from what the parts of each row found: -1 and a score of -inf are nobody. */
 typedef struct specdec_first_arrivals_params {
@@ -116,7 +116,7 @@ typedef struct specdec_first_arrivals_params {
   specdec_output_i32 empty;  /* [n]: 1 there */
   SPECDEC_FIELDS(packed, tokens, status, empty)
 } specdec_first_arrivals_params;
-SPECDEC_DECLARE(first_arrivals)
+SPECDEC_DECLARE(specdec_cpu_first_arrivals, specdec_cuda_first_arrivals, specdec_first_arrivals_params)
 
 /* The walks of chains or trees whose rows lie in parts elsewhere: verdicts from what is known of the rows. A walk that needs
  * the sums of a pair of rows writes what it asks, and is called again with the answers; then it asks nothing. Rows are
@@ -131,36 +131,36 @@ typedef struct specdec_walk_tables_params {
   bool replacement;
   specdec_number temperature, draft_prob, epsilon; /* a temperature of 0: winners decide */
   specdec_noise noise;
-  specdec_indices met;         /* [target rows]: statuses */
+  specdec_indices row_status;  /* [target rows]: statuses */
   specdec_tokens winners;      /* [target rows], optional: of the race, or the argmax of requests of temperature 0 */
   specdec_values p_of_drafts;  /* [target rows]: of the draft after a row; of trees of a node's token, after its parent */
   specdec_values known;        /* [2 target rows]: as from tile_laws */
   specdec_values q_of_drafts;  /* [drafts], of trees [B N]; none: no draft laws */
-  specdec_indices draft_met;   /* [drafts], [B N]: statuses of their rows, of trees of each node's own row */
+  specdec_indices draft_row_status; /* [drafts], [B N]: statuses of their rows, of trees of each node's own row */
   specdec_values draft_known;  /* [2 draft rows] */
   specdec_tokens draft_places; /* [drafts], [B N], optional: their rows among all draft rows */
   specdec_tokens answers;      /* int64 [B, 2 n], n = K + 1 or N: as from residual_sums, added up; -1: not known yet.
                                   Wanted for trees and for traversal with draft laws */
   specdec_output_tokens tokens; /* [B, K + 1], of trees [B, max_depth + 1]: a place that is still to be drawn has 0 */
-  specdec_output_i32 path;      /* likewise, optional */
+  specdec_output_i32 path;      /* [B, K + 1], of trees [B, max_depth + 1], optional */
   specdec_output_i32 num_accepted, status; /* [B] */
   specdec_output_i32 row;       /* [B]: the row that the last token is drawn from; -1: none. Optional with the race */
   specdec_output_i32 draft_row; /* [B]: the row whose law is subtracted, or any without draft laws; -1: none */
-  specdec_output_f32 taken;     /* [B]: how much of the draft's law is subtracted */
+  specdec_output_f32 subtracted; /* [B]: how much of the draft's law is subtracted */
   specdec_output_i64 slot;      /* [B]: of the last token */
   specdec_output_f32 laws;      /* [B, 4]: of `known`, then of `draft_known` */
   specdec_output_i32 excluded;  /* [B, 1], of trees [B, N]; without draft laws: tokens without weight, -1: none */
   specdec_output_i32 asked;     /* [B, 2 n], beside answers: a target row and a draft row; -1: nothing is asked */
-  specdec_output_f32 asked_taken; /* [B, n] */
-  specdec_output_i32 memory;      /* [B, 8 places of tokens], wanted for traversal */
+  specdec_output_f32 asked_subtracted; /* [B, n] */
+  specdec_output_i32 memory;           /* [B, 8 places of tokens], wanted for traversal */
   SPECDEC_FIELDS(draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob,
-                 epsilon, noise, met, winners, p_of_drafts, known, q_of_drafts, draft_met, draft_known, draft_places,
-                 answers, tokens, path, num_accepted, status, row, draft_row, taken, slot, laws, excluded, asked,
-                 asked_taken, memory)
+                 epsilon, noise, row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known,
+                 draft_places, answers, tokens, path, num_accepted, status, row, draft_row, subtracted, slot, laws,
+                 excluded, asked, asked_subtracted, memory)
   SPECDEC_MEMBER(int64_t batch() const { return tokens.rows; })
   SPECDEC_MEMBER(int64_t places() const { return tokens.columns; })
 } specdec_walk_tables_params;
-SPECDEC_DECLARE(walk_tables)
+SPECDEC_DECLARE(specdec_cpu_walk_tables, specdec_cuda_walk_tables, specdec_walk_tables_params)
 
 #undef SPECDEC_DECLARE
 #undef SPECDEC_FIELDS

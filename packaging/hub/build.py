@@ -25,6 +25,7 @@ FOLDERS = {"ops": ROOT / PACKAGE / "ops", "backends/reference": ROOT / PACKAGE /
            "triton_kernels": ROOT / "triton_kernels"}  # fmt: skip
 FILES = {
     "__init__.py": HERE / "package.py",
+    "_constants.py": ROOT / PACKAGE / "_constants.py",
     "_parents.py": HERE / "parents.py",
     "layout.py": ROOT / PACKAGE / "layout.py",
     "sampling.py": ROOT / PACKAGE / "sampling.py",

@@ -1,4 +1,4 @@
-"""What the compiled module has for a build without one: whether parents are trees (csrc/cpu/check_parents.h), and
+"""What the compiled module has for a build without one: whether parents are trees (csrc/check_parents.h), and
 whether it could view tensors (csrc/tensor.h): it views none.
 """
 

@@ -64,7 +64,7 @@ def figures(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """The same, from what the pair of models does."""
+    """What a plan is made of, from what the pair of models does."""
     from specdec_kernels.generate import ModelDrafter, check_vocabularies, generate, load_model
     from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
 

@@ -19,7 +19,7 @@ from specdec_kernels import Draft, Form, InputPositions, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._noise import kept, positions, seed_of
-from specdec_kernels.engines.vllm import refuse
+from specdec_kernels.engines._refusals import refuse
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
 LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both

@@ -15,7 +15,7 @@ from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.utils.common import is_pin_memory_available
 
-from specdec_kernels.engines.vllm import refuse
+from specdec_kernels.engines._refusals import refuse
 
 PLACES = 256  # tokens kept of each request slot: more than a path has
 

@@ -327,7 +327,7 @@ def _bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _spare_bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The same of a tree's last two coins: mostly those of leaves, which decide nothing."""
+    """The bits of a tree's last two coins as noise: mostly those of leaves, which decide nothing."""
     words = coins.view(torch.int32)
     return {"seed": words[:, -1], "position": words[:, max(-2, -words.shape[1])], "nonce": final.view(torch.int32)}
 

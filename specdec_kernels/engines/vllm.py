@@ -23,6 +23,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Edits, Form, InputPositions, Packing, Sampling
+from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
@@ -303,13 +304,6 @@ def apply_top_k_top_p(
         return logits
     cut = specdec.cutoff(logits, sampling=Sampling.vllm(top_k=0 if k is None else k, top_p=1.0 if p is None else p))
     return specdec.mask_logits(logits, cut, out=logits)
-
-
-def refuse(**options: bool) -> None:
-    """Raise NotImplementedError, by name, for what is on."""
-    for name, on in options.items():
-        if on:
-            raise NotImplementedError(f"{name}: expected it to be off, for our ops have no such rule")
 
 
 _replacements = Replacements()

@@ -15,7 +15,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Form, Packing, Sampling
 from specdec_kernels.engines._noise import mixed, seed_of
-from specdec_kernels.engines.vllm import refuse
+from specdec_kernels.engines._refusals import refuse
 
 __all__ = ["rejection_sample"]
 

@@ -86,7 +86,7 @@ def check_method(
 
 
 def check_tree_method(method: str, drafter: Drafter | None, draft_prob: float, replacement: bool) -> None:
-    """The same, where trees are drafted."""
+    """Raise if a method and a drafter do not fit trees."""
     if method in ("plain", "block"):
         raise ValueError(f"tree: expected method rejection, race or traversal; got {method}")
     if not isinstance(drafter, TreeDrafter):

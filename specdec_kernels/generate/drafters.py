@@ -156,7 +156,7 @@ def draw_children(
 def draw_independent(
     logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, known: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The same if siblings are independent of each other: the winners of races of their own.
+    """Children int64 [B, R, width] that are independent of each other: the winners of races of their own.
 
     These have nonces 1, 2, … or, for methods that look ahead, each its own.
     """

@@ -42,17 +42,17 @@ def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
 
 
 def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:
-    """The same for the requests of index `rows` alone."""
+    """Noise or a sampling for the requests of index `rows` alone."""
     return type(value)(*(field[rows] if isinstance(field, torch.Tensor) else field for field in value))
 
 
 def per_row(value: Value) -> Value:
-    """The same for ops on rows [B, R, V], every row of a request alike."""
+    """Noise or a sampling for ops on rows [B, R, V], every row of a request alike."""
     return type(value)(*(field[:, None] if isinstance(field, torch.Tensor) else field for field in value))
 
 
 def on_device(sampling: Sampling, device: torch.device) -> Sampling:
-    """The same with its tensors on a device."""
+    """A sampling with its tensors on a device."""
     return Sampling(*(field.to(device) if isinstance(field, torch.Tensor) else field for field in sampling))
 
 

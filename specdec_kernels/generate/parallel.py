@@ -52,7 +52,7 @@ def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) ->
 
     shard = sharded.VocabShard.even(len(target.model.get_output_embeddings().weight), group)
     end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))
-    split = of_tokens(target, slice(shard.first_token, end[shard.first_token]))
+    split = of_tokens(target, slice(shard.vocab_start, end[shard.vocab_start]))
     split.shard = shard
     return split
 
@@ -79,6 +79,6 @@ def verify(
     """The verdict of an op on the target's logits, which may be a slice of the vocabulary."""
     if target.shard is None:
         return getattr(specdec, op)(drafts, logits, draft, **how)
-    first = target.shard.first_token
+    first = target.shard.vocab_start
     own = None if draft is None else draft._replace(rows=draft.rows[..., first : first + logits.shape[-1]])
     return getattr(sharded, op)(drafts, logits, own, shard=target.shard, **how)

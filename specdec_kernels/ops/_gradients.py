@@ -7,9 +7,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot, pad
 
-from specdec_kernels.ops._laws import COLDEST, DIVIDED
-
-SMALLEST = torch.finfo(torch.float32).tiny
+from specdec_kernels._constants import COLDEST, SMALLEST
+from specdec_kernels.ops._laws import DIVIDED
 
 
 class LawOf:
@@ -136,7 +135,7 @@ def kl_of_target(p, log_q):
 
 
 def kl_of_draft(p, q):
-    """The same in the draft's rows; p has the tokens that the draft knows. For logits nothing is divided by q."""
+    """The gradient of KL(p || q) in the draft's rows; p has its tokens. For logits nothing is divided by q."""
     if q.logits:
         return q.of_scaled(q.probs * p.sum(-1, keepdim=True) - p)
     return torch.where((p > 0) & q.sampled, -p / q.probs, 0.0)

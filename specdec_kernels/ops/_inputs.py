@@ -153,6 +153,20 @@ def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
     return _broadcast(name, x, (torch.float32,), shape, device, seen)
 
 
+def slot_numbers(draft_prob, requests, slots, ragged, device):
+    """``draft_prob`` as a number, or as [requests, slots]; ragged, the slots are those of all requests together."""
+    if isinstance(draft_prob, torch.Tensor):
+        if not ragged:
+            draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
+        elif draft_prob.ndim == 1 and draft_prob.shape[0] not in (1, slots[0]):
+            raise ValueError(
+                f"draft_prob: expected shape {list(slots)} (one a slot) or {[requests, 1]} (one a request); "
+                f"got {shown(draft_prob)}"
+            )
+    shape = (requests, *slots) if ragged else slots
+    return number("draft_prob", draft_prob, shape, device, most=1.0)
+
+
 def _broadcast(name, x, dtypes, shape, device, seen):
     """A tensor broadcast to ``shape``, as the backends have ``seen`` it."""
     if x.dtype not in dtypes:

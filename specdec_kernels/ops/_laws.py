@@ -8,7 +8,6 @@ from specdec_kernels.sampling import Draft, Sampling
 
 AFTER = {"top_k": 1, "min_p": 2}  # bits of a Law's rules
 TOGETHER, BEFORE_TEMPERATURE, FILTERED, DIVIDED = 4, 8, 16, 32
-COLDEST = 2.0**-64  # as which every temperature between 0 and this one counts
 
 
 def target_law(space, temperature, sampling, shape, device, seen=None):

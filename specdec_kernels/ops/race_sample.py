@@ -12,7 +12,7 @@ from specdec_kernels.sampling import Edits, Sampling
 RACE_SAMPLE = Op(
     "race_sample",
     rows=Kind("Tensor {}", shown="target"),
-    first_token=SIZE,
+    vocab_start=SIZE,
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     law=LAW,

@@ -11,7 +11,7 @@ from specdec_kernels.sampling import Edits, Sampling
 RACE_TOPK = Op(
     "race_topk",
     rows=Kind("Tensor {}", shown="draft"),
-    first_token=SIZE,
+    vocab_start=SIZE,
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     law=LAW,

@@ -43,7 +43,7 @@ VERIFY_CHAIN = Op(
     target=TENSOR,
     draft=OPTIONAL,
     cu_drafts=OPTIONAL,
-    by_rows=FLAG,
+    tokens_by_row=FLAG,
     draft_map=OPTIONAL,
     request_index=OPTIONAL,
     method=CHOICE,
@@ -192,7 +192,7 @@ def verify_chain(
         if check:
             inputs.raise_for_status("verify_chain", verdict.status)
         return verdict
-    ends, by_rows, max_drafts = ends_of(packing)
+    ends, tokens_by_row, max_drafts = ends_of(packing)
     drafted, rows_name = laws.drafted(draft)
     bonus = form.bonus if isinstance(form, Form) else None
     last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
@@ -203,16 +203,16 @@ def verify_chain(
     device = target.device
     inputs.check_device("draft_tokens", draft_tokens, device)
     if ragged:
-        batch, drafts = _check_ragged(ends, by_rows, draft_tokens, target, last_rows)
+        batch, drafts = _check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows)
         given = out if form is None or form.path is None else form[1:2]
-        width = ragged_width(ends, by_rows, drafts, max_drafts, given)
+        width = ragged_width(ends, tokens_by_row, drafts, max_drafts, given)
     else:
         batch, width = draft_tokens.shape
         if target.shape[:-1] != (batch, width + last_rows):
             raise ValueError(f"target: expected shape [{batch}, {width + last_rows}, V]; got {inputs.shown(target)}")
     requests = batch
     if bonus is not None:
-        forms.check_bonus(bonus, batch, device, by_rows, isinstance(position, InputPositions))
+        forms.check_bonus(bonus, batch, device, tokens_by_row, isinstance(position, InputPositions))
     if request_index is not None:
         laws.check_index(request_index, batch, device)
         numbers = (*laws.numbers_in(temperature, sampling, drafted.sampling), *edit.lists(edits, target))
@@ -229,7 +229,7 @@ def verify_chain(
     draft_law = laws.draft_law(target_law, drafted, shape, device)
     changes = edit.of_requests(edits, target_law, target, requests)
     epsilon = inputs.number("epsilon", epsilon, shape, device)
-    draft_prob = _slot_numbers(draft_prob, requests, slots, ragged, device)
+    draft_prob = inputs.slot_numbers(draft_prob, requests, slots, ragged, device)
     plain = type(draft_prob) is float and draft_prob == 1.0
     if method != "rejection" and not (plain and type(epsilon) is float and epsilon == 0.0):
         raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
@@ -266,7 +266,7 @@ def verify_chain(
     if forms.is_empty(form):
         return verdict
     VERIFY_CHAIN(
-        draft_tokens, target, drafted.rows, ends, by_rows, drafted.map, request_index, method, target_law, draft_law,
+        draft_tokens, target, drafted.rows, ends, tokens_by_row, drafted.map, request_index, method, target_law, draft_law,
         changes, draft_prob, epsilon, noise, positions, nonces, *verdict, *written, form.index, bonus, choices,
         given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
@@ -297,16 +297,16 @@ def ends_of(packing):
     return cu_rows, True, max_drafts
 
 
-def _check_ragged(ends, by_rows, draft_tokens, target, last_rows):
+def _check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows):
     """(requests, drafts of all of them); each request has ``last_rows`` rows of the target after its last draft."""
-    name = "packing.cu_rows" if by_rows else "packing.cu_drafts"
+    name = "packing.cu_rows" if tokens_by_row else "packing.cu_drafts"
     inputs.check_tensor(name, ends, (torch.int32,), 1)
     inputs.check_device(name, ends, target.device)
     if not ends.is_contiguous() or ends.shape[0] == 0:
         raise ValueError(f"{name}: expected contiguous int32 [B+1]; got {inputs.shown(ends)}")
     batch, tokens = ends.shape[0] - 1, draft_tokens.shape[0]
-    drafts = tokens - batch if by_rows else tokens
-    rows = tokens if by_rows else drafts + last_rows * batch
+    drafts = tokens - batch if tokens_by_row else tokens
+    rows = tokens if tokens_by_row else drafts + last_rows * batch
     if target.shape[0] != rows:
         raise ValueError(f"target: expected {rows} rows ({'D + B' if last_rows else 'D'}); got {inputs.shown(target)}")
     if drafts < 0:
@@ -314,7 +314,7 @@ def _check_ragged(ends, by_rows, draft_tokens, target, last_rows):
     return batch, drafts
 
 
-def ragged_width(ends, by_rows, drafts, max_drafts, out):
+def ragged_width(ends, tokens_by_row, drafts, max_drafts, out):
     """Drafts a request, at most, where they are packed."""
     if max_drafts is not None:
         return inputs.whole("packing.max_drafts", max_drafts, "an int of 0 or more", 0)
@@ -322,7 +322,7 @@ def ragged_width(ends, by_rows, drafts, max_drafts, out):
         return out[0].shape[1] - 1
     if ends.device.type != "cpu" or torch.compiler.is_compiling() or ends.shape[0] == 1:
         return drafts
-    return min(max(int(ends.diff().max()) - by_rows, 0), drafts)
+    return min(max(int(ends.diff().max()) - tokens_by_row, 0), drafts)
 
 
 def _check_passed(draft, method, target_law, draft_law, plain):
@@ -336,15 +336,3 @@ def _check_passed(draft, method, target_law, draft_law, plain):
         )
 
 
-def _slot_numbers(draft_prob, requests, slots, ragged, device):
-    """``draft_prob`` as a number, or as [requests, slots]; ragged, the slots are those of all requests together."""
-    if isinstance(draft_prob, torch.Tensor):
-        if not ragged:
-            draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
-        elif draft_prob.ndim == 1 and draft_prob.shape[0] not in (1, slots[0]):
-            raise ValueError(
-                f"draft_prob: expected shape {list(slots)} (one a slot) or {[requests, 1]} (one a request); "
-                f"got {inputs.shown(draft_prob)}"
-            )
-    shape = (requests, *slots) if ragged else slots
-    return inputs.number("draft_prob", draft_prob, shape, device, most=1.0)

@@ -33,8 +33,8 @@ class TreeVerdict(NamedTuple):
         int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
         empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature (argmax), top_p or min_p (off) out
         of range, an entry of ``parents`` that is no node before its own (the node counts as absent), a node deeper than
-        ``max_depth`` (likewise), or a request_index that points outside (token 0). Bits tell only of what decided the
-        output.
+        ``max_depth`` (absent, too), or a request_index that points outside (token 0). Bits tell only of what decided
+        the output.
     """
 
     tokens: torch.Tensor

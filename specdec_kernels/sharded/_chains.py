@@ -2,6 +2,7 @@
 
 import torch
 
+from specdec_kernels._constants import SMALLEST
 from specdec_kernels.layout import Packing
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _edits as edit
@@ -12,7 +13,6 @@ from specdec_kernels.ops.verify_chain import ends_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_chains
-from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._requests import Requests

@@ -39,14 +39,14 @@ def of_rows(edits, shard, rows, how):
 
 
 def of_chains(edits, shard, chains, requests, target, space):
-    """The same of chains: each row has its own, in which the drafts before it are pending."""
+    """Edits of a slice for chains: each row has its own, in which the drafts before it are pending."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
     pending = _said(chains, shard.vocab) if _penalises(found) else None
     return _of_requests(edits, shard, requests, target, found.by_row, pending)
 
 
 def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
-    """The same of trees: the drafts on the path to a row's node, its own among them, are pending there."""
+    """Edits of a slice for trees: the drafts on the path to a row's node, its own among them, are pending there."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
     pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(found) else None
     return _of_requests(edits, shard, requests, target, found.by_row, pending)
@@ -140,8 +140,8 @@ def _said(chains, vocab):
 
 
 def _of_slice(edits, shard, size, spans):
-    """Edits of the columns from ``first_token`` on."""
-    first = shard.first_token
+    """Edits of the columns from ``vocab_start`` on."""
+    first = shard.vocab_start
     words, columns = slice(first // edit.WORD, -(-(first + size) // edit.WORD)), slice(first, first + size)
 
     def cut(lists, own):

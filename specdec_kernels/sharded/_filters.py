@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from specdec_kernels import ops
+from specdec_kernels._constants import LARGEST, NO_TOKEN, SMALLEST
 from specdec_kernels.backends.reference import filters, laws, mass
 from specdec_kernels.ops import Cut
 from specdec_kernels.ops._laws import AFTER, TOGETHER
@@ -20,9 +21,7 @@ from specdec_kernels.status import Status
 
 LISTED = 64  # tokens of each rank's first list, where filters do not say how many are needed
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-ON = {"top_k": 1, "min_p": torch.finfo(torch.float32).tiny}  # the least numbers that are not off
-NO_TOKEN = 0x7FFFFFFF
-SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+ON = {"top_k": 1, "min_p": SMALLEST}  # the least numbers that are not off
 
 
 class Kept(NamedTuple):
@@ -103,8 +102,8 @@ def kept_of(shard, rows, sampling, request_index=None, edits=None):
         letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index, edits)]
         if row_wide is not None and tiles is None:
             letter.append(tiles_of(rows, _divisor(sampling), shard, request_index, edits)[0])
-        every, *told = sent([[part] for part in letter], shard)
-        tiles = told[0].permute(1, 2, 0, 3).flatten(-2) if told else tiles
+        every, *reported = sent([[part] for part in letter], shard)
+        tiles = reported[0].permute(1, 2, 0, 3).flatten(-2) if reported else tiles
         tokens, logits = lists_of(every)
         tokens = torch.nn.functional.pad(tokens, (0, 1), value=-1)  # so that no top_k is all of the list
         logits = torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
@@ -120,7 +119,7 @@ def kept_of(shard, rows, sampling, request_index=None, edits=None):
         if (bounded and row_wide is None) or bool(_decided(cut, tokens, stays, shard, min(listed, vocab)).all()):
             break
         listed *= 8
-    mine = stays & (tokens >= shard.first_token) & (tokens < shard.first_token + size)
+    mine = stays & (tokens >= shard.vocab_start) & (tokens < shard.vocab_start + size)
     return kept._replace(here=torch.where(kept.on, mine.sum(dim=-1), size))
 
 
@@ -188,7 +187,7 @@ def own_list(shard, rows, divisor, listed, request_index, edits=None):
     column = tokens.clamp(min=0)
     logits = parts.token_logits(rows, column, edits=edits)
     logits = torch.where(tokens < 0, -torch.inf, logits)
-    tokens = torch.where(tokens < 0, -1, tokens + shard.first_token).int()
+    tokens = torch.where(tokens < 0, -1, tokens + shard.vocab_start).int()
     room = (0, listed - tokens.shape[-1])
     tokens = torch.nn.functional.pad(tokens, room, value=-1)
     logits = torch.nn.functional.pad(logits, room, value=-torch.inf)

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels._constants import SMALLEST
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded import parts
-from specdec_kernels.sharded._constants import filled
-from specdec_kernels.sharded._filters import SMALLEST, Kept, inverse_of, kept_of, may_filter, scaled
+from specdec_kernels.sharded._cached_tensors import filled
+from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
@@ -100,7 +101,7 @@ class Laws(NamedTuple):
     side : Side
     known : Tensor
         float32 [rows, 2]: of all rows, as by ``tile_laws``.
-    met : Tensor
+    row_status : Tensor
         int32 [rows]: status.
     logits, probs : Tensor
         float32 [P]: of the tokens asked for; 0 where there is no such token.
@@ -110,7 +111,7 @@ class Laws(NamedTuple):
 
     side: Side
     known: torch.Tensor
-    met: torch.Tensor
+    row_status: torch.Tensor
     logits: torch.Tensor
     probs: torch.Tensor
     kept: Kept | None
@@ -132,12 +133,12 @@ class Laws(NamedTuple):
         tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
         return self.kept.keeps(self.side.every_place(), tokens, logits).squeeze(-1)
 
-    def cut_at(self, places, first_token):
+    def cut_at(self, places, vocab_start):
         """int32 [P, 3]: what filters keep of some rows' slices, as residual_race takes it."""
         value, last, order = (
             at_any(x.flatten(), places) for x in (self.kept.cut.value, self.kept.cut.last, self.kept.order)
         )
-        return torch.stack([value.view(torch.int32), (last - first_token).int(), order.view(torch.int32)], dim=-1)
+        return torch.stack([value.view(torch.int32), (last - vocab_start).int(), order.view(torch.int32)], dim=-1)
 
 
 def cuts_of(shard, *sides):
@@ -147,7 +148,7 @@ def cuts_of(shard, *sides):
     places, device = sides[0][1], sides[0][1].device
     all_kept = torch.tensor([KEEPS_ALL, 0, 0], dtype=torch.int32, device=device).expand(len(places), 3)
     return torch.cat([
-        all_kept if laws is None or laws.kept is None else laws.cut_at(some, shard.first_token) for laws, some in sides
+        all_kept if laws is None or laws.kept is None else laws.cut_at(some, shard.vocab_start) for laws, some in sides
     ], dim=-1)  # fmt: skip
 
 
@@ -178,25 +179,25 @@ def laws_of(shard, sides, *also):
         for side in sides
     ]
     weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index, side.edits) for side in sides]
-    tiles, met = zip(*weighed, strict=True)
+    tiles, row_status = zip(*weighed, strict=True)
     rows, asked = [x.shape[0] for x in tiles], [side.tokens.shape[0] for side in sides]
-    told = [*(x.flatten() for x in met), *(logits_of(side, shard) for side in sides)]
-    tiles, met, *also = sent([tiles, told, *([part] for part in also)], shard)
+    reported = [*(x.flatten() for x in row_status), *(logits_of(side, shard) for side in sides)]
+    tiles, row_status, *also = sent([tiles, reported, *([part] for part in also)], shard)
     tiles = tiles.permute(1, 2, 0, 3).flatten(-2)
-    met, logits = any_of(met).split_with_sizes([sum(rows), sum(asked)])
+    row_status, logits = any_of(row_status).split_with_sizes([sum(rows), sum(asked)])
     logits = logits.view(torch.float32)
     known, probs = _known(sides, rows, tiles, logits)
     weightless = known.select(-1, 1) == filled(torch.inf, known)
-    met = torch.where(weightless, met | filled(Status.NON_FINITE, met), met)
-    each = zip(sides, kept, known.split_with_sizes(rows), met.split_with_sizes(rows), logits.split_with_sizes(asked),
-               probs.split_with_sizes(asked), strict=True)  # fmt: skip
+    row_status = torch.where(weightless, row_status | filled(Status.NON_FINITE, row_status), row_status)
+    each = zip(sides, kept, known.split_with_sizes(rows), row_status.split_with_sizes(rows),
+               logits.split_with_sizes(asked), probs.split_with_sizes(asked), strict=True)  # fmt: skip
     return [_laws(side, kept, *found) for side, kept, *found in each], also
 
 
 def logits_of(side, shard):
     """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
     tokens = side.tokens.view(side.rows.shape[:-1]) if side.places is None else side.tokens
-    logits = parts.token_logits(side.rows, tokens, places=side.places, first_token=shard.first_token, edits=side.edits)
+    logits = parts.token_logits(side.rows, tokens, places=side.places, vocab_start=shard.vocab_start, edits=side.edits)
     return logits.view(torch.int32)
 
 
@@ -224,13 +225,13 @@ def of_each_row(temperature, rows):
     return torch.as_tensor(temperature, dtype=torch.float32, device=rows.device).expand(rows.shape[:-1]).flatten()
 
 
-def _laws(side, kept, known, met, logits, probs):
+def _laws(side, kept, known, row_status, logits, probs):
     """The Laws of a side, with what filters keep."""
     if kept is None:
-        return Laws(side, known, met, logits, probs, None)
-    met = met | kept.status.flatten()
+        return Laws(side, known, row_status, logits, probs, None)
+    row_status = row_status | kept.status.flatten()
     known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
-    found = Laws(side, known, met, logits, logits, kept)
+    found = Laws(side, known, row_status, logits, logits, kept)
     probs = probabilities(logits.unsqueeze(-1), side.at(found.inverse(slice(None))), side.at(known)).squeeze(-1)
     return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
 
@@ -239,7 +240,7 @@ def argmax_of(rows, shard, index, edits=None):
     """The argmax of the slice of each row: a RowPartial."""
     seed = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
     return race_partial(
-        rows, first_token=shard.first_token, seed=seed, position=0, temperature=0.0, edits=edits, request_index=index
+        rows, vocab_start=shard.vocab_start, seed=seed, position=0, temperature=0.0, edits=edits, request_index=index
     )
 
 
@@ -255,13 +256,13 @@ def parameters(requests, *samplings):
 # ---- sums over pairs of rows ----------------------------------------------------------------------------------------
 
 
-def left_in_slices(shard, target, draft, places, draft_places, taken):
+def left_in_slices(shard, target, draft, places, draft_places, subtracted):
     """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
     if len(places) == 0:
-        return torch.zeros(0, 2, dtype=torch.int64, device=taken.device)
+        return torch.zeros(0, 2, dtype=torch.int64, device=subtracted.device)
     sides = (target, places), (draft, draft_places)
     sums, _ = parts.residual_sums(
-        target.side.rows, draft.side.rows, places.int(), draft_places.int(), taken=taken,
+        target.side.rows, draft.side.rows, places.int(), draft_places.int(), subtracted=subtracted,
         temperature=target.temperature(places), draft_temperature=draft.temperature(draft_places),
         cuts=cuts_of(shard, *sides), edits=target.side.edits,
         known=torch.cat([side.known[some] for side, some in sides], dim=-1),

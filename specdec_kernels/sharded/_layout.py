@@ -6,7 +6,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops.verify_chain import _check_ragged, ragged_width
-from specdec_kernels.sharded import _constants as constants
+from specdec_kernels.sharded import _cached_tensors as cached
 
 
 class Chains:
@@ -36,8 +36,8 @@ class Chains:
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        self.request, self.step = constants.owners(self.batch, width + 1, device), constants.steps(width + 1, 1, device)
-        self.first, self.first_draft = (constants.steps(self.batch, size, device) for size in (width + 1, width))
+        self.request, self.step = cached.owners(self.batch, width + 1, device), cached.steps(width + 1, 1, device)
+        self.first, self.first_draft = (cached.steps(self.batch, size, device) for size in (width + 1, width))
         self.width, self.sound = width, None
 
     def _owner(self, ends, places):
@@ -73,7 +73,7 @@ class Chains:
     def at_rows(self, of_drafts, last):
         """What drafts have, for the row of each; ``last`` for the rows after them."""
         if self.cu_drafts is None:
-            return torch.cat([of_drafts, constants.filled(last, of_drafts, self.batch, 1)], dim=-1)
+            return torch.cat([of_drafts, cached.filled(last, of_drafts, self.batch, 1)], dim=-1)
         rows = of_drafts.new_full(self.request.shape, last)
         rows[self.draft_rows] = of_drafts
         return rows

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec_kernels._constants import SMALLEST
 from specdec_kernels.ops import Logprobs
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._types import Number
@@ -11,7 +12,7 @@ from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
-from specdec_kernels.sharded._filters import SMALLEST, lists_of, own_list, scaled
+from specdec_kernels.sharded._filters import lists_of, own_list, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, laws_of
 from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard
@@ -69,11 +70,11 @@ def logprobs(
     how = {"sampling": undivided(sampling), "request_index": request_index}
     own = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, lead, edits)
-    found, met = _found(shard, rows, tokens, top, how["sampling"], how["request_index"], own)
+    found, row_status = _found(shard, rows, tokens, top, how["sampling"], how["request_index"], own)
     if status is not None:
         inputs.output("status", status, torch.int32, lead, device)
-        status.copy_(met)
-    return written("logprobs", found, out, check, met)
+        status.copy_(row_status)
+    return written("logprobs", found, out, check, row_status)
 
 
 def _found(shard, rows, tokens, top, sampling, index, edits):
@@ -88,7 +89,7 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
         letter.append(argmax_of(rows, shard, index, edits).packed())
     (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked, edits)], *letter)
 
-    known, inverse, status = law.known, law.inverse(places), law.met
+    known, inverse, status = law.known, law.inverse(places), law.row_status
     inside = (asked >= 0) & (asked < shard.vocab)
     x = scaled(law.logits, inverse)
     kept, cut = inside & (x > -torch.inf), None
@@ -102,9 +103,9 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
         top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
         top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
     if len(every) > bool(top):
-        winner, met, nobody = parts.first_arrivals(every[-1].contiguous())
+        winner, row_status, nobody = parts.first_arrivals(every[-1].contiguous())
         winner = torch.where(nobody > 0, -1, winner).flatten()
-        status = torch.where(greedy, status & Status.PARAMETER | met.flatten(), status)
+        status = torch.where(greedy, status & Status.PARAMETER | row_status.flatten(), status)
         won = inside & (asked == winner)
         logprob = torch.where(greedy, torch.where(won, 0.0, -torch.inf), logprob)
         rank = torch.where(greedy & won, 1, torch.where(greedy & (winner < 0), 0, rank))

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels._constants import NO_TOKEN, PART_UNIT
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
@@ -12,9 +13,8 @@ from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded import parts
-from specdec_kernels.sharded._constants import filled
-from specdec_kernels.sharded._filters import NO_TOKEN, kept_of, may_filter
-from specdec_kernels.sharded._shard import UNIT
+from specdec_kernels.sharded._cached_tensors import filled
+from specdec_kernels.sharded._filters import kept_of, may_filter
 from specdec_kernels.sharded._wire import any_of
 from specdec_kernels.status import Status
 
@@ -40,7 +40,7 @@ class RowPartial(NamedTuple):
     status: torch.Tensor
 
     def without(self, nothing, status):
-        """The same where nothing is kept of the slice of some rows, with more bits of status."""
+        """This candidate, but none where nothing is kept of the slice of some rows, with more bits of status."""
         raced = nothing & (self.scores < torch.inf)
         scores, tokens = torch.where(raced, -torch.inf, self.scores), torch.where(raced, -1, self.tokens)
         return RowPartial(tokens, scores, self.status | status)
@@ -54,7 +54,7 @@ def race_partial(
     rows: torch.Tensor,
     k: int | None = None,
     *,
-    first_token: int,
+    vocab_start: int,
     seed: Counter,
     position: Counter,
     nonce: Counter = 0,
@@ -71,10 +71,10 @@ def race_partial(
     Parameters
     ----------
     rows : Tensor
-        float32, bfloat16 or float16 [..., n]: columns of the tokens from ``first_token`` on.
+        float32, bfloat16 or float16 [..., n]: columns of the tokens from ``vocab_start`` on.
     k : int, optional
         How many arrivals; more than n gives n and places without.
-    first_token : int
+    vocab_start : int
         A multiple of 128.
     seed, position, nonce, space, temperature, sampling, request_index
         As for ``race_sample``. Filters are those of the slice, as if it were all: ``top_k`` is how many of its tokens
@@ -92,19 +92,19 @@ def race_partial(
     >>> from specdec_kernels.sharded import race_finish, race_partial
     >>> logits = torch.randn(3, 2048)
     >>> noise = dict(seed=1, position=torch.arange(3))
-    >>> halves = [race_partial(logits[:, i : i + 1024], first_token=i, **noise).packed() for i in (0, 1024)]
+    >>> halves = [race_partial(logits[:, i : i + 1024], vocab_start=i, **noise).packed() for i in (0, 1024)]
     >>> bool((race_finish(torch.stack(halves))[0] == specdec_kernels.race_sample(logits, **noise)).all())
     True
     """
     raw = (
-        seed, position, nonce, "slice", rows, k, first_token, space, temperature, sampling, edits,
+        seed, position, nonce, "slice", rows, k, vocab_start, space, temperature, sampling, edits,
         request_index,
     )  # fmt: skip
     op = RACE_SAMPLE if k is None else RACE_TOPK
     if found := op.recall(raw):
         return RowPartial(found[0], found[2], found[1])
     inputs.check_rows("rows", rows)
-    first_token = inputs.whole("first_token", first_token, "a multiple of {step}", 0, step=UNIT)
+    vocab_start = inputs.whole("vocab_start", vocab_start, "a multiple of {step}", 0, step=PART_UNIT)
     if k is not None:
         k = inputs.whole("k", k, "an int of 1 or more", 1)
     lead, device, size = rows.shape[:-1], rows.device, rows.shape[-1]
@@ -116,7 +116,7 @@ def race_partial(
     status = torch.empty(lead, dtype=torch.int32, device=device)
     flat = (-1,) if k is None else (-1, places)
     whole = k is None or k == places  # else its places are padded, each time
-    op(folded, first_token, *race, tokens.view(flat), status.view(-1), scores.view(flat), raw=raw if whole else None,
+    op(folded, vocab_start, *race, tokens.view(flat), status.view(-1), scores.view(flat), raw=raw if whole else None,
        results=(tokens, status, scores))  # fmt: skip
     if not whole:
         tokens = torch.nn.functional.pad(tokens, (0, k - places), value=-1)
@@ -134,10 +134,10 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
         return parts.first_arrivals(packed.contiguous())[:2]
     tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
     best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
-    nobody, met = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
+    nobody, row_status = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
     tokens = NO_TOKEN - (best & 0xFFFFFFFF)
     tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
-    return tokens, torch.where(nobody, met | filled(Status.NON_FINITE, met), met)
+    return tokens, torch.where(nobody, row_status | filled(Status.NON_FINITE, row_status), row_status)
 
 
 def keys_of(tokens, scores):
@@ -152,17 +152,17 @@ def race(shard, rows, k=None, edits=None, **how):
 
     ``edits`` are those of the slice, with one place for each row; then so are all numbers.
     """
-    sampling, told = how.get("sampling"), None
+    sampling, reported = how.get("sampling"), None
     if may_filter(sampling):
         if how.get("temperature") is not None:
             raise ValueError("temperature: expected None beside sampling=, which has one")
         how = of_rows(how, rows.shape[:-1])
         kept = kept_of(shard, rows, how["sampling"], how["request_index"], edits)
-        temperature, told = how["sampling"].temperature, kept.status
+        temperature, reported = how["sampling"].temperature, kept.status
         how["sampling"] = Sampling(temperature, kept.here, at_temperature=sampling.at_temperature)
-    part = race_partial(rows, k, first_token=shard.first_token, edits=edits, **how)
-    if told is not None:
-        part = part.without((kept.here == 0).unsqueeze(-1), told)
+    part = race_partial(rows, k, vocab_start=shard.vocab_start, edits=edits, **how)
+    if reported is not None:
+        part = part.without((kept.here == 0).unsqueeze(-1), reported)
     return race_finish(shard.gather(part.packed()), k)
 
 

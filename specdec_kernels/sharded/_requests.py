@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from specdec_kernels._constants import SMALLEST
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Sampling
 
@@ -50,7 +51,7 @@ class Requests:
         return x if self.entry is None else self._at(x, self.entry)
 
     def of_rows(self, x):
-        """The same for each row."""
+        """A number, a tensor of entries or a Sampling of these, for each row."""
         if not isinstance(x, torch.Tensor) and not (isinstance(x, Sampling) and _of_entries(x)):
             return x
         if self.entry is not None:
@@ -94,7 +95,7 @@ class Requests:
         return None if self.index is None else self.index >= 0
 
     def live(self):
-        """The same, always a tensor."""
+        """bool [B]: those_live as a tensor in any case."""
         if self.index is None:
             return torch.ones(self.batch, dtype=torch.bool, device=self.request.device)
         return self.those_live
@@ -139,7 +140,7 @@ class Greedy:
     def requests(self):
         """bool [B]."""
         none = torch.zeros(self._all.batch, dtype=torch.bool, device=self._all.request.device)
-        return none | ~(self._temperature >= torch.finfo(torch.float32).tiny) if self.any_may_be else none
+        return none | ~(self._temperature >= SMALLEST) if self.any_may_be else none
 
     def others(self):
         """bool [B]: those that sample; None: all."""

@@ -46,8 +46,8 @@ def race_sample(
     """
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
-    tokens, met = _race("race_sample", target, None, shard, edits, draft_map, how)
-    return _written("race_sample", tokens, met, out, status, check)
+    tokens, row_status = _race("race_sample", target, None, shard, edits, draft_map, how)
+    return _written("race_sample", tokens, row_status, out, status, check)
 
 
 def race_topk(
@@ -89,8 +89,8 @@ def race_topk(
     k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, shard.vocab)
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
-    tokens, met = _race("race_topk", draft, k, shard, edits, draft_map, how)
-    return _written("race_topk", tokens, met, out, status, check)
+    tokens, row_status = _race("race_topk", draft, k, shard, edits, draft_map, how)
+    return _written("race_topk", tokens, row_status, out, status, check)
 
 
 def _race(op, rows, k, shard, edits, draft_map, how):
@@ -105,11 +105,11 @@ def _race(op, rows, k, shard, edits, draft_map, how):
     return race(shard, rows, k, own, **of_rows(how, rows.shape[:-1], edits))
 
 
-def _written(op, tokens, met, out, status, check):
-    for name, place, result in (("out", out, tokens), ("status", status, met)):
+def _written(op, tokens, row_status, out, status, check):
+    for name, place, result in (("out", out, tokens), ("status", status, row_status)):
         if place is not None:
             inputs.output(name, place, result.dtype, result.shape, result.device)
             place.copy_(result)
     if check:
-        inputs.raise_for_status(op, met)
+        inputs.raise_for_status(op, row_status)
     return tokens if out is None else out

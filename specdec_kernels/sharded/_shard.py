@@ -7,16 +7,15 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from specdec_kernels._constants import MASS_TILE, PART_UNIT
 from specdec_kernels.ops import _inputs as inputs
 
-TILE = 1024  # tokens of a mass tile (csrc/include/specdec/mass.h)
 # Newer versions of torch have it under the first name, and warn of the second.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-UNIT = 128  # tokens that share words of a race (csrc/include/specdec/noise.h)
 
 
 class VocabShard:
-    """The slice of the vocabulary that this rank's LM head gives: tokens from ``first_token`` on.
+    """The slice of the vocabulary that this rank's LM head gives: tokens from ``vocab_start`` on.
 
     Slices may be of different sizes. Together they are the vocabulary, in any order of the ranks.
 
@@ -24,7 +23,7 @@ class VocabShard:
     ----------
     vocab : int
         Tokens of the whole vocabulary.
-    first_token : int
+    vocab_start : int
         Of this rank's slice: a multiple of 128, so that a group of the race has one owner. ``method="rejection"`` needs
         a multiple of 1,024, for the same reason: its masses are summed in tiles of so many tokens.
     group : ProcessGroup, optional
@@ -36,7 +35,7 @@ class VocabShard:
     Raises
     ------
     ValueError
-        If ``first_token`` is no multiple of 128, or outside of the vocabulary.
+        If ``vocab_start`` is no multiple of 128, or outside of the vocabulary.
 
     Notes
     -----
@@ -48,14 +47,14 @@ class VocabShard:
     Examples
     --------
     >>> from specdec_kernels.sharded import VocabShard
-    >>> VocabShard(128_256, 64_512).first_token
+    >>> VocabShard(128_256, 64_512).vocab_start
     64512
     """
 
-    def __init__(self, vocab: int, first_token: int, group=None, *, debug: bool = False) -> None:
+    def __init__(self, vocab: int, vocab_start: int, group=None, *, debug: bool = False) -> None:
         self.vocab, self.group, self.debug = inputs.whole("vocab", vocab, "an int of 1 or more", 1), group, debug
-        places = f"a multiple of {UNIT} inside [0, {self.vocab}), and of {TILE:,} for rejection"
-        self.first_token = inputs.whole("first_token", first_token, places, 0, self.vocab - 1, UNIT)
+        places = f"a multiple of {PART_UNIT} inside [0, {self.vocab}), and of {MASS_TILE:,} for rejection"
+        self.vocab_start = inputs.whole("vocab_start", vocab_start, places, 0, self.vocab - 1, PART_UNIT)
         self._checked = None
 
     @classmethod
@@ -66,10 +65,10 @@ class VocabShard:
     @staticmethod
     def bounds(vocab: int, ranks: int) -> list[int]:
         """Where the even slices of so many ranks begin, and at last ``vocab``."""
-        unit = TILE if vocab > TILE * (ranks - 1) else UNIT
+        unit = MASS_TILE if vocab > MASS_TILE * (ranks - 1) else PART_UNIT
         units = -(-vocab // unit)
         if units < ranks:
-            raise ValueError(f"vocab: expected {UNIT} tokens for each rank but the last; got {vocab} for {ranks}")
+            raise ValueError(f"vocab: expected {PART_UNIT} tokens for each rank but the last; got {vocab} for {ranks}")
         return [*(unit * (units * rank // ranks) for rank in range(ranks)), vocab]
 
     @functools.cached_property
@@ -119,10 +118,10 @@ class VocabShard:
     def check(self, op, rows):
         """The slice of ``rows``, the first time; with ``debug``, whether all ranks were called alike, each time."""
         size = rows.shape[-1]
-        if self.first_token + size > self.vocab:
+        if self.vocab_start + size > self.vocab:
             raise ValueError(
-                f"rows: expected a slice inside [0, {self.vocab}); got tokens [{self.first_token}, "
-                f"{self.first_token + size})"
+                f"rows: expected a slice inside [0, {self.vocab}); got tokens [{self.vocab_start}, "
+                f"{self.vocab_start + size})"
             )
         if self._checked != size:
             self._check_slices(rows)
@@ -132,14 +131,14 @@ class VocabShard:
 
     def check_tiles(self, op):
         """Whether the slice begins with a tile."""
-        if self.first_token % TILE:
+        if self.vocab_start % MASS_TILE:
             raise ValueError(
-                f"shard: expected slices that begin with multiples of {TILE:,} for {op}, which sums tiles of so many "
-                f"tokens; got first_token {self.first_token}"
+                f"shard: expected slices that begin with multiples of {MASS_TILE:,} for {op}, which sums tiles of so "
+                f"many tokens; got vocab_start {self.vocab_start}"
             )
 
     def _check_slices(self, rows):
-        mine = torch.tensor([self.first_token, rows.shape[-1], self.vocab], device=rows.device)
+        mine = torch.tensor([self.vocab_start, rows.shape[-1], self.vocab], device=rows.device)
         slices = sorted((first, first + size) for first, size, _ in self._told(mine))
         at = 0
         for first, end in [*slices, (self.vocab, self.vocab)]:
@@ -150,17 +149,17 @@ class VocabShard:
                 )
             at = end
         self.slices = [first for first, _ in slices]
-        self.most_tiles = max(-(-(end - first) // TILE) for first, end in slices)
+        self.most_tiles = max(-(-(end - first) // MASS_TILE) for first, end in slices)
 
     def _check_alike(self, op, rows):
         shape = (*rows.shape[:-1], *(-1,) * 5)[:5]
         mine = torch.tensor([hash_of(op), *shape, self.vocab, hash_of(str(rows.dtype))], device=rows.device)
-        told = self._told(mine)
-        for rank, other in enumerate(told):
-            if other != told[0]:
+        reported = self._told(mine)
+        for rank, other in enumerate(reported):
+            if other != reported[0]:
                 raise ValueError(
                     f"{op}: expected all ranks to be called alike; got rows {_shown(other)} on rank {rank} and "
-                    f"{_shown(told[0])} on rank 0 (op, dimensions, vocabulary and dtype are compared)"
+                    f"{_shown(reported[0])} on rank 0 (op, dimensions, vocabulary and dtype are compared)"
                 )
 
     def _told(self, mine):
@@ -168,9 +167,9 @@ class VocabShard:
 
 
 def hash_of(word):
-    """The same number on every rank for the same word."""
+    """A number for a word, on every rank the same."""
     return int.from_bytes(word.encode()[:7].ljust(7), "big")
 
 
-def _shown(told):
-    return [size for size in told[1:6] if size != -1]
+def _shown(reported):
+    return [size for size in reported[1:6] if size != -1]

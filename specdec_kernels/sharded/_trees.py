@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels import ops
+from specdec_kernels._constants import SMALLEST
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
@@ -13,7 +14,6 @@ from specdec_kernels.ops.verify_tree import _width
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_trees
-from specdec_kernels.sharded._filters import SMALLEST
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard

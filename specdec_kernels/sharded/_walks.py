@@ -8,8 +8,8 @@ left of the last row.
 
 import torch
 
-from specdec_kernels.sharded._constants import only
-from specdec_kernels.sharded._last import last_tokens
+from specdec_kernels.sharded._cached_tensors import only
+from specdec_kernels.sharded._final_token import last_tokens
 from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, parameters
 from specdec_kernels.sharded._races import race, race_finish
 from specdec_kernels.sharded._requests import both
@@ -21,9 +21,9 @@ SPARED_BY_NOBODY = -1.0  # in place of p: csrc/include/specdec/walk.h
 
 def raced(requests, shard, draft_tokens, target, edits, law, **how):
     """Walked, with the law and the noise of every row. ``how`` is more of walk_tables' arguments, here and below."""
-    winners, met = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
+    winners, row_status = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
     return walk_tables(
-        draft_tokens, met.flatten(), vocab=shard.vocab, method="race", winners=winners.flatten(),
+        draft_tokens, row_status.flatten(), vocab=shard.vocab, method="race", winners=winners.flatten(),
         request_index=requests.index, **how,
     )  # fmt: skip
 
@@ -50,16 +50,16 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     if greedy.any_may_be:
         also.append(argmax_of(sides[0].rows, shard, greedy.row_index(), sides[0].edits).packed())
     (target, *draft), also = laws_of(shard, sides, *also)
-    met, winners = target.met, None
+    row_status, winners = target.row_status, None
     if greedy.any_may_be:
-        winners, argmax_met = (x.flatten() for x in race_finish(also[0]))
-        met = torch.where(greedy.of_rows().flatten(), met & ~Status.NON_FINITE | argmax_met, met)
-    known = {"met": met, "winners": winners, "known": target.known}
+        winners, of_argmax = (x.flatten() for x in race_finish(also[0]))
+        row_status = torch.where(greedy.of_rows().flatten(), row_status & ~Status.NON_FINITE | of_argmax, row_status)
+    known = {"row_status": row_status, "winners": winners, "known": target.known}
     known["p_of_drafts"] = _spared(target) if lossy else target.probs
     if draft:
         known |= {
             "q_of_drafts": draft[0].probs, "draft_known": draft[0].known, "draft_places": draft_places,
-            "draft_met": draft[0].met if draft_places is None else draft[0].met[draft_places],
+            "draft_row_status": draft[0].row_status if draft_places is None else draft[0].row_status[draft_places],
         }  # fmt: skip
     walked = _answered(
         shard, target, draft, draft_tokens, vocab=shard.vocab, method=method, temperature=greedy.temperature(),
@@ -104,4 +104,4 @@ def _answered(shard, target, draft, draft_tokens, *, parents=None, cu_drafts=Non
         if not len(asked[0]):
             return walked
         rows, draft_rows = walked.asked[asked].T.contiguous()
-        answers[asked] = left_in_slices(shard, target, draft[0], rows, draft_rows, walked.asked_taken[asked])
+        answers[asked] = left_in_slices(shard, target, draft[0], rows, draft_rows, walked.asked_subtracted[asked])

@@ -274,9 +274,9 @@ static void chains(void) {
   INVALID(verify_chain, chain, p.target.dtype = 3, "target.dtype: expected at most 2; got 3");
   INVALID(verify_chain, chain, p.draft.dtype = -1, "draft.dtype: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.target.vocab = 0, "target.vocab: expected 1 or more; got 0");
-  INVALID(verify_chain, chain, p.target.first_token = 64, "target.first_token: expected 0; got 64");
-  INVALID(verify_chain, chain, p.draft.first_token = 64, "draft.first_token: expected 0; got 64");
-  INVALID(verify_chain, chain, p.target.first_token = -1, "target.first_token: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.target.vocab_start = 64, "target.vocab_start: expected 0; got 64");
+  INVALID(verify_chain, chain, p.draft.vocab_start = 64, "draft.vocab_start: expected 0; got 64");
+  INVALID(verify_chain, chain, p.target.vocab_start = -1, "target.vocab_start: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.target.rows = K, "target.rows: expected 4 or more; got 3");
   INVALID(verify_chain, chain, p.target.rows = -1, "target.rows: expected 0 or more; got -1");
   INVALID(verify_chain, chain, p.target.requests = 1, "target.requests: expected 2 or more; got 1");
@@ -347,8 +347,8 @@ static void trees(void) {
   INVALID(tree_parents, tree_parents, p.next_sibling.data = NULL, "next_sibling.data: expected memory; got NULL");
   INVALID(tree_parents, tree_parents, p.ranks.columns = 3, "ranks.columns: expected 4; got 3");
   INVALID(tree_parents, tree_parents, p.status.data = NULL, "status.data: expected memory; got NULL");
-  INVALID(verify_chain, chain, p.by_rows = true, "by_rows: expected false without cu_drafts; got true");
-  INVALID(verify_chain, ragged, p.draft_tokens.slots = p.by_rows = true,
+  INVALID(verify_chain, chain, p.tokens_by_row = true, "tokens_by_row: expected false without cu_drafts; got true");
+  INVALID(verify_chain, ragged, p.draft_tokens.slots = p.tokens_by_row = true,
           "draft_tokens.slots: expected 2 or more; got 1");
   INVALID(verify_chain, chain, p.input_positions = some_tokens(draft_tokens, B, 0),
           "input_positions.slots: expected 1 or more; got 0");
@@ -362,8 +362,8 @@ static void trees(void) {
   FINE(verify_chain, chain,
        (p.input_positions = some_tokens(draft_tokens, B, K + 1), p.input_nonces = some_tokens(draft_tokens, 1, B)));
   INVALID(verify_chain, chain, p.bonus = some_tokens(draft_tokens, 1, B - 1), "bonus.slots: expected 2 or more; got 1");
-  INVALID(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.by_rows = true),
-          "bonus: expected NULL with by_rows; got memory");
+  INVALID(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.tokens_by_row = true),
+          "bonus: expected NULL with tokens_by_row; got memory");
   INVALID(verify_chain, chain,
           (p.bonus = some_tokens(draft_tokens, 1, B), p.input_positions = some_tokens(draft_tokens, B, K + 1)),
           "bonus: expected NULL with input_positions; got memory");

@@ -45,11 +45,11 @@ int run(const specdec::RaceParams& p) {
 
 }  // namespace
 
-// The first `k` arrivals of `vocab` logits, of which the first one is that of token `first_token`.
-extern "C" int race_part(const void* logits, int dtype, int32_t vocab, int32_t first_token, float temperature,
+// The first `k` arrivals of `vocab` logits, of which the first one is that of token `vocab_start`.
+extern "C" int race_part(const void* logits, int dtype, int32_t vocab, int32_t vocab_start, float temperature,
                          int64_t seed, int64_t k, int64_t* tokens) {
   specdec::RaceParams p = {};
-  p.rows = {logits, 0, vocab, 1, 1, vocab, dtype, first_token};
+  p.rows = {logits, 0, vocab, 1, 1, vocab, dtype, vocab_start};
   p.law.temperature.value = temperature;
   p.noise.seed.value = seed;
   p.tokens = {tokens, k, 1, k};
@@ -109,7 +109,7 @@ namespace cuda {
 // A matrix product, [vocab, depth] by [depth], whose epilogue races: its logits are never in memory.
 struct Product {
   const float *weights, *hidden;
-  int32_t depth, vocab, first_token;
+  int32_t depth, vocab, vocab_start;
   float temperature;
   int64_t seed;
   int64_t* token;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   specdec_noise noise = {};
   noise.seed.value = p.seed;
   int32_t status = SPECDEC_STATUS_OK;
-  const Row row = {nullptr, p.vocab, SPECDEC_FLOAT32, p.first_token};
+  const Row row = {nullptr, p.vocab, SPECDEC_FLOAT32, p.vocab_start};
   const Weights weights = weights_of_row(row, law_at(law, 0, 0, &status));
   Candidate mine = kNobody;
   bool bad = false;
@@ -186,9 +186,9 @@ extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float te
 }
 
 extern "C" int race_product(const float* weights, const float* hidden, int32_t depth, int32_t vocab,
-                            int32_t first_token, float temperature, int64_t seed, int64_t* token) {
+                            int32_t vocab_start, float temperature, int64_t seed, int64_t* token) {
   using namespace specdec::cuda;
-  return launch(product_kernel, {1, kThreads}, {weights, hidden, depth, vocab, first_token, temperature, seed, token},
+  return launch(product_kernel, {1, kThreads}, {weights, hidden, depth, vocab, vocab_start, temperature, seed, token},
                 nullptr);
 }
 #endif

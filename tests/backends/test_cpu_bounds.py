@@ -31,7 +31,7 @@ def weighed(call):
 
 
 def with_nan(rows):
-    """The same law, but a NaN after the last token: no bounds are taken of such a row."""
+    """Rows of one law, but a NaN after the last token: no bounds are taken of such a row."""
     return torch.nn.functional.pad(rows, (0, 1), value=math.nan)
 
 
@@ -45,7 +45,7 @@ def verdicts(target, draft, draft_tokens, **options):
 
 
 def verdicts_of_one_row(target, draft, **call):
-    """The same where all requests have one draft, and all rows are those two."""
+    """Verdicts where all requests have one draft, and all rows are those two."""
     requests = len(call["draft_tokens"])
     call |= {"seed": seeds(requests), "position": 5}
     return [
@@ -154,8 +154,8 @@ STEPS = -math.log(2) * (torch.arange(8192) // 2 % 6)  # values that all have the
 
 @EDGES
 def test_coins_at_the_edge_of_filtered_laws(of_target, of_draft):
-    """The same where top_p keeps thousands of tokens of each row, about in the middle of those of one value: which, and
-    how many, is known by bounds alone."""
+    """Coins at the edge where top_p keeps thousands of tokens of each row, about in the middle of those of one value:
+    which, and how many, is known by bounds alone."""
     target, draft = of_target + STEPS, of_draft + STEPS
     draft[1::2] = -torch.inf
     tokens, laws = torch.zeros(FEWER, 1, dtype=torch.long), Sampling(top_p=0.9)

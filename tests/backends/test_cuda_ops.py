@@ -117,7 +117,7 @@ def noise_of(rows):
 def sums_of(row, draft_row):
     """The other arguments of residual_sums."""
     row, draft_row = (torch.tensor(list(places), dtype=torch.int32) for places in (row, draft_row))
-    return {"row": row, "draft_row": draft_row, "known": torch.full((len(row), 4), 4.0), "taken": 0.5}
+    return {"row": row, "draft_row": draft_row, "known": torch.full((len(row), 4), 4.0), "subtracted": 0.5}
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])
@@ -305,7 +305,7 @@ def test_rows_far_apart(machine, options):
 
 
 def far(rows, axis):
-    """The same rows, 2^31 elements from the first to the last along ``axis``, in memory never touched in between."""
+    """Rows, 2^31 elements from the first to the last along ``axis``, in memory never touched in between."""
     room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
     strides = [512, 512, 1]
     strides[axis] = (2**31 // (rows.shape[axis] - 1) + 8) // 8 * 8
@@ -455,7 +455,7 @@ OVERLAPPING = ("cutoff", "logprobs", "overlap", "race_sample", "race_topk", "res
 
 
 def written_late(backend, arguments):
-    """The same arguments; what the tensors hold, the kernel before writes while the next one is in flight."""
+    """These arguments; what the tensors hold, the kernel before writes while the next one is in flight."""
 
     def late(x):
         if not isinstance(x, torch.Tensor) or not x.numel():

@@ -55,11 +55,11 @@ def pointer(tensor):
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def race_part(library, logits, first_token, k, temperature, seed):
-    """The first k arrivals in a part of a vocabulary that begins with `first_token`."""
+def race_part(library, logits, vocab_start, k, temperature, seed):
+    """The first k arrivals in a part of a vocabulary that begins with `vocab_start`."""
     tokens, form = torch.full((k,), -77), DTYPES.index(logits.dtype)
     numbers = (ctypes.c_float(temperature), ctypes.c_int64(seed), ctypes.c_int64(k))
-    assert not library.race_part(pointer(logits), form, len(logits), first_token, *numbers, pointer(tokens))
+    assert not library.race_part(pointer(logits), form, len(logits), vocab_start, *numbers, pointer(tokens))
     return tokens.tolist()
 
 
@@ -72,12 +72,12 @@ def mass_tiles(library, logits, temperature):
     return tiles, status.value
 
 
-def race_product(library, weights, hidden, first_token, temperature, seed):
+def race_product(library, weights, hidden, vocab_start, temperature, seed):
     """The winner among the rows of `weights` by their products with `hidden`."""
     token, (rows, depth) = torch.full((1,), -77), weights.shape
     numbers = (ctypes.c_float(temperature), ctypes.c_int64(seed))
     assert not library.race_product(
-        pointer(weights), pointer(hidden), depth, rows, first_token, *numbers, pointer(token)
+        pointer(weights), pointer(hidden), depth, rows, vocab_start, *numbers, pointer(token)
     )
     return token.item()
 

@@ -167,7 +167,7 @@ def test_v1_decides_alike(law, table):
 @pytest.mark.parametrize("ties", [False, True], ids=["no ties", "ties"])
 @pytest.mark.parametrize("vocabulary", [100, 1000])
 def test_top_k_top_p(vocabulary, ties, table):
-    """The same tokens stay, the tied ones at a cut among them."""
+    """vLLM's kept tokens stay, the tied ones at a cut among them."""
     logits = 3 * torch.randn(8, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
     if ties:
         logits = (2 * logits).round() / 2

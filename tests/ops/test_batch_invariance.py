@@ -61,7 +61,7 @@ def every_op(vocabulary, seed=0):
 
 
 def edited_ops(vocabulary):
-    """The same with edits."""
+    """What ops with edits give."""
     logits = torch.stack(list(adversarial_rows(vocabulary).values()))
     drafts, count = logits.roll(1, dims=0), len(logits)
     edits = random_edits(count, vocabulary=vocabulary, seed=1)

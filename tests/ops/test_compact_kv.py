@@ -122,7 +122,7 @@ def test_bad_paths_stop_where_they_go_wrong(path, prefix, moved):
 
 
 def in_pages(cache, size, generator):
-    """The same slots in pages of a pool, in no order and with others between them, and the block table."""
+    """Slots in pages of a pool, in no order and with others between them, and the block table."""
     requests, heads, slots, width = cache.shape
     columns = slots // size
     pages = torch.randperm(requests * columns + 3, generator=generator)[: requests * columns]

@@ -24,7 +24,7 @@ SPACES = pytest.mark.parametrize("space", ["logits", "probs"])
 
 
 def scattered(rows, draft_map, space, vocabulary=V):
-    """The same rows over the target's vocabulary."""
+    """Draft rows over the target's vocabulary."""
     full = rows.new_full((*rows.shape[:-1], vocabulary), 0.0 if space == "probs" else -torch.inf)
     full[..., draft_map.long()] = rows
     return full

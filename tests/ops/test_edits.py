@@ -674,7 +674,7 @@ SEEN = ("prompt_mask", "output_mask", "output_counts")
 
 
 def in_slots(edits, seed):
-    """The same edits, by indices to lists that lie in other places, beside lists that nobody has.
+    """These edits, by indices to lists that lie in other places, beside lists that nobody has.
 
     The last two places have no list: one by -1, one by an index out of range.
     """

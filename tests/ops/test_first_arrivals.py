@@ -43,7 +43,7 @@ def test_many_rows_of_parts_that_race(backend):
     noise = {"seed": torch.arange(300).view(3, 100), "position": 5}
     with specdec_kernels.backend("cpu"):
         parts = [
-            race_partial(part, first_token=128 * i, **noise).packed() for i, part in enumerate(rows.split(128, -1))
+            race_partial(part, vocab_start=128 * i, **noise).packed() for i, part in enumerate(rows.split(128, -1))
         ]
         expected = race_sample(rows, **noise)
     tokens, status, empty = first_arrivals(torch.stack(parts))

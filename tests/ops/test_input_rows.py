@@ -30,7 +30,7 @@ def padded(method="rejection", seed=1):
 
 
 def by_entry(call, index, entries=9):
-    """The same call, whose numbers and draft rows lie by entry."""
+    """A call whose numbers and draft rows lie by entry."""
     moved = dict(call)
     for name in ("draft", "temperature", "seed", "position"):
         if isinstance(call[name], torch.Tensor):

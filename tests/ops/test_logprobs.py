@@ -34,7 +34,7 @@ SAMPLINGS = {
 
 
 def by_definition(row, sampling):
-    """(log-probabilities, -inf where a token is not kept; float32 logits over the temperature, likewise) of one row."""
+    """(log-probabilities; float32 logits over the temperature) of one row, -inf where a token is not kept."""
     x = torch.from_numpy(filters.scaled(row, sampling.temperature))
     x = filters.masked(x, filters.kept(row, sampling))
     return x.double().log_softmax(-1), x

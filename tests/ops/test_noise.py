@@ -38,9 +38,9 @@ def mapped(function, values):
     return out
 
 
-def header_arrivals(count, seed=1, position=2, nonce=3, stream=0, first_token=0):
+def header_arrivals(count, seed=1, position=2, nonce=3, stream=0, vocab_start=0):
     out = np.full(count, np.nan, dtype=np.float32)
-    maths.arrivals(seed, position, nonce, stream, first_token, count, out.ctypes.data)
+    maths.arrivals(seed, position, nonce, stream, vocab_start, count, out.ctypes.data)
     return out
 
 
@@ -149,7 +149,7 @@ class TestArrivals:
     def test_nothing_depends_on_where_a_slice_begins(self):
         whole = header_arrivals(1000)
         for first in (1, 63, 64, 127, 128, 500):
-            np.testing.assert_array_equal(header_arrivals(1000 - first, first_token=first), whole[first:])
+            np.testing.assert_array_equal(header_arrivals(1000 - first, vocab_start=first), whole[first:])
 
     def test_exponential(self):
         """Kolmogorov-Smirnov over two million tokens."""

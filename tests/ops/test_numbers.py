@@ -68,7 +68,7 @@ CALLS = [
     first(store_rows, column=1),
     first(mask_logits, temperature=0.5),
     first(verify_links, threshold_single=0.25, threshold_total=0.5, nonce=1),
-    first(token_logits, first_token=0),
+    first(token_logits, vocab_start=0),
 ]  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_number(wrong):
 
 def test_shards():
     shard = VocabShard(np.int64(4096), Index(2048))
-    assert (shard.vocab, shard.first_token) == (4096, 2048)
+    assert (shard.vocab, shard.vocab_start) == (4096, 2048)
     call = chain(draft=None, draft_prob=1, epsilon=0, method="block", position=3)
     found = [on_ranks(verify_parts, [0], tree_map(other, call))[0] for other in (as_numpy, as_index)]
     for verdict in found:

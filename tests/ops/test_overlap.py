@@ -100,7 +100,7 @@ def test_no_rows(backend):
 
 
 def plainly(target, draft, space="logits", temperature=1.0, draft_temperature=None, draft_map=None, index=None):
-    """The same figures by torch's own operations."""
+    """The figures of overlap by torch's own operations."""
     inverse = 1 / torch.as_tensor(temperature).double().unsqueeze(-1)
     draft_inverse = inverse if draft_temperature is None else 1 / draft_temperature
     if index is not None:

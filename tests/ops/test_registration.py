@@ -101,7 +101,7 @@ def without_memory(x):
 
 
 def negative(x):
-    """The same values as the imaginary part of a conjugate."""
+    """A tensor's values as the imaginary part of a conjugate."""
     return torch.complex(torch.zeros_like(x), -x).conj().imag if x.dtype == torch.float32 else x
 
 

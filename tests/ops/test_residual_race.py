@@ -10,8 +10,8 @@ from tests.support.parts import cut_words, edited, edits_of, kept_of
 
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
 CALL = {
-    "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32), "first_token": 0,
-    "draft_row": torch.tensor([1, -1, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
+    "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32), "vocab_start": 0,
+    "draft_row": torch.tensor([1, -1, 4], dtype=torch.int32), "known": torch.ones(3, 4), "subtracted": torch.ones(3),
     "seed": seeds(3), "position": torch.full((3,), 5), "temperature": torch.ones(3),
     "excluded": torch.tensor([-1, -1, 3], dtype=torch.int32),
 }  # fmt: skip
@@ -37,7 +37,7 @@ def draws(target, draft, **how):
     row = torch.zeros(MANY, dtype=torch.int32)
     known = torch.cat([known_of(target), known_of(target if draft is None else draft)], dim=-1).expand(MANY, 4)
     tokens, _, status = residual_race(
-        target, draft, row, first_token=0, draft_row=None if draft is None else row, known=known.contiguous(),
+        target, draft, row, vocab_start=0, draft_row=None if draft is None else row, known=known.contiguous(),
         seed=seeds(MANY), position=3, **how,
     )  # fmt: skip
     assert not status.any()
@@ -60,7 +60,7 @@ def test_a_token_that_is_excluded(backend):
     """Over p: never that token, and otherwise the first arrival of the stream that residuals have."""
     target = torch.tensor([[5.0, 4.0, 3.0]]).repeat(4, 1)
     row = torch.arange(4, dtype=torch.int32)
-    how = dict(first_token=0, known=torch.zeros(4, 4), seed=seeds(4), position=3)
+    how = dict(vocab_start=0, known=torch.zeros(4, 4), seed=seeds(4), position=3)
     whole, _, _ = residual_race(target, None, row, **how)
     without, _, _ = residual_race(target, None, row, excluded=whole.int(), **how)
     assert (without != whole).all()
@@ -77,7 +77,7 @@ def test_the_argmax_at_temperature_0(backend):
         target,
         target,
         row,
-        first_token=1024,
+        vocab_start=1024,
         draft_row=row,
         known=torch.zeros(1, 4),
         seed=1,
@@ -97,8 +97,8 @@ def pairs_of(rows, size=1500, seed=4):
     beside = torch.where(torch.arange(rows) % 3 == 2, -1, row - 1).clamp(min=-1).int()
     known = torch.cat([known_of(target)[row.long()], known_of(draft)[beside.long()]], dim=-1)
     return target, draft, {
-        "row": row, "draft_row": beside, "known": known, "first_token": 1024, "seed": seeds(rows), "position": 3,
-        "taken": torch.linspace(0, 1.2, rows), "temperature": torch.tensor([0.7, 1.0, 0.0, 1.5])[row.long() % 4],
+        "row": row, "draft_row": beside, "known": known, "vocab_start": 1024, "seed": seeds(rows), "position": 3,
+        "subtracted": torch.linspace(0, 1.2, rows), "temperature": torch.tensor([0.7, 1.0, 0.0, 1.5])[row.long() % 4],
         "draft_temperature": 0.9,
     }  # fmt: skip
 
@@ -189,7 +189,7 @@ def test_rows_out_of_range(backend):
     call = CALL
     row = torch.tensor([0, 6, -2, 1, -1, 2**31 - 1, 5], dtype=torch.int32)
     beside = torch.tensor([6, 0, 0, -2, 9, 0, 5], dtype=torch.int32)
-    how = {"seed": 3, "position": 4, "first_token": 1024, "known": torch.ones(7, 4)}
+    how = {"seed": 3, "position": 4, "vocab_start": 1024, "known": torch.ones(7, 4)}
     for temperature in (1.0, 0.0):
         tokens, scores, status = residual_race(
             call["target"], call["draft"], row, draft_row=beside, temperature=temperature, **how

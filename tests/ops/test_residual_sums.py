@@ -12,7 +12,7 @@ from tests.support.parts import cut_words, edited, edits_of, kept_of
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
 CALL = {
     "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32),
-    "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "known": torch.ones(3, 4), "taken": torch.ones(3),
+    "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "known": torch.ones(3, 4), "subtracted": torch.ones(3),
     "temperature": torch.ones(3), "draft_temperature": torch.ones(3),
 }  # fmt: skip
 CUTS = torch.tensor([[-1.0, 0.0, 1.0] * 2] * 3).view(torch.int32)
@@ -33,9 +33,9 @@ def law_of(rows, temperature=1.0):
     return tile_laws(mass_tiles(rows, temperature=temperature)[0], rows, temperature=temperature)
 
 
-def counted(p, q, taken):
+def counted(p, q, subtracted):
     """The sums of probabilities that are known: int64 [n, 2]."""
-    left = p - taken.unsqueeze(-1) * q
+    left = p - subtracted.unsqueeze(-1) * q
     weights = torch.stack([torch.where(left >= torch.finfo(torch.float32).tiny, left, 0.0), q])
     return (weights.clamp(max=1).double() * UNIT).round().long().sum(-1).T
 
@@ -48,14 +48,15 @@ def test_every_token_is_counted(backend, size):
     target = torch.cat([target, torch.full((1, size), -torch.inf), torch.zeros(1, size)])
     draft = torch.cat([draft, torch.zeros(1, size), torch.full((1, size), -torch.inf)]).half()
     place = torch.arange(len(target), dtype=torch.int32)
-    temperature, taken = torch.tensor([0.7, 1.0, 2.0])[place % 3], torch.tensor([1.0, 0.0, 0.25, 3.0])[place % 4]
+    temperature, subtracted = torch.tensor([0.7, 1.0, 2.0])[place % 3], torch.tensor([1.0, 0.0, 0.25, 3.0])[place % 4]
     (p_known, p), (q_known, q) = law_of(target, temperature), law_of(draft, 0.9)
     call = {
-        "target": poisoned(target), "draft": poisoned(draft), "row": place, "draft_row": place, "taken": taken,
-        "known": torch.cat([p_known, q_known], dim=-1), "temperature": temperature, "draft_temperature": 0.9,
+        "target": poisoned(target), "draft": poisoned(draft), "row": place, "draft_row": place,
+        "subtracted": subtracted, "known": torch.cat([p_known, q_known], dim=-1), "temperature": temperature,
+        "draft_temperature": 0.9,
     }  # fmt: skip
     sums, status = residual_sums(**call)
-    assert torch.equal(sums, counted(p, q, taken))
+    assert torch.equal(sums, counted(p, q, subtracted))
     assert not status.any()
     with specdec_kernels.backend("cpu"):
         expected, _ = residual_sums(**call)
@@ -70,7 +71,7 @@ def test_sums_do_not_depend_on_where_a_row_is_cut(kernels, dtype):
     target, draft = rows
     row, draft_row = PAIRS, PAIRS.flip(0)
     p, q = (law_of(side.flatten(0, 1).contiguous())[0] for side in rows)
-    call = {"known": torch.cat([p, q.flip(0)], dim=-1), "taken": 0.5}
+    call = {"known": torch.cat([p, q.flip(0)], dim=-1), "subtracted": 0.5}
     whole, _ = residual_sums(target, draft, row, draft_row, **call)
     parts = [
         residual_sums(*side, row, draft_row, **call)[0]
@@ -87,7 +88,7 @@ def test_the_rows_of_a_pair_are_any_two(backend):
     row, draft_row = (torch.tensor(x, dtype=torch.int32) for x in ([5, 0, 3, 3, 1], [3, 3, 0, 1, 2]))
     (p_known, p), (q_known, q) = law_of(target.reshape(6, 33)), law_of(draft.view(4, 33))
     known = torch.cat([p_known[row.long()], q_known[draft_row.long()]], dim=-1)
-    sums, _ = residual_sums(target, draft, row, draft_row, known=known, taken=0.5)
+    sums, _ = residual_sums(target, draft, row, draft_row, known=known, subtracted=0.5)
     assert torch.equal(sums, counted(p[row.long()], q[draft_row.long()], torch.full((5,), 0.5)))
 
 
@@ -99,7 +100,7 @@ def test_what_is_not_weighed(backend):
     draft_row = torch.tensor([1, 0, -1, 0, 2, 0, 1, -3], dtype=torch.int32)
     known = law_of(rows)[0][:1].repeat(8, 2)
     temperature = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, torch.nan, 1.0])
-    sums, status = residual_sums(rows, rows, row, draft_row, known=known, taken=0.0, temperature=temperature)
+    sums, status = residual_sums(rows, rows, row, draft_row, known=known, subtracted=0.0, temperature=temperature)
     assert status.tolist() == [0, 0, 0, 8, 8, 8, 8, 8]
     assert abs(sums[0, 0].item() / UNIT - 1) < 1e-6
     assert not sums[[1, 2, 3, 4, 5, 7]].any()
@@ -118,7 +119,7 @@ def test_cuts_and_edits(backend, dtypes):
     rows = edited(target, edits)
     row, draft_row = PAIRS.flip(0), PAIRS
     known = torch.cat([law_of(x.flatten(0, 1).float())[0] for x in (rows, draft)], dim=-1)
-    call = {"known": known, "taken": 0.5, "draft_temperature": 0.8}
+    call = {"known": known, "subtracted": 0.5, "draft_temperature": 0.8}
     sampling = Sampling(2.0, top_k=torch.tensor([[1, 40], [7, 0], [2060, 300]]))
     flat = [rows.flatten(0, 1)[row.long()], draft.flatten(0, 1)[draft_row.long()]]
     words = [
@@ -148,7 +149,7 @@ def test_bad_arguments():
         ({"draft_row": torch.zeros(2, dtype=torch.int32)}, ValueError, r"draft_row: expected shape \[3\]"),
         ({"row": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "row: expected a contiguous tensor"),
         ({"draft_row": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "draft_row: expected a contiguous tensor"),
-        ({"taken": torch.ones(2)}, ValueError, r"taken: expected shape \[3\]"),
+        ({"subtracted": torch.ones(2)}, ValueError, r"taken: expected shape \[3\]"),
         ({"cuts": torch.zeros(3, 5, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
         ({"cuts": torch.zeros(3, 6)}, TypeError, "cuts: expected a tensor of int32"),
         ({"edits": 3}, TypeError, "edits: expected an Edits"),

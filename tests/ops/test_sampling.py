@@ -242,7 +242,7 @@ GREEDY_DRAFTS = {
 
 
 def greedy(contexts):
-    """The same contexts with a draft that has one token in each."""
+    """These contexts with a draft that has one token in each."""
     contexts.q = {said: (law == law.max()).double() for said, law in contexts.q.items()}
     return contexts
 
@@ -321,7 +321,7 @@ class TestFigures:
         return softmax(self.target, temperatures[0]), softmax(self.draft, temperatures[1])
 
     def calls(self, temperatures):
-        """The same two laws: both of logits, and one of them or both as probabilities."""
+        """Two laws: both of logits, and one of them or both as probabilities."""
         p, q = (law.float() for law in self.laws(temperatures))
         one, other = (Sampling(t) for t in temperatures)
         yield (self.target, self.draft), {"sampling": one, "draft.sampling": other}

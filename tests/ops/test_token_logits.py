@@ -71,7 +71,7 @@ def test_parts_together_are_the_row(fast_backend):
                 allowed=edits.allowed[:, first // 32 :], prompt_mask=edits.prompt_mask[:, first // 32 :],
                 output_mask=edits.output_mask[:, first // 32 :], output_counts=edits.output_counts[:, first:end],
             )  # fmt: skip
-            together |= bits(token_logits(rows[:, first:end], tokens, first_token=first, edits=own))
+            together |= bits(token_logits(rows[:, first:end], tokens, vocab_start=first, edits=own))
         assert torch.equal(together, bits(whole))
 
 
@@ -92,7 +92,7 @@ def test_bad_arguments():
         ({"tokens": TOKENS.float()}, TypeError, "tokens: expected a tensor of int"),
         ({"places": torch.zeros(3)}, TypeError, "places: expected a tensor of int"),
         ({"places": torch.zeros(2).long()}, ValueError, r"tokens: expected shape \[2\]"),
-        ({"first_token": 64}, ValueError, "first_token: expected a multiple of 128; got 64"),
+        ({"vocab_start": 64}, ValueError, "vocab_start: expected a multiple of 128; got 64"),
         ({"rows": ROWS.long()}, TypeError, "rows: expected a tensor of float32"),
         ({"edits": Edits(repetition=0)}, ValueError, "edits.repetition: expected a number more than 0"),
         ({"out": torch.zeros(3)}, ValueError, "out: expected"),

@@ -19,7 +19,7 @@ def named(parents):
 
 
 def one_law(p=P, q=Q, depth=1):
-    """The same two laws after whatever was said."""
+    """Two laws after whatever was said."""
     contexts = Contexts(len(p), depth)
     contexts.p = dict.fromkeys(contexts.p, p.double() / p.double().sum())
     contexts.q = dict.fromkeys(contexts.q, q.double() / q.double().sum())

@@ -34,7 +34,7 @@ def call_of(seed, requests=3, nodes=N, vocabulary=33, links=None, dtype=torch.fl
 
 
 def by_tokens(call):
-    """The same trees by tokens that were drawn before."""
+    """These trees by tokens that were drawn before."""
     wanted = call["draft_tokens"].roll(1, dims=1) % call["target"].shape[-1]
     links = {name: call[name] for name in ("draft_tokens", "first_child", "next_sibling")}
     children = call["first_child"].clamp(0, wanted.shape[1] - 1)

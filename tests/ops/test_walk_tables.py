@@ -17,9 +17,9 @@ def tables(rows, drafts, draft_rows=None):
     """What is known of rows: each draft has all of p and half of q."""
     draft_rows = drafts if draft_rows is None else draft_rows
     return {
-        "met": torch.zeros(rows, dtype=INTS), "p_of_drafts": torch.ones(rows),
+        "row_status": torch.zeros(rows, dtype=INTS), "p_of_drafts": torch.ones(rows),
         "known": torch.arange(2.0 * rows).view(-1, 2),
-        "q_of_drafts": torch.full((drafts,), 0.5), "draft_met": torch.zeros(drafts, dtype=INTS),
+        "q_of_drafts": torch.full((drafts,), 0.5), "draft_row_status": torch.zeros(drafts, dtype=INTS),
         "draft_known": 100 + torch.arange(2.0 * draft_rows).view(-1, 2),
     }  # fmt: skip
 
@@ -45,7 +45,7 @@ CALLS = {
         },
     ),
     "walk_tables, tree": (walk_tables, TREE | NUMBERS | {"winners": torch.arange(12)}),
-    "walk_tables, race": (walk_tables, {name: CHAINS[name] for name in ("draft_tokens", "vocab", "places", "met")}
+    "walk_tables, race": (walk_tables, {x: CHAINS[x] for x in ("draft_tokens", "vocab", "places", "row_status")}
                           | {"method": "race", "winners": torch.arange(ROWS)}),
 }  # fmt: skip
 
@@ -66,22 +66,23 @@ def test_a_refused_draft_a_bonus_and_a_token_out_of_range(backend):
     assert lists(walked, "row", "draft_row", "slot") == [[1, 5, 7], [1, -1, 5], [1, 2, 1]]
     assert walked.status.tolist() == [0, 0, 4]
     assert walked.laws.tolist() == [[2, 3, 102, 103], [10, 11, 10, 11], [14, 15, 110, 111]]
-    walked = walk_tables(**chains | {"q_of_drafts": None, "draft_met": None, "draft_known": None})
+    walked = walk_tables(**chains | {"q_of_drafts": None, "draft_row_status": None, "draft_known": None})
     assert lists(walked, "excluded", "num_accepted") == [[[9], [-1], [-1]], [1, 2, 1]]
     assert walked.laws[:, 2:].tolist() == walked.laws[:, :2].tolist()
     shared = chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 7]])}
     shared["draft_prob"] = torch.tensor([[1.0, 0.25], [1.0, 1.0], [torch.nan, 1.0]])
     walked = walk_tables(**shared)  # a slot that could have been drafted is decided like a refused draft
-    assert lists(walked, "draft_row", "taken", "status") == [[1, -1, -1], [0.25, 1.0, 1.0], [0, 0, 8]]
+    assert lists(walked, "draft_row", "subtracted", "status") == [[1, -1, -1], [0.25, 1.0, 1.0], [0, 0, 8]]
 
 
 @pytest.mark.interpreted
 def test_status_is_that_of_the_rows_that_decided(backend):
     """Rows up to the last, the last draft's if something is left of it."""
-    met, draft_met = torch.full((ROWS,), 1, dtype=INTS), torch.full((6,), 2, dtype=INTS)
-    met[2] = 1024  # behind the last
-    draft_met[1], draft_met[2:4], draft_met[5] = 16, 32, 1024
-    chains = CHAINS | {"met": met, "draft_met": draft_met, "p_of_drafts": refused(CHAINS["p_of_drafts"], 1, 6)}
+    row_status, draft_row_status = torch.full((ROWS,), 1, dtype=INTS), torch.full((6,), 2, dtype=INTS)
+    row_status[2] = 1024  # behind the last
+    draft_row_status[1], draft_row_status[2:4], draft_row_status[5] = 16, 32, 1024
+    chains = CHAINS | {"row_status": row_status, "draft_row_status": draft_row_status}
+    chains |= {"p_of_drafts": refused(CHAINS["p_of_drafts"], 1, 6)}
     assert walk_tables(**chains).status.tolist() == [1 | 2 | 16, 1 | 32, 1 | 2]
     ended = walk_tables(**chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 70]])})
     assert ended.status.tolist() == [1 | 2, 1 | 32, 1]  # nothing was drafted, so no draft law was asked
@@ -92,13 +93,14 @@ def test_status_is_that_of_the_rows_that_decided(backend):
 @pytest.mark.interpreted
 def test_argmax_and_requests_that_are_not_live(backend):
     """A request of temperature 0 has its last token, and asks for no draft law; idle ones read nothing."""
-    met = torch.full((ROWS,), 1, dtype=INTS)
-    met[:2] = 4
-    chains = CHAINS | {"met": met, "request_index": ints(2, -1, 7), "temperature": torch.tensor([1.0, 1.0, 0.0])}
+    row_status = torch.full((ROWS,), 1, dtype=INTS)
+    row_status[:2] = 4
+    chains = CHAINS | {"row_status": row_status, "request_index": ints(2, -1, 7)}
+    chains |= {"temperature": torch.tensor([1.0, 1.0, 0.0])}
     walked = walk_tables(**chains, winners=torch.tensor([5, *range(41, 49)]))
     assert walked.tokens.tolist() == [[5, 41, -1], [-1, -1, -1], [0, -1, -1]]
     assert lists(walked, "status", "row", "draft_row") == [[4, 0, 8], [-1] * 3, [-1] * 3]
-    assert lists(walked, "num_accepted", "slot", "taken") == [[1, -1, 0], [0, 0, 0], [1.0] * 3]
+    assert lists(walked, "num_accepted", "slot", "subtracted") == [[1, -1, 0], [0, 0, 0], [1.0] * 3]
     assert not walked.laws.any()
 
 
@@ -108,14 +110,14 @@ def test_packed_chains(backend):
     packed = tables(11, 7, draft_rows=20) | noise(4)
     packed |= {
         "draft_tokens": torch.arange(10, 17), "cu_drafts": ints(0, 3, 3, 7, 9), "places": 3, "vocab": 64,
-        "method": "rejection", "met": torch.arange(11, dtype=INTS), "draft_places": 19 - torch.arange(7),
+        "method": "rejection", "row_status": torch.arange(11, dtype=INTS), "draft_places": 19 - torch.arange(7),
         "draft_prob": torch.linspace(0.1, 0.7, 7).expand(4, 7), "p_of_drafts": refused(torch.ones(11), 6),
     }  # fmt: skip
     walked = walk_tables(**packed)
     assert walked.tokens.tolist() == [[10, 11, 0], [0, -1, -1], [13, 0, -1], [0, -1, -1]]
     assert lists(walked, "row", "draft_row", "slot") == [[2, 4, 6, -1], [-1, -1, 15, -1], [2, 0, 1, 0]]
     assert walked.status.tolist() == [0 | 1 | 2 | 8, 4, 5 | 6 | 8, 8]
-    torch.testing.assert_close(walked.taken, torch.tensor([1.0, 1.0, 0.5, 1.0]))
+    torch.testing.assert_close(walked.subtracted, torch.tensor([1.0, 1.0, 0.5, 1.0]))
     assert walked.laws[2].tolist() == [12, 13, 130, 131]
 
 
@@ -129,14 +131,14 @@ def test_a_tree_asks_for_the_sums_after_a_refused_child(backend):
     tree["answers"] = torch.full((1, 7, 2), -1)
     walked = walk_tables(**tree)
     assert walked.asked[0].tolist() == [[-1, -1], [0, 0], [-1, -1], [1, 1], [-1, -1], [2, 2], [-1, -1]]
-    assert walked.asked_taken[0].tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert walked.asked_subtracted[0].tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert lists(walked, "tokens", "num_accepted", "row") == [[[-1, -1, -1]], [0], [-1]]
     tree["answers"][0, [1, 3, 5]] = 1 << 41  # of p and of q, so none of q is left once the tokens tried are off
     walked = walk_tables(**tree)
-    assert lists(walked, "path", "draft_row", "taken") == [[[0, -1, -1]], [0], [1.0]]
+    assert lists(walked, "path", "draft_row", "subtracted") == [[[0, -1, -1]], [0], [1.0]]
     tree["answers"][0, 1, 1] = 1 << 42
     walked = walk_tables(**tree)  # the second child is accepted, and its second child refused
-    assert lists(walked, "path", "draft_row", "taken") == [[[0, 2, -1]], [2], [1.0]]
+    assert lists(walked, "path", "draft_row", "subtracted") == [[[0, 2, -1]], [2], [1.0]]
 
 
 @pytest.mark.interpreted
@@ -154,7 +156,7 @@ def test_any_tables(backend, method, kind):
     rows, drafts = batch * nodes, batch * slots
     call = {
         "draft_tokens": some(9, batch, 2 * slots, dtype=torch.int64)[:, ::2] - 1, "vocab": 7, "method": method,
-        "places": nodes, "met": some(16, rows), "winners": some(7, rows, dtype=torch.int64), **noise(batch),
+        "places": nodes, "row_status": some(16, rows), "winners": some(7, rows, dtype=torch.int64), **noise(batch),
         "request_index": some(batch + 2, batch) - 1, "temperature": (some(6, batch) > 0).float(),
     }  # fmt: skip
     if kind != "chains":
@@ -177,7 +179,7 @@ def test_any_tables(backend, method, kind):
         call |= {"p_of_drafts": law(nodes), "known": torch.randn(rows, 2, generator=draw)}
     if method != "race" and kind != "certain trees":
         call |= {
-            "q_of_drafts": law(slots), "draft_met": some(16, drafts),
+            "q_of_drafts": law(slots), "draft_row_status": some(16, drafts),
             "draft_known": torch.randn(drafts, 2, generator=draw), "draft_places": drafts - 1 - torch.arange(drafts),
         }  # fmt: skip
     answers = some(1 << 42, batch, nodes, 2, dtype=torch.int64)

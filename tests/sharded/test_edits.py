@@ -155,7 +155,7 @@ def test_a_race_over_an_edited_slice(backend):
         name: getattr(edits, name)[:, 32:] for name in ("allowed", "prompt_mask", "output_mask")
     }, output_counts=edits.output_counts[:, 1024:])  # fmt: skip
     part, expected = rows[:, 1024:], edited(rows[:, 1024:], own)
-    how = {"first_token": 1024, "seed": seeds(4), "position": 3}
+    how = {"vocab_start": 1024, "seed": seeds(4), "position": 3}
     for more in ({}, {"sampling": Sampling(0.7, top_k=30)}, {"temperature": 0.0}, {"k": 3}):
         found = sharded.race_partial(part, edits=own, **how, **more)
         assert_all_equal([found], sharded.race_partial(expected, **how, **more))

@@ -30,7 +30,7 @@ def whole(op, call):
 
 
 def with_status(op):
-    """The same of a sharded one."""
+    """(result, status) of a sharded op."""
     return lambda **call: whole(op, call)
 
 
@@ -226,7 +226,7 @@ def test_verdicts_of_trees_on_any_number_of_ranks(fast_backend, begins):
 
 
 def test_what_travels_is_12_bytes_a_row(fast_backend):
-    part = race_partial(torch.randn(3, 5, 1024), first_token=1024, seed=seeds(3)[:, None], position=torch.arange(5))
+    part = race_partial(torch.randn(3, 5, 1024), vocab_start=1024, seed=seeds(3)[:, None], position=torch.arange(5))
     packed = part.packed()
     assert packed.is_contiguous()
     assert (packed.dtype, packed.shape) == (torch.int32, (3, 5, 3))
@@ -253,10 +253,10 @@ def test_batches_of_none():
         assert [x.shape for x in verdict] == [(0, 3), (0,), (0,)]
 
 
-@pytest.mark.parametrize("first_token", [-128, 1, 64, 1023, 4096, 1.0, None])
-def test_where_a_slice_may_begin(first_token):
-    with pytest.raises(ValueError, match=r"first_token: expected a multiple of 128 inside \[0, 4096\)"):
-        VocabShard(4096, first_token)
+@pytest.mark.parametrize("vocab_start", [-128, 1, 64, 1023, 4096, 1.0, None])
+def test_where_a_slice_may_begin(vocab_start):
+    with pytest.raises(ValueError, match=r"vocab_start: expected a multiple of 128 inside \[0, 4096\)"):
+        VocabShard(4096, vocab_start)
 
 
 def test_even_slices():

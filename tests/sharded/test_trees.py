@@ -124,8 +124,8 @@ def test_batches_of_none(fast_backend):
             assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
 
 
-@pytest.mark.parametrize("taken", [0.25, 1.0])
-def test_sums_are_those_of_whole_rows(fast_backend, taken):
+@pytest.mark.parametrize("subtracted", [0.25, 1.0])
+def test_sums_are_those_of_whole_rows(fast_backend, subtracted):
     """As whole numbers: the mass of ``residual`` is the same sum, rounded once."""
     target, draft = 2 * torch.randn(2, 5, VOCABULARY, generator=torch.Generator().manual_seed(3))
     some = torch.tensor([0, 4, 2])
@@ -134,11 +134,11 @@ def test_sums_are_those_of_whole_rows(fast_backend, taken):
         shard.check("sums", target)
         sides = [Side(rows, Sampling(0.8), None, some[:0], some[:0]) for rows in (target, draft)]
         laws, _ = laws_of(shard, sides)
-        left, _ = left_in_slices(shard, *laws, some, some, torch.full((3,), taken)).unbind(-1)
+        left, _ = left_in_slices(shard, *laws, some, some, torch.full((3,), subtracted)).unbind(-1)
         return left.float() * 2.0**-42
 
     call = {"target": target, "draft": draft}
-    expected = residual(**call, temperature=0.8, draft_prob=taken).mass[some]
+    expected = residual(**call, temperature=0.8, draft_prob=subtracted).mass[some]
     assert_all_equal(on_ranks(sums, BEGINS[2], call), expected)
 
 

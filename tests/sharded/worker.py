@@ -19,7 +19,7 @@ LOSSES = 5  # of ``losses``
 
 def same(shard):
     """Verdicts of the sharded ops, and whether they are those of the ops on whole rows."""
-    first = shard.first_token
+    first = shard.vocab_start
     bounds = shard.bounds(shard.vocab, shard.ranks)
     own = slice(first, bounds[bounds.index(first) + 1])
     call = chain_call_with_hits(VOCABULARY, requests=8)
@@ -55,7 +55,7 @@ class MortalShard(VocabShard):
 
 def lost(shard, op, call, collectives):
     """What the others see of a rank that is killed during a call, after so many of its collectives."""
-    own = slice(shard.first_token, shard.first_token + 1024)
+    own = slice(shard.vocab_start, shard.vocab_start + 1024)
     call = {name: x[..., own] if name in ROWS and x is not None else x for name, x in call.items()}
     getattr(sharded, op)(**call, shard=shard)
     if dist.get_rank() == 1:

@@ -60,7 +60,7 @@ def adversarial_pairs(size):
 
 
 def poisoned(tensor, pad=5, start=3):
-    """The same values in rows with a padded stride and a misaligned start, NaN all around them."""
+    """A tensor's values in rows with a padded stride and a misaligned start, NaN all around them."""
     *rows, last = tensor.shape
     room = torch.full((tensor[..., 0].numel() * (last + pad) + start,), torch.nan, dtype=tensor.dtype)
     view = room[start:].unflatten(0, (*rows, last + pad))[..., :last]
@@ -105,7 +105,7 @@ def chain_call(seed, requests=32, slots=4, vocabulary=65, draft_vocabulary=None,
 
 
 def ragged(call, counts):
-    """The same call with only the first counts[b] slots of request b, laid out one after the other."""
+    """A call with only the first counts[b] slots of request b, laid out one after the other."""
     bounds = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
     pieces = {
         "draft_tokens": [row[:n] for row, n in zip(call["draft_tokens"], counts, strict=True)],

@@ -173,7 +173,7 @@ def ptx_of(source):
 
 
 def built(source, arch):
-    """The same from the package's build, if that is for this architecture alone and as new as the sources."""
+    """What `compiled` gives, of the package's build if that has this architecture alone and is as new as sources."""
     import specdec_kernels
 
     binary = build_folder() / f"cuda_{source.stem}.cuda.o"

@@ -118,7 +118,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
         target, draft = given.rows(p_rows, q_rows)
         call = OPS["verify_chain"].Call(
             draft_tokens=torch.tensor(drafts).expand(len(cases), -1), target=target.expand(len(cases), -1, -1),
-            draft=draft.expand(len(cases), -1, -1), cu_drafts=None, by_rows=False, draft_map=given.draft_map,
+            draft=draft.expand(len(cases), -1, -1), cu_drafts=None, tokens_by_row=False, draft_map=given.draft_map,
             request_index=None, method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(),
             draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
             input_positions=None, input_nonces=None, tokens=tokens, num_accepted=num_accepted, status=status, path=None,

@@ -50,13 +50,13 @@ FAULTS = {
     # The maths that the CPU and CUDA share.
     "walk: a token drawn before counts again for the sibling": Fault(
         "csrc/include/specdec/walk.h",
-        "share_of(m.left, repeats ? 1.0f : m.untried)",
-        "share_of(m.left, 1.0f)",
+        "share_of(m.residual_mass, repeats ? 1.0f : m.untried_mass)",
+        "share_of(m.residual_mass, 1.0f)",
         "tests/ops/test_tree_laws.py -k cpu",
     ),
     "walk: a slot that was not drafted, but could have been, races": Fault(
         "csrc/include/specdec/walk.h",
-        "if (at.tried || taken < 1.0f) return",
+        "if (at.tried || subtracted < 1.0f) return",
         "if (at.tried) return",
         "tests/ops/test_chain_laws.py -k cpu",
     ),
@@ -92,8 +92,8 @@ FAULTS = {
     ),
     "traversal: what a leaf takes does not grow with its weight": Fault(
         "csrc/include/specdec/traversal.h",
-        "add(taken, div(share, a))",
-        "add(taken, share)",
+        "add(subtracted, div(share, a))",
+        "add(subtracted, share)",
         "tests/ops/test_traversal_laws.py -k cpu",
     ),
     "walk_tables: the row that ended the walk does not say what it met": Fault(

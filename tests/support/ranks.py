@@ -61,8 +61,8 @@ class Stage:
 class PlayedShard(VocabShard):
     """The shard of a played rank."""
 
-    def __init__(self, vocab, first_token, stage, rank, debug=False):
-        super().__init__(vocab, first_token, debug=debug)
+    def __init__(self, vocab, vocab_start, stage, rank, debug=False):
+        super().__init__(vocab, vocab_start, debug=debug)
         self.stage, self.rank, self.ranks = stage, rank, stage.ranks
 
     def gather(self, mine):
@@ -94,7 +94,7 @@ def chain_call_with_hits(vocabulary, requests=16, slots=3, **how):
 
 
 def tree_call_with_hits(vocabulary, requests, nodes, **how):
-    """The same of a tree_call: the winner of each node is the token of some child."""
+    """A tree_call in which drafts are accepted more often: the winner of each node is the token of some child."""
     call = tree_call(3, requests, nodes, vocabulary, **how)
     parents = call["parents"]
     depth = torch.tensor([depths(row) for row in parents.tolist()]).gather(1, parents.clamp(min=0))

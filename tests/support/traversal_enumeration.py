@@ -23,7 +23,8 @@ class Place:
     """A node on the path: its weight, T, W and R, and the tokens tried."""
 
     def __init__(self, node, weight):
-        self.node, self.weight, self.taken, self.left, self.untried, self.tried = node, weight, 0.0, 1.0, 1.0, []
+        self.node, self.weight, self.tried = node, weight, []
+        self.subtracted, self.residual_mass, self.untried_mass = 0.0, 1.0, 1.0
 
 
 def leaves(p, q, tree, tokens, replacement):
@@ -36,9 +37,10 @@ def leaves(p, q, tree, tokens, replacement):
             x = tokens[child]
             if x == -1 or (x in here.tried and (q is None or not replacement)):
                 continue
-            drafted = 1.0 if q is None else float(q[here.node][x]) / here.untried
-            rest = max(0.0, float(p[here.node][x]) - (0.0 if q is None else here.taken * float(q[here.node][x])))
-            weight = min(1.0, here.weight * rest / here.left / drafted) if drafted > 0 and here.left > 0 else 0.0
+            drafted = 1.0 if q is None else float(q[here.node][x]) / here.untried_mass
+            rest = max(0.0, float(p[here.node][x]) - (0.0 if q is None else here.subtracted * float(q[here.node][x])))
+            weighs = drafted > 0 and here.residual_mass > 0
+            weight = min(1.0, here.weight * rest / here.residual_mass / drafted) if weighs else 0.0
             path.append(Place(child, weight))
             continue
         path.pop()
@@ -55,15 +57,15 @@ def remove(place, x, p, q, replacement):
         return
     row = p[place.node]
     if q is None:
-        left = max(0.0, place.left - float(row[x]))
+        residual_mass = max(0.0, place.residual_mass - float(row[x]))
     else:
-        place.taken += place.left / (place.weight * place.untried) if place.untried > 0 else 0.0
-        left = float((row - place.taken * q[place.node]).clamp(min=0.0).sum())
+        place.subtracted += place.residual_mass / (place.weight * place.untried_mass) if place.untried_mass > 0 else 0.0
+        residual_mass = float((row - place.subtracted * q[place.node]).clamp(min=0.0).sum())
         if not replacement:
-            place.untried = float(q[place.node].index_fill(0, torch.tensor(place.tried), 0.0).sum())
-    s = place.weight * left / place.left if place.left > 0 else 0.0
+            place.untried_mass = float(q[place.node].index_fill(0, torch.tensor(place.tried), 0.0).sum())
+    s = place.weight * residual_mass / place.residual_mass if place.residual_mass > 0 else 0.0
     rest = s + 1.0 - place.weight
-    place.weight, place.left = (s / rest if rest > 0 else 1.0), left
+    place.weight, place.residual_mass = (s / rest if rest > 0 else 1.0), residual_mass
 
 
 def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=None, certain=False, given=AS_PROBS,
@@ -125,7 +127,7 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         )  # fmt: skip
         if op == "verify_chain":
             reference.verify_chain(OPS[op].Call(
-                draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], cu_drafts=None, by_rows=False,
+                draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], cu_drafts=None, tokens_by_row=False,
                 method="block", draft_prob=1.0, epsilon=0.0, input_nonces=None, path=None,
                 num_passed=None, bonus=None, **shared,
             ))  # fmt: skip

@@ -19,11 +19,11 @@ SPECDEC_HD float accept_coin(Noise noise, uint32_t index) {
   return coin(noise, index);
 }
 
-// The accept test of one draft. `taken` is the multiple of q that was subtracted from p before.
+// The accept test of one draft. `subtracted` is the multiple of q that was subtracted from p before.
 struct AcceptTest {
   Noise noise;
   uint32_t index;  // of the coin
-  float taken, share, epsilon;
+  float subtracted, share, epsilon;
 
   SPECDEC_HD bool operator()(float p, float q) const { return with_coin(accept_coin(noise, index), p, q); }
 
@@ -37,7 +37,7 @@ struct AcceptTest {
 
  private:
   SPECDEC_HD bool with_coin(float u, float p, float q) const {
-    return accepts(u, sub(p, mul(taken, q)), mul(share, q), epsilon);
+    return accepts(u, sub(p, mul(subtracted, q)), mul(share, q), epsilon);
   }
 };
 

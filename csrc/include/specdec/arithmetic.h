@@ -45,6 +45,13 @@ SPECDEC_HD bool at_least(float a, float b) { return a >= b; }
 SPECDEC_HD bool greater(float a, float b) { return a > b; }
 SPECDEC_HD float where(bool m, float a, float b) { return m ? a : b; }
 
+// Floats as unsigned integers of the same order.
+SPECDEC_HD uint32_t ordered(float x) {
+  const uint32_t b = bits(x + 0.0f);  // -0 and 0 are equal
+  return b >> 31 ? ~b : b | 0x80000000u;
+}
+SPECDEC_HD float from_ordered(uint32_t o) { return from_bits(o >> 31 ? o ^ 0x80000000u : ~o); }
+
 // Where a number lies.
 struct Range {
   float low, high;

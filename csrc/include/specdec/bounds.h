@@ -22,6 +22,26 @@ struct BoundTile {
   float sum, whole;
 };
 
+// ---- what backends' own sums and logarithms may be off by -----------------------------------------------------------
+
+// Of the sum of a tile of such weights, 2,048 in sixteen lanes: 64 additions a lane and at most 15 of lanes, each wrong
+// by 2^-24 at most. What log_sum_error leaves for roundings covers the products and differences before them.
+constexpr double kSumError = 5e-6;
+// Of a weight in whole numbers, to the nearest multiple of 2^-42, and of such a weight, which is never below 2^-125.
+constexpr double kUnitError = 0x1.001p-43;
+// Of such weights of up to 2^20 tokens, added in floats.
+constexpr int32_t kMostAdded = 1 << 20;
+constexpr double kAddedError = 1e-3;
+// Of the logarithm of what top_p keeps: for its roundings.
+constexpr float kKeptError = 1e-4f;
+
+// What follows is about the logarithm to base 2 that a GPU has: it is off by 2^-22, or by that share of itself.
+// A logarithm made of it is never smaller with this added. It is 128 at most, so it may be off by 2.2e-5, and by 1e-5
+// more where it rounds. The rest is for the rounding of log itself.
+constexpr float kLogAbove = 5e-5f;
+// Of the logarithm of a word of noise, which is 32 at most: it is only within 6e-6, and roundings follow.
+constexpr float kWordLogError = 1e-4f;
+
 constexpr float kLargestBounded = 1e6f;  // no bounds of rows whose largest x is above it, or below its negative
 
 // Of a row, from all of its tiles; `largest` is its largest x. The sum is in double: there is no error worth a bound.

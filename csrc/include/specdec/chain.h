@@ -98,12 +98,12 @@ struct ChainRequest : WalkRequest {
   // Requests are packed one after another: this one has the drafts [from, to), and one target row more than drafts, if
   // no bonus token is given.
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
-    if (p.by_rows) from -= b, to -= b + 1;
+    if (p.tokens_by_row) from -= b, to -= b + 1;
     readable = from >= 0 && to >= from && to <= p.packed_drafts();
     if (!readable || to - from > p.max_drafts()) status |= SPECDEC_STATUS_PARAMETER;
     if (to - from < slots) slots = static_cast<int32_t>(to - from);
     first_prob = from;
-    first_token = (p.by_rows ? from + b + 1 : from) * p.draft_tokens.slot_stride;
+    first_token = (p.tokens_by_row ? from + b + 1 : from) * p.draft_tokens.slot_stride;
     first_target = rows_before() * p.target.row_stride;
     if (!p.request_index.data) first_draft = from * p.draft.row_stride;  // else draft rows are an entry's
   }
@@ -135,7 +135,7 @@ SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted
   else t.p.num_passed.data[b] = count;
 }
 
-SPECDEC_HD Verdict verdict_at(const ChainParams& p, int64_t b) {
+SPECDEC_HD VerdictWriter verdict_at(const ChainParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data ? p.path.data + b * p.path.row_stride : nullptr, p.num_accepted.data + b,
           p.status.data + b, b, p.form, p.places()};
 }

@@ -5,6 +5,6 @@
 #pragma once
 
 #include "../../cuda/launch.cuh"
-#include "../../cuda/law_sums.cuh"
+#include "../../cuda/pair_sums.cuh"
 #include "../../cuda/race_request.cuh"
 #include "../../cuda/team_rows.cuh"

@@ -12,6 +12,9 @@ struct Logarithm {
   SPECDEC_HD float operator()(float x) const { return log(x); }
 };
 
+// What the roundings of log p may take from it where it bounds others.
+constexpr float kLogProbError = 1e-5f;
+
 // The spaces, as types, so that loops over a row are compiled for one of them. `Float` is float or a vector of them.
 //
 //   key(raw)                 increases with the raw element; a NaN stays one
@@ -47,11 +50,11 @@ struct Logits {
   }
   template <class Log = Logarithm>
   SPECDEC_HD float log_bound(float raw, const LogSumExp& lse, Log = {}) const {
-    return log_probability(scaled(raw), lse) + 1e-5f;
+    return log_probability(scaled(raw), lse) + kLogProbError;
   }
   template <class Float>
   SPECDEC_HD Float log_bounds(Float raw, const LogSumExp& lse) const {
-    return add(log_probability(log_bounds(raw), lse), Float(1e-5f));
+    return add(log_probability(log_bounds(raw), lse), Float(kLogProbError));
   }
   SPECDEC_HD float needed_key(float log_weight, const LogSumExp& lse) const {
     return log_weight + lse.log_sum + lse.max - slack(log_weight, lse.max);
@@ -130,7 +133,7 @@ struct Law {
 };
 
 // A law, and what its probabilities need to know of the whole row.
-struct KnownLaw {
+struct LawWithStats {
   Law law;
   LogSumExp lse;
   int32_t argmax;  // kNoToken where nothing has weight
@@ -141,7 +144,7 @@ struct KnownLaw {
   }
 };
 
-SPECDEC_HD KnownLaw nothing_known(const Law& law) { return {law, kNoMass, kNoToken}; }
+SPECDEC_HD LawWithStats without_stats(const Law& law) { return {law, kNoMass, kNoToken}; }
 
 // Whether rows of such laws have log-sum-exps to take, whatever their temperatures.
 SPECDEC_HD bool may_need_sum(const specdec_law& p) { return p.space == SPECDEC_LOGITS; }
@@ -164,8 +167,8 @@ SPECDEC_HD Law law_at(const specdec_law& p, int64_t outer, int64_t inner, int32_
 
 // The status of a temperature is told with the tiles.
 SPECDEC_HD Law law_at(const TileLawsParams& p, int64_t row) {
-  int32_t told = SPECDEC_STATUS_OK;
-  return law_of(SPECDEC_LOGITS, p.temperature.at(0, row), &told);
+  int32_t reported = SPECDEC_STATUS_OK;
+  return law_of(SPECDEC_LOGITS, p.temperature.at(0, row), &reported);
 }
 
 SPECDEC_END

@@ -25,7 +25,7 @@ SPECDEC_HD Draw draw_of(const RowPartial& row) { return draw_of(row.best, row.st
 // weight, since others may have some. -1 and a score of -inf are nobody.
 struct Arrivals {
   int64_t* tokens;  // [k]
-  float* scores;    // likewise; null for whole rows
+  float* scores;    // [k]; null for whole rows
   int32_t k;
 
   SPECDEC_HD bool of_part() const { return scores != nullptr; }

@@ -9,63 +9,66 @@
 SPECDEC_BEGIN
 
 // The multiple of q that the next child's law takes from p: W / R, and 0 once W or R is used up.
-SPECDEC_HD float share_of(float left, float untried) {
-  return untried >= kSmallest ? min(left / untried, kLargest) : 0.0f;
+SPECDEC_HD float share_of(float residual_mass, float untried_mass) {
+  return untried_mass >= kSmallest ? min(residual_mass / untried_mass, kLargest) : 0.0f;
 }
 
 // Sums over a row pair: W = sum (p - T q)^+, and R = sum of q over the tokens no child tried.
 template <class Number>
 struct SumsOf {
-  Number left, untried;
+  Number residual_mass, untried_mass;
   int32_t status;
 };
 using Masses = SumsOf<float>;
 
 // The weight of a child with token x under a node of weight a: a p^m(x) / q^m(x), at most 1. 0 if x was not drawn from
 // q^m.
-SPECDEC_HD float child_weight(float a, float p, float q, float taken, float share) {
+SPECDEC_HD float child_weight(float a, float p, float q, float subtracted, float share) {
   const float drafted = mul(share, q);
   if (!(drafted > 0.0f)) return 0.0f;
-  return min(mul(a, div(residual_weight(p, mul(taken, q)), drafted)), 1.0f);
+  return min(mul(a, div(residual_weight(p, mul(subtracted, q)), drafted)), 1.0f);
 }
 
 // T once a child was removed.
-SPECDEC_HD float taken_after(float taken, float share, float a) { return min(add(taken, div(share, a)), kLargest); }
+SPECDEC_HD float subtracted_after(float subtracted, float share, float a) {
+  return min(add(subtracted, div(share, a)), kLargest);
+}
 
-// The weight of a node once a child was removed, which left `left` of the `before`.
-SPECDEC_HD float weight_after(float a, float before, float left) {
+// The weight of a node once a child was removed, which left `residual_mass` of the `before`.
+SPECDEC_HD float weight_after(float a, float before, float residual_mass) {
   if (a >= 1.0f) return 1.0f;
-  const float s = mul(a, before >= kSmallest ? div(left, before) : 0.0f);
+  const float s = mul(a, before >= kSmallest ? div(residual_mass, before) : 0.0f);
   return div(s, add(s, sub(1.0f, a)));
 }
 
 // One-hot drafts: the mass of p on tokens not tried, once a token of probability p was.
-SPECDEC_HD float untried_after(float untried, float p) { return max(sub(untried, max(p, 0.0f)), 0.0f); }
+SPECDEC_HD float untried_after(float untried_mass, float p) { return max(sub(untried_mass, max(p, 0.0f)), 0.0f); }
 
 // ---- by bounds ------------------------------------------------------------------------------------------------------
 
-SPECDEC_HD Range share_of(Range left, Range untried) {
-  const bool sure = untried.low >= kSmallest || !(untried.high >= kSmallest);
-  return {share_of(left.low, untried.high), sure ? share_of(left.high, untried.low) : kLargest};
+SPECDEC_HD Range share_of(Range residual_mass, Range untried_mass) {
+  const bool sure = untried_mass.low >= kSmallest || !(untried_mass.high >= kSmallest);
+  return {share_of(residual_mass.low, untried_mass.high),
+          sure ? share_of(residual_mass.high, untried_mass.low) : kLargest};
 }
 // No draft of probability 0 weighs anything: where q may be 0, or may not, all is possible.
-SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range taken, Range share) {
-  const float most = child_weight(a.high, p.high, q.low, taken.low, share.low);
-  return {child_weight(a.low, p.low, q.high, taken.high, share.high),
+SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range subtracted, Range share) {
+  const float most = child_weight(a.high, p.high, q.low, subtracted.low, share.low);
+  return {child_weight(a.low, p.low, q.high, subtracted.high, share.high),
           mul(share.low, q.low) > 0.0f || !(mul(share.high, q.high) > 0.0f) ? most : 1.0f};
 }
-SPECDEC_HD Range taken_after(Range taken, Range share, Range a) {
-  return {taken_after(taken.low, share.low, a.high), taken_after(taken.high, share.high, a.low)};
+SPECDEC_HD Range subtracted_after(Range subtracted, Range share, Range a) {
+  return {subtracted_after(subtracted.low, share.low, a.high), subtracted_after(subtracted.high, share.high, a.low)};
 }
 // s / (s + 1 - a) may fall by roundings where s rises: three of 2^-24 each, at both ends.
-SPECDEC_HD Range weight_after(Range a, Range before, Range left) {
+SPECDEC_HD Range weight_after(Range a, Range before, Range residual_mass) {
   if (a.low >= 1.0f) return {1.0f, 1.0f};
   const bool sure = before.low >= kSmallest || !(before.high >= kSmallest);
-  const float most = sure ? weight_after(a.high, before.low, left.high) : 1.0f;
-  return {mul(weight_after(a.low, before.high, left.low), 0.999999f), min(mul(most, 1.000001f), 1.0f)};
+  const float most = sure ? weight_after(a.high, before.low, residual_mass.high) : 1.0f;
+  return {mul(weight_after(a.low, before.high, residual_mass.low), 0.999999f), min(mul(most, 1.000001f), 1.0f)};
 }
-SPECDEC_HD Range untried_after(Range untried, Range p) {
-  return {untried_after(untried.low, p.high), untried_after(untried.high, p.low)};
+SPECDEC_HD Range untried_after(Range untried_mass, Range p) {
+  return {untried_after(untried_mass.low, p.high), untried_after(untried_mass.high, p.low)};
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ struct TreeRequest : WalkRequest {
   }
 };
 
-SPECDEC_HD Verdict verdict_at(const TreeParams& p, int64_t b) {
+SPECDEC_HD VerdictWriter verdict_at(const TreeParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b, b,
           p.form, p.places()};
 }

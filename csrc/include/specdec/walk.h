@@ -28,9 +28,9 @@
 //   bool race(node, noise, Draw*)              a token from p
 //   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows;
 //                                              p is kNever for a token that the target's filters took out
-//   bool masses(node, child, taken, Masses*)   sums over both rows; the children before `child` were tried
-//   bool residual(node, noise, taken, Draw*)   a token from norm((p - taken q)^+); without draft laws from p, less the
-//                                              tokens of the node's children
+//   bool masses(node, child, subtracted, Masses*)   sums over both rows; the children before `child` were tried
+//   bool residual(node, noise, subtracted, Draw*)   a token from norm((p - subtracted q)^+); without draft laws from p,
+//                                              less the tokens of the node's children
 //   void emit(depth, node, token)              writes the token decided after `node`
 //   void enter(depth, node, token)             goes on to this draft, from its parent at `depth`
 // walk_traversal goes back, too. It needs
@@ -77,7 +77,7 @@ struct WalkRequest {
 
 // Where the verdict of one request goes, and in which form. Without an index a token's place is its depth, and the path
 // is of nodes. With one the place is that of its node in a row that all requests share, and the path is of places.
-struct Verdict {
+struct VerdictWriter {
   specdec_output_tokens tokens;
   Tokens index;
   int32_t* path;  // null where nobody wants it
@@ -144,10 +144,10 @@ struct Verdict {
 // Where a walk stands: at a node, after some of its children.
 struct Walk {
   int32_t node, depth;
-  int32_t after;  // the child tried last; the node itself before the first
-  bool tried;     // whether any child was tried
-  float taken;    // the multiple of q that was subtracted from p so far: T_m below
-  float share;    // with one-hot drafts: the mass of p on tokens not tried
+  int32_t after;     // the child tried last; the node itself before the first
+  bool tried;        // whether any child was tried
+  float subtracted;  // the multiple of q that was subtracted from p so far: T_m below
+  float share;       // with one-hot drafts: the mass of p on tokens not tried
 };
 
 // How many drafts were accepted if the walk ended at `at`.
@@ -259,14 +259,14 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
       if (at->tried && !repeats && in_range && t.has_elder(node, child, token, status)) continue;
       if (at->tried && has_draft) {
         Masses m;
-        if (!ops.masses(node, child, at->taken, &m)) return false;
+        if (!ops.masses(node, child, at->subtracted, &m)) return false;
         *status |= m.status;
-        share = share_of(m.left, repeats ? 1.0f : m.untried);
+        share = share_of(m.residual_mass, repeats ? 1.0f : m.untried_mass);
       }
     }
     float p = 0.0f;
     if (in_range) {
-      const AcceptTest test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1), at->taken, share,
+      const AcceptTest test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1), at->subtracted, share,
                                t.epsilon()};
       bool passed;
       if (!tester(ops, node, static_cast<int32_t>(token), test, &p, &passed, status)) return false;
@@ -278,7 +278,7 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
     at->after = child;
     at->tried = true;
     if (has_draft) {
-      at->taken = min(add(at->taken, share), kLargest);
+      at->subtracted = min(add(at->subtracted, share), kLargest);
     } else {
       at->share = max(sub(share, max(p, 0.0f)), 0.0f);
     }
@@ -291,9 +291,9 @@ template <class Topology, class Ops>
 SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* draw, int32_t* status) {
   if (given(t, at.node, draw)) return true;
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
-  const float taken = at.tried ? at.taken : t.draft_share(at.node, status);
+  const float subtracted = at.tried ? at.subtracted : t.draft_share(at.node, status);
   // A slot that could have been drafted but was not (h < 1) is decided like a rejected draft.
-  if (at.tried || taken < 1.0f) return ops.residual(at.node, noise, taken, draw);
+  if (at.tried || subtracted < 1.0f) return ops.residual(at.node, noise, subtracted, draw);
   return ops.race(at.node, noise, draw);
 }
 
@@ -337,7 +337,8 @@ template <class Number>
 struct PathNode {
   int32_t node, after;  // the child taken off last; the node itself before the first
   bool summed;          // whether the weight and the sums below know of it
-  Number weight, taken, left, untried;  // a, T, W, R. With one-hot drafts `left` is the mass of p on tokens not tried
+  // a, T, W, R. With one-hot drafts W is the mass of p on tokens not tried.
+  Number weight, subtracted, residual_mass, untried_mass;
   Number p;                             // of its token under its parent, with one-hot drafts
 };
 
@@ -346,7 +347,7 @@ SPECDEC_HD PathNode<Number> path_node(int32_t node) {
   PathNode<Number> fresh = {};
   fresh.node = fresh.after = node;
   fresh.summed = true;
-  set(&fresh.weight, 1.0f), set(&fresh.left, 1.0f), set(&fresh.untried, 1.0f);
+  set(&fresh.weight, 1.0f), set(&fresh.residual_mass, 1.0f), set(&fresh.untried_mass, 1.0f);
   return fresh;
 }
 
@@ -355,11 +356,11 @@ template <class Topology, class Ops, class Node>
 SPECDEC_HD bool sum_up(const Topology& t, Ops& ops, int32_t depth, Node* here, int32_t* status) {
   if (here->summed) return true;
   SumsOf<typename Ops::Number> sums;
-  if (!ops.masses(here->node, here->after + 1, here->taken, &sums)) return false;
+  if (!ops.masses(here->node, here->after + 1, here->subtracted, &sums)) return false;
   *status |= sums.status;
-  here->weight = weight_after(here->weight, here->left, sums.left);
-  here->left = sums.left;
-  if (Topology::kSiblings && !t.replacement()) here->untried = sums.untried;
+  here->weight = weight_after(here->weight, here->residual_mass, sums.residual_mass);
+  here->residual_mass = sums.residual_mass;
+  if (Topology::kSiblings && !t.replacement()) here->untried_mass = sums.untried_mass;
   here->summed = true;
   ops.put(depth, *here);
   return true;
@@ -393,8 +394,8 @@ SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node*
   }
   typename Ops::Number q;
   if (!ops.laws(here.node, static_cast<int32_t>(token), &child->p, &q, status)) return false;
-  const auto share = t.has_draft() ? share_of(here.left, here.untried) : here.left;
-  child->weight = child_weight(here.weight, child->p, q, here.taken, share);
+  const auto share = t.has_draft() ? share_of(here.residual_mass, here.untried_mass) : here.residual_mass;
+  child->weight = child_weight(here.weight, child->p, q, here.subtracted, share);
   return true;
 }
 
@@ -402,12 +403,12 @@ template <class Topology, class Ops, class Node>
 SPECDEC_HD void take_off(const Topology& t, Ops& ops, int32_t depth, Node here, const Node& leaf) {
   here.after = leaf.node;
   if (t.has_draft()) {
-    here.taken = taken_after(here.taken, share_of(here.left, here.untried), here.weight);
+    here.subtracted = subtracted_after(here.subtracted, share_of(here.residual_mass, here.untried_mass), here.weight);
     here.summed = false;
   } else {
-    const auto left = untried_after(here.left, leaf.p);
-    here.weight = weight_after(here.weight, here.left, left);
-    here.left = left;
+    const auto residual_mass = untried_after(here.residual_mass, leaf.p);
+    here.weight = weight_after(here.weight, here.residual_mass, residual_mass);
+    here.residual_mass = residual_mass;
   }
   ops.put(depth, here);
 }
@@ -419,7 +420,7 @@ SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const N
   Draw draw;
   const bool known = given(t, at.node, &draw) || (here.after == here.node
                                                       ? ops.race(at.node, noise, &draw)
-                                                      : ops.residual(at.node, noise, here.taken, &draw));
+                                                      : ops.residual(at.node, noise, here.subtracted, &draw));
   if (!known) return false;
   *status |= draw.status;
   int32_t node = 0;

@@ -59,23 +59,25 @@ class TableOps {
  public:
   using Number = float;
 
-  SPECDEC_HD TableOps(const WalkTablesParams& params, const Topology& topology, const Verdict& verdict, int64_t request)
+  SPECDEC_HD TableOps(const WalkTablesParams& params, const Topology& topology, const VerdictWriter& verdict,
+                      int64_t request)
       : p(params), t(topology), out(verdict), b(request), first_draft(first_draft_of(t, b)) {}
 
   SPECDEC_HD bool argmax(int32_t node, Draw* draw) {
     const int64_t row = t.target_row(node);
-    *draw = {p.winners.data ? static_cast<int32_t>(p.winners.at(row * p.winners.slot_stride)) : 0, p.met.data[row]};
+    *draw = {p.winners.data ? static_cast<int32_t>(p.winners.at(row * p.winners.slot_stride)) : 0,
+             p.row_status.data[row]};
     return true;
   }
   // The race's winners are known where nothing else decides. Else this is the last token, which is drawn later.
   SPECDEC_HD bool race(int32_t node, const Noise&, Draw* draw) {
     if (p.method == SPECDEC_RACE) return argmax(node, draw);
-    last = node, refused = false, subtracted = 1.0f;
-    *draw = {0, p.met.data[t.target_row(node)]};
+    last = node, refused = false, share_of_last = 1.0f;
+    *draw = {0, p.row_status.data[t.target_row(node)]};
     return true;
   }
-  SPECDEC_HD bool residual(int32_t node, const Noise&, float taken, Draw* draw) {
-    last = node, refused = true, subtracted = t.has_draft() ? taken : 1.0f;
+  SPECDEC_HD bool residual(int32_t node, const Noise&, float subtracted, Draw* draw) {
+    last = node, refused = true, share_of_last = t.has_draft() ? subtracted : 1.0f;
     *draw = {0, status_of(node)};
     return true;
   }
@@ -86,25 +88,26 @@ class TableOps {
     *status |= status_of(node);
     return true;
   }
-  SPECDEC_HD bool masses(int32_t node, int32_t child, float taken, Masses* m) {
-    const int64_t place = b * p.asked_taken.columns + child - 1;
-    const int64_t left = answer(2 * place);
-    if (left < 0) {
+  SPECDEC_HD bool masses(int32_t node, int32_t child, float subtracted, Masses* m) {
+    const int64_t place = b * p.asked_subtracted.columns + child - 1;
+    const int64_t residual_mass = answer(2 * place);
+    if (residual_mass < 0) {
       p.asked.data[2 * place] = static_cast<int32_t>(t.target_row(node));
       p.asked.data[2 * place + 1] = static_cast<int32_t>(draft_row(node));
-      p.asked_taken.data[place] = taken;
+      p.asked_subtracted.data[place] = subtracted;
       return false;
     }
-    int64_t untried = answer(2 * place + 1);
+    int64_t untried_mass = answer(2 * place + 1);
     if constexpr (Topology::kSiblings) {
-      int32_t told = SPECDEC_STATUS_OK;
-      for (int32_t elder = t.next_child(node, node, &told); elder != kNoNode && elder < child;
-           elder = t.next_child(node, elder, &told)) {
+      int32_t reported = SPECDEC_STATUS_OK;
+      for (int32_t elder = t.next_child(node, node, &reported); elder != kNoNode && elder < child;
+           elder = t.next_child(node, elder, &reported)) {
         const int64_t token = t.draft_token(elder);
-        if (in_vocab(t, token) && !t.has_elder(node, elder, token, &told)) untried -= units_of(q_of(elder));
+        if (in_vocab(t, token) && !t.has_elder(node, elder, token, &reported)) untried_mass -= units_of(q_of(elder));
       }
     }
-    *m = {sum_of_units(static_cast<uint64_t>(left)), sum_of_units(static_cast<uint64_t>(untried)), status_of(node)};
+    *m = {sum_of_units(static_cast<uint64_t>(residual_mass)), sum_of_units(static_cast<uint64_t>(untried_mass)),
+          status_of(node)};
     return true;
   }
 
@@ -118,9 +121,9 @@ class TableOps {
     for (int32_t depth = 0; depth < out.places; ++depth) out.clear(depth);
   }
   SPECDEC_HD void ask_nothing() const {
-    for (int64_t i = b * p.asked_taken.columns; p.asked.data && i < (b + 1) * p.asked_taken.columns; ++i) {
+    for (int64_t i = b * p.asked_subtracted.columns; p.asked.data && i < (b + 1) * p.asked_subtracted.columns; ++i) {
       p.asked.data[2 * i] = p.asked.data[2 * i + 1] = -1;
-      p.asked_taken.data[i] = 0.0f;
+      p.asked_subtracted.data[i] = 0.0f;
     }
   }
 
@@ -131,7 +134,7 @@ class TableOps {
     const int64_t row = drawn ? t.target_row(last) : -1, beside = drawn && refused ? draft_row(last) : -1;
     p.row.data[b] = static_cast<int32_t>(row);
     p.draft_row.data[b] = static_cast<int32_t>(beside);
-    p.taken.data[b] = drawn ? subtracted : 1.0f;
+    p.subtracted.data[b] = drawn ? share_of_last : 1.0f;
     p.slot.data[b] = drawn ? depth : 0;
     const bool has_law = p.draft_known.data && beside >= 0 && 2 * beside < p.draft_known.size;
     for (int i = 0; i < 2; ++i) {
@@ -141,9 +144,10 @@ class TableOps {
     }
     if (!p.excluded.data) return;
     int32_t* const excluded = p.excluded.data + b * p.excluded.columns;
-    int32_t count = 0, told = SPECDEC_STATUS_OK;
+    int32_t count = 0, reported = SPECDEC_STATUS_OK;
     if (drawn && refused)
-      for (int32_t child = t.next_child(last, last, &told); child != kNoNode; child = t.next_child(last, child, &told))
+      for (int32_t child = t.next_child(last, last, &reported); child != kNoNode;
+           child = t.next_child(last, child, &reported))
         if (in_vocab(t, t.draft_token(child))) excluded[count++] = static_cast<int32_t>(t.draft_token(child));
     while (count < p.excluded.columns) excluded[count++] = -1;
   }
@@ -163,23 +167,24 @@ class TableOps {
     return p.draft_places.data ? p.draft_places.at(draft * p.draft_places.slot_stride) : draft;
   }
   SPECDEC_HD int32_t status_of(int32_t node) const {
-    return p.met.data[t.target_row(node)] | (p.draft_met.data ? p.draft_met.data[first_draft + node] : SPECDEC_STATUS_OK);
+    return p.row_status.data[t.target_row(node)] |
+           (p.draft_row_status.data ? p.draft_row_status.data[first_draft + node] : SPECDEC_STATUS_OK);
   }
   // The first child with this token: p and q of all that have it are the same.
   SPECDEC_HD int32_t child_of(int32_t node, int32_t token) const {
-    int32_t told = SPECDEC_STATUS_OK, child = t.next_child(node, node, &told);
-    while (t.draft_token(child) != token) child = t.next_child(node, child, &told);
+    int32_t reported = SPECDEC_STATUS_OK, child = t.next_child(node, node, &reported);
+    while (t.draft_token(child) != token) child = t.next_child(node, child, &reported);
     return child;
   }
 
   const WalkTablesParams& p;
   const Topology& t;
-  const Verdict& out;
+  const VerdictWriter& out;
   const int64_t b;
   const int64_t first_draft;  // of all: that of the slot after node 0, or node 0 itself
   int32_t last = kNoNode;     // the node after which a token is still to be drawn
   bool refused = false;       // whether that is from what is left of its row
-  float subtracted = 1.0f;
+  float share_of_last = 1.0f;
 };
 
 // The other questions that the walk may come to, so that one round answers them, too: one that traverses at the nodes of
@@ -187,21 +192,21 @@ class TableOps {
 // answer that it stopped for.
 template <class Topology>
 SPECDEC_HD void ask_ahead(const Topology& t, TableOps<Topology>& ops, int32_t method, Walk at) {
-  int32_t told = SPECDEC_STATUS_OK;
+  int32_t reported = SPECDEC_STATUS_OK;
   if (method == SPECDEC_TRAVERSAL) {
     while (at.depth > 0) {
       const PathNode<float> leaf = ops.path(at.depth), parent = ops.path(at.depth - 1);
       at = walk_from(parent.node, at.depth - 1);
       take_off(t, ops, at.depth, parent, leaf);
-      if (walk_traversal(t, ops, &at, &told)) return;
+      if (walk_traversal(t, ops, &at, &reported)) return;
     }
   } else if constexpr (Topology::kSiblings) {
     for (int32_t node = at.node + 1; node < t.nodes(); ++node) {
       int32_t depth = at.depth, above = node, child;
-      for (; above > at.node; ++depth) above = t.parent(above, &told);
+      for (; above > at.node; ++depth) above = t.parent(above, &reported);
       if (above != at.node) continue;
       Walk there = walk_from(node, depth);
-      try_children(t, ops, ByLaws{}, &there, &child, &told);
+      try_children(t, ops, ByLaws{}, &there, &child, &reported);
     }
   }
 }
@@ -211,7 +216,7 @@ template <class Topology>
 SPECDEC_HD void walk_by_tables(const WalkTablesParams& p, int64_t b) {
   const typename Topology::Params params = walked<Topology>(p);
   const Topology t(params, b);
-  const Verdict out = verdict_at(params, b);
+  const VerdictWriter out = verdict_at(params, b);
   TableOps<Topology> ops(p, t, out, b);
   ops.clear();
   ops.ask_nothing();

@@ -2,10 +2,10 @@
 
 import torch
 
+from specdec_kernels._constants import LARGEST
 from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, BIAS_BY_ROW
 
 MOST = 2**31 - 1  # where counts end
-LARGEST = torch.finfo(torch.float32).max
 
 
 class Edits:

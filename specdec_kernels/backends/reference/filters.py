@@ -4,10 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specdec_kernels._constants import SMALLEST
 from specdec_kernels.backends.reference import mass
 from specdec_kernels.ops._laws import AFTER, TOGETHER
-
-SMALLEST = 2.0**-126  # weights below it are 0
 
 
 class Cut(NamedTuple):

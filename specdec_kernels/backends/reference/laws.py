@@ -9,12 +9,10 @@ A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V
 
 import torch
 
+from specdec_kernels._constants import COLDEST, LARGEST, SMALLEST
 from specdec_kernels.backends.reference import filters
 from specdec_kernels.ops._declaration import Law
-from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, COLDEST, DIVIDED, filters_of
-
-LARGEST = torch.finfo(torch.float32).max
-SMALLEST = torch.finfo(torch.float32).tiny
+from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, DIVIDED, filters_of
 
 
 def decoded(law, who):

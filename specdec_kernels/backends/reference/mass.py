@@ -6,13 +6,14 @@ rounds to float32. The result is that of a single rounding.
 
 import numpy as np
 
+from specdec_kernels._constants import MASS_TILE
+
 MAGIC = np.float32(1.5 * 2**23)
 LOG2_E = np.float32(1.44269504)
 COEFFICIENTS = [
     np.float32(2.0**22 * float.fromhex(c))
     for c in ("0x1.5bba24p-10", "0x1.3cea98p-7", "0x1.c6b70ep-5", "0x1.ebf9bep-3", "0x1.62e42ap-1")
 ]
-TILE = 1024
 
 
 def fma(a, b, c):
@@ -60,12 +61,12 @@ def units(tile, top):
 
 def mass(v, largest):
     """The row's mass in the same unit, by tiles of 1,024 tokens: each is first summed in 2^-30 of its own largest."""
-    tiles = [v[first : first + TILE] for first in range(0, len(v), TILE)]
+    tiles = [v[first : first + MASS_TILE] for first in range(0, len(v), MASS_TILE)]
     return mass_of_tiles(((tile.max(), units(tile, tile.max())) for tile in tiles if tile.max() > -np.inf), largest)
 
 
 def mass_of_tiles(tiles, largest):
-    """The same from each tile's largest value, more than -inf, and its units."""
+    """The row's mass from each tile's largest value, more than -inf, and its units."""
     total = 0
     for top, weight in tiles:
         q, n = exponential(top, largest)

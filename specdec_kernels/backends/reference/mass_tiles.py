@@ -2,6 +2,7 @@
 
 import torch
 
+from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.backends.reference import laws, mass, requests
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
@@ -16,7 +17,7 @@ def mass_tiles(call):
     rows = edits.rows(call.rows[who.live])
     v = laws.scaled(rows, law.temperature)
     v = torch.where((law.temperature > 0).unsqueeze(-1), v, -torch.inf)
-    v = torch.nn.functional.pad(v, (0, -columns % mass.TILE), value=-torch.inf).unflatten(-1, (-1, mass.TILE))
+    v = torch.nn.functional.pad(v, (0, -columns % MASS_TILE), value=-torch.inf).unflatten(-1, (-1, MASS_TILE))
     tops = v.amax(dim=-1)
     flat = [
         mass.units(*one) if one[1] > -torch.inf else 0

@@ -14,9 +14,9 @@ def race(call):
     law, bad = laws.decoded(call.law, who)
     edits = Edits(call, who, call.rows)
     rows, map_ = edits.rows(call.rows[who.live]), call.draft_map
-    last = call.first_token + vocabulary if map_ is None else int(map_[-1]) + 1
+    last = call.vocab_start + vocabulary if map_ is None else int(map_[-1]) + 1
     arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, last)
-    arrivals = arrivals[..., call.first_token :] if map_ is None else arrivals[..., map_.long()]
+    arrivals = arrivals[..., call.vocab_start :] if map_ is None else arrivals[..., map_.long()]
     unfit = laws.unfit(rows, law.space) if call.scores is None else laws.non_finite(rows, law.space).any(dim=-1)
     status = unfit.int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
     return who, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
@@ -24,7 +24,7 @@ def race(call):
 
 def tokens_of(columns, call):
     """The target's tokens of a row's columns."""
-    tokens = columns + call.first_token if call.draft_map is None else call.draft_map.long()[columns]
+    tokens = columns + call.vocab_start if call.draft_map is None else call.draft_map.long()[columns]
     return torch.where(columns < 0, -1, tokens)
 
 

@@ -2,10 +2,9 @@
 
 import torch
 
+from specdec_kernels._constants import UNIT
 from specdec_kernels.backends.reference import laws, parts
 from specdec_kernels.status import Status
-
-UNIT = 2.0**42
 
 
 def residual_sums(call):
@@ -16,8 +15,8 @@ def residual_sums(call):
     rows, bad_edits = parts.target_rows(call, who)
     p = parts.weights(call, who, rows, law, 0).float()
     q = parts.weights(call, who, parts.draft_rows(call, who), q_law, 1).float()
-    left = p - who.numbers(call.taken, torch.float32).unsqueeze(-1) * q
-    left = torch.where(left >= laws.SMALLEST, left, 0.0)
-    sums = [(weights.clamp(max=1).double() * UNIT).round().long().sum(dim=-1) for weights in (left, q)]
+    residual_mass = p - who.numbers(call.subtracted, torch.float32).unsqueeze(-1) * q
+    residual_mass = torch.where(residual_mass >= laws.SMALLEST, residual_mass, 0.0)
+    sums = [(weights.clamp(max=1).double() / UNIT).round().long().sum(dim=-1) for weights in (residual_mass, q)]
     who.write(call.sums, torch.stack(sums, dim=-1))
     who.write(call.status, (bad | q_bad | bad_edits).int() * Status.PARAMETER, outside=Status.PARAMETER)

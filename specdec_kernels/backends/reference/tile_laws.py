@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from specdec_kernels._constants import UNIT
 from specdec_kernels.backends.reference import laws, mass
 
 
@@ -21,7 +22,7 @@ def tile_laws(call):
         each = zip(units[row].numpy()[some].tolist(), q.tolist(), n.tolist(), strict=True)
         whole = sum(u * (q >> 9) >> 10 + min(n, 63) for u, q, n in each)
         call.known[row, 0] = float(top)
-        call.known[row, 1] = float(mass.log(np.float32(whole) * np.float32(2.0**-42)))
+        call.known[row, 1] = float(mass.log(np.float32(whole) * np.float32(UNIT)))
     temperature = torch.as_tensor(call.temperature, dtype=torch.float32, device=call.raw.device).expand(1, count)[0]
     call.probs.copy_(probabilities(laws.scaled(call.raw, temperature), call.known))
 

@@ -9,14 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from specdec_kernels._constants import LEAF_COINS
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.ops._declaration import Law, Noise
 from specdec_kernels.status import Status
 
-FIRST_COIN = 2**30  # indices of coins below it belong to other rules
 
-
-class Drafts(NamedTuple):
+class Trees(NamedTuple):
     """The trees of n requests, with N nodes each: node 0 is the root."""
 
     parents: torch.Tensor  # int64 [n, N], -1: the root, or absent
@@ -29,7 +28,7 @@ class Drafts(NamedTuple):
     width: int  # deeper nodes than width - 1 count as absent
 
 
-def decide(drafts: Drafts, target_law: Law, draft_law: Law, edits, whose: Noise):
+def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise):
     """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree."""
     count, nodes = drafts.tokens.shape
     device, vocabulary = drafts.target.device, drafts.target.shape[-1]
@@ -37,7 +36,7 @@ def decide(drafts: Drafts, target_law: Law, draft_law: Law, edits, whose: Noise)
     depths, said = paths(drafts)
     rows = [rows_at(node, drafts, target_law, draft_law, edits, said) for node in range(nodes)]
     coins = [
-        noise.coins(noise.at(whose, everyone, depths[:, node] - 1), noise.COIN, FIRST_COIN + node - 1).tolist()
+        noise.coins(noise.at(whose, everyone, depths[:, node] - 1), noise.COIN, LEAF_COINS + node - 1).tolist()
         for node in range(1, nodes)
     ]
 

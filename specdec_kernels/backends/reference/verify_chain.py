@@ -31,7 +31,7 @@ def verify_chain(call):
         whose = whose._replace(nonce=call.input_nonces[who.live].long())
     node, drafted = torch.arange(width, device=device), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
-    tokens_from = start + who.live + 1 if call.by_rows else start
+    tokens_from = start + who.live + 1 if call.tokens_by_row else start
     target = call.target.reshape(-1, vocabulary)
     # Padded draft_prob is ordered by entry, ragged one by slot; so are draft rows, but by entry with an index, too.
     draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
@@ -155,7 +155,7 @@ def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
     rows = target.new_ones(*first.shape, target.shape[-1])
     rows[has_row] = target[places[has_row]]
     parents = (node - 1).expand_as(tokens)
-    return traversal.Drafts(
+    return traversal.Trees(
         parents, tokens, rows, places, draft_rows, call.draft_map, replacement=False, width=len(node)
     )
 
@@ -208,7 +208,7 @@ def slot_bounds(call, batch):
     if call.cu_drafts is None:
         return torch.arange(batch + 1, device=call.target.device) * call.draft_tokens.shape[-1], None
     bounds, drafts = call.cu_drafts.long(), len(call.draft_tokens)
-    if call.by_rows:
+    if call.tokens_by_row:
         bounds, drafts = bounds - torch.arange(batch + 1, device=bounds.device), drafts - batch
     begin, end = bounds[:-1], bounds[1:]
     return bounds, (begin < 0) | (end < begin) | (end > drafts)

@@ -35,7 +35,7 @@ def verify_tree(call):
     if call.method == "traversal":
         places = who.live.unsqueeze(-1) * nodes + torch.arange(nodes, device=device)
         draft = None if call.draft is None else call.draft[who.entry]
-        drafts = traversal.Drafts(
+        drafts = traversal.Trees(
             torch.where(stray, -1, parents), draft_tokens, call.target[who.live], places, draft, call.draft_map,
             call.replacement, width,
         )  # fmt: skip

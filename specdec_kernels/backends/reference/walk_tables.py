@@ -5,13 +5,13 @@ import contextlib
 import numpy as np
 import torch
 
+from specdec_kernels import _constants
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.ops._declaration import Noise
 from specdec_kernels.status import Status
 
-ONE, NOTHING, UNIT = np.float32(1), np.float32(0), np.float32(2.0**-42)
-SMALLEST, LARGEST = np.float32(laws.SMALLEST), np.finfo(np.float32).max
-LEAF_COINS = 1 << 30  # indices of coins of leaves begin here
+ONE, NOTHING, UNIT = np.float32(1), np.float32(0), np.float32(_constants.UNIT)
+SMALLEST, LARGEST = np.float32(_constants.SMALLEST), np.float32(_constants.LARGEST)
 
 
 class Asked(Exception):
@@ -20,9 +20,9 @@ class Asked(Exception):
 
 def walk_tables(call):
     """The verdicts of all requests, or what they ask."""
-    behind = {"tokens": -1, "path": -1, "row": -1, "draft_row": -1, "taken": 1, "excluded": -1, "asked": -1}
-    for name in ("tokens", "path", "num_accepted", "status", "row", "draft_row", "taken", "slot", "laws", "excluded",
-                 "asked", "asked_taken"):  # fmt: skip
+    behind = {"tokens": -1, "path": -1, "row": -1, "draft_row": -1, "subtracted": 1, "excluded": -1, "asked": -1}
+    for name in ("tokens", "path", "num_accepted", "status", "row", "draft_row", "subtracted", "slot", "laws",
+                 "excluded", "asked", "asked_subtracted"):  # fmt: skip
         if (output := getattr(call, name)) is not None:
             output.fill_(behind.get(name, 0))
     with np.errstate(all="ignore"):
@@ -36,7 +36,7 @@ class Place:
     def __init__(self, node, weight=ONE, p=NOTHING):
         self.node = self.after = node
         self.weight, self.p, self.summed = weight, p, True
-        self.taken, self.left, self.untried = NOTHING, ONE, ONE
+        self.subtracted, self.residual_mass, self.untried_mass = NOTHING, ONE, ONE
 
 
 class Request:
@@ -117,9 +117,9 @@ class Request:
 
     def read(self, node, draft=True):
         """The status of the rows of a node counts."""
-        self.status |= int(self.call.met[self.first_row + node])
-        if draft and self.call.draft_met is not None:
-            self.status |= int(self.call.draft_met[self.first_draft + node])
+        self.status |= int(self.call.row_status[self.first_row + node])
+        if draft and self.call.draft_row_status is not None:
+            self.status |= int(self.call.draft_row_status[self.first_draft + node])
 
     def share_drafted(self, node):
         """The probability that a draft was made after a node."""
@@ -148,21 +148,21 @@ class Request:
         parent, token = self.parents[child], self.tokens[child]
         return any(self.parents[x] == parent and self.tokens[x] == token for x in range(child))
 
-    def sums(self, node, child, taken):
+    def sums(self, node, child, subtracted):
         """What is left of p, and of q but for the tokens of the children before ``child``."""
         place, call = child - 1, self.call
-        width = call.asked_taken.shape[1]
-        left, untried = (int(call.answers.reshape(-1, width, 2)[self.b, place, i]) for i in range(2))
-        if left < 0:
+        width = call.asked_subtracted.shape[1]
+        residual_mass, untried_mass = (int(call.answers.reshape(-1, width, 2)[self.b, place, i]) for i in range(2))
+        if residual_mass < 0:
             asked = call.asked.view(-1, width, 2)[self.b, place]
             asked[0], asked[1] = self.first_row + node, self.draft_row(node)
-            call.asked_taken[self.b, place] = float(taken)
+            call.asked_subtracted[self.b, place] = float(subtracted)
             raise Asked
         tried = [x for x in range(node + 1, child) if self.parents[x] == node and self.inside(x)]
         for x in tried:
-            untried -= 0 if self.has_elder(x) else round(min(float(self.q(x)), 1.0) * 2.0**42)
+            untried_mass -= 0 if self.has_elder(x) else round(min(float(self.q(x)), 1.0) / _constants.UNIT)
         self.read(node)
-        return np.float32(left) * UNIT, ONE if self.repeats() else np.float32(untried) * UNIT
+        return np.float32(residual_mass) * UNIT, ONE if self.repeats() else np.float32(untried_mass) * UNIT
 
     # ---- walks ------------------------------------------------------------------------------------------------------
 
@@ -193,13 +193,13 @@ class Request:
             call.path[b, : last + 1] = torch.tensor(nodes)
         call.num_accepted[b], call.status[b] = last, self.status
 
-    def draw_later(self, node, refused, taken):
+    def draw_later(self, node, refused, subtracted):
         """What the last token is drawn from."""
         call, b, row = self.call, self.b, self.first_row + node
         self.read(node, draft=refused)
         beside = self.draft_row(node) if refused else -1
         call.row[b], call.draft_row[b], call.slot[b] = row, beside, len(self.path) - 1
-        call.taken[b] = float(taken) if refused and self.has_draft() else 1.0
+        call.subtracted[b] = float(subtracted) if refused and self.has_draft() else 1.0
         known = call.known.view(-1, 2)
         call.laws[b, :2] = call.laws[b, 2:] = known[row]
         if refused and call.draft_known is not None and beside < len(call.draft_known) // 2:
@@ -246,33 +246,34 @@ class Request:
         """(last node, whether something was taken from its row, how much)."""
         while True:
             node = self.path[-1].node
-            child, tried, taken = self.first_accepted(node, len(self.path) - 1)
+            child, tried, subtracted = self.first_accepted(node, len(self.path) - 1)
             if child is None:
-                taken = taken if tried else self.share_drafted(node)
-                return node, tried or taken < 1, taken
+                subtracted = subtracted if tried else self.share_drafted(node)
+                return node, tried or subtracted < 1, subtracted
             self.path.append(Place(child))
 
     def first_accepted(self, node, depth):
         """(the first child accepted or None, whether any was tried, the multiple of q that is taken from p)."""
-        tried, taken, share = False, NOTHING, self.share_drafted(node) if self.children(node, depth) else ONE
+        tried, subtracted, share = False, NOTHING, self.share_drafted(node) if self.children(node, depth) else ONE
         for child in self.children(node, depth):
             p = NOTHING
             self.status |= Status.TOKEN_RANGE * (not self.inside(child))
             if tried and not self.repeats() and self.inside(child) and self.has_elder(child):
                 continue
             if tried and self.has_draft():
-                share = share_of(*self.sums(node, child, taken))
+                share = share_of(*self.sums(node, child, subtracted))
             if self.inside(child):
                 p, drafted = self.p(child), share * self.q(child)
                 self.read(node)
-                if drafted > 0 and self.coin(depth, child - 1) * drafted < p - taken * self.q(child) + self.epsilon:
-                    return child, tried, taken
+                spared = p - subtracted * self.q(child) + self.epsilon
+                if drafted > 0 and self.coin(depth, child - 1) * drafted < spared:
+                    return child, tried, subtracted
             tried = True
             if self.has_draft():
-                taken = min(taken + share, LARGEST)
+                subtracted = min(subtracted + share, LARGEST)
             else:
                 share = max(share - max(p, NOTHING), NOTHING)
-        return None, tried, taken
+        return None, tried, subtracted
 
     def traverse(self):
         """(the leaf accepted, whether something was taken from its row, how much)."""
@@ -287,32 +288,33 @@ class Request:
                     self.take_off(here, leaf)
                 continue
             if len(self.path) == 1 or self.stays(here):
-                return here.node, here.after != here.node, here.taken
+                return here.node, here.after != here.node, here.subtracted
             self.path.pop()
             self.take_off(self.path[-1], here)
 
     def first_left(self, here):
-        left = [child for child in self.children(here.node, len(self.path) - 1) if child > here.after]
+        later = [child for child in self.children(here.node, len(self.path) - 1) if child > here.after]
         if here.after == here.node:
-            return left[0] if left else None
-        left = [x for x in left if self.repeats() or not self.inside(x) or not self.has_elder(x)]
-        if not left:
+            return later[0] if later else None
+        later = [x for x in later if self.repeats() or not self.inside(x) or not self.has_elder(x)]
+        if not later:
             return None
         self.sum_up(here)
-        return left[0] if here.weight >= SMALLEST else None
+        return later[0] if here.weight >= SMALLEST else None
 
     def stays(self, here):
         """Whether a leaf is accepted. Weights do not grow: only one that may stay asks for its sums."""
-        coin = self.coin(len(self.path) - 2, LEAF_COINS + here.node - 1)
+        coin = self.coin(len(self.path) - 2, _constants.LEAF_COINS + here.node - 1)
         if coin < here.weight < 1:
             self.sum_up(here)
         return coin < here.weight
 
     def sum_up(self, here):
         if not here.summed:
-            left, untried = self.sums(here.node, here.after + 1, here.taken)
-            here.weight, here.left = weight_after(here.weight, here.left, left), left
-            here.untried, here.summed = untried, True
+            residual_mass, untried_mass = self.sums(here.node, here.after + 1, here.subtracted)
+            here.weight = weight_after(here.weight, here.residual_mass, residual_mass)
+            here.residual_mass = residual_mass
+            here.untried_mass, here.summed = untried_mass, True
 
     def weight_of(self, here, child):
         if not self.inside(child):
@@ -320,26 +322,28 @@ class Request:
             return NOTHING
         self.read(here.node)
         p, q = self.p(child), self.q(child)
-        drafted = (share_of(here.left, here.untried) if self.has_draft() else here.left) * q
-        weight = p - here.taken * q
+        drafted = (share_of(here.residual_mass, here.untried_mass) if self.has_draft() else here.residual_mass) * q
+        weight = p - here.subtracted * q
         return min(here.weight * (weight / drafted), ONE) if drafted > 0 and weight >= SMALLEST else NOTHING
 
     def take_off(self, here, leaf):
         here.after = leaf.node
         if self.has_draft():
-            here.taken = min(here.taken + share_of(here.left, here.untried) / here.weight, LARGEST)
+            share = share_of(here.residual_mass, here.untried_mass)
+            here.subtracted = min(here.subtracted + share / here.weight, LARGEST)
             here.summed = False
             return
-        left = max(here.left - max(leaf.p, NOTHING), NOTHING)
-        here.weight, here.left = weight_after(here.weight, here.left, left), left
+        residual_mass = max(here.residual_mass - max(leaf.p, NOTHING), NOTHING)
+        here.weight = weight_after(here.weight, here.residual_mass, residual_mass)
+        here.residual_mass = residual_mass
 
 
-def share_of(left, untried):
-    return min(left / untried, LARGEST) if untried >= SMALLEST else NOTHING
+def share_of(residual_mass, untried_mass):
+    return min(residual_mass / untried_mass, LARGEST) if untried_mass >= SMALLEST else NOTHING
 
 
-def weight_after(weight, before, left):
+def weight_after(weight, before, residual_mass):
     if weight >= 1:
         return ONE
-    s = weight * (left / before if before >= SMALLEST else NOTHING)
+    s = weight * (residual_mass / before if before >= SMALLEST else NOTHING)
     return s / (s + (ONE - weight))

@@ -2,6 +2,7 @@
 
 import torch
 
+from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
@@ -20,7 +21,6 @@ MASS_TILES = Op(
     tiles=Output(torch.int32, "out"),
     status=Output(torch.int32, "status"),
 )
-TILE = 1024
 
 
 def mass_tiles(
@@ -83,7 +83,7 @@ def mass_tiles(
     law = laws.target_law("logits", temperature, None, shape, device, seen)
     changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
-    out = MASS_TILES.output("tiles", out, (*lead, 3, -(-rows.shape[-1] // TILE)), device)
+    out = MASS_TILES.output("tiles", out, (*lead, 3, -(-rows.shape[-1] // MASS_TILE)), device)
     status = MASS_TILES.output("status", status, lead, device)
     MASS_TILES(
         folded, request_index, law, changes, out.flatten(-2).view(-1, 3 * out.shape[-1]), status.view(-1), given=given,

@@ -13,7 +13,7 @@ RESIDUAL_RACE = Op(
     "residual_race",
     module=__name__,
     target=TENSOR,
-    first_token=SIZE,
+    vocab_start=SIZE,
     draft=OPTIONAL,
     row=TENSOR,
     draft_row=OPTIONAL,
@@ -23,7 +23,7 @@ RESIDUAL_RACE = Op(
     target_law=LAW,
     draft_law=LAW,
     edits=EDITS,
-    taken=NUMBER,
+    subtracted=NUMBER,
     noise=NOISE,
     tokens=Output(torch.int64, "tokens"),
     status=Output(torch.int32, "status"),
@@ -36,11 +36,11 @@ def residual_race(
     draft: torch.Tensor | None,
     row: torch.Tensor,
     *,
-    first_token: int,
+    vocab_start: int,
     draft_row: torch.Tensor | None = None,
     excluded: torch.Tensor | None = None,
     known: torch.Tensor,
-    taken: Number = 1.0,
+    subtracted: Number = 1.0,
     seed: Counter,
     position: Counter,
     nonce: Counter = 0,
@@ -54,11 +54,11 @@ def residual_race(
     Parameters
     ----------
     target, draft : Tensor
-        float32, bfloat16 or float16 [..., n] of logits, the columns of the tokens from ``first_token`` on.
+        float32, bfloat16 or float16 [..., n] of logits, the columns of the tokens from ``vocab_start`` on.
     row, draft_row : Tensor
         int32 [B], among all rows. ``row`` -1 is an idle request. ``draft_row`` -1: over p. A row out of range gives
         token 0 and status 8. A ``draft`` needs a ``draft_row``.
-    first_token : int
+    vocab_start : int
         A multiple of 1,024.
     excluded : Tensor, optional
         int32 [B] or [B, n]: tokens that have no weight in a race over p; -1 for none.
@@ -97,11 +97,11 @@ def residual_race(
     >>> target, draft = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])
     >>> known = torch.cat([tile_laws(mass_tiles(rows)[0], rows)[0] for rows in (target, draft)], dim=-1)
     >>> row = torch.zeros(1, dtype=torch.int32)
-    >>> residual_race(target, draft, row, first_token=0, draft_row=row, known=known, seed=1, position=0)[0].item()
+    >>> residual_race(target, draft, row, vocab_start=0, draft_row=row, known=known, seed=1, position=0)[0].item()
     0
     """
     raw = (
-        seed, position, nonce, target, draft, row, first_token, draft_row, excluded, known, taken, temperature,
+        seed, position, nonce, target, draft, row, vocab_start, draft_row, excluded, known, subtracted, temperature,
         draft_temperature, cuts, edits,
     )  # fmt: skip
     if found := RESIDUAL_RACE.recall(raw):
@@ -116,15 +116,15 @@ def residual_race(
     law, q_law = laws_of(temperature, draft_temperature, batch, device)
     rows = inputs.rows3("target", target)
     changes = edit_of(edits, law, target, rows)
-    taken = inputs.number("taken", taken, (batch,), device)
+    subtracted = inputs.number("subtracted", subtracted, (batch,), device)
     noise = noise_of(1, seed, position, nonce, (batch,), device)
     tokens = torch.empty(batch, dtype=torch.int64, device=device)
     scores = torch.empty(batch, dtype=torch.float32, device=device)
     status = torch.empty(batch, dtype=torch.int32, device=device)
     folded = None if draft is None else inputs.rows3("draft", draft)
     RESIDUAL_RACE(
-        rows, first_token, folded, row, draft_row, excluded, cuts, known, law, q_law, changes, taken, Noise(*noise),
-        tokens, status, scores, raw=raw, results=(tokens, status, scores),
+        rows, vocab_start, folded, row, draft_row, excluded, cuts, known, law, q_law, changes, subtracted,
+        Noise(*noise), tokens, status, scores, raw=raw, results=(tokens, status, scores),
     )  # fmt: skip
     return tokens, scores, status
 

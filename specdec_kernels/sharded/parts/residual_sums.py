@@ -21,7 +21,7 @@ RESIDUAL_SUMS = Op(
     target_law=LAW,
     draft_law=LAW,
     edits=EDITS,
-    taken=NUMBER,
+    subtracted=NUMBER,
     sums=Output(torch.int64, "sums"),
     status=Output(torch.int32, "status"),
 )
@@ -34,7 +34,7 @@ def residual_sums(
     draft_row: torch.Tensor,
     *,
     known: torch.Tensor,
-    taken: Number = 1.0,
+    subtracted: Number = 1.0,
     temperature: Number | None = None,
     draft_temperature: Number | None = None,
     cuts: torch.Tensor | None = None,
@@ -84,7 +84,7 @@ def residual_sums(
     >>> [round(x, 4) for x in (sums * 2.0**-42).flatten().tolist()]
     [0.4526, 1.0]
     """
-    raw = (target, draft, row, draft_row, known, taken, temperature, draft_temperature, cuts, edits)
+    raw = (target, draft, row, draft_row, known, subtracted, temperature, draft_temperature, cuts, edits)
     if found := RESIDUAL_SUMS.recall(raw):
         return tuple(found)
     for name, x in (("draft", draft), ("draft_row", draft_row)):
@@ -95,11 +95,11 @@ def residual_sums(
     law, q_law = laws_of(temperature, draft_temperature, pairs, device)
     folded = inputs.rows3("target", target)
     changes = edit_of(edits, law, target, folded)
-    taken = inputs.number("taken", taken, (pairs,), device)
+    subtracted = inputs.number("subtracted", subtracted, (pairs,), device)
     sums = torch.empty((pairs, 2), dtype=torch.int64, device=device)
     status = torch.empty(pairs, dtype=torch.int32, device=device)
     RESIDUAL_SUMS(
-        folded, inputs.rows3("draft", draft), row, draft_row, cuts, known, law, q_law, changes, taken, sums, status,
-        raw=raw, results=(sums, status),
+        folded, inputs.rows3("draft", draft), row, draft_row, cuts, known, law, q_law, changes, subtracted, sums,
+        status, raw=raw, results=(sums, status),
     )  # fmt: skip
     return sums, status

@@ -2,6 +2,7 @@
 
 import torch
 
+from specdec_kernels._constants import PART_UNIT
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
@@ -13,13 +14,12 @@ TOKEN_LOGITS = Op(
     module=__name__,
     figures=True,
     rows=Kind("Tensor {}", shown="rows"),
-    first_token=SIZE,
+    vocab_start=SIZE,
     places=OPTIONAL,
     tokens=TENSOR,
     edits=EDITS,
     logits=Output(torch.float32, "out"),
 )
-UNIT = 128  # tokens: a part begins with a word of a mask
 
 
 def token_logits(
@@ -27,7 +27,7 @@ def token_logits(
     tokens: torch.Tensor,
     *,
     places: torch.Tensor | None = None,
-    first_token: int = 0,
+    vocab_start: int = 0,
     edits: Edits | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -39,13 +39,13 @@ def token_logits(
     ----------
     rows : Tensor
         float32, bfloat16 or float16 [..., n] of logits, contiguous along the vocabulary: columns of the tokens from
-        ``first_token`` on.
+        ``vocab_start`` on.
     tokens : Tensor
         int32 or int64 [...], or [..., m] for m tokens of each row; those outside of the part give 0.
     places : Tensor, optional
         int32 or int64 [P]: the row of each among all rows, in any order; ``tokens`` is [P] or [P, m] then. A place
         without a row gives 0.
-    first_token : int
+    vocab_start : int
         A multiple of 128.
     edits : Edits, optional
         As for ``race_sample``, of the part's columns: masks begin with the part's words, tokens with 0. What is out of
@@ -68,15 +68,15 @@ def token_logits(
     >>> import torch
     >>> from specdec_kernels.sharded.parts import token_logits
     >>> rows = torch.tensor([[3.0, 1.0, 2.0], [7.0, 8.0, 9.0]])
-    >>> token_logits(rows, torch.tensor([2, 130, 128]), places=torch.tensor([0, 1, 1]), first_token=128).tolist()
+    >>> token_logits(rows, torch.tensor([2, 130, 128]), places=torch.tensor([0, 1, 1]), vocab_start=128).tolist()
     [0.0, 9.0, 7.0]
     """
-    raw = (rows, tokens, places, first_token, edits, out)
+    raw = (rows, tokens, places, vocab_start, edits, out)
     if found := TOKEN_LOGITS.recall(raw):
         return found[0]
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    first_token = inputs.whole("first_token", first_token, "a multiple of {step}", 0, step=UNIT)
+    vocab_start = inputs.whole("vocab_start", vocab_start, "a multiple of {step}", 0, step=PART_UNIT)
     if places is not None:
         inputs.check_tensor("places", places, inputs.TOKEN_DTYPES, 1)
         inputs.check_device("places", places, device)
@@ -94,7 +94,7 @@ def token_logits(
     each = of_rows.numel()
     many = tokens.shape[-1] if tokens.ndim > len(of_rows) else 1
     TOKEN_LOGITS(
-        folded, first_token, places, tokens.reshape(each, many), changes, out.view(each, many), given=given, raw=raw,
+        folded, vocab_start, places, tokens.reshape(each, many), changes, out.view(each, many), given=given, raw=raw,
         results=(out,),
     )  # fmt: skip
     return out

@@ -7,7 +7,6 @@ import torch
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._declaration import CHOICE, FLAG, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Noise, Op, Output
 from specdec_kernels.ops._types import Counter, Number, TreeMethod
-from specdec_kernels.ops.verify_chain import _slot_numbers
 
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
@@ -37,7 +36,7 @@ class Walked(NamedTuple):
     asked : Tensor
         int32 [B, n, 2]: pairs of rows of which a walk has to know the sums; -1: none. A request that asks has no
         verdict yet.
-    asked_taken : Tensor
+    asked_subtracted : Tensor
         float32 [B, n].
     """
 
@@ -47,12 +46,12 @@ class Walked(NamedTuple):
     status: torch.Tensor
     row: torch.Tensor | None = None
     draft_row: torch.Tensor | None = None
-    taken: torch.Tensor | None = None
+    subtracted: torch.Tensor | None = None
     slot: torch.Tensor | None = None
     laws: torch.Tensor | None = None
     excluded: torch.Tensor | None = None
     asked: torch.Tensor | None = None
-    asked_taken: torch.Tensor | None = None
+    asked_subtracted: torch.Tensor | None = None
 
 
 WALK_TABLES = Op(
@@ -69,12 +68,12 @@ WALK_TABLES = Op(
     draft_prob=NUMBER,
     epsilon=NUMBER,
     noise=NOISE,
-    met=TENSOR,
+    row_status=TENSOR,
     winners=OPTIONAL,
     p_of_drafts=OPTIONAL,
     known=OPTIONAL,
     q_of_drafts=OPTIONAL,
-    draft_met=OPTIONAL,
+    draft_row_status=OPTIONAL,
     draft_known=OPTIONAL,
     draft_places=OPTIONAL,
     answers=OPTIONAL,
@@ -84,19 +83,19 @@ WALK_TABLES = Op(
     status=Output(torch.int32, "status"),
     row=Output(torch.int32, "row", optional=True),
     draft_row=Output(torch.int32, "draft_row", optional=True),
-    taken=Output(torch.float32, "taken", optional=True),
+    subtracted=Output(torch.float32, "subtracted", optional=True),
     slot=Output(torch.int64, "slot", optional=True),
     laws=Output(torch.float32, "laws", optional=True),
     excluded=Output(torch.int32, "excluded", optional=True),
     asked=Output(torch.int32, "asked", optional=True),
-    asked_taken=Output(torch.float32, "asked_taken", optional=True),
+    asked_subtracted=Output(torch.float32, "asked_subtracted", optional=True),
     memory=Output(torch.int32, "memory", optional=True),
 )
 
 
 def walk_tables(
     draft_tokens: torch.Tensor,
-    met: torch.Tensor,
+    row_status: torch.Tensor,
     *,
     vocab: int,
     places: int,
@@ -105,7 +104,7 @@ def walk_tables(
     p_of_drafts: torch.Tensor | None = None,
     known: torch.Tensor | None = None,
     q_of_drafts: torch.Tensor | None = None,
-    draft_met: torch.Tensor | None = None,
+    draft_row_status: torch.Tensor | None = None,
     draft_known: torch.Tensor | None = None,
     draft_places: torch.Tensor | None = None,
     answers: torch.Tensor | None = None,
@@ -129,7 +128,7 @@ def walk_tables(
     ----------
     draft_tokens, parents, replacement, cu_drafts, draft_prob, epsilon, seed, position, nonce, request_index
         As for ``verify_chain``, or with ``parents`` for ``verify_tree``. Numbers are those of the B requests.
-    met : Tensor
+    row_status : Tensor
         int32 [target rows]: the status of each.
     vocab : int
     places : int
@@ -145,7 +144,7 @@ def walk_tables(
         float32 [target rows, 2], as by ``tile_laws``.
     q_of_drafts : Tensor, optional
         float32, of each draft, or each node: q. Without it there are no draft laws.
-    draft_met : Tensor
+    draft_row_status : Tensor
         int32, beside it: the status of each draft's row, of trees of each node's own.
     draft_known : Tensor
         float32 [draft rows, 2].
@@ -169,17 +168,17 @@ def walk_tables(
     --------
     >>> import torch
     >>> from specdec_kernels.sharded.parts import walk_tables
-    >>> met = torch.zeros(3, dtype=torch.int32)
+    >>> row_status = torch.zeros(3, dtype=torch.int32)
     >>> walked = walk_tables(
-    ...     torch.tensor([[5, 9]]), met, vocab=16, places=3, method="race", winners=torch.tensor([5, 7, 1])
+    ...     torch.tensor([[5, 9]]), row_status, vocab=16, places=3, method="race", winners=torch.tensor([5, 7, 1])
     ... )
     >>> walked.tokens.tolist(), walked.num_accepted.tolist()
     ([[5, 7, -1]], [1])
     """
     raw = (
-        seed, position, nonce, draft_tokens, met, vocab, places, method, winners, p_of_drafts, known, q_of_drafts,
-        draft_met, draft_known, draft_places, answers, parents, replacement, cu_drafts, temperature, draft_prob,
-        epsilon, request_index,
+        seed, position, nonce, draft_tokens, row_status, vocab, places, method, winners, p_of_drafts, known,
+        q_of_drafts, draft_row_status, draft_known, draft_places, answers, parents, replacement, cu_drafts, temperature,
+        draft_prob, epsilon, request_index,
     )  # fmt: skip
     drawn, asks = method != "race", answers is not None
     certain = q_of_drafts is None or q_of_drafts.numel() == 0
@@ -188,16 +187,17 @@ def walk_tables(
         found = iter(found)
         return Walked(*(next(found) if here else None for here in wanted))
     for name, x in (
-        ("met", met), ("p_of_drafts", p_of_drafts), ("known", known), ("q_of_drafts", q_of_drafts),
-        ("draft_met", draft_met), ("draft_known", draft_known), ("answers", answers), ("cu_drafts", cu_drafts),
+        ("row_status", row_status), ("p_of_drafts", p_of_drafts), ("known", known), ("q_of_drafts", q_of_drafts),
+        ("draft_row_status", draft_row_status), ("draft_known", draft_known), ("answers", answers),
+        ("cu_drafts", cu_drafts),
     ):  # fmt: skip
         if x is not None and not x.is_contiguous():
             raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
-    device, packed = met.device, cu_drafts is not None
+    device, packed = row_status.device, cu_drafts is not None
     batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
     nodes = places if parents is None else draft_tokens.shape[1]
     temperature = inputs.number("temperature", temperature, (batch,), device)
-    draft_prob = _slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
+    draft_prob = inputs.slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
     epsilon = inputs.number("epsilon", epsilon, (batch,), device)
     noise = ("seed", seed), ("position", position), ("nonce", nonce)
     noise = Noise(*(inputs.counter(name, x, (batch,), device) for name, x in noise))
@@ -212,9 +212,9 @@ def walk_tables(
     ]
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
-        noise, met, winners, p_of_drafts, None if known is None else known.view(-1), q_of_drafts, draft_met,
-        None if draft_known is None else draft_known.view(-1), draft_places, answers.flatten(1) if asks else None,
-        *made[:10], made[10].flatten(1) if asks else None, *made[11:],
+        noise, row_status, winners, p_of_drafts, None if known is None else known.view(-1), q_of_drafts,
+        draft_row_status, None if draft_known is None else draft_known.view(-1), draft_places,
+        answers.flatten(1) if asks else None, *made[:10], made[10].flatten(1) if asks else None, *made[11:],
         raw=raw, results=tuple(x for x in made if x is not None),
     )  # fmt: skip
     return Walked(*made[:12])

@@ -31,7 +31,7 @@ enum Fault : int {
   kWaits,                // none: waits for the kernel before
   kNeverWaits,           // a kernel that may overlap with the one before it, and never waits
   kTouchesEarly,         // reads a row before it waits
-  kReadsEarly,           // the same by a load that the machine cannot see: it gets what was there before
+  kReadsEarly,           // reads a row early by a load that the machine cannot see: it gets what was there before
 };
 
 __global__ void planted(int which, unsigned* counter, float* out, const float* in) {

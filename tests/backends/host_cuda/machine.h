@@ -102,7 +102,7 @@ uint32_t sync_threads(const char* kind, uint32_t value, Site site);  // the sum 
 void sync_cluster(Site site);
 void fence_cluster();
 void yield();  // other threads may run here
-void spin();   // the same, and counts as no progress
+void spin();   // yields, and counts as no progress
 void progress();
 
 // Shared memory.

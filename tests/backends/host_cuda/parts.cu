@@ -1,5 +1,5 @@
 // Functions of csrc/cuda for tests that call them one by one.
-#include "../../../csrc/cuda/scan.cuh"
+#include "../../../csrc/cuda/race.cuh"
 #include "../../../csrc/cuda/team.cuh"
 #include "../../../csrc/cuda/weights.cuh"
 

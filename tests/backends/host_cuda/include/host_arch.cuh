@@ -92,7 +92,7 @@ inline float log2_approx(float x) {
   return static_cast<float>(exact + (below ? -size : size) * 0x1p-22);
 }
 
-// Likewise.
+// As bad as the device's: within 2^-22 of its size, in one direction or the other.
 inline float exp2_approx(float x) {
   const double exact = std::exp2(static_cast<double>(x));
   if (exact < 0x1p-126) return 0.0f;

@@ -10,13 +10,6 @@ namespace cuda {
 // A larger score makes a larger key; with equal scores, a lower token does. 0 is nobody.
 using WideKey = unsigned long long;
 
-// Floats as unsigned integers of the same order.
-__device__ __forceinline__ uint32_t ordered(float x) {
-  const uint32_t b = bits(x + 0.0f);  // -0 and 0 are equal
-  return b >> 31 ? ~b : b | 0x80000000u;
-}
-__device__ __forceinline__ float from_ordered(uint32_t o) { return from_bits(o >> 31 ? o ^ 0x80000000u : ~o); }
-
 __device__ __forceinline__ WideKey key_of_candidate(const Candidate& c) {
   return c.token == kNoToken ? 0 : static_cast<WideKey>(ordered(c.score)) << 32 | static_cast<uint32_t>(~c.token);
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "specdec/chain.h"
-#include "walk_orders.cuh"
+#include "deferred_ops.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -15,7 +15,7 @@ struct NodeRange {
 
 // The row operations of walk_race when the winners of some rows are known.
 struct WinnerOps {
-  const Verdict& verdict;
+  const VerdictWriter& verdict;
   const Shared<Draw>& winners;
   NodeRange known;
 
@@ -69,7 +69,7 @@ __device__ __forceinline__ WalkedOn walk_winners(const ChainRequest& r, int64_t 
   __syncthreads();
   WalkedOn on = {kNoNode, status};
   if (threadIdx.x >= 32) return on;
-  const Verdict verdict = verdict_at(r.p, request);
+  const VerdictWriter verdict = verdict_at(r.p, request);
   WinnerOps ops{verdict, winners, rows};
   Walk walk = walk_from(rows.first, rows.first);
   if (r.readable && !walk_race(r, ops, &walk, &on.status)) {

@@ -1,7 +1,7 @@
 // The best keys of a warp, a block or a team, in order: 32 at a time.
 #pragma once
 
-#include "collect.cuh"
+#include "block_reduce.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -9,10 +9,10 @@ namespace cuda {
 constexpr WideKey kCeiling = ~WideKey{0};
 
 // The best keys of a warp in falling order. Lane i holds the i-th; 0 is nobody.
-struct Podium {
+struct TopK {
   WideKey place = 0;
   int size;            // places that count, at most 32
-  WideKey below;       // this key and larger ones were taken by an earlier podium
+  WideKey below;       // this key and larger ones were taken by an earlier TopK
 
   __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
   __device__ float to_beat() const { return candidate_of_key(last()).score; }
@@ -35,12 +35,12 @@ struct Podium {
 };
 
 // The best of the block's warps, for warp 0. Returns to every thread whether any thread's `bad` is set.
-__device__ __forceinline__ bool merge_podiums(Podium* podium, bool bad) {
+__device__ __forceinline__ bool merge_topk(TopK* topk, bool bad) {
   SPECDEC_SHARED(WideKey, places, kMaxWarps * 32);
-  places[threadIdx.x] = podium->place;
+  places[threadIdx.x] = topk->place;
   bad = __syncthreads_or(bad);
   if (warp_id() == 0)
-    for (int w = 1; w < warps_in_block(); ++w) podium->offer(places[w * 32 + lane_id()]);
+    for (int w = 1; w < warps_in_block(); ++w) topk->offer(places[w * 32 + lane_id()]);
   __syncthreads();
   return bad;
 }

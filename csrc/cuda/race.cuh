@@ -4,7 +4,7 @@
 // (specdec/race.h), so the winner does not depend on how the row was cut.
 #pragma once
 
-#include "collect.cuh"
+#include "block_reduce.cuh"
 #include "weights.cuh"
 
 namespace specdec {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& sta
   }
 }
 
-// The same where a warp's time is that of its loads: f gets reduce(batch), what it needs of a chunk, in few registers.
+// over_chunks where a warp is as slow as its loads: f gets reduce(batch), what it needs of a chunk, in few registers.
 // So the next chunk is on its way before f looks at this one, and the first chunk before start().
 template <class T, class R, class Start, class Reduce, class F>
 __device__ __forceinline__ void stream_chunks(const R& row, Part part, Start&& start, Reduce&& reduce, F&& f) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ Largest largest_of(const Law& law, const Batch<T>& ba
   return found;
 }
 
-// The same noise; opaque, so that the compiler does not move work on it out of a loop.
+// Noise that is opaque, so that the compiler does not move work on it out of a loop.
 __device__ __forceinline__ Noise opaque(const Noise& n) {
   return {{opaque(n.key.low), opaque(n.key.high)}, opaque(n.position), opaque(n.nonce), n.stream};
 }
@@ -125,7 +125,7 @@ struct LaneNoise {
 template <class R>
 __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const R& row, int32_t first) {
   const Noise noise = opaque(visible);
-  const uint32_t group = static_cast<uint32_t>((row.first_token + first) / kGroup + lane_id());
+  const uint32_t group = static_cast<uint32_t>((row.vocab_start + first) / kGroup + lane_id());
   const Words<uint32_t> w = noise_words(noise, group >> 1);
   return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
 }
@@ -147,14 +147,14 @@ __device__ __forceinline__ void open_vector(const WeightsOf<Kept>& weights, cons
                                             int32_t column, float to_beat, Candidate* mine) {
   const auto& row = weights.target.row;
   const Noise noise = opaque(visible);
-  const Group group = group_at(noise, static_cast<uint32_t>(row.first_token + column) / kGroup);
+  const Group group = group_at(noise, static_cast<uint32_t>(row.vocab_start + column) / kGroup);
 #pragma unroll 1
   for (int i = 0; i < T::kPerVector; ++i, ++column) {
     if (column < 0 || column >= row.vocab) continue;
     const float log_weight =
         weights.log_weight(T::at(values, i), column, needed_log_weight(max(to_beat, mine->score), group.first));
     if (log_weight == -kInfinity) continue;
-    const uint32_t token = static_cast<uint32_t>(row.first_token + column);
+    const uint32_t token = static_cast<uint32_t>(row.vocab_start + column);
     const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, token)), column};
     if (better(c, *mine)) *mine = c;
   }
@@ -162,10 +162,10 @@ __device__ __forceinline__ void open_vector(const WeightsOf<Kept>& weights, cons
 
 // Could a token of log weight `bound` win against `to_beat` in a group with the word `a`? largest_winning_word answers
 // the same question, but its result is for one bound. Here each vector has its own, so this is cheaper. It is looser by
-// 1e-4, because its logarithm, which is 32 at most, is only within 6e-6.
+// kWordLogError.
 __device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) {
   const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
-  return bound > -kInfinity && !(bound < needed - 1e-4f - slack(to_beat, needed));
+  return bound > -kInfinity && !(bound < needed - kWordLogError - slack(to_beat, needed));
 }
 
 // Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
@@ -176,7 +176,7 @@ __device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, cons
   float top = -kInfinity;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) top = max_nan(top, largest.of[u]);
-  *bad |= bad_elements<T>(weights.target.row, weights.target.known.law, largest.signs, top, first, steps);
+  *bad |= bad_elements<T>(weights.target.row, weights.target.stats.law, largest.signs, top, first, steps);
   const float bound = top == top ? weights.log_bound(top) : kLargest;  // with a NaN every token is evaluated
   const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
   const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
@@ -195,7 +195,7 @@ template <class T, class Kept>
 __device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const WeightsOf<Kept>& weights,
                                                     int32_t first, int steps, const LaneNoise& words, float to_beat,
                                                     bool* bad) {
-  return vectors_to_open<T>(largest_of(weights.target.known.law, batch), weights, first, steps, words, to_beat, bad);
+  return vectors_to_open<T>(largest_of(weights.target.stats.law, batch), weights, first, steps, words, to_beat, bad);
 }
 
 // The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` returns a vector
@@ -225,7 +225,7 @@ template <class T, class Kept, class Again>
 __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
                                            int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
                                            bool* bad, Again&& again) {
-  race_chunk<T>(largest_of(weights.target.known.law, batch), weights, noise, first, steps, best, mine, bad, again);
+  race_chunk<T>(largest_of(weights.target.stats.law, batch), weights, noise, first, steps, best, mine, bad, again);
 }
 
 // The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead`: chunks are
@@ -249,7 +249,7 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
       }
       __syncthreads();
     };
-    const auto reduce = [&](const Batch<T>& batch) { return largest_of(weights.target.known.law, batch); };
+    const auto reduce = [&](const Batch<T>& batch) { return largest_of(weights.target.stats.law, batch); };
     const auto look = [&](const Largest& largest, int32_t first, int steps) {
       race_chunk<T>(largest, weights, noise, first, steps, best, &mine, &bad,
                     [&](int step) { return Batch<T>::load_again(row, Batch<T>::token(first, step)); });

@@ -21,9 +21,9 @@ __device__ __forceinline__ Four mapped_probabilities(const LawRowOf<Kept>& side,
   Four four;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const bool known = token + i < end && column < side.row.vocab && side.map[column] == token + i;
-    four.value[i] = known ? side.probability(column, element(side.row, column)) : 0.0f;
-    column += known;
+    const bool there = token + i < end && column < side.row.vocab && side.map[column] == token + i;
+    four.value[i] = there ? side.probability(column, element(side.row, column)) : 0.0f;
+    column += there;
   }
   return four;
 }
@@ -33,7 +33,7 @@ template <class Kept>
 __device__ __forceinline__ Four probabilities(const LawRowOf<Kept>& side, int32_t token, int32_t end) {
   if (side.map) return mapped_probabilities(side, token, end);
   Four four = {{}};
-  if (!side.known.law.greedy) {
+  if (!side.stats.law.greedy) {
     if (token >= side.row.vocab) return four;
     four = four_elements(side.row, token);
   }
@@ -45,7 +45,7 @@ __device__ __forceinline__ Four probabilities(const LawRowOf<Kept>& side, int32_
 template <class Kept>
 __device__ __forceinline__ LawRowOf<Kept> law_row(const typename Kept::RowType& row, const Law& law,
                                                   const int32_t* map = nullptr) {
-  return {row, nothing_known(law), map};
+  return {row, without_stats(law), map};
 }
 
 struct PairArguments {
@@ -57,24 +57,24 @@ struct PairArguments {
 // need nothing. They are looked through only if their status is wanted.
 __device__ __forceinline__ void know_rows(Team& team, int chunks, LawRow (&sides)[2], bool wants_status,
                                           int32_t* status) {
-  SPECDEC_SHARED(KnownRow, known, 2);
-  const bool sums_target = sides[0].known.law.needs_sum(), sums_draft = sides[1].known.law.needs_sum();
+  SPECDEC_SHARED(RowStats, stats, 2);
+  const bool sums_target = sides[0].stats.law.needs_sum(), sums_draft = sides[1].stats.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
   if (sums_target || sums_draft) {
     take_sums_of_rows(
         team, sums_target && sums_draft ? 2 : 1, chunks,
         [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
-        [&](int row, const KnownRow& whole) { known[side_of(row)] = whole; });
+        [&](int row, const RowStats& whole) { stats[side_of(row)] = whole; });
     __syncthreads();
   }
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const LawRow row = side == 0 ? sides[0] : sides[1];
-    KnownRow whole = kNothingKnown;
-    if (row.known.law.needs_sum()) whole = known[side];
-    else if (row.known.law.greedy || wants_status) whole = look_through(team, row);
-    if (side == 0) sides[0].known = known_law(row.known.law, whole);
-    else sides[1].known = known_law(row.known.law, whole);
+    RowStats whole = kNoStats;
+    if (row.stats.law.needs_sum()) whole = stats[side];
+    else if (row.stats.law.greedy || wants_status) whole = scan_argmax(team, row);
+    if (side == 0) sides[0].stats = with_stats(row.stats.law, whole);
+    else sides[1].stats = with_stats(row.stats.law, whole);
     *status |= whole.status;
   }
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], 
   constexpr int kSector = 32;  // the least bytes that a read from memory brings
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
-    if (side == 0 ? sides[0].known.law.greedy : sides[1].known.law.greedy) continue;
+    if (side == 0 ? sides[0].stats.law.greedy : sides[1].stats.law.greedy) continue;
     const Row row = side == 0 ? as_it_came(sides[0].row) : as_it_came(sides[1].row);
     const int32_t step = kSector / (row.dtype == SPECDEC_FLOAT32 ? 4 : 2), first = tile * kSumTile;
     for (int32_t token = first + lane_id() * step; token < first + kSumTile && token < row.vocab; token += 32 * step)

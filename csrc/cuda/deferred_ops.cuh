@@ -1,7 +1,7 @@
 // How a walk (specdec/walk.h) asks for rows without reading them. The code for wide rows is long, so a kernel contains
 // it once, at its top level (walker.cuh). The first warp of each block walks. All members of a team make the same walk.
-// If the walk needs a value that is not known yet, it returns with an order. The block and its team carry the order
-// out, and the walk continues from the same place.
+// If the walk needs a value that is not known yet, it returns and leaves work on rows. The block and its team do that,
+// and the walk continues from the same place.
 #pragma once
 
 #include <type_traits>
@@ -17,25 +17,26 @@ namespace cuda {
 // The rows of a node, as bits.
 constexpr unsigned kTarget = 1, kDraft = 2;
 
-struct Order {
-  enum Kind : int32_t { kDone, kSums, kLook, kEdit, kMasses, kDraw };  // kEdit: the row's edits are decoded, nothing else
+// What a walk asks of its block and team.
+struct RowWork {
+  enum Kind : int32_t { kDone, kSums, kArgmax, kEdit, kMasses, kDraw };  // kEdit: the row's edits are decoded, no more
   Kind kind;
   int32_t node;
   int64_t target, draft;  // where the node's rows start, in elements
   Law target_law, draft_law;
-  unsigned sides;  // kSums, kLook: which rows; kDraw: which rows to look through before the draw
+  unsigned sides;  // kSums, kArgmax: which rows; kDraw: which rows to look through before the draw
   int32_t rows;    // kSums: of how many nodes, from this one on
-  bool roughly;    // kSums: bounds will do
+  bool by_bounds;  // kSums: bounds will do
   int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none
-  bool fresh;      // kMasses: the first order of this node
-  bool residual;   // kDraw: from (p - taken q)^+, or from p without the tokens left out
-  float taken;     // the multiple of q that is subtracted
-  int32_t target_place, draft_place;  // the places of its rows in `looked_through`
+  bool fresh;      // kMasses: the first work for this node
+  bool residual;   // kDraw: from (p - subtracted q)^+, or from p without the tokens left out
+  float subtracted;  // the multiple of q that is subtracted
+  int32_t target_place, draft_place;  // the places of its rows in `row_stats`
   Noise noise;
 };
 
-// What the walking warp keeps between two orders, with the answers. kNoNode: no node, no child.
-struct Memory {
+// What the walking warp keeps between two pieces of work, with the answers. kNoNode: no node, no child.
+struct WalkState {
   Walk walk;
   int32_t status;
   int32_t target_from, target_to, draft_from, draft_to;  // the depths whose rows were looked through
@@ -46,12 +47,12 @@ struct Memory {
   bool writes;  // this member writes the verdict, for its team
 };
 
-__device__ __forceinline__ Memory nothing_remembered(bool writes) {
-  Memory memory = {};
-  memory.walk = walk_from(0, 0);
-  memory.masses_node = memory.masses_child = memory.drawn_node = memory.exact_node = kNoNode;
-  memory.writes = writes;
-  return memory;
+__device__ __forceinline__ WalkState fresh_state(bool writes) {
+  WalkState state = {};
+  state.walk = walk_from(0, 0);
+  state.masses_node = state.masses_child = state.drawn_node = state.exact_node = kNoNode;
+  state.writes = writes;
+  return state;
 }
 
 // The filters and edits of a request, in kernels that know none. `Room` is what a block keeps of them in shared memory.
@@ -83,7 +84,7 @@ struct RequestFilters {
 struct ShapeRoom {
   ShapedRows rows;
   Shared<Filter> filters;  // the target's, the draft's
-  Shared<Cut> cuts;        // by place, as `looked_through`
+  Shared<Cut> cuts;        // by place, as `row_stats`
   Shared<int> listed;      // of the target's row that was looked through last: see FilteredRow; and its node
 };
 
@@ -106,7 +107,7 @@ struct RequestShape : ShapeRoom {
 // The places of a verdict, found anew: they would take registers during the walk. (Where shaped kernels do so at each
 // token, they spill.)
 template <class Params>
-__device__ __forceinline__ Verdict verdict_again(const Params& p, const Verdict& verdict) {
+__device__ __forceinline__ VerdictWriter verdict_again(const Params& p, const VerdictWriter& verdict) {
   return verdict_at(p, opaque(static_cast<uint32_t>(verdict.request)));
 }
 
@@ -118,26 +119,26 @@ constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
 template <class Topology, class Shaping>
 struct AskingOps {
   const Topology& t;
-  const Verdict& verdict;
+  const VerdictWriter& verdict;
   int rows_at_once;
   bool by_bounds;
-  const Shared<KnownRow>& looked_through;  // by place: see place_of
+  const Shared<RowStats>& row_stats;  // by place: see place_of
   const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
-  Memory& memory;
-  Order& order;
+  WalkState& state;
+  RowWork& work;
   const Shaping& shaping;
 
   using Number = float;
 
   __device__ bool argmax(int32_t node, Draw* draw) {
     if (!know(node, kTarget)) return false;
-    *draw = draw_of(known(kTarget));
+    *draw = draw_of(stats_of(kTarget));
     return true;
   }
 
   __device__ bool race(int32_t node, const Noise& noise, Draw* draw) {
     if (!know(node, rows_cut())) return false;
-    *draw = memory.drawn;
+    *draw = state.drawn;
     return drawn(node, noise);
   }
 
@@ -145,8 +146,9 @@ struct AskingOps {
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
     if (!know_exactly(node, rows_needed())) return false;
     if constexpr (Shaping::kShaped) {
-      if (shaping.rows.edited && static_cast<RowEdits>(shaping.rows.edits[0]).node != node) {  // the walk came back to this row
-        place(Order::kEdit, node);
+      // The walk came back to this row.
+      if (shaping.rows.edited && static_cast<DecodedEdits>(shaping.rows.edits[0]).node != node) {
+        place(RowWork::kEdit, node);
         return false;
       }
     }
@@ -154,31 +156,31 @@ struct AskingOps {
     return true;
   }
 
-  // The same as bounds of both. A row without bounds makes *bounded false.
+  // p and q of a token as bounds. A row without bounds makes *bounded false.
   __device__ bool laws(int32_t node, int32_t token, Range* p, Range* q, bool* bounded, int32_t* status) {
     if (!know(node, rows_needed())) return false;
     *status |= row_status(rows_needed());
     *bounded = true;
-    *p = range({row_at(t.p.target, t.target_row(node)), known_law(t.target_law, known(kTarget)), nullptr}, token,
+    *p = range({row_at(t.p.target, t.target_row(node)), with_stats(t.target_law, stats_of(kTarget)), nullptr}, token,
                bounded, status);
     *q = {1.0f, 1.0f};
     if (t.has_draft())
-      *q = range({row_at(t.p.draft, t.draft_row(node)), known_law(t.draft_law, known(kDraft)), t.p.draft_map.data},
+      *q = range({row_at(t.p.draft, t.draft_row(node)), with_stats(t.draft_law, stats_of(kDraft)), t.p.draft_map.data},
                  token, bounded, status);
     return true;
   }
-  __device__ bool only_roughly(int32_t node) const {
-    return kByBounds<Topology, Shaping> && by_bounds && memory.exact_node != node;
+  __device__ bool only_bounds(int32_t node) const {
+    return kByBounds<Topology, Shaping> && by_bounds && state.exact_node != node;
   }
 
   // Of a chain, where a node's depth is its number: how many slots can be judged, from this one on. 0: its rows are
-  // ordered.
+  // asked for.
   __device__ int32_t slots_known(int32_t node) {
     const unsigned sides = rows_needed();
     if (!know_exactly(node, sides)) return 0;
     int32_t to = t.drafts();
-    if (sides & kTarget && memory.target_to < to) to = memory.target_to;
-    if (sides & kDraft && memory.draft_to < to) to = memory.draft_to;
+    if (sides & kTarget && state.target_to < to) to = state.target_to;
+    if (sides & kDraft && state.draft_to < to) to = state.draft_to;
     return to - node < 32 ? to - node : 32;
   }
 
@@ -188,42 +190,42 @@ struct AskingOps {
     if (!in_vocab(t, token)) return false;  // the walk says so itself
     float p, q;
     laws_of(node, node, static_cast<int32_t>(token), &p, &q, status);
-    int32_t known_to_walk = SPECDEC_STATUS_OK;
+    int32_t reported = SPECDEC_STATUS_OK;
     const AcceptTest test = {t.noise_at_depth(node, 0), static_cast<uint32_t>(node), 0.0f,
-                             t.draft_share(node, &known_to_walk), t.epsilon()};
+                             t.draft_share(node, &reported), t.epsilon()};
     return test(p, q);
   }
 
-  __device__ bool masses(int32_t node, int32_t child, float taken, Masses* masses) {
+  __device__ bool masses(int32_t node, int32_t child, float subtracted, Masses* masses) {
     if (!know(node, kTarget | kDraft)) return false;
-    *masses = memory.masses;
+    *masses = state.masses;
     masses->status = row_status(kTarget | kDraft);
-    if (memory.masses_child == child) return true;
-    place(Order::kMasses, node);
-    order.end = !Topology::kSiblings || t.replacement() ? 0 : child;
-    order.taken = taken;
-    order.fresh = memory.masses_node != node;
-    memory.masses_node = node;
-    memory.masses_child = child;
+    if (state.masses_child == child) return true;
+    place(RowWork::kMasses, node);
+    work.end = !Topology::kSiblings || t.replacement() ? 0 : child;
+    work.subtracted = subtracted;
+    work.fresh = state.masses_node != node;
+    state.masses_node = node;
+    state.masses_child = child;
     return false;
   }
 
-  __device__ bool residual(int32_t node, const Noise& noise, float taken, Draw* draw) {
+  __device__ bool residual(int32_t node, const Noise& noise, float subtracted, Draw* draw) {
     const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
     if (!know_exactly(node, sides)) return false;
-    *draw = memory.drawn;
+    *draw = state.drawn;
     draw->status |= row_status(sides);
     if (drawn(node, noise)) return true;
-    order.residual = true;
-    order.taken = taken;
-    if (!t.has_draft()) order.end = kNoToken;
+    work.residual = true;
+    work.subtracted = subtracted;
+    if (!t.has_draft()) work.end = kNoToken;
     // The draw reads a draft row of probabilities only at tokens that could win. The row's status needs all of it.
-    else if (!knows(kDraft)) order.sides = kDraft;
+    else if (!knows(kDraft)) work.sides = kDraft;
     return false;
   }
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
-    if (!memory.writes || lane_id() != 0) return;
+    if (!state.writes || lane_id() != 0) return;
     if constexpr (Shaping::kShaped) verdict.put(depth, node, token);
     else verdict_again(t.p, verdict).put(depth, node, token);
   }
@@ -233,8 +235,8 @@ struct AskingOps {
       if (lane_id() == 0) dynamic_shared<int32_t>(shaping.rows.drafted_at, verdict.places)[depth] = token;
   }
   __device__ void leave(int32_t depth, int32_t, int32_t) const {
-    if (memory.target_to > depth + 1) memory.target_to = depth + 1;
-    if (memory.draft_to > depth + 1) memory.draft_to = depth + 1;
+    if (state.target_to > depth + 1) state.target_to = depth + 1;
+    if (state.draft_to > depth + 1) state.draft_to = depth + 1;
   }
   __device__ PathNode<float> path(int32_t depth) const { return nodes[depth]; }
   __device__ void put(int32_t depth, const PathNode<float>& node) const {
@@ -261,10 +263,10 @@ struct AskingOps {
 
   // p and q of a token, of rows at this depth that were looked through.
   __device__ void laws_of(int32_t node, int32_t depth, int32_t token, float* p, float* q, int32_t* status) const {
-    const KnownRow target_known = known(kTarget, depth), draft_known = known(kDraft, depth);
-    if (t.target_law.needs_row()) *status |= target_known.status;
+    const RowStats target_stats = stats_of(kTarget, depth), draft_stats = stats_of(kDraft, depth);
+    if (t.target_law.needs_row()) *status |= target_stats.status;
     const LawRowOf<Kept> target = {shaping.of(row_at(t.p.target, t.target_row(node)), true),
-                                   known_law(t.target_law, target_known), nullptr,
+                                   with_stats(t.target_law, target_stats), nullptr,
                                    shaping.kept(kTarget, place_of(kTarget, depth))};
     const float raw = element(target.row, token);
     *p = law_of(target, token, raw, status);
@@ -272,44 +274,44 @@ struct AskingOps {
       if (forbids(target.row, raw) || (shaping.filter(kTarget).on() && !target.kept.keeps(raw, token))) *p = kNever;
     *q = 1.0f;
     if (!t.has_draft()) return;
-    if (t.draft_law.needs_row()) *status |= draft_known.status;
+    if (t.draft_law.needs_row()) *status |= draft_stats.status;
     const LawRowOf<Kept> draft = {shaping.of(row_at(t.p.draft, t.draft_row(node)), false),
-                                  known_law(t.draft_law, draft_known), t.p.draft_map.data,
+                                  with_stats(t.draft_law, draft_stats), t.p.draft_map.data,
                                   shaping.kept(kDraft, place_of(kDraft, depth))};
     *q = law_of(draft, token, status);
   }
 
   // All of these are about the rows of the node where the walk stands, but for those at another depth.
-  __device__ int32_t depth() const { return memory.walk.depth; }
+  __device__ int32_t depth() const { return state.walk.depth; }
   __device__ bool knows(unsigned side, int32_t depth) const {
-    return side == kTarget ? depth >= memory.target_from && depth < memory.target_to
-                           : depth >= memory.draft_from && depth < memory.draft_to;
+    return side == kTarget ? depth >= state.target_from && depth < state.target_to
+                           : depth >= state.draft_from && depth < state.draft_to;
   }
   __device__ bool knows(unsigned side) const { return knows(side, depth()); }
   __device__ int32_t place_of(unsigned side, int32_t depth) const {
-    return side == kTarget ? 2 * (depth - memory.target_from) : 2 * (depth - memory.draft_from) + 1;
+    return side == kTarget ? 2 * (depth - state.target_from) : 2 * (depth - state.draft_from) + 1;
   }
   __device__ int32_t place_of(unsigned side) const { return place_of(side, depth()); }
-  __device__ KnownRow known(unsigned side, int32_t depth) const {
-    if (!knows(side, depth)) return kNothingKnown;
-    return looked_through[place_of(side, depth)];
+  __device__ RowStats stats_of(unsigned side, int32_t depth) const {
+    if (!knows(side, depth)) return kNoStats;
+    return row_stats[place_of(side, depth)];
   }
-  __device__ KnownRow known(unsigned side) const { return known(side, depth()); }
+  __device__ RowStats stats_of(unsigned side) const { return stats_of(side, depth()); }
   __device__ int32_t row_status(unsigned sides) const {
-    return (sides & kTarget ? known(kTarget).status : SPECDEC_STATUS_OK) |
-           (sides & kDraft ? known(kDraft).status : SPECDEC_STATUS_OK);
+    return (sides & kTarget ? stats_of(kTarget).status : SPECDEC_STATUS_OK) |
+           (sides & kDraft ? stats_of(kDraft).status : SPECDEC_STATUS_OK);
   }
 
   // Bounds of p(token), in a row that was looked through.
   __device__ Range range(LawRow side, int32_t token, bool* bounded, int32_t* status) const {
     const float p = law_of(side, token, status);
-    if (!side.known.law.needs_sum()) return {p, p};
-    const float log_sum = side.known.lse.log_sum, error = log_sum_error(side.known.lse.max);
+    if (!side.stats.law.needs_sum()) return {p, p};
+    const float log_sum = side.stats.lse.log_sum, error = log_sum_error(side.stats.lse.max);
     *bounded &= log_sum < kInfinity;
     Range found;
-    side.known.lse.log_sum = log_sum + error;
+    side.stats.lse.log_sum = log_sum + error;
     found.low = law_of(side, token, status);
-    side.known.lse.log_sum = log_sum - error;
+    side.stats.lse.log_sum = log_sum - error;
     found.high = law_of(side, token, status);
     return found;
   }
@@ -317,31 +319,31 @@ struct AskingOps {
   // As `know`, but bounds do not suffice. The row takes the place that it has.
   __device__ bool know_exactly(int32_t node, unsigned sides) {
     const unsigned sums = sides & rows_with_sums();
-    if (!sums || !only_roughly(node)) return know(node, sides);
-    if (sums & kTarget & ~known_sides()) add_rows(&memory.target_from, &memory.target_to, 1);
-    if (sums & kDraft & ~known_sides()) add_rows(&memory.draft_from, &memory.draft_to, 1);
-    memory.exact_node = node;
-    order_rows(Order::kSums, node, sums, 1);
+    if (!sums || !only_bounds(node)) return know(node, sides);
+    if (sums & kTarget & ~known_sides()) add_rows(&state.target_from, &state.target_to, 1);
+    if (sums & kDraft & ~known_sides()) add_rows(&state.draft_from, &state.draft_to, 1);
+    state.exact_node = node;
+    ask_rows(RowWork::kSums, node, sums, 1);
     return false;
   }
 
-  // Were these rows of the node looked through? If not, that is ordered, log-sum-exps first.
+  // Were these rows of the node looked through? If not, that is asked for, log-sum-exps first.
   __device__ bool know(int32_t node, unsigned sides) {
     const unsigned missing = sides & ~known_sides(), sums = missing & rows_with_sums();
     if (!missing) return true;
-    const unsigned ordered = sums ? sums : missing;
+    const unsigned wanted = sums ? sums : missing;
     const int32_t rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
-    if (ordered & kTarget) add_rows(&memory.target_from, &memory.target_to, rows);
-    if (ordered & kDraft) add_rows(&memory.draft_from, &memory.draft_to, rows);
-    order_rows(sums ? Order::kSums : Order::kLook, node, ordered, rows);
-    order.roughly = by_bounds;
+    if (wanted & kTarget) add_rows(&state.target_from, &state.target_to, rows);
+    if (wanted & kDraft) add_rows(&state.draft_from, &state.draft_to, rows);
+    ask_rows(sums ? RowWork::kSums : RowWork::kArgmax, node, wanted, rows);
+    work.by_bounds = by_bounds;
     return false;
   }
   __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
-  __device__ void order_rows(Order::Kind kind, int32_t node, unsigned sides, int32_t rows) {
+  __device__ void ask_rows(RowWork::Kind kind, int32_t node, unsigned sides, int32_t rows) {
     place(kind, node);
-    order.sides = sides;
-    order.rows = rows;
+    work.sides = sides;
+    work.rows = rows;
   }
 
   // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
@@ -351,24 +353,24 @@ struct AskingOps {
     *to = depth() + rows;
   }
 
-  // Was the node's token drawn? If not, the draw is ordered.
+  // Was the node's token drawn? If not, the draw is asked for.
   __device__ bool drawn(int32_t node, const Noise& noise) {
-    if (memory.drawn_node == node) return true;
-    memory.drawn_node = node;
-    place(Order::kDraw, node);
-    order.noise = noise;
+    if (state.drawn_node == node) return true;
+    state.drawn_node = node;
+    place(RowWork::kDraw, node);
+    work.noise = noise;
     return false;
   }
 
-  __device__ void place(Order::Kind kind, int32_t node) {
-    order.kind = kind;
-    order.node = node;
-    order.target = t.target_row(node);
-    order.draft = t.draft_row(node);
-    order.target_law = t.target_law;
-    order.draft_law = t.draft_law;
-    order.target_place = place_of(kTarget);
-    order.draft_place = place_of(kDraft);
+  __device__ void place(RowWork::Kind kind, int32_t node) {
+    work.kind = kind;
+    work.node = node;
+    work.target = t.target_row(node);
+    work.draft = t.draft_row(node);
+    work.target_law = t.target_law;
+    work.draft_law = t.draft_law;
+    work.target_place = place_of(kTarget);
+    work.draft_place = place_of(kDraft);
   }
 };
 
@@ -404,7 +406,7 @@ struct ByBounds {
   template <class Ops>
   __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
                              int32_t* status) const {
-    if (ops.only_roughly(node)) {
+    if (ops.only_bounds(node)) {
       Range p_range, q_range;
       bool bounded;
       if (!ops.laws(node, token, &p_range, &q_range, &bounded, status)) return false;
@@ -419,7 +421,7 @@ template <class Topology, class Shaping>
 using TesterOf = std::conditional_t<kByBounds<Topology, Shaping>, ByBounds, ByLaws>;
 
 // By a warp: the end of a verdict. Clears the places after the last token, and those of nodes off the path.
-__device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted, int32_t status) {
+__device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t accepted, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
   if (const int32_t nodes = verdict.zeroed_nodes()) {
     __syncwarp();  // the first lane has written the path
@@ -429,32 +431,33 @@ __device__ __forceinline__ void finish(const Verdict& verdict, int32_t accepted,
   if (lane_id() == 0) verdict.count(accepted, status);
 }
 
-// A warp walks request `request` as far as values are known. Then the next order, or kDone, is in shared memory.
+// A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
 template <class Topology, class Shaping>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
-                        const Shared<KnownRow>& looked_through, const Shared<PathNode<float>>& nodes,
-                        const typename Shaping::Room& room, const Shared<Memory>& shared_memory,
-                        const Shared<Order>& shared_order) {
+                        const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
+                        const typename Shaping::Room& room, const Shared<WalkState>& shared_state,
+                        const Shared<RowWork>& shared_work) {
   const Topology t(p, request);
   const Shaping shaping(room);
-  const Verdict verdict = verdict_at(p, request);
-  Memory memory = shared_memory[0];
-  Order order = {};
-  int32_t status = memory.status | t.status;  // each lane's own until the end
-  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, looked_through, nodes, memory, order, shaping};
-  const bool through = walk(t, p.method, ops, &memory.walk, &status, TesterOf<Topology, Shaping>{});
-  memory.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && memory.writes) {
-    finish(verdict_again(p, verdict), accepted_by(t, memory.walk), memory.status);
+  const VerdictWriter verdict = verdict_at(p, request);
+  WalkState state = shared_state[0];
+  RowWork work = {};
+  int32_t status = state.status | t.status;  // each lane's own until the end
+  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, row_stats, nodes, state, work, shaping};
+  const bool through = walk(t, p.method, ops, &state.walk, &status, TesterOf<Topology, Shaping>{});
+  state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
+  if (through && state.writes) {
+    finish(verdict_again(p, verdict), accepted_by(t, state.walk), state.status);
     if constexpr (!Topology::kSiblings)
-      if (lane_id() == 0) count_passing(t, request, memory.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
-        return Probs{}.probability(element(row_at(rows, offset), token), {});
-      });
+      if (lane_id() == 0)
+        count_passing(t, request, state.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
+          return Probs{}.probability(element(row_at(rows, offset), token), {});
+        });
   }
-  __syncwarp();  // every lane has read its memory
+  __syncwarp();  // every lane has read its state
   if (lane_id() != 0) return;
-  shared_memory[0] = memory;
-  shared_order[0] = order;
+  shared_state[0] = state;
+  shared_work[0] = work;
 }
 
 }  // namespace cuda

@@ -15,13 +15,13 @@ def last_tokens(shard, target, draft, walked, temperature, draft_temperature, nu
     if draft is None:
         how = {"excluded": walked.excluded}
     else:
-        how = {"draft": draft.side.rows, "draft_row": walked.draft_row, "taken": walked.taken}
+        how = {"draft": draft.side.rows, "draft_row": walked.draft_row, "subtracted": walked.subtracted}
         how["draft_temperature"] = draft_temperature
     cuts = cuts_of(shard, (target, walked.row), (draft, walked.draft_row))
 
     def draw(row, draft=None, **how):
         token, scores, status = parts.residual_race(
-            target.side.rows, draft, row, first_token=shard.first_token, temperature=temperature, known=walked.laws,
+            target.side.rows, draft, row, vocab_start=shard.vocab_start, temperature=temperature, known=walked.laws,
             cuts=cuts, edits=target.side.edits, **how, **numbers,
         )  # fmt: skip
         return shard.gather_later(torch.stack([token.int(), scores.view(torch.int32), status], dim=-1))
