@@ -61,7 +61,7 @@ class CutFinder {
     return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
   }
 
-  // What is kept if top_p is a share of the row's mass, which is only known to lie between two numbers. There is no list
+  // What is kept if top_p is a share of the row's mass, which is known to lie between two numbers. There is no list
   // if that does not suffice, or if the cut is not among the tokens of a few cells.
   Kept kept_of_few(uint64_t least, uint64_t most) {
     const uint64_t limit = mass_kept(f, most);
@@ -301,7 +301,7 @@ class CutFinder {
     };
   }
 
-  // What is kept if the list would be too long. A pass over the row puts the tokens into bins by their value, and adds up
+  // What is kept if the list would be too long. A pass over the row puts tokens into bins by their value, and adds up
   // their counts and masses. The next pass takes the bin in which the cut lies, until the tokens there fit the list or
   // all have the same value. Tokens that were listed by a good guess are not looked for again.
   Kept narrowed(int32_t k, uint64_t limit, float low, bool weighed) {

@@ -7,7 +7,7 @@ SPECDEC_BEGIN
 
 constexpr int32_t kListed = 4096;  // the most tokens that are listed and sorted
 
-// A token's place in the order of filters, as an integer: the value's key (`ordered`), then the complement of the column.
+// A token's place in the order of filters, as an integer: its value's key (`ordered`), then its column's complement.
 // A larger place comes earlier.
 inline uint64_t place_of(float v, int32_t column) {
   return static_cast<uint64_t>(ordered(v)) << 32 | ~static_cast<uint32_t>(column);

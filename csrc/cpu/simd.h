@@ -542,7 +542,7 @@ SPECDEC_HD F32x16 about_exp2(F32x16 t) {
 }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
-// The lanes of a U32x16 as 64-bit numbers, even and odd lanes apart; their upper halves are not defined. A multiplication
+// The lanes of a U32x16 as 64-bit numbers, even and odd ones apart; their upper halves are not defined. A multiplication
 // then gives both halves of the product at once.
 struct Split16 {
   __m512i even, odd;

@@ -151,7 +151,7 @@ struct NoTops {
   static constexpr bool kWanted = false;
 };
 
-// The largest x of a lane's elements in a tile with odd ones, from a cache. NaNs are left out. Says whether +inf was met.
+// The largest x of a lane's elements in a tile with odd ones, from a cache, without NaNs. Says whether +inf was met.
 template <class T, class R>
 __device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, int32_t begin, bool* infinite) {
   float top = -kInfinity;

@@ -1,5 +1,5 @@
-// Every op: its name, C++'s name of its struct of specdec.h or specdec_sharded.h, and which C function calls which function
-// of a C++ backend. From these lists come the declarations of both, what is between them, and the bindings.
+// Every op: its name, C++'s name of its struct of specdec.h or specdec_sharded.h, and which C function calls which
+// function of a C++ backend. From these lists come the declarations of both, what is between them, and the bindings.
 #pragma once
 
 #include "../specdec_sharded.h"
