@@ -266,9 +266,9 @@ def verify_chain(
     if forms.is_empty(form):
         return verdict
     VERIFY_CHAIN(
-        draft_tokens, target, drafted.rows, ends, tokens_by_row, drafted.map, request_index, method, target_law, draft_law,
-        changes, draft_prob, epsilon, noise, positions, nonces, *verdict, *written, form.index, bonus, choices,
-        given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
+        draft_tokens, target, drafted.rows, ends, tokens_by_row, drafted.map, request_index, method, target_law,
+        draft_law, changes, draft_prob, epsilon, noise, positions, nonces, *verdict, *written, form.index, bonus,
+        choices, given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
         results=(*verdict, *[x for x in written if x is not None]),
     )  # fmt: skip
     if check:
@@ -334,5 +334,3 @@ def _check_passed(draft, method, target_law, draft_law, plain):
             "form.num_passed: expected None but with method='rejection' of probabilities and a draft of them, without "
             "temperatures, draft.map, draft_prob and epsilon; got a tensor"
         )
-
-

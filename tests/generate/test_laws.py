@@ -5,10 +5,9 @@ import itertools
 import pytest
 import torch
 
-from specdec_kernels import DraftTree, Sampling
-from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, chains, generate, trees
+from specdec_kernels import Draft, DraftTree, Sampling
+from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, generate, protocols
 from specdec_kernels.generate.edits import before
-from specdec_kernels.generate.noise import keywords
 from tests.generate.laws import BATCH, LAWS, NEW, SHAPES, SMALL, of_prompt, place_of
 from tests.generate.test_generate import LENGTH, PROMPT, VOCAB, drafter_of, drawn, tokens_of
 from tests.support.laws import follows_law
@@ -143,8 +142,7 @@ def test_texts_have_the_exact_law(small_pair, exact, name, options):
 
 @pytest.mark.parametrize("tree", [None, DraftTree.specinfer((2, 2))], ids=["chain", "tree"])
 def test_filtered_drafts_read_as_unfiltered_ones_are_caught(small_pair, exact, tree, monkeypatch):
-    for module in (chains, trees):
-        monkeypatch.setattr(module, "keywords", lambda noise, sampling, draft=None: keywords(noise, sampling))
+    monkeypatch.setattr(protocols, "Draft", lambda rows, sampling, map: Draft(rows, map=map))
     assert not follows_law(drawn(small_pair, method="rejection", k=2, tree=tree, sampling=FILTERS), exact["filters"])
 
 

@@ -208,8 +208,8 @@ def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, mo
 def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
     draw = drafters.draw_children
 
-    def greedy(logits, width, noise, sampling):
-        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0))
+    def greedy(logits, width, noise, sampling, known):
+        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), known)
 
     monkeypatch.setattr(drafters, "draw_children", greedy)
     assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))

@@ -127,8 +127,8 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         )  # fmt: skip
         if op == "verify_chain":
             reference.verify_chain(OPS[op].Call(
-                draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], cu_drafts=None, tokens_by_row=False,
-                method="block", draft_prob=1.0, epsilon=0.0, input_nonces=None, path=None,
+                draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], cu_drafts=None,
+                tokens_by_row=False, method="block", draft_prob=1.0, epsilon=0.0, input_nonces=None, path=None,
                 num_passed=None, bonus=None, **shared,
             ))  # fmt: skip
             path = torch.where(tokens >= 0, torch.arange(width), -1)
