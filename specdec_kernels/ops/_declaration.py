@@ -16,8 +16,10 @@ from torch.autograd import _profiler_enabled, forward_ad
 from torch.compiler import is_compiling
 
 from specdec_kernels import _C, backends
+from specdec_kernels.layout import InputPositions, Packing
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._memory import check_apart
+from specdec_kernels.sampling import Draft
 
 OPS = {}  # name -> Op
 _all_viewed = _C.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
@@ -325,7 +327,7 @@ class Op:
             wanted = reverse and x.requires_grad
             if not (wanted or forward):
                 continue
-            known = any(x is getattr(given, "rows", given) for given in raw[: self._backward])  # a Draft has rows
+            known = any(x is (y.rows if isinstance(y, Draft) else y) for y in raw[: self._backward])
             if wanted and not known:
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected no gradient to be wanted, since {self.name} has none for it "
@@ -341,9 +343,12 @@ class Op:
 
     def _name_of(self, x, raw):
         """The name of the argument that has this tensor."""
-        place = next(place for place, given in enumerate(raw) if any(x is y for y in _tensors_in((given,))))
+        place = _place_of(x, raw)
         function = getattr(sys.modules[self._module], self.name)
-        return sorted(inspect.signature(function).parameters, key=lambda name: name not in Noise._fields)[place]
+        name = sorted(inspect.signature(function).parameters, key=lambda name: name not in Noise._fields)[place]
+        if isinstance(raw[place], (Draft, InputPositions, Packing)):
+            return f"{name}.{raw[place]._fields[_place_of(x, raw[place])]}"
+        return name
 
     def __call__(self, *values, given=False, raw=None, results=()):
         """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked.
@@ -362,6 +367,11 @@ class Op:
         backends.run(self, call, device_type)
         if raw is not None:
             backends.remember(self, device_type, raw, call, results)
+
+
+def _place_of(x, values):
+    """Which of the values has this tensor."""
+    return next(place for place, given in enumerate(values) if any(x is y for y in _tensors_in((given,))))
 
 
 def _watched(tensor):
