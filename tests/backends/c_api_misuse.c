@@ -298,7 +298,7 @@ static void chains(void) {
   INVALID(verify_chain, chain, p.tokens.columns = 0, "tokens.columns: expected 1 or more; got 0");
   INVALID(verify_chain, chain, p.tokens.row_stride = K, "tokens.row_stride: expected 4 or more; got 3");
   INVALID(verify_chain, chain, p.tokens.column_stride = 2, "tokens.row_stride: expected 7 or more; got 4");
-  INVALID(verify_chain, chain, p.form = 16, "form: expected at most 15; got 16");
+  INVALID(verify_chain, chain, p.form = 16, "form: expected at most 7; got 16");
   INVALID(verify_chain, chain, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, K + 1)),
           "path.columns: expected 1 or more; got 0");
   INVALID(verify_chain, chain, p.num_accepted.data = NULL, "num_accepted.data: expected memory; got NULL");
@@ -380,7 +380,7 @@ static void trees(void) {
   INVALID(verify_links, links, p.target.rows = 3, "target.rows: expected 4 or more; got 3");
   INVALID(verify_links, links, p.target_tokens = p.draft_tokens, "target: expected none beside target_tokens; got some");
   INVALID(verify_links, links, p.path.data = NULL, "path.data: expected memory; got NULL");
-  INVALID(verify_links, links, p.form = 16, "form: expected at most 15; got 16");
+  INVALID(verify_links, links, p.form = 16, "form: expected at most 7; got 16");
   INVALID(compact_kv, compact, p.layers.data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].entry_bytes = -4, "layers.entry_bytes: expected 0 or more; got -4");
