@@ -246,7 +246,7 @@ def test_residual_and_overlap(sizes, space):
         target, draft = target.softmax(-1), draft.softmax(-1)
     temperature = torch.tensor([[1.0, 0.0], [0.6, 2.0]])
     options = {"space": space, "temperature": temperature}
-    for extra in ({}, {"draft_prob": 0.5, "epsilon": 0.01}):
+    for extra in ({}, {"draft_prob": 0.5}):
         assert_same(residual, target, draft, **options, **extra)
     for expected, found in zip(*both(overlap, target, draft, **options), strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-7)

@@ -97,7 +97,7 @@ class HostCuda(Kernels):
 
         def chain(draft, method, law=law, edits=off):
             rows = drafts, target, draft, None, False, None, None
-            return *rows, method, law, law, edits, 1.0, 0.0, noise, None, None, *verdict, *[None] * 5, 0
+            return *rows, method, law, law, edits, 1.0, 0.0, noise, None, None, *verdict, *[None] * 4, 0
 
         def tree(law=law, edits=off):
             parents = torch.arange(-1, rows - 1)
@@ -118,7 +118,7 @@ class HostCuda(Kernels):
             "rejection": ("verify_chain", *chain(target[:, 1:], "rejection")),
             "race_sample": ("race_sample", *sample()),
             "tree": ("verify_tree", *tree()),
-            "residual": ("residual", *pair(), 1.0, 0.0, target[:, 0].float(), figures[0], None),
+            "residual": ("residual", *pair(), 1.0, target[:, 0].float(), figures[0], None),
             "overlap": ("overlap", *pair(), *figures, None),
             "race, filtered": ("verify_chain", *chain(None, "race", cut)),
             "rejection, filtered": ("verify_chain", *chain(target[:, 1:], "rejection", cut)),
