@@ -213,13 +213,13 @@ FAULTS = {
         "tests/backends/test_cuda_edges.py -k aligned",
     ),
     "CUDA: nobody asks the parts behind the 32nd": Fault(
-        "csrc/cuda/collect.cuh",
+        "csrc/cuda/block_reduce.cuh",
         "status |= static_cast<unsigned>(word(i, 1));",
         "status |= i < 32 ? static_cast<unsigned>(word(i, 1)) : 0;",
         "tests/backends/test_cuda_edges.py -k every_part",
     ),
     "CUDA: the eighth block of a cluster takes the first one's tiles": Fault(
-        "csrc/cuda/law_sums.cuh",
+        "csrc/cuda/pair_sums.cuh",
         "for (int tile = part.rank * warps_in_block() + warp_id();",
         "for (int tile = part.rank % 7 * warps_in_block() + warp_id();",
         "tests/backends/test_cuda_edges.py -k clusters",
@@ -238,8 +238,8 @@ FAULTS = {
     ),
     "verify_chain, CUDA: rows ahead by 32 bits": Fault(
         "csrc/cuda/walker.cuh",
-        "order.draft + ahead * a.p.draft.row_stride)",
-        "order.draft + static_cast<int32_t>(ahead * a.p.draft.row_stride))",
+        "work.draft + ahead * a.p.draft.row_stride)",
+        "work.draft + static_cast<int32_t>(ahead * a.p.draft.row_stride))",
         "tests/backends/test_cuda_ops.py -k 'far or 64_bits'",
     ),
     "bounds: a sum is known without its error": Fault(
