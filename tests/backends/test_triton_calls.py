@@ -53,7 +53,7 @@ CHAIN = chain_call(3, requests=5, slots=3, vocabulary=70) | {
 }  # fmt: skip
 TREE = tree_call(4, requests=5, nodes=6, vocabulary=70) | {"temperature": temperatures(0.7, 1.0, 0.0, 1.1, 0.6)}
 ROWS = {"seed": seeds(5, 9), "position": torch.arange(5), "temperature": temperatures(1.0, 0.5, 0.8, 0.0, 1.2)}
-PAIR = {"draft": rows_of(5, 66, seed=8), "draft_prob": torch.linspace(0.2, 1.0, 5), "epsilon": 0.01}
+PAIR = {"draft": rows_of(5, 66, seed=8), "draft_prob": torch.linspace(0.2, 1.0, 5)}
 # op -> (what there is an entry of, what there is of each batch row)
 CALLS = {
     "chain": (verify_chain, CHAIN, ("draft_tokens", "target")),
