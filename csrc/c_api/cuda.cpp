@@ -88,10 +88,4 @@ int specdec_cuda_wait(void*) { return built_without(""); }
 
 #endif
 
-SPECDEC_CUDA_OPS(SPECDEC_DEFINE)
-
-#define SPECDEC_LACK(op, Params, cpu_function, cpu_kernel, c_function, launch) \
-  int c_function(const Params*, void*, size_t, size_t*, void*) {               \
-    return c_api::failed(SPECDEC_NO_CUDA, #op, "only the CPU has it");         \
-  }
-SPECDEC_CPU_ONLY_OPS(SPECDEC_LACK)
+SPECDEC_OPS(SPECDEC_DEFINE)

@@ -67,7 +67,7 @@ void bind(pybind11::module_ m) {
     return python::remembered(calls_##name, arguments, count);                                                   \
   }));
   static std::vector<PyMethodDef> methods;
-  SPECDEC_CUDA_OPS(SPECDEC_METHOD)
+  SPECDEC_OPS(SPECDEC_METHOD)
 #undef SPECDEC_METHOD
   // capture(stream): which capture a stream is in, or 0.
   static const auto capture = [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {

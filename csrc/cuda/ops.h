@@ -17,7 +17,7 @@ struct Workspace {
 // Launches if the workspace is large enough, and sets *needed to 0. Otherwise sets *needed to the bytes it takes.
 #define SPECDEC_CUDA_DECLARE(name, Params, ...) \
   cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);
-SPECDEC_CUDA_OPS(SPECDEC_CUDA_DECLARE)
+SPECDEC_OPS(SPECDEC_CUDA_DECLARE)
 #undef SPECDEC_CUDA_DECLARE
 
 }  // namespace cuda

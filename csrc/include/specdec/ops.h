@@ -62,11 +62,7 @@
   op(coin, CoinParams,                                                                                   \
      specdec_cpu_coin, cpu::coin, specdec_cuda_coin, cuda::coin)
 
-#define SPECDEC_CUDA_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)
-
-#define SPECDEC_CPU_ONLY_OPS(op)
-
-#define SPECDEC_OPS(op) SPECDEC_CUDA_OPS(op) SPECDEC_CPU_ONLY_OPS(op)
+#define SPECDEC_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)
 
 namespace specdec {
 
