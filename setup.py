@@ -54,6 +54,7 @@ COMPILED_ONCE = {
         "count_tokens coin"
     ).split()
 }
+CPU_SOURCES = sorted((CSRC / "cpu").rglob("*.cpp"))
 CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
 LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
 # torch's wheels have their OpenMP runtime here, seen from an installed LIBRARY. One process wants one such runtime:
@@ -330,19 +331,18 @@ class NinjaBuild(build_ext):
         include = ["-I", ninja.seen(CSRC / "include")]
         define = ["-DSPECDEC_WITH_CUDA"] if nvcc else []
         python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", "."]
-        sources = sorted((CSRC / "c_api").glob("*.cpp")) + sorted((CSRC / "cpu").glob("*.cpp"))
+        once = sorted((CSRC / "c_api").glob("*.cpp")) + [path for path in CPU_SOURCES if path.name in COMPILED_ONCE]
         objects = []
         if nvcc:
-            sources.remove(CUDA_FOR_C)
+            once.remove(CUDA_FOR_C)
             objects += self.compile_cuda(ninja, nvcc, archs, [*define, *include])
-        for source in sources:
-            if source.parent.name != "cpu" or source.name in COMPILED_ONCE:
-                has = [f"-DSPECDEC_HAS_{isa.upper()}" for isa in chosen] if source.name == "dispatch.cpp" else []
-                objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *has, *include]))
+        for source in once:
+            has = [f"-DSPECDEC_HAS_{isa.upper()}" for isa in chosen] if source.name == "dispatch.cpp" else []
+            objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *has, *include]))
         for isa in chosen:
-            for source in sources:
-                if source.parent.name == "cpu" and source.name not in COMPILED_ONCE:
-                    flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
+            flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
+            for source in CPU_SOURCES:
+                if source.name not in COMPILED_ONCE:
                     objects.append(ninja.compile("cxx", source, flags, variant=f".{isa}"))
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
         through = ["-Xcompiler"] if nvcc else []
@@ -374,7 +374,7 @@ class NinjaBuild(build_ext):
             if arch != number:
                 flags += ["-gencode", f"arch=compute_{number},code=compute_{number}"]
         # nvcc hands a .cpp to the C++ compiler, and knows where the CUDA headers are.
-        sources = (CUDA_FOR_C, *sorted((CSRC / "cuda").glob("*.cu")))
+        sources = (CUDA_FOR_C, *sorted((CSRC / "cuda" / "ops").glob("*.cu")))
         return [ninja.compile("nvcc", source, [*flags, *include], variant=".cuda") for source in sources]
 
 
@@ -387,7 +387,7 @@ MAPPED = {
 }
 EXTENSION = Extension(
     "specdec_kernels._C",
-    sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *sorted((CSRC / "cpu").glob("*.cpp")))],
+    sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *CPU_SOURCES)],
 )
 if __name__ == "__main__":
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]

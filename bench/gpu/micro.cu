@@ -1,11 +1,11 @@
 // What a launch and a barrier cost on this GPU, in microseconds, as JSON: an empty kernel in a graph, plain and
-// cooperative, and the barriers of each kind of team (csrc/cuda/team.cuh) by the number of its blocks.
+// cooperative, and the barriers of each kind of team (csrc/cuda/team/team.cuh) by the number of its blocks.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
-#include "../../csrc/cuda/team.cuh"
+#include "../../csrc/cuda/team/team.cuh"
 
 namespace specdec {
 namespace cuda {

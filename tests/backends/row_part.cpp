@@ -3,12 +3,12 @@
 #include <vector>
 
 #if defined(SPECDEC_ISA)
-#include "../../csrc/cpu/edited_row.cpp"
-#include "../../csrc/cpu/filtered_row.cpp"
-#include "../../csrc/cpu/law_row.cpp"
-#include "../../csrc/cpu/race_row.cpp"
-#include "../../csrc/cpu/race_sample.cpp"
-#include "../../csrc/cpu/race_topk.cpp"
+#include "../../csrc/cpu/rows/edited_row.cpp"
+#include "../../csrc/cpu/rows/filtered_row.cpp"
+#include "../../csrc/cpu/rows/law_row.cpp"
+#include "../../csrc/cpu/race/race_row.cpp"
+#include "../../csrc/cpu/ops/race_sample.cpp"
+#include "../../csrc/cpu/ops/race_topk.cpp"
 
 namespace specdec {
 std::atomic<int64_t> weighed_rows{0};
@@ -19,9 +19,9 @@ float* scratch(int slot, int64_t floats) {
 }
 }  // namespace specdec
 #else
-#include "../../csrc/cuda/race_sample.cu"
-#include "../../csrc/cuda/mass_row.cuh"
-#include "../../csrc/cuda/race_topk.cu"
+#include "../../csrc/cuda/ops/race_sample.cu"
+#include "../../csrc/cuda/rows/mass_row.cuh"
+#include "../../csrc/cuda/ops/race_topk.cu"
 #endif
 #include "specdec/mass.h"
 #include "specdec/partial.h"

@@ -87,7 +87,7 @@ def test_loads_that_were_moved_before_a_loop_are_seen():
 # Each of these compiles for seconds, all for minutes.
 STREAMING = [
     path if path.stem == "residual_race" else pytest.param(path, marks=pytest.mark.slow)
-    for path in sorted((cuda_aot.CSRC / "cuda").glob("*.cu"))
+    for path in sorted((cuda_aot.CSRC / "cuda" / "ops").glob("*.cu"))
     if streams(path.stem)
 ]
 

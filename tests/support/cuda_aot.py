@@ -176,7 +176,7 @@ def built(source, arch):
     """What `compiled` gives, of the package's build if that has this architecture alone and is as new as sources."""
     import specdec_kernels
 
-    binary = build_folder() / f"cuda_{source.stem}.cuda.o"
+    binary = build_folder() / f"ops_{source.stem}.cuda.o"
     log = binary.with_suffix(".o.log")
     if specdec_kernels.build_info()["cuda_archs"] != [arch.removeprefix("sm_")] or not log.exists():
         return None
@@ -187,7 +187,7 @@ def built(source, arch):
 
 def texts():
     folders = [CSRC / "cuda", CSRC / "include" / "specdec"]
-    return sorted(path for folder in folders for path in folder.iterdir())
+    return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 def digest():
@@ -203,7 +203,7 @@ def report(arch):
     cache = ROOT / "build" / "compiled" / f"{digest()}-{arch}.json"
     if not cache.exists():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            sources = sorted((CSRC / "cuda").glob("*.cu"))
+            sources = sorted((CSRC / "cuda" / "ops").glob("*.cu"))
             found = pool.map(lambda source: built(source, arch) or compiled(source, arch), sources)
             rows = [row for rows in found for row in rows]
         cache.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@
 // The names in namespace specdec::cuda may change with any version. Those of specdec.h stay.
 #pragma once
 
-#include "../../cuda/launch.cuh"
-#include "../../cuda/pair_sums.cuh"
-#include "../../cuda/race_request.cuh"
-#include "../../cuda/team_rows.cuh"
+#include "../../cuda/team/launch.cuh"
+#include "../../cuda/rows/pair_sums.cuh"
+#include "../../cuda/rows/race_request.cuh"
+#include "../../cuda/rows/team_rows.cuh"

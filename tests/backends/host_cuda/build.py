@@ -19,7 +19,7 @@ ROOT = HERE.parents[2]
 # csrc/cuda with its C functions.
 KERNELS = [
     *(ROOT / "csrc" / "c_api" / name for name in ("call.cpp", "checks.cpp", "cuda.cpp")),
-    *sorted((ROOT / "csrc" / "cuda").glob("*.cu")),
+    *sorted((ROOT / "csrc" / "cuda" / "ops").glob("*.cu")),
 ]
 MACHINE = [HERE / "machine.cpp", HERE / "control.cpp"]
 MODULE = "specdec_host_cuda"

@@ -1,7 +1,7 @@
 // Kernels with a planted fault each, and one that has none: tests of the machine itself.
 #include <cuda_runtime.h>
 
-#include "../../csrc/cuda/arch.cuh"
+#include "../../../csrc/cuda/arch.cuh"
 
 namespace faults {
 

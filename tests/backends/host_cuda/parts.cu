@@ -1,7 +1,7 @@
 // Functions of csrc/cuda for tests that call them one by one.
-#include "../../../csrc/cuda/race.cuh"
-#include "../../../csrc/cuda/team.cuh"
-#include "../../../csrc/cuda/weights.cuh"
+#include "../../../csrc/cuda/rows/race.cuh"
+#include "../../../csrc/cuda/team/team.cuh"
+#include "../../../csrc/cuda/rows/weights.cuh"
 
 using namespace specdec::cuda;
 

@@ -1,0 +1,51 @@
+// cutoff on the CPU: where the filters of a row cut, and what they keep.
+#include "../rows/edits.h"
+#include "../rows/law_row.h"
+#include "specdec/request.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, int32_t status) {
+  p.value.data[index] = kept.cut.value;
+  p.last.data[index] = kept.cut.last;
+  p.kept.data[index] = kept.count;
+  p.mass.data[index] = static_cast<int64_t>(kept.mass);
+  p.max.data[index] = max;
+  if (p.status.data) p.status.data[index] = status;
+}
+
+void cutoff_row(const CutoffParams& p, int64_t index, const ThreadTeam& team) {
+  const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
+  const Entry who = entry_of(p.request_index, i);
+  if (!who.live()) return store(p, index, kUncut, -kInfinity, who.status());
+  int32_t status = SPECDEC_STATUS_OK;
+  LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
+  Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
+  editor.edit(&r.row, {i, j});
+  status |= editor.status;
+  if (r.stats.law.greedy) {
+    scan_exact(r, team, 0);
+    status |= r.status;
+    const int32_t column = r.stats.argmax;
+    if (column == kNoToken) return store(p, index, kUncut, -kInfinity, status);
+    const float v = Logits{1.0f}.scaled(element(r.row, column));
+    return store(p, index, {{v, column}, kOneToken, 1, nullptr}, v, status);
+  }
+  if (!(p.law.rules & SPECDEC_FILTERED)) r.filter.order = r.stats.law.logits();
+  const RowMemory memory(0, r.row, true);
+  status |= row_cells(r.row, r.stats.law, team, memory.cells);
+  float top;
+  const Kept kept = kept_exactly(r, memory, team, &top);
+  store(p, index, kept, top, status | (top == -kInfinity ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK));
+}
+
+}  // namespace
+
+void cutoff(const CutoffParams& p, int threads) {
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads,
+                [&](int64_t index, const ThreadTeam& team) { cutoff_row(p, index, team); });
+}
+
+SPECDEC_END

@@ -1,0 +1,143 @@
+// logprobs on the CPU: the log-probability and the rank of a token, and the most probable ones.
+#include <algorithm>
+#include <vector>
+
+#include "../rows/edits.h"
+#include "../rows/law_row.h"
+#include "specdec/request.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// How many of the kept tokens are at least as probable.
+int32_t rank_of(const LawRow& r, const Logits& space, float x) {
+  int32_t rank = 0;
+  const F32x16 least(x), largest_x(kLargest);
+  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
+    if (!(space.scaled(tile_max(r.cells, tile)) >= x)) continue;
+    const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
+    for (int32_t at = begin; at < end; at += kLanes) {
+      const F32x16 raw = elements(r.row, at, end - at, __builtin_nanf(""));
+      Mask found = at_least(min(largest_x, space.key(raw)), least);
+      if (found && r.filter.on()) found &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+      rank += __builtin_popcount(found);
+    }
+  }
+  return rank;
+}
+
+// How many tokens are at least as large; 1 for the argmax, 0 for a token without weight.
+int32_t greedy_rank(const LawRow& r, int32_t column) {
+  const float mine = r.stats.law.rank(element(r.row, column));
+  if (column == r.stats.argmax || mine == -kInfinity) return column == r.stats.argmax ? 1 : 0;
+  int32_t rank = 0;
+  const F32x16 least(mine), largest_finite(kLargest);
+  for (int32_t at = 0; at < r.row.vocab; at += kLanes)
+    rank += __builtin_popcount(
+        at_least(min(largest_finite, elements(r.row, at, r.row.vocab - at, __builtin_nanf(""))), least));
+  return rank;
+}
+
+// The places of the `top` most probable of the kept tokens, in order; fewer if fewer are kept.
+std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_t top) {
+  std::vector<uint64_t> found;
+  const F32x16 largest_x(kLargest);
+  float least = -kInfinity;  // the worst of the best so far, which the next token has to beat
+  const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
+  const auto keep_best = [&] {
+    std::nth_element(found.begin(), found.begin() + (top - 1), found.end(), earlier);
+    found.resize(static_cast<size_t>(top));
+    least = value_at(found.back());
+  };
+  for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
+    if (!(space.scaled(tile_max(r.cells, tile)) > least)) continue;
+    const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
+    for (int32_t at = begin; at < end; at += kLanes) {
+      const F32x16 raw = elements(r.row, at, end - at, __builtin_nanf("")), scaled = min(largest_x, space.key(raw));
+      Mask better = greater(scaled, F32x16(least));
+      if (better && r.filter.on()) better &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+      if (!better) continue;
+      float x[kLanes];
+      store(x, scaled);
+      for (; better; better &= better - 1) {
+        const int lane = __builtin_ctz(better);
+        if (x[lane] > least) found.push_back(place_of(x[lane], at + lane));
+        if (static_cast<int64_t>(found.size()) >= 2 * static_cast<int64_t>(top) + 64) keep_best();
+      }
+    }
+  }
+  std::sort(found.begin(), found.end(), earlier);
+  if (static_cast<int64_t>(found.size()) > top) found.resize(static_cast<size_t>(top));
+  return found;
+}
+
+struct Report {
+  const LogprobsParams& p;
+  int64_t index;
+
+  void token(float logprob, int32_t rank) const {
+    p.logprob.data[index] = logprob;
+    p.rank.data[index] = rank;
+  }
+  void top(int32_t place, int64_t token, float logprob) const {
+    p.top_tokens.data[index * p.top() + place] = token;
+    p.top_logprobs.data[index * p.top() + place] = logprob;
+  }
+  void nothing_from(int32_t place) const {
+    for (; place < p.top(); ++place) top(place, -1, -kInfinity);
+  }
+  void status(int32_t bits) const {
+    if (p.status.data) p.status.data[index] = bits;
+  }
+};
+
+void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team) {
+  const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
+  const Report report = {p, index};
+  report.token(-kInfinity, 0);
+  const Entry who = entry_of(p.request_index, i);
+  const int64_t token = p.tokens.at(i * p.tokens.request_stride + j * p.tokens.slot_stride);
+  if (!who.live() || (token == -1 && p.top() == 0)) {
+    report.nothing_from(0);
+    return report.status(who.live() ? SPECDEC_STATUS_OK : who.status());
+  }
+  int32_t status = SPECDEC_STATUS_OK;
+  LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
+  Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
+  editor.edit(&r.row, {i, j});
+  status |= editor.status;
+  scan_exact(r, team, 0);
+  status |= r.status;
+  const bool in_range = token >= 0 && token < p.rows.vocab;
+  if (!in_range && token != -1) status |= SPECDEC_STATUS_TOKEN_RANGE;
+  report.status(status);
+  const int32_t column = static_cast<int32_t>(token);
+  if (r.stats.law.greedy) {
+    const int32_t argmax = r.stats.argmax;
+    if (argmax == kNoToken) return report.nothing_from(0);
+    if (in_range) report.token(column == argmax ? 0.0f : -kInfinity, greedy_rank(r, column));
+    if (p.top() > 0) report.top(0, argmax, 0.0f);
+    return report.nothing_from(1);
+  }
+  const Logits space = r.stats.law.logits();
+  const auto log_of = [&](float x) { return log_probability(x, r.stats.lse); };
+  if (in_range) {
+    const float raw = element(r.row, column), x = space.scaled(raw);
+    if (x > -kInfinity && r.keeps(column, raw)) report.token(log_of(x), rank_of(r, space, x));
+  }
+  if (p.top() == 0) return;
+  const std::vector<uint64_t> best = most_probable(r, space, p.top());
+  int32_t place = 0;
+  for (const uint64_t at : best) report.top(place++, column_at(at), log_of(value_at(at)));
+  report.nothing_from(place);
+}
+
+}  // namespace
+
+void logprobs(const LogprobsParams& p, int threads) {
+  over_requests(p.count(), tiles_of(p.rows.vocab), threads,
+                [&](int64_t index, const ThreadTeam& team) { logprobs_row(p, index, team); });
+}
+
+SPECDEC_END

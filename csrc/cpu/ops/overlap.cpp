@@ -1,0 +1,56 @@
+// overlap on the CPU: how close two laws are, in one pass over the pair of rows.
+#include "specdec/overlap.h"
+#include "../rows/edits.h"
+#include "../rows/pair_tile.h"
+#include "specdec/request.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32_t tile) {
+  const F32x16 zero(0.0f);
+  OverlapSums<F32x16> sums = {zero, zero, zero, zero};
+  over_pair_tile(target, draft, tile, [&](int32_t, F32x16 p, F32x16 q) __attribute__((always_inline)) {
+    sums = add(sums, overlap_terms(p, q));
+  });
+  return {total(sums.accept), total(sums.tv), total(sums.kl), total(sums.harmonic)};
+}
+
+void store(const OverlapParams& p, int64_t index, const OverlapSums<float>& sums, int32_t status) {
+  p.accept.data[index] = sums.accept;
+  p.tv.data[index] = 0.5f * sums.tv;
+  p.kl.data[index] = sums.kl;
+  p.harmonic.data[index] = sums.harmonic;
+  if (p.status.data) p.status.data[index] = status;
+}
+
+}  // namespace
+
+void overlap(const OverlapParams& p, int threads) {
+  over_requests(p.count(), tiles_of(p.target.vocab), threads, [&](int64_t index, const ThreadTeam& team) {
+    const int64_t i = index / p.target.rows, j = index % p.target.rows;
+    const Entry who = entry_of(p.request_index, i);
+    if (!who.live()) return store(p, index, {}, who.status());
+    const int64_t n = who.index;
+    int32_t status = SPECDEC_STATUS_OK;
+    LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
+    Editor editor(p.edits, p.target.vocab, {n, j}, 0);
+    editor.edit(&target.row, {i, j});
+    status |= editor.status;
+    LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
+                              &status);
+    scan_if_needed(target, p.status.data != nullptr, team, 0);
+    scan_if_needed(draft, p.status.data != nullptr, team, 1);
+    const int32_t tiles = target.row.tiles();
+    auto* sums = reinterpret_cast<OverlapSums<float>*>(scratch(2, 4 * static_cast<int64_t>(tiles)));
+    over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
+      for (int32_t tile = from; tile < to; ++tile) sums[tile] = tile_overlap(target, draft, tile);
+    });
+    OverlapSums<float> all = {};
+    for (int32_t tile = 0; tile < tiles; ++tile) all = add(all, sums[tile]);
+    store(p, index, all, status | target.status | draft.status);
+  });
+}
+
+SPECDEC_END

@@ -1,0 +1,128 @@
+// The sums over a pair of rows that a walk asks for among siblings, and when it goes back (specdec/traversal.h).
+#include "pair_sums.h"
+
+#include "../rows/pair_tile.h"
+#include "../rows/unit_sum.h"
+
+SPECDEC_BEGIN
+
+namespace {
+
+// How plain logits are weighed nearly, in half of the operations.
+struct Nearly {
+  F32x16 scale, down;
+  explicit Nearly(const LawRow& side)
+      : scale(mul(side.stats.law.logits().inverse, 1.44269504f)),
+        down(mul(add(side.stats.lse.max, side.stats.lse.log_sum), -1.44269504f)) {}
+  SPECDEC_HD F32x16 operator()(F32x16 raw) const { return about_exp2(fma(raw, scale, down)); }
+};
+
+// What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
+// as much as their sum may be, and so may be the sum.
+Range factors(const LawRow& side) {
+  const float error = log_sum_error(side.stats.lse.max) + (side.rough() ? side.error : 0.0f);
+  return {1.0f - error, 1.0f + error * (1.0f + error)};  // of e^-error and e^error
+}
+
+// A pair of rows. kSiblings: whether R is summed, which a chain has no use for.
+template <bool kSiblings>
+struct Pair {
+  const LawRow& target;
+  const LawRow& draft;
+  const TokenList* tried;
+
+  // Calls f(p, q, q of the tokens not tried) for sixteen tokens of a tile at a time.
+  template <class Weigh, class F>
+  void over_tile(int32_t tile, F&& f) const {
+    Mask gone[kTile / kLanes] = {};
+    for (int32_t i = 0; kSiblings && i < tried->count; ++i) {
+      const int32_t token = tried->tokens[i];
+      if (token / kTile == tile) gone[token % kTile / kLanes] |= 1u << token % kLanes;
+    }
+    const F32x16 zero(0.0f);
+    over_pair_tile<Weigh>(target, draft, tile, [&](int32_t token, F32x16 p, F32x16 q) __attribute__((always_inline)) {
+      f(p, q, kSiblings ? where(gone[token % kTile / kLanes], zero, q) : zero);
+    });
+  }
+
+  // The sums of all tiles, added up in order.
+  template <class Sums, class F>
+  Sums added_up(const ThreadTeam& team, F&& sums_of_tile) const {
+    const int32_t tiles = target.row.tiles();
+    Sums* const sums = reinterpret_cast<Sums*>(scratch(2, static_cast<int64_t>(sizeof(Sums) / sizeof(float)) * tiles));
+    over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
+      for (int32_t tile = from; tile < to; ++tile) sums[tile] = sums_of_tile(tile);
+    });
+    Sums all = {};
+    for (int32_t tile = 0; tile < tiles; ++tile) all += sums[tile];
+    return all;
+  }
+
+  struct Units {
+    uint64_t residual_mass, untried_mass;
+    void operator+=(const Units& other) { residual_mass += other.residual_mass, untried_mass += other.untried_mass; }
+  };
+  Units units_of_tile(float subtracted, int32_t tile) const {
+    UnitSum<F32x16> residual_mass, untried_mass;
+    over_tile<ByLaw>(tile, [&](F32x16 p, F32x16 q, F32x16 q_untried) __attribute__((always_inline)) {
+      residual_mass.take(residual_weight(p, mul(F32x16(subtracted), q)));
+      if (kSiblings) untried_mass.take(q_untried);
+    });
+    return {total(residual_mass), total(untried_mass)};
+  }
+  Masses sums(float subtracted, const ThreadTeam& team) const {
+    const Units all = added_up<Units>(team, [&](int32_t tile) { return units_of_tile(subtracted, tile); });
+    return {sum_of_units(all.residual_mass), sum_of_units(all.untried_mass), target.status | draft.status};
+  }
+
+  struct Bounds {
+    double least, most, untried_mass;
+    void operator+=(const Bounds& other) {
+      least += other.least, most += other.most, untried_mass += other.untried_mass;
+    }
+  };
+  Bounds bounds_of_tile(Range p_factors, Range subtracted, int32_t tile) const {
+    const F32x16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high);
+    const F32x16 low(subtracted.low), high(min(subtracted.high, kLargest));
+    F32x16 least = zero, most = zero, untried_mass = zero;
+    over_tile<Nearly>(tile, [&](F32x16 p, F32x16 q, F32x16 q_untried) __attribute__((always_inline)) {
+      least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
+      most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
+      if (kSiblings) untried_mass = add(untried_mass, q_untried);
+    });
+    return {total(least), total(most), total(untried_mass)};
+  }
+  SumsOf<Range> sums(Range subtracted, const ThreadTeam& team) const {
+    const Range p = factors(target), q = factors(draft);
+    const Range subtracted_of_q = {subtracted.low * q.low, subtracted.high * q.high};
+    const Bounds all = added_up<Bounds>(team, [&](int32_t tile) { return bounds_of_tile(p, subtracted_of_q, tile); });
+    const auto widened = [&](double low, double high) {
+      const double units = target.row.vocab * kUnitError;
+      return Range{max(static_cast<float>(low * (1.0 - kSumError) - units), 0.0f),
+                   static_cast<float>(high * (1.0 + kSumError) + units)};
+    };
+    return {widened(all.least, all.most), widened(all.untried_mass * q.low, all.untried_mass * q.high),
+            target.status | draft.status};
+  }
+};
+
+template <class Subtracted>
+SumsOf<Subtracted> sums_of(const LawRow& target, const LawRow& draft, Subtracted subtracted, const TokenList* tried,
+                          const ThreadTeam& team) {
+  if (tried) return Pair<true>{target, draft, tried}.sums(subtracted, team);
+  return Pair<false>{target, draft, tried}.sums(subtracted, team);
+}
+
+}  // namespace
+
+Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const TokenList* tried,
+                 const ThreadTeam& team) {
+  return sums_of(target, draft, subtracted, tried, team);
+}
+
+SumsOf<Range> pair_sums(const LawRow& target, const LawRow& draft, Range subtracted, const TokenList* tried,
+                        const ThreadTeam& team) {
+  return sums_of(target, draft, subtracted, tried, team);
+}
+
+SPECDEC_END

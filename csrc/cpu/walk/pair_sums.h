@@ -1,0 +1,17 @@
+// Sums over the rows of a pair, p and q, that were looked through.
+#pragma once
+
+#include "../rows/law_row.h"
+#include "specdec/traversal.h"
+
+SPECDEC_BEGIN
+
+// W and R (specdec/walk.h) for this T; `tried` are the tokens of the children tried. Without it R is not summed.
+Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const TokenList* tried,
+                 const ThreadTeam& team);
+
+// W and R by bounds of p, q and T, after scan_bounds.
+SumsOf<Range> pair_sums(const LawRow& target, const LawRow& draft, Range subtracted, const TokenList* tried,
+                        const ThreadTeam& team);
+
+SPECDEC_END

@@ -1,0 +1,55 @@
+// count_tokens: a block for each request, a thread for each token. A token may come more than once. So all threads first
+// make sense of the counts in memory, then count, then end the counts that went too far.
+#include "../team/launch.cuh"
+#include "specdec/count.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+__global__ void __launch_bounds__(kThreads) count_tokens_kernel(const CountParams p) {
+  const int64_t b = blockIdx.x, vocab = p.vocab();
+  int32_t status = SPECDEC_STATUS_OK;
+  const int32_t num = tokens_to_count(p.num.at(b), p.tokens.slots, &status);
+  int32_t* const mask = p.mask.data + b * p.mask.row_stride;
+  int32_t* const counts = p.counts.data ? p.counts.data + b * p.counts.row_stride : nullptr;
+  const auto over_tokens = [&](auto&& f) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < num; i += static_cast<int32_t>(blockDim.x)) {
+      const int64_t token = p.tokens.at(b * p.tokens.request_stride + i * p.tokens.slot_stride);
+      if (token >= 0 && token < vocab) f(token);
+    }
+  };
+  if (counts) {
+    over_tokens([&](int64_t token) {
+      if (!has_bit(mask, token))
+        counts[token] = 0;
+      else
+        atomicMax(counts + token, 1);
+    });
+    __syncthreads();
+  }
+  over_tokens([&](int64_t token) {
+    atomicOr(reinterpret_cast<unsigned*>(mask) + token / 32, 1u << token % 32);
+    if (counts) atomicAdd(reinterpret_cast<unsigned*>(counts) + token, 1u);
+  });
+  if (counts) {
+    __syncthreads();
+    over_tokens([&](int64_t token) {
+      if (counts[token] < 0) counts[token] = INT32_MAX;  // fewer than 2^31 were added, so it went round once
+    });
+  }
+  if (threadIdx.x == 0) p.status.data[b] = status;
+}
+
+}  // namespace
+
+cudaError_t count_tokens(const CountParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  const int32_t slots = p.tokens.slots < 1 ? 1 : p.tokens.slots;
+  const int threads = slots < kThreads ? (slots + 31) / 32 * 32 : kThreads;
+  return launch_alone<count_tokens_kernel>({p.mask.rows, threads}, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

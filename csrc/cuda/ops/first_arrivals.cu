@@ -1,0 +1,23 @@
+// first_arrivals: a thread for each row.
+#include "../team/launch.cuh"
+#include "specdec/first_arrivals.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+__global__ void __launch_bounds__(kThreads) first_arrivals_kernel(const FirstArrivalsParams p) {
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (row < p.tokens.rows) first_arrival(p, row);
+}
+
+}  // namespace
+
+cudaError_t first_arrivals(const FirstArrivalsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  return launch_alone<first_arrivals_kernel>({(p.tokens.rows + kThreads - 1) / kThreads, kThreads}, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,48 @@
+// mask_logits: grid = rows x splits.
+#include "../rows/row_share.cuh"
+#include "../team/launch.cuh"
+#include "specdec/filter.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+struct MaskArguments {
+  MaskLogitsParams p;
+  int splits;
+};
+
+template <class T>
+__device__ __forceinline__ bool drops(const PartCut& what, typename T::Raw raw, int32_t token) {
+  const float v = min(kLargest, what.order.key(T::value(raw)));  // in this order a NaN stays
+  return v < what.cut.value || (v == what.cut.value && token > what.cut.last);
+}
+
+__global__ void __launch_bounds__(kShareThreads) mask_logits_kernel(const MaskArguments a) {
+  const MaskLogitsParams& p = a.p;
+  const int64_t index = blockIdx.x / a.splits, i = index / p.rows.rows, j = index % p.rows.rows;
+  const RowShare share = share_of(p.rows.vocab, static_cast<int32_t>(blockIdx.x % a.splits), a.splits);
+  int32_t reported = SPECDEC_STATUS_OK;
+  const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &reported);
+  const PartCut what = {{p.value.data[index], static_cast<int32_t>(p.last.at(index * p.last.slot_stride))},
+                        law.logits()};
+  const Row row = row_at(p.rows, p.rows.offset(i, j)), out = row_at(p.out, p.out.offset(i, j));
+  with_type(row, [&](auto type) {
+    using T = decltype(type);
+    copy_share<T>(row.data, const_cast<void*>(out.data), share, [&](auto raw, int32_t token) {
+      return drops<T>(what, raw, token) ? T::kMinusInfinity : raw;
+    });
+  });
+}
+
+}  // namespace
+
+cudaError_t mask_logits(const MaskLogitsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  const int splits = splits_of(p.rows.vocab);
+  return launch_alone<mask_logits_kernel>({p.count() * splits, kShareThreads}, MaskArguments{p, splits}, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

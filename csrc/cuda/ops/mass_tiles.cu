@@ -1,0 +1,60 @@
+// mass_tiles: a block has a row, and its warps take chunks in turn.
+#include "../rows/edited_row.cuh"
+#include "../rows/mass_row.cuh"
+#include "../team/launch.cuh"
+#include "specdec/request.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+template <class Reader>
+__device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader& reader) {
+  const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
+  const int32_t count = static_cast<int32_t>(p.tiles.columns / 3);
+  int32_t* words = p.tiles.data + index * p.tiles.columns;
+  const Entry who = entry_of(p.request_index, i);
+  int32_t status = who.status();
+  Law law = {};
+  if (who.live()) {
+    law = law_at(p.law, who.index, j, &status);
+    status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
+  }
+  const auto row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
+  const bool weighs = who.live() && !law.greedy;
+  bool bad = false;
+#pragma unroll 1
+  for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
+    const ChunkMass mass = weighs ? weigh(row, chunk, law.logits()) : kNoChunk;
+    bad |= mass.status != SPECDEC_STATUS_OK;
+    const int32_t tiles = loaded_type(row) == SPECDEC_FLOAT32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
+    if (lane_id() == 0) {
+      put_tile(words, count, chunk * tiles, mass.tile[0]);
+      if (tiles > 1 && chunk * tiles + 1 < count) put_tile(words, count, chunk * tiles + 1, mass.tile[1]);
+    }
+  }
+  if (__syncthreads_or(bad)) status |= SPECDEC_STATUS_NON_FINITE;
+  if (threadIdx.x == 0) p.status.data[index] = status;
+}
+
+}  // namespace
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_kernel(const MassTilesParams p) {
+  weigh_row(p, PlainRows{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_tiles_kernel(const MassTilesParams p) {
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  weigh_row(p, ShapedRows{edits, true});
+}
+
+cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
+  if (p.edits.on()) return launch_alone<shaped_tiles_kernel>(shape, p, stream);
+  return launch_alone<mass_tiles_kernel>(shape, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

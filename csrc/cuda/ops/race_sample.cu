@@ -1,0 +1,103 @@
+// race_sample: grid = rows x splits; the last block of a row compares what the others found.
+//
+// With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
+#include "../rows/filtered_row.cuh"
+#include "../rows/race_request.cuh"
+
+namespace specdec {
+namespace cuda {
+
+struct RaceSampleArguments {
+  RaceParams p;
+  Room room;
+  int splits;
+};
+
+struct ShapedRaceArguments {
+  RaceParams p;
+  TeamRoom team;
+  CutRoom cut;
+};
+
+template <class R>
+__device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequestOf<R>& row,
+                                      const RowPartial& found) {
+  const Arrivals out = arrivals_at(p, index);
+  int32_t status = row.status;
+  if (!row.who.live()) {
+    out.put_unread(0, row.who.token());
+  } else {
+    const Candidate winner = row.token_of(found.best);
+    out.put(0, winner);
+    if (!out.of_part()) *out.tokens = draw_of(winner, SPECDEC_STATUS_OK).token;
+    status = out.status_of(winner, status | found.status);
+  }
+  if (p.status.data) p.status.data[index] = status;
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
+  wait_for_kernel_before();
+  const int64_t index = blockIdx.x / a.splits;
+  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const RaceRequest row = race_request(a.p, index);
+  RowPartial found = kNoPart;
+  if (row.who.live()) found = find_winner(row, {rank, a.splits});
+  if (a.splits > 1) {
+    if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, found);
+    if (!last_to_come(a.room.tickets + index, a.splits)) return;
+    found = gather_partials(a.room.words, index * a.splits, a.splits);
+  }
+  if (threadIdx.x == 0) store(a.p, index, row, found);
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  Team team(a.team);
+  RaceRequestOf<EditedRow> row = shaped_request(a.p, team.index(), {edits, a.p.edits.on()});
+  RowPartial found = kNoPart;
+  if (row.who.live()) {
+    const Filter filter = race_filter(a.p, team.index(), &row);
+    found = filtered_winner(team, row, filter, a.cut);
+  }
+  if (team.rank() == 0 && threadIdx.x == 0) store(a.p, team.index(), row, found);
+  team.leave();
+}
+
+namespace {
+
+cudaError_t shaped_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                        int64_t* needed) {
+  const ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
+  const Room room = room_in(workspace);
+  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+  return launch_teams(shaped_race_kernel, plan.team, device, {p, plan.team.team(room), plan.cut}, plan.shared_bytes,
+                      stream);
+}
+
+cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                       int64_t* needed) {
+  const int64_t rows = p.count();
+  const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
+  const Room room = room_in(workspace);
+  if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
+    return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
+  Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  shape.overlaps = true;
+  return launch(race_sample_kernel, shape, {p, room, splits}, stream);
+}
+
+}  // namespace
+
+cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(race_sample_kernel, shaped_race_kernel);
+  *needed = 0;
+  if (p.count() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_race(p, workspace, device, stream, needed)
+                                                   : plain_race(p, workspace, device, stream, needed);
+  });
+}
+
+}  // namespace cuda
+}  // namespace specdec

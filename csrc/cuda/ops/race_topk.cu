@@ -1,0 +1,260 @@
+// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
+// is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
+#include "../rows/filtered_row.cuh"
+#include "../team/topk.cuh"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+// The key of one column, exactly; 0 if it cannot beat `to_beat`.
+template <class Kept>
+__device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::RowType>& r,
+                                          const WeightsOf<Kept>& weights, const Group& group, float raw, int32_t column,
+                                          float to_beat) {
+  if (r.law.greedy) {
+    const float rank = r.law.rank(raw);
+    return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
+  }
+  if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, column, to_beat));
+  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
+  if (log_weight == -kInfinity) return 0;
+  const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.vocab_start + column));
+  return key_of_candidate({race_score(log_weight, arrives), column});
+}
+
+// The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
+template <class T, class R>
+__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequestOf<R>& r, int32_t first,
+                                                     int steps, float to_beat, bool* bad) {
+  unsigned open = 0;
+  float top = -kInfinity;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    const float largest = T::largest(batch.vector[u]);
+    top = max_nan(top, largest);
+    if (u < steps && !(largest < to_beat)) open |= 1u << u;
+  }
+  *bad |= bad_elements(r.row, r.law, batch, top, first, steps);
+  return open;
+}
+
+// The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
+template <class Kept>
+__device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Kept::RowType>& r, Part part, const Kept& kept,
+                                          const Shared<unsigned>& best, TopK* topk) {
+  const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
+  bool bad = false;
+  with_type(r.row, [&](auto type) {
+    using T = decltype(type);
+    over_chunks<T>(
+        r.row, part,
+        [&](int32_t first, int steps, bool any) {
+          if (!any || r.law.greedy || r.map.tokens) return;
+          // The first arrivals of the warp's groups are that many candidates, so a token must beat the worst of them.
+          Candidate mine = kNobody;
+          prefetch<T>(r.row, first, steps);
+          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, r.row, first), &mine);
+          TopK guess = {0, topk->size, topk->below};
+          guess.offer(key_of_candidate(mine));
+          const unsigned score = ordered(guess.to_beat());
+          if (lane_id() == 0) atomicMax(&best[0], score);
+        },
+        [&](const Batch<T>& batch, int32_t first, int steps) {
+          const float to_beat = max(topk->to_beat(), from_ordered(read_atomic(best)));
+          unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
+                          : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
+                                         : vectors_to_open(batch, weights, first, steps,
+                                                           lane_noise(r.noise, r.row, first), to_beat, &bad);
+#pragma unroll 1
+          while (__any_sync(kWarp, open != 0)) {
+            const bool mine = open != 0;
+            const int32_t column = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
+            open &= open - 1;
+            Group group = {};
+            if (mine && !r.law.greedy && !r.map.tokens)
+              group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.vocab_start + column) / kGroup);
+#pragma unroll 1
+            for (int i = 0; i < T::kPerVector; ++i) {
+              WideKey key = 0;
+              const bool inside = column + i >= 0 && column + i < r.row.vocab;
+              // Read again from the cache: the batch would take 27 more registers in this loop.
+              if (mine && inside)
+                key = key_of(r, weights, group, element(r.row, column + i), column + i, to_beat);
+              topk->offer(key);
+            }
+          }
+          const unsigned score = ordered(topk->to_beat());
+          if (lane_id() == 0) atomicMax(&best[0], score);
+        });
+  });
+  return bad;
+}
+
+struct RaceTopkArguments {
+  RaceParams p;
+  WideKey* lists;  // [rows, splits, k]
+  WideKey* flags;  // [rows, splits]: whether the part has a value that is impossible in a law
+  unsigned* tickets;
+  int splits;
+};
+
+template <class R>
+__device__ __forceinline__ void store_arrival(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
+                                              int32_t at, WideKey key) {
+  arrivals_at(a.p, index).put(at, r.token_of(candidate_of_key(key)));
+}
+
+// Called by one thread. `first` is the row's first arrival.
+template <class R>
+__device__ __forceinline__ void store_status(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
+                                             bool bad, WideKey first) {
+  const int32_t status = r.status | (bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK);
+  if (a.p.status.data)
+    a.p.status.data[index] = arrivals_at(a.p, index).status_of(candidate_of_key(first), status);
+}
+
+// A row that is not read.
+template <class R>
+__device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
+                                                  int rank) {
+  const int32_t k = a.p.k();
+  if (rank > 0) return;
+  for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
+    arrivals_at(a.p, index).put_unread(at, r.who.token());
+  if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
+}
+
+// By block `rank` of the row's: the arrivals of its part, and of the whole row if it comes last.
+template <class Kept>
+__device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
+                                              const RaceRequestOf<typename Kept::RowType>& r, int64_t index, int rank,
+                                              const Kept& kept) {
+  SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(WideKey, lowest, 1);
+  const int32_t k = a.p.k();
+  WideKey* lists = a.lists + index * a.splits * k;
+  WideKey* flags = a.flags + index * a.splits;
+
+  WideKey below = kCeiling;
+#pragma unroll 1
+  for (int32_t from = 0; from < k; from += 32) {
+    TopK topk = {0, k - from < 32 ? k - from : 32, below};
+    if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
+    __syncthreads();
+    const bool bad = below ? fill_topk(r, {rank, a.splits}, kept, best, &topk) : false;
+    const bool any_bad = merge_topk(&topk, bad);
+    if (threadIdx.x < topk.size) {
+      if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), topk.place);
+      else put_word(lists + static_cast<int64_t>(rank) * k + from + lane_id(), topk.place);
+    }
+    if (from == 0 && threadIdx.x == 0) {
+      if (a.splits == 1) store_status(a, r, index, any_bad, topk.place);
+      else put_word(flags + rank, static_cast<WideKey>(any_bad));
+    }
+    if (threadIdx.x == topk.size - 1) lowest[0] = topk.place;
+    __syncthreads();
+    below = lowest[0];
+  }
+  if (a.splits == 1 || !last_to_come(a.tickets + index, static_cast<unsigned>(a.splits)) || warp_id() != 0) return;
+
+  below = kCeiling;
+  bool bad = false;
+  for (int i = lane_id(); i < a.splits; i += 32) bad |= load_fresh(flags + i) != 0;
+  bad = __any_sync(kWarp, bad);
+#pragma unroll 1
+  for (int32_t from = 0; from < k; from += 32) {
+    TopK topk = {0, k - from < 32 ? k - from : 32, below};
+    const int count = a.splits * k;
+    for (int i = 0; i < count; i += 32) topk.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
+    if (lane_id() < topk.size) store_arrival(a, r, index, from + lane_id(), topk.place);
+    if (from == 0 && lane_id() == 0) store_status(a, r, index, bad, topk.place);
+    below = topk.last();
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
+  wait_for_kernel_before();
+  const int64_t index = blockIdx.x / a.splits;
+  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const RaceRequest r = race_request(a.p, index);
+  if (r.who.live()) take_arrivals(a, r, index, rank, Unfiltered{});
+  else store_no_arrivals(a, r, index, rank);
+}
+
+// With filters or edits a team finds what is kept. Then its blocks are those of a row as above.
+struct ShapedTopkArguments {
+  RaceTopkArguments race;
+  TeamRoom team;
+  CutRoom cut;
+};
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_kernel(const ShapedTopkArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  Team team(a.team);
+  const int64_t index = team.index();
+  RaceRequestOf<EditedRow> r = shaped_request(a.race.p, index, {edits, a.race.p.edits.on()});
+  Filtered kept;
+  if (r.who.live()) {
+    const Filter filter = race_filter(a.race.p, index, &r);
+    kept = kept_of_race(team, r, filter, a.cut).kept;
+  }
+  team.leave();
+  if (r.who.live()) take_arrivals(a.race, r, index, team.rank(), kept);
+  else store_no_arrivals(a.race, r, index, team.rank());
+}
+
+// Each block has a list of k, so the blocks of a row are limited to keep the lists short.
+int64_t most_lists(int64_t rows, int32_t k) {
+  constexpr int64_t kLists = 16 << 10;
+  return kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;
+}
+
+cudaError_t shaped_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                        int64_t* needed) {
+  const int64_t rows = p.count(), most = most_lists(rows, p.k());
+  TeamShape shape = shaped_team(device, rows, p.rows);
+  if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
+  const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
+  const ShapedPlan plan =
+      shaped_plan(device, shape, rows, p.rows.vocab, shape.size > 1 ? rows : 0, lists + flags);
+  const Room room = room_in(workspace);
+  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+  const ShapedTopkArguments a = {
+      {p, room.words, room.words + lists, room.tickets, shape.size}, plan.team.team(room), plan.cut};
+  return launch_teams(shaped_topk_kernel, plan.team, device, a, plan.shared_bytes, stream);
+}
+
+cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                       int64_t* needed) {
+  const int64_t rows = p.count();
+  const int32_t k = p.k();
+  const int64_t most = most_lists(rows, k);
+  int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
+  if (splits > most) splits = most;
+  const Room room = room_in(workspace);
+  const int64_t words = rows * splits * (k + 1);
+  if (splits > 1 && (rows > room.ticket_count || words > room.word_count))
+    return *needed = room_needed(rows, words), cudaSuccess;
+  Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
+  shape.overlaps = true;
+  const RaceTopkArguments a = {p, room.words, room.words + rows * splits * k, room.tickets, static_cast<int>(splits)};
+  return launch(race_topk_kernel, shape, a, stream);
+}
+
+}  // namespace
+
+cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(race_topk_kernel, shaped_topk_kernel);
+  *needed = 0;
+  if (p.count() == 0 || p.k() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_topk(p, workspace, device, stream, needed)
+                                                   : plain_topk(p, workspace, device, stream, needed);
+  });
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,141 @@
+// residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
+#include "../rows/filtered_row.cuh"
+#include "specdec/chain.h"
+#include "specdec/request.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+struct ResidualArguments {
+  ResidualParams p;
+  PairArguments pair;
+  CutRoom cut;  // where there may be filters or edits
+};
+
+// Are tokens token .. token + 3 one vector in memory?
+__device__ __forceinline__ bool whole(const float* probs, int32_t token, int32_t vocab) {
+  return token + 4 <= vocab && reinterpret_cast<uintptr_t>(probs + token) % sizeof(Four) == 0;
+}
+
+__device__ __forceinline__ void store_four(float* probs, int32_t token, int32_t vocab, const Four& four) {
+  if (whole(probs, token, vocab)) {
+    *reinterpret_cast<Four*>(probs + token) = four;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (token + i < vocab) probs[token + i] = four.value[i];
+}
+
+__device__ __forceinline__ Four load_four(const float* probs, int32_t token, int32_t vocab) {
+  if (whole(probs, token, vocab)) return *reinterpret_cast<const Four*>(probs + token);
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.value[i] = token + i < vocab ? probs[token + i] : 0.0f;
+  return four;
+}
+
+__device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t index, float mass, int32_t status) {
+  p.mass.data[index] = mass;
+  if (p.status.data) p.status.data[index] = status;
+}
+
+// Whether neither filters nor edits took a token out.
+__device__ __forceinline__ bool keeps(const LawRowOf<Filtered>& side, int32_t token) {
+  if (token >= side.row.vocab) return false;
+  const float logit = element(side.row, token);
+  return side.kept.keeps(logit, token) && !forbids(side.row, logit);
+}
+
+template <class Reader>
+__device__ __forceinline__ void find_residual(const ResidualArguments& a, const Reader& reader) {
+  using Kept = typename Reader::Kept;
+  const ResidualParams& p = a.p;
+  Team team(a.pair.team);
+  const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
+  const int32_t vocab = p.target.vocab;
+  float* probs = p.probs.data + index * vocab;
+  const Entry who = entry_of(p.request_index, i);
+  if (!who.live()) {
+    over_sum_tiles(part_of(team), vocab, [](int) {}, [&](int32_t token) { store_four(probs, token, vocab, {{}}); }, [](int) {});
+    if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, index, 0.0f, who.status());
+    team.leave();
+    return;
+  }
+  const int64_t n = who.index;
+  int32_t status = SPECDEC_STATUS_OK;
+  const float h = draft_prob_of(p.draft_prob.at(n, j), &status);
+  LawRowOf<Kept> sides[2] = {
+      law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
+      law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
+  status |= reader.decode(p.edits, p.target.vocab, {n, j}, {i, j});
+  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
+  else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
+
+  TwoUnitSums weights;  // of which the second is 0
+  over_sum_tiles(
+      part_of(team), vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      [&](int32_t token) {
+        const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
+        Four left;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          left.value[k] = min(residual_weight(target.value[k], mul(h, draft.value[k])), 1.0f);
+          weights.a.take(left.value[k]);
+        }
+        store_four(probs, token, vocab, left);
+      },
+      [&](int) { weights.end_tile(); });
+  const TwoSums sums = add_up(team, weights);
+  const bool empty = !(sums.a > 0.0f);
+  // Every thread gets the same tokens as before, so it reads what it wrote itself.
+  over_sum_tiles(
+      part_of(team), vocab, [](int) {},
+      [&](int32_t token) {
+        Four four = empty ? probabilities(sides[0], token, vocab) : load_four(probs, token, vocab);
+        if (!empty) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) four.value[k] /= sums.a;
+        }
+        store_four(probs, token, vocab, four);
+      },
+      [](int) {});
+  if (team.rank() == 0 && threadIdx.x == 0)
+    store_figures(p, index, sums.a, empty ? status | SPECDEC_STATUS_EMPTY_RESIDUAL : status);
+  team.leave();
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) residual_kernel(const ResidualArguments a) {
+  wait_for_kernel_before();
+  find_residual(a, PlainRows{});
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_residual_kernel(const ResidualArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  find_residual(a, ShapedRows{edits, a.p.edits.on()});
+}
+
+}  // namespace
+
+cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(residual_kernel, shaped_residual_kernel);
+  *needed = 0;
+  if (p.count() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    TeamPlan plan;
+    CutPlan cut;
+    ResidualArguments a = {p, {}, {}};
+    plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
+    if (*needed) return cudaSuccess;
+    a.cut = cut.room;
+    if (is_shaped(p))
+      return launch_teams(shaped_residual_kernel, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
+    return launch_teams(residual_kernel, plan, device, a, plan.shared_bytes(), stream);
+  });
+}
+
+}  // namespace cuda
+}  // namespace specdec

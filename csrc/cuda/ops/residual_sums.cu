@@ -1,0 +1,181 @@
+// residual_sums: grid = pairs x splits; the last block of a pair adds up what the others found.
+#include "../rows/edited_row.cuh"
+#include "../rows/pair_sums.cuh"
+#include "../rows/race.cuh"
+#include "../team/launch.cuh"
+#include "specdec/request.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+struct ResidualSumsArguments {
+  ResidualSumsParams p;
+  Room room;
+  int splits;
+};
+
+struct PairSums {
+  WideKey residual_mass, drafted;
+};
+
+constexpr int kWordsAPair = 2;
+
+// What a call's cut keeps of a side's row.
+template <class Kept>
+__device__ __forceinline__ Kept kept_of(const ResidualSumsParams& p, int64_t pair, int side) {
+  if constexpr (Kept::kFiltered) {
+    const PartCut part = part_cut_at(p.cuts, pair, side);
+    if (part.on()) return {part.cut, part.order};
+  }
+  return {};
+}
+
+// A side's row at a place among all rows.
+template <class Reader>
+__device__ __forceinline__ LawRowOf<typename Reader::Kept> known_part(const ResidualSumsParams& p, int64_t pair,
+                                                                      int side, const Reader& reader,
+                                                                      int32_t* status) {
+  const Rows& rows = side == 0 ? p.target : p.draft;
+  const int32_t place = side == 0 ? p.row.data[pair] : p.draft_row.data[pair];
+  const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair) + 2 * side;
+  const Logits space = law_at(side == 0 ? p.target_law : p.draft_law, pair, 0, status).logits();
+  return {reader.of(row_at(rows, rows.offset_of(place)), side == 0),
+          {{SPECDEC_LOGITS, space.inverse, false}, {known[0], known[1]}, kNoToken},
+          nullptr,
+          kept_of<typename Reader::Kept>(p, pair, side)};
+}
+
+// Every lane of the first warp gets the sums of the block.
+__device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
+  SPECDEC_SHARED(WideKey, words, kWordsAPair * kMaxWarps);
+  const uint64_t residual_mass = warp_sum(mine.units_a), drafted = warp_sum(mine.units_b);
+  if (lane_id() == 0) words[kWordsAPair * warp_id()] = residual_mass, words[kWordsAPair * warp_id() + 1] = drafted;
+  __syncthreads();
+  PairSums all = {0, 0};
+  for (int w = 0; w < warps_in_block(); ++w)
+    all.residual_mass += words[kWordsAPair * w], all.drafted += words[kWordsAPair * w + 1];
+  return all;
+}
+
+// Calls take(p, q) for this warp's chunks of two rows of one type. What lies outside of the rows is -inf.
+template <class T, class Kept, class Take>
+__device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
+                                          TwoUnitSums* sums) {
+  const Logits target_space = sides[0].stats.law.logits(), draft_space = sides[1].stats.law.logits();
+  over_chunks<T>(
+      sides[0].row, part, [](int32_t, int, bool) {},
+      [&](const Batch<T>& target, int32_t first, int steps) {
+        Batch<T> draft;
+        draft.load(sides[1].row, first, steps);
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u) {
+          if (u >= steps) continue;
+#pragma unroll
+          for (int i = 0; i < T::kPerVector; ++i) {
+            const float x = T::at(target.vector[u], i), y = T::at(draft.vector[u], i);
+            const int32_t column = Batch<T>::token(first, u) + i;
+            const float p = target_space.probability(x, sides[0].stats.lse);
+            const float q = draft_space.probability(y, sides[1].stats.lse);
+            take(sides[0].kept.keeps(x, column) ? p : 0.0f, sides[1].kept.keeps(y, column) ? q : 0.0f);
+          }
+        }
+        sums->end_tile();
+      });
+}
+
+// Calls take(p, q) for the tokens of any two rows, by tiles.
+template <class Kept, class Take>
+__device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
+                                                   TwoUnitSums* sums) {
+  const int32_t vocab = sides[0].row.vocab;
+  over_sum_tiles(
+      part, vocab, [&](int tile) { prefetch_tile(sides, tile); },
+      [&](int32_t token) {
+        const Four target = probabilities(sides[0], token, vocab);
+        const Four draft = probabilities(sides[1], token, vocab);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) take(target.value[k], draft.value[k]);
+      },
+      [&](int) { sums->end_tile(); });
+}
+
+template <class Reader>
+__device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, int64_t pair, Part part,
+                                                  const Reader& reader, int32_t* status) {
+  const int32_t place = p.row.data[pair];
+  const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
+  *status |= reader.decode(p.edits, p.target.vocab, of_row, of_row);
+  const LawRowOf<typename Reader::Kept> sides[2] = {known_part(p, pair, 0, reader, status),
+                                                    known_part(p, pair, 1, reader, status)};
+  const float subtracted = p.subtracted.at(pair);
+  TwoUnitSums sums;
+  const auto take = [&](float p_of_token, float q_of_token) {
+    sums.a.take(residual_weight(p_of_token, mul(subtracted, q_of_token)));
+    sums.b.take(q_of_token);
+  };
+  if (loaded_type(sides[0].row) == loaded_type(sides[1].row))
+    with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, part, take, &sums); });
+  else
+    over_tiles_of_both(sides, part, take, &sums);
+  return sums_of_block(sums);
+}
+
+template <class Reader>
+__device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const Reader& reader) {
+  const int64_t pair = blockIdx.x / a.splits;
+  const Part part = {static_cast<int>(blockIdx.x % a.splits), a.splits};
+  const Entry who = entry_of(a.p, pair);
+  int32_t status = who.status();
+  PairSums sums = {0, 0};
+  if (who.live()) sums = sums_of_split(a.p, pair, part, reader, &status);
+  if (a.splits > 1) {
+    WideKey* const words = a.room.words + pair * a.splits * kWordsAPair;
+    if (threadIdx.x == 0) {
+      put_word(words + part.rank * kWordsAPair, sums.residual_mass);
+      put_word(words + part.rank * kWordsAPair + 1, sums.drafted);
+    }
+    if (!last_to_come(a.room.tickets + pair, a.splits)) return;
+    uint64_t residual_mass = 0, drafted = 0;
+    for (int i = lane_id(); i < a.splits; i += 32) {
+      residual_mass += load_fresh(words + i * kWordsAPair);
+      drafted += load_fresh(words + i * kWordsAPair + 1);
+    }
+    sums = {warp_sum(residual_mass), warp_sum(drafted)};
+  }
+  if (threadIdx.x != 0) return;
+  a.p.sums.data[2 * pair] = static_cast<int64_t>(sums.residual_mass);
+  a.p.sums.data[2 * pair + 1] = static_cast<int64_t>(sums.drafted);
+  a.p.status.data[pair] = status;
+}
+
+// Both ways are in one kernel: they take no more registers than the shaped one alone.
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    residual_sums_kernel(const ResidualSumsArguments a) {
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  if (a.p.edits.on() || a.p.cuts.data) return sum_pair(a, ShapedRows{edits, a.p.edits.on()});
+  sum_pair(a, PlainRows{});
+}
+
+}  // namespace
+
+cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspace, cudaStream_t stream,
+                          int64_t* needed) {
+  static const Kernels kernels(residual_sums_kernel);
+  *needed = 0;
+  if (p.pairs() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    const int splits = splits_of_row(device, p.pairs(), p.target.vocab, p.target.dtype);
+    const Room room = room_in(workspace);
+    const int64_t words = p.pairs() * splits * kWordsAPair;
+    if (splits > 1 && (p.pairs() > room.ticket_count || words > room.word_count))
+      return *needed = room_needed(p.pairs(), words), cudaSuccess;
+    const Shape shape = {p.pairs() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
+    const ResidualSumsArguments a = {p, room, splits};
+    return launch(residual_sums_kernel, shape, a, stream);
+  });
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,43 @@
+// token_logits: a block has a row and a thread some of its tokens.
+#include "../rows/edited_row.cuh"
+#include "../team/launch.cuh"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+constexpr int kTokenThreads = 128;
+
+// The token's column in the row at a place; -1: the rows have not got it.
+__device__ __forceinline__ int64_t column_of(const TokenLogitsParams& p, int64_t place, int64_t index, int64_t i) {
+  const int64_t column = p.token(index, i) - p.rows.vocab_start;
+  return p.rows.has(place) && column >= 0 && column < p.rows.vocab ? column : -1;
+}
+
+}  // namespace
+
+__global__ void __launch_bounds__(kTokenThreads, 4) token_logits_kernel(const TokenLogitsParams p) {
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  const ShapedRows reader = {edits, p.edits.on()};
+  const int64_t index = blockIdx.x, place = p.place(index);
+  bool mine = false;
+  for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x)
+    mine |= column_of(p, place, index, i) >= 0;
+  const bool some = __syncthreads_or(mine);
+  const RowPlace own = {place / p.rows.rows, place % p.rows.rows};
+  if (some) reader.decode(p.edits, p.rows.vocab, own, own);
+  const EditedRow row = reader.of(row_at(p.rows, some ? p.rows.offset_of(place) : 0));
+  for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x) {
+    const int64_t column = column_of(p, place, index, i);
+    p.logits.data[index * p.logits.columns + i] = column < 0 ? 0.0f : element(row, static_cast<int32_t>(column));
+  }
+}
+
+cudaError_t token_logits(const TokenLogitsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  return launch_alone<token_logits_kernel>({p.logits.columns > 0 ? p.batch() : 0, kTokenThreads}, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

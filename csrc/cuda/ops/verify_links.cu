@@ -1,0 +1,109 @@
+// verify_links: grid = requests x splits. One thread of each block walks its request's tree, which is short, so every
+// block knows the row at its end without asking another. The blocks share the race over that row, and the last of them
+// compares what the others found. The first block writes the path.
+#include "../rows/race_request.cuh"
+#include "../team/launch.cuh"
+#include "specdec/link_walk.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+struct LinkedArguments {
+  LinkedParams p;
+  Room room;
+  int splits;
+};
+
+__host__ __device__ __forceinline__ int32_t words_of_marks(int32_t vocab) { return (vocab + 127) / 128 * 4; }
+
+// Walks, and marks the tokens that were tried in vain, for the whole block.
+__device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const VerdictWriter& verdict, bool writes,
+                                                  const Shared<unsigned>& tried, int32_t words) {
+  SPECDEC_SHARED(LinkWalk, ended, 1);
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+  for (int32_t word = thread; word < words; word += threads) tried[word] = 0;
+  for (int32_t depth = thread; writes && depth < verdict.places; depth += threads) verdict.clear(depth);
+  for (int32_t node = thread; writes && node < verdict.zeroed_nodes(); node += threads) verdict.zero(node);
+  __syncthreads();
+  if (thread == 0) {
+    const auto probability = [&](int32_t node, int32_t token, int32_t* status) {
+      return probability_of(element(row_at(t.p.target, t.row(node)), token), status);
+    };
+    const LinkWalk at = walk_links(t, probability, [&](int32_t depth, int32_t node, int64_t token) {
+      if (writes) verdict.put(depth, node, token);
+    });
+    int32_t known = SPECDEC_STATUS_OK;
+    if (at.tried && words > 0)
+      t.over_children(at.node, &known, [&](int32_t, int64_t token) {
+        if (in_vocab(t, token)) tried[token / 32] = tried[token / 32] | 1u << token % 32;
+        return false;
+      });
+    ended[0] = at;
+  }
+  __syncthreads();
+  return ended[0];
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links_kernel(const LinkedArguments a) {
+  const int64_t b = blockIdx.x / a.splits;
+  Part part = {static_cast<int>(blockIdx.x % a.splits), a.splits};
+  const LinkedRequest t(a.p, b);
+  const VerdictWriter verdict = verdict_at(a.p, b);
+  const int32_t words = words_of_marks(t.vocab());
+  const Shared<unsigned> tried = dynamic_shared<unsigned>(0, words);
+  const LinkWalk at = walk_of_block(t, verdict, part.rank == 0, tried, words);
+  int64_t last;
+  int32_t status = at.status;
+  if (t.has_tokens()) {
+    last = t.target_token(at.node);
+  } else {
+    Weights weights = weights_of_row(row_at(a.p.target, t.row(at.node)), {SPECDEC_PROBS, 1.0f, false});
+    weights.tried = tried;
+    weights.leaves_out = at.tried;
+    RowPartial found;
+    for (;;) {
+      found = race_part(weights, t.noise_at_depth(at.depth), part);
+      if (part.size > 1) {
+        if (threadIdx.x == 0) store_partial(a.room.words, b * part.size + part.rank, found);
+        if (!last_to_come(a.room.tickets + b, static_cast<unsigned>(part.size))) return;
+        found = gather_partials(a.room.words, b * part.size, part.size);
+      }
+      status |= found.status;
+      if (found.best.token != kNoToken || !weights.leaves_out) break;
+      // Nothing is left: the last block alone draws from p.
+      status |= SPECDEC_STATUS_EMPTY_RESIDUAL;
+      weights.leaves_out = false;
+      part = {0, 1};
+    }
+    const Draw draw = draw_of(found.best, status);
+    last = draw.token;
+    status = draw.status;
+  }
+  if (threadIdx.x != 0) return;
+  verdict.put(at.depth, at.node, last);
+  verdict.count(at.depth, status);
+}
+
+}  // namespace
+
+cudaError_t verify_links(const LinkedParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+  static const Kernels kernels(verify_links_kernel);
+  *needed = 0;
+  if (p.batch() == 0) return cudaSuccess;
+  return on_device(stream, kernels, [&](const Device& device) {
+    const bool draws = p.target.data != nullptr;
+    const int splits = draws ? splits_of_row(device, p.batch(), p.target.vocab, p.target.dtype) : 1;
+    const Room room = room_in(workspace);
+    if (splits > 1 && (p.batch() > room.ticket_count || p.batch() * splits * kWordsAPartial > room.word_count))
+      return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
+    Shape shape = {p.batch() * splits, draws ? threads_of_block(p.target.vocab, p.target.dtype) : 32};
+    shape.dynamic_shared = sizeof(unsigned) * words_of_marks(p.target.vocab);
+    if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
+    return launch(verify_links_kernel, shape, {p, room, splits}, stream);
+  });
+}
+
+}  // namespace cuda
+}  // namespace specdec

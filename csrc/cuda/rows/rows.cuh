@@ -1,0 +1,249 @@
+// Rows of a vocabulary as a warp reads them: eight 16-byte vectors a lane, side by side over the lanes.
+#pragma once
+
+#include "../arch.cuh"
+#include "specdec/law.h"
+#include "specdec/ops.h"
+#include "specdec/partial.h"
+
+namespace specdec {
+namespace cuda {
+
+constexpr int kVectors = 8;  // 16-byte loads a lane has in flight
+
+// ---- element types --------------------------------------------------------------------------------------------------
+
+struct Float32 {
+  using Raw = uint32_t;
+  static constexpr int kPerVector = 4;
+  static constexpr Raw kMinusInfinity = 0xff800000u;
+  __device__ static float value(Raw raw) { return from_bits(raw); }
+  __device__ static float at(const uint4& v, int i) { return value(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w); }
+  __device__ static float largest(const uint4& v) {
+    return max_nan(max_nan(value(v.x), value(v.y)), max_nan(value(v.z), value(v.w)));
+  }
+  __device__ static bool any_sign(const uint4& v) { return (v.x | v.y | v.z | v.w) >> 31; }
+};
+
+struct BFloat16 {
+  using Raw = uint16_t;
+  static constexpr int kPerVector = 8;
+  static constexpr Raw kMinusInfinity = 0xff80u;
+  __device__ static float value(Raw raw) { return from_bits(static_cast<uint32_t>(raw) << 16); }
+  __device__ static float at(const uint4& v, int i) {
+    const uint32_t word = i < 2 ? v.x : i < 4 ? v.y : i < 6 ? v.z : v.w;
+    return from_bits(i % 2 ? word & 0xffff0000u : word << 16);
+  }
+  __device__ static float largest(const uint4& v) {
+    const uint32_t pair = max2_nan_bf16(max2_nan_bf16(v.x, v.y), max2_nan_bf16(v.z, v.w));
+    return max_nan(from_bits(pair << 16), from_bits(pair & 0xffff0000u));
+  }
+  __device__ static bool any_sign(const uint4& v) { return (v.x | v.y | v.z | v.w) & 0x80008000u; }
+};
+
+struct Float16 {
+  using Raw = uint16_t;
+  static constexpr int kPerVector = 8;
+  static constexpr Raw kMinusInfinity = 0xfc00u;
+  __device__ static float value(Raw raw) { return __half2float(__half_raw{raw}); }
+  __device__ static float at(const uint4& v, int i) {
+    const uint32_t word = i < 2 ? v.x : i < 4 ? v.y : i < 6 ? v.z : v.w;
+    return value(static_cast<Raw>(i % 2 ? word >> 16 : word));
+  }
+  __device__ static float largest(const uint4& v) {
+    const uint32_t pair = max2_nan_fp16(max2_nan_fp16(v.x, v.y), max2_nan_fp16(v.z, v.w));
+    return max_nan(value(static_cast<Raw>(pair)), value(static_cast<Raw>(pair >> 16)));
+  }
+  __device__ static bool any_sign(const uint4& v) { return (v.x | v.y | v.z | v.w) & 0x80008000u; }
+};
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+struct Row {
+  const void* data;
+  int32_t vocab;
+  int32_t dtype;
+  int32_t vocab_start = 0;  // column 0 is this token; all other numbers here count columns
+
+  // How many tokens of the first column's group lie before the row. Chunks begin with that group, so they hold whole
+  // groups.
+  __device__ __forceinline__ int32_t skipped() const { return vocab_start % kGroup; }
+};
+
+// A row of the whole vocabulary. The compiler knows then that vocab_start is 0.
+__device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
+  const int64_t size = rows.dtype == SPECDEC_FLOAT32 ? 4 : 2;
+  return {static_cast<const char*>(rows.data) + offset * size, rows.vocab, rows.dtype};
+}
+
+// A row that may be a part of one.
+__device__ __forceinline__ Row part_at(const Rows& rows, int64_t offset) {
+  Row row = row_at(rows, offset);
+  row.vocab_start = rows.vocab_start;
+  return row;
+}
+
+// The type that elements are loaded as.
+__device__ __forceinline__ int32_t loaded_type(const Row& row) { return row.dtype; }
+
+// Calls f with that type. The branch is the same for a whole block.
+template <class F>
+__device__ __forceinline__ auto with_type(const Row& row, F&& f) {
+  switch (row.dtype) {
+    case SPECDEC_BFLOAT16: return f(BFloat16{});
+    case SPECDEC_FLOAT16: return f(Float16{});
+    default: return f(Float32{});
+  }
+}
+
+// Whether edits forbid a token of this element.
+__device__ __forceinline__ bool forbids(const Row&, float) { return false; }
+
+// The row in memory.
+__device__ __forceinline__ const Row& as_it_came(const Row& row) { return row; }
+
+// A row of which the compiler knows that vocab_start is 0.
+__device__ __forceinline__ Row whole_row(const Row& row) { return {row.data, row.vocab, row.dtype}; }
+
+// One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
+__device__ __forceinline__ float element(const Row& row, int32_t token) {
+  return row.dtype == SPECDEC_FLOAT32    ? static_cast<const float*>(row.data)[token]
+         : row.dtype == SPECDEC_BFLOAT16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
+                                         : Float16::value(static_cast<const uint16_t*>(row.data)[token]);
+}
+
+struct alignas(16) Four {
+  float value[4];
+};
+
+// Elements token .. token + 3 of a row; past its end, -inf.
+__device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
+  const int size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2;
+  const char* at = static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size;
+  if (token + 4 <= row.vocab && reinterpret_cast<uintptr_t>(at) % (4 * size) == 0) {
+    if (size == 4) {
+      const uint4 v = load_stream(at);
+      return {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
+    }
+    const uint2 half = *reinterpret_cast<const uint2*>(at);
+    const uint4 v = {half.x, half.y, 0, 0};
+    if (row.dtype == SPECDEC_BFLOAT16)
+      return {{BFloat16::at(v, 0), BFloat16::at(v, 1), BFloat16::at(v, 2), BFloat16::at(v, 3)}};
+    return {{Float16::at(v, 0), Float16::at(v, 1), Float16::at(v, 2), Float16::at(v, 3)}};
+  }
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.value[i] = token + i < row.vocab ? element(row, token + i) : -kInfinity;
+  return four;
+}
+
+struct EditedRow;  // edited_row.cuh
+
+// What a warp holds of a row at once: `count` vectors a lane, from token `first` on.
+template <class T>
+struct Batch {
+  static constexpr int kPerStep = 32 * T::kPerVector;        // tokens of one vector over the warp
+  static constexpr int kTokens = kVectors * kPerStep;        // 2,048 for 16-bit types, 1,024 for float32
+  static constexpr int kGroupsAStep = kPerStep / kGroup;
+  uint4 vector[kVectors];
+
+  __device__ static int32_t token(int32_t first, int step) {
+    return first + step * kPerStep + lane_id() * T::kPerVector;
+  }
+
+  // The vector that begins with column `at`, for the second time: it is in a cache.
+  __device__ __forceinline__ static uint4 load_again(const Row& row, int32_t at) {
+    const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
+    return aligned(row) && at >= 0 && row.vocab - at >= T::kPerVector ? *reinterpret_cast<const uint4*>(data + at)
+                                                                      : load_elements(data, at, row.vocab);
+  }
+
+  // Vector `step`, if `step` is known only at run time. It is selected, so that all vectors stay in registers.
+  __device__ uint4 at(int step) const {
+    uint4 v = vector[0];
+#pragma unroll
+    for (int u = 1; u < kVectors; ++u)
+      if (step == u) v = vector[u];
+    return v;
+  }
+
+  // Steps from `count` on and columns outside of the row are -inf. `first` may lie before the row.
+  __device__ void load(const Row& row, int32_t first, int count) {
+    using Raw = typename T::Raw;
+    const Raw* data = static_cast<const Raw*>(row.data);
+    if (aligned(row) && first >= 0) {
+      constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
+      const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
+      if (count == kVectors && row.vocab - first >= kTokens) {
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u) vector[u] = load_stream(mine + u * kPerStep);
+        return;
+      }
+      // The end of a row, or fewer steps. Whole vectors are on their way together, too. (With one condition more the
+      // compiler branches around each load, and they come one after the other.)
+      const int32_t left = row.vocab - token(first, 0);
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        vector[u] = u < count && left - u * kPerStep >= T::kPerVector ? load_stream(mine + u * kPerStep)
+                                                                      : uint4{kNothing, kNothing, kNothing, kNothing};
+      const int32_t part = (row.vocab - first) % T::kPerVector;  // elements of the vector that the row ends in
+      if (part > 0) put(load_elements(data, row.vocab - part, row.vocab), row.vocab - part - first, count);
+      return;
+    }
+    // A row that does not start on a 16-byte boundary, or the chunk that a part of a row begins in. This is a loop over
+    // local memory to keep the code small, because every kernel contains it several times.
+    uint4 staged[kVectors];
+#pragma unroll 1
+    for (int u = 0; u < kVectors; ++u) staged[u] = load_elements(data, token(first, u), u < count ? row.vocab : 0);
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
+  }
+
+  // Loads of rows with edits.
+  __device__ void load(const EditedRow& row, int32_t first, int count);
+  __device__ static uint4 load_again(const EditedRow& row, int32_t at);
+
+  // Puts a vector where it belongs, `from` tokens after the batch's first; nowhere if that is past its `count` steps.
+  __device__ __forceinline__ void put(const uint4& v, int32_t from, int count) {
+    const int step = from / kPerStep;
+    if (step >= count || from % kPerStep / T::kPerVector != lane_id()) return;
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u)
+      if (step == u) vector[u] = v;
+  }
+
+ private:
+  // Do vectors begin on 16 bytes?
+  __device__ __forceinline__ static bool aligned(const Row& row) {
+    return reinterpret_cast<uintptr_t>(static_cast<const typename T::Raw*>(row.data) - row.skipped()) % 16 == 0;
+  }
+
+  __device__ __forceinline__ static uint4 load_elements(const typename T::Raw* data, int32_t token, int32_t end) {
+    constexpr int kPerWord = T::kPerVector / 4;
+    uint32_t word[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      word[w] = 0;
+#pragma unroll
+      for (int i = 0; i < kPerWord; ++i) {
+        const int32_t at = token + w * kPerWord + i;
+        const uint32_t raw = at >= 0 && at < end ? data[at] : T::kMinusInfinity;
+        word[w] |= raw << (i * 16);
+      }
+    }
+    return {word[0], word[1], word[2], word[3]};
+  }
+};
+
+// Brings a chunk into the L2 cache.
+template <class T>
+__device__ __forceinline__ void prefetch(const Row& row, int32_t first, int count) {
+#pragma unroll 1
+  for (int u = 0; u < count; ++u) {
+    const int32_t token = Batch<T>::token(first, u);
+    if (token >= 0 && token < row.vocab) prefetch_line(static_cast<const typename T::Raw*>(row.data) + token);
+  }
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,210 @@
+// How kernels are launched, and the memory they share between blocks.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "../ops.h"
+#include "block_reduce.cuh"
+
+namespace specdec {
+namespace cuda {
+
+constexpr int kThreads = 256;  // at most
+constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which leaves 128 registers a thread
+
+constexpr size_t kDeclaredShared = 4 << 10;  // bytes of shared memory that a kernel declares, at most
+
+struct Device {
+  int multiprocessors;    // that the stream may use
+  bool clusters;          // whether it has them
+  size_t dynamic_shared;  // bytes that a block may have beside what its kernel declares
+  bool teams;             // whether blocks may wait for each other
+};
+
+// Devices for which the driver has compiled this library anew, from PTX of an architecture before sm_90: that code has
+// neither clusters nor a wait for the kernel before it.
+inline std::atomic<uint64_t> older_code{0};
+inline uint64_t bit_of_device(int id) { return uint64_t{1} << (id % 64); }
+
+inline cudaError_t this_device(cudaStream_t stream, Device* device) {
+  int id = 0, all = 0, clusters = 0, shared = 0;
+  cudaError_t e = cudaGetDevice(&id);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, id);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, id);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+  *device = {multiprocessors_of(stream, all), clusters != 0 && !(older_code & bit_of_device(id)),
+             static_cast<size_t>(shared) - kDeclaredShared, true};
+  return e;
+}
+
+// All kernels of an op. The driver loads a kernel when it is first used, which a capture need not allow. So the first
+// call of an op on a device loads all of them, in a mode that captures allow. It also lets them have all the shared
+// memory that a block may have: what a launch would ask for, another thread could take back before it launches.
+class Kernels {
+ public:
+  template <class... Kernel>
+  explicit Kernels(Kernel... kernel) : all_{reinterpret_cast<const void*>(kernel)...} {}
+
+  cudaError_t load() const {
+    int device = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e != cudaSuccess) return e;
+    const uint64_t mine = bit_of_device(device);
+    if (loaded_.load(std::memory_order_acquire) & mine) return cudaSuccess;
+    int shared = 0;
+    e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess) return e;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    e = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (e != cudaSuccess) return e;
+    for (const void* kernel : all_) {
+      cudaFuncAttributes attributes;
+      if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
+      if (e == cudaSuccess && attributes.ptxVersion < 90) older_code.fetch_or(mine);
+      if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shared - static_cast<int>(attributes.sharedSizeBytes));
+    }
+    const cudaError_t back = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (e == cudaSuccess) e = back;
+    if (e == cudaSuccess) loaded_.fetch_or(mine, std::memory_order_release);
+    return e;
+  }
+
+ private:
+  std::vector<const void*> all_;
+  mutable std::atomic<uint64_t> loaded_{0};
+};
+
+struct Shape {
+  int64_t blocks;
+  int threads;
+  int cluster = 1;
+  bool cooperative = false;
+  bool overlaps = false;  // its kernel begins with wait_for_kernel_before
+  size_t dynamic_shared = 0;
+  int multiprocessors = 0;  // that a cooperative launch may use
+};
+
+// Blocks that wait for each other have to run at the same time: those of a cluster, and all of a cooperative launch.
+// Whether they can.
+template <class Params>
+bool has_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig_t& config) {
+  int fit = 0;
+  if (shape.cooperative)
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, shape.threads, shape.dynamic_shared) ==
+               cudaSuccess &&
+           int64_t{fit} * shape.multiprocessors >= shape.blocks;
+  return shape.cluster <= 1 || (cudaOccupancyMaxActiveClusters(&fit, kernel, &config) == cudaSuccess && fit > 0);
+}
+
+// Whether a kernel that waits by itself may be launched while the kernel before it in the stream runs. Then what a
+// launch costs is hidden behind that kernel.
+inline bool may_overlap() {
+  int id = 0, major = 0;
+  return overlap_wanted() && cudaGetDevice(&id) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess && major >= 9 &&
+         !(older_code & bit_of_device(id));
+}
+
+// A launch in which blocks wait for each other fails with cudaErrorCooperativeLaunchTooLarge, whatever the reason is.
+template <class Params>
+cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& params, cudaStream_t stream) {
+  if (shape.blocks == 0) return cudaSuccess;
+  if (shape.blocks > 0x7fffffff) return cudaErrorInvalidValue;
+  cudaLaunchAttribute attributes[3];
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.dynamic_shared;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    ++config.numAttrs;
+  }
+  if (shape.cooperative) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attributes[config.numAttrs].val.cooperative = 1;
+    ++config.numAttrs;
+  }
+  if (!has_room(kernel, shape, config)) return cudaErrorCooperativeLaunchTooLarge;
+  if (shape.overlaps && may_overlap()) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    ++config.numAttrs;
+  }
+  const cudaError_t e = cudaLaunchKernelEx(&config, kernel, params);
+  const bool waits = shape.cooperative || shape.cluster > 1;
+  return e != cudaSuccess && waits ? cudaErrorCooperativeLaunchTooLarge : e;
+}
+
+// Of an op that has no other kernel, and whose blocks never wait for each other.
+template <auto kernel, class Params>
+cudaError_t launch_alone(const Shape& shape, const Params& params, cudaStream_t stream) {
+  static const Kernels kernels(kernel);
+  const cudaError_t e = kernels.load();
+  return e == cudaSuccess ? launch(kernel, shape, params, stream) : e;
+}
+
+// Calls launch(device) once its kernels are loaded. Where its blocks would wait for each other and cannot, it is called
+// again for one block a request; an error that has another reason shows again there.
+template <class Launch>
+cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& launch) {
+  const bool clean = cudaPeekAtLastError() == cudaSuccess;
+  Device device;
+  cudaError_t e = kernels.load();
+  if (e == cudaSuccess) e = this_device(stream, &device);
+  if (e == cudaSuccess) e = launch(device);
+  if (e != cudaErrorCooperativeLaunchTooLarge) return e;
+  if (clean) cudaGetLastError();  // it is dealt with; but an error from before this call is its caller's
+  device.teams = false;
+  return launch(device);
+}
+
+// Tokens of one 16-byte load over a warp.
+inline int32_t tokens_a_step(int32_t dtype) { return dtype == SPECDEC_FLOAT32 ? 128 : 256; }
+
+// As many warps as have something to load, but at least two.
+inline int threads_of_block(int32_t vocab, int32_t dtype) {
+  const int32_t warps = (vocab + tokens_a_step(dtype) - 1) / tokens_a_step(dtype);
+  return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
+}
+
+// Blocks that run at the same time. One more would start only when one of them ends.
+inline int64_t blocks_at_once(const Device& device) { return int64_t{device.multiprocessors} * kBlocksAMultiprocessor; }
+
+// Blocks a row is split into when `rows` rows run at once: enough to fill the device, and no more than have work.
+inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, int32_t dtype) {
+  const int64_t wanted = blocks_at_once(device) / rows;
+  const int64_t block = int64_t{tokens_a_step(dtype)} * (kThreads / 32);
+  const int64_t useful = (vocab + block - 1) / block;
+  const int64_t splits = wanted < useful ? wanted : useful;
+  return splits < 1 ? 1 : static_cast<int>(splits);
+}
+
+// The workspace: tickets, which are zero before and after every kernel, then room for partial results.
+struct Room {
+  unsigned* tickets;
+  int64_t ticket_count;
+  WideKey* words;
+  int64_t word_count;
+};
+
+inline Room room_in(const Workspace& w) {
+  const int64_t tickets = w.bytes / 8 / 8 * 8;  // bytes: an eighth of the whole
+  char* start = static_cast<char*>(w.data);
+  return {reinterpret_cast<unsigned*>(start), tickets / 4, reinterpret_cast<WideKey*>(start + tickets),
+          (w.bytes - tickets) / 8};
+}
+
+// What a workspace must have for so many tickets and words.
+inline int64_t room_needed(int64_t tickets, int64_t words) {
+  const int64_t by_tickets = tickets * 4 * 8 + 64, by_words = words * 8 * 8 / 7 + 128;
+  return by_tickets > by_words ? by_tickets : by_words;
+}
+
+}  // namespace cuda
+}  // namespace specdec

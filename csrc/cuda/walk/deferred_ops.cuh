@@ -1,0 +1,465 @@
+// How a walk (specdec/walk.h) asks for rows without reading them. The code for wide rows is long, so a kernel contains
+// it once, at its top level (walker.cuh). The first warp of each block walks. All members of a team make the same walk.
+// If the walk needs a value that is not known yet, it returns and leaves work on rows. The block and its team do that,
+// and the walk continues from the same place.
+#pragma once
+
+#include <type_traits>
+
+#include "../rows/edited_row.cuh"
+#include "../rows/mass_row.cuh"
+#include "../rows/weights.cuh"
+#include "specdec/chain.h"
+#include "specdec/tree.h"
+
+namespace specdec {
+namespace cuda {
+
+// The rows of a node, as bits.
+constexpr unsigned kTarget = 1, kDraft = 2;
+
+// What a walk asks of its block and team.
+struct RowWork {
+  enum Kind : int32_t { kDone, kSums, kArgmax, kEdit, kMasses, kDraw };  // kEdit: the row's edits are decoded, no more
+  Kind kind;
+  int32_t node;
+  int64_t target, draft;  // where the node's rows start, in elements
+  Law target_law, draft_law;
+  unsigned sides;  // kSums, kArgmax: which rows; kDraw: which rows to look through before the draw
+  int32_t rows;    // kSums: of how many nodes, from this one on
+  bool by_bounds;  // kSums: bounds will do
+  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none
+  bool fresh;      // kMasses: the first work for this node
+  bool residual;   // kDraw: from (p - subtracted q)^+, or from p without the tokens left out
+  float subtracted;  // the multiple of q that is subtracted
+  int32_t target_place, draft_place;  // the places of its rows in `row_stats`
+  Noise noise;
+};
+
+// What the walking warp keeps between two pieces of work, with the answers. kNoNode: no node, no child.
+struct WalkState {
+  Walk walk;
+  int32_t status;
+  int32_t target_from, target_to, draft_from, draft_to;  // the depths whose rows were looked through
+  int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
+  int32_t exact_node;  // whose log-sum-exps are exact where drafts are tested by bounds first
+  Masses masses;
+  Draw drawn;
+  bool writes;  // this member writes the verdict, for its team
+};
+
+__device__ __forceinline__ WalkState fresh_state(bool writes) {
+  WalkState state = {};
+  state.walk = walk_from(0, 0);
+  state.masses_node = state.masses_child = state.drawn_node = state.exact_node = kNoNode;
+  state.writes = writes;
+  return state;
+}
+
+// The filters and edits of a request, in kernels that know none. `Room` is what a block keeps of them in shared memory.
+struct NoShape {
+  static constexpr bool kShaped = false;
+  using Kept = Unfiltered;
+  struct Room {};
+  __device__ explicit NoShape(const Room&) {}
+  __device__ int count(int32_t) const { return -1; }
+  __device__ Row of(const Row& row, bool) const { return row; }
+  __device__ Unfiltered kept(unsigned, int32_t) const { return {}; }
+};
+
+// The decoded filters of a request.
+struct RequestFilters {
+  Filter target, draft;
+  int32_t status = SPECDEC_STATUS_OK;
+
+  template <class Topology>
+  __device__ explicit RequestFilters(const Topology& t) {
+    if (!t.readable) return;
+    target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &status);
+    if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &status);
+  }
+};
+
+// What they keep of a row is known once the row was looked through. Decoded filters are in shared memory: in registers
+// it would be too much.
+struct ShapeRoom {
+  ShapedRows rows;
+  Shared<Filter> filters;  // the target's, the draft's
+  Shared<Cut> cuts;        // by place, as `row_stats`
+  Shared<int> listed;      // of the target's row that was looked through last: see FilteredRow; and its node
+};
+
+struct RequestShape : ShapeRoom {
+  static constexpr bool kShaped = true;
+  using Kept = Filtered;
+  using Room = ShapeRoom;
+  __device__ explicit RequestShape(const Room& room) : Room(room) {}
+  // How many tokens of a node's target row are listed, -1 if they are not.
+  __device__ int count(int32_t node) const { return listed[1] == node ? static_cast<int>(listed[0]) : -1; }
+  __device__ Filter filter(unsigned side) const { return filters[opaque(side == kTarget ? 0u : 1u)]; }
+  __device__ EditedRow of(const Row& row, bool of_target) const { return rows.of(row, of_target); }
+  __device__ Filtered kept(unsigned side, int32_t place) const {
+    const Filter decoded = filter(side);
+    if (!decoded.on()) return {};
+    return {cuts[place], decoded.order};
+  }
+};
+
+// The places of a verdict, found anew: they would take registers during the walk. (Where shaped kernels do so at each
+// token, they spill.)
+template <class Params>
+__device__ __forceinline__ VerdictWriter verdict_again(const Params& p, const VerdictWriter& verdict) {
+  return verdict_at(p, opaque(static_cast<uint32_t>(verdict.request)));
+}
+
+// Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
+template <class Topology, class Shaping>
+constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
+
+// The row operations, by the lanes of the walking warp together.
+template <class Topology, class Shaping>
+struct AskingOps {
+  const Topology& t;
+  const VerdictWriter& verdict;
+  int rows_at_once;
+  bool by_bounds;
+  const Shared<RowStats>& row_stats;  // by place: see place_of
+  const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
+  WalkState& state;
+  RowWork& work;
+  const Shaping& shaping;
+
+  using Number = float;
+
+  __device__ bool argmax(int32_t node, Draw* draw) {
+    if (!know(node, kTarget)) return false;
+    *draw = draw_of(stats_of(kTarget));
+    return true;
+  }
+
+  __device__ bool race(int32_t node, const Noise& noise, Draw* draw) {
+    if (!know(node, rows_cut())) return false;
+    *draw = state.drawn;
+    return drawn(node, noise);
+  }
+
+  // For one token a row of probabilities need not be looked through.
+  __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
+    if (!know_exactly(node, rows_needed())) return false;
+    if constexpr (Shaping::kShaped) {
+      // The walk came back to this row.
+      if (shaping.rows.edited && static_cast<DecodedEdits>(shaping.rows.edits[0]).node != node) {
+        place(RowWork::kEdit, node);
+        return false;
+      }
+    }
+    laws_of(node, depth(), token, p, q, status);
+    return true;
+  }
+
+  // p and q of a token as bounds. A row without bounds makes *bounded false.
+  __device__ bool laws(int32_t node, int32_t token, Range* p, Range* q, bool* bounded, int32_t* status) {
+    if (!know(node, rows_needed())) return false;
+    *status |= row_status(rows_needed());
+    *bounded = true;
+    *p = range({row_at(t.p.target, t.target_row(node)), with_stats(t.target_law, stats_of(kTarget)), nullptr}, token,
+               bounded, status);
+    *q = {1.0f, 1.0f};
+    if (t.has_draft())
+      *q = range({row_at(t.p.draft, t.draft_row(node)), with_stats(t.draft_law, stats_of(kDraft)), t.p.draft_map.data},
+                 token, bounded, status);
+    return true;
+  }
+  __device__ bool only_bounds(int32_t node) const {
+    return kByBounds<Topology, Shaping> && by_bounds && state.exact_node != node;
+  }
+
+  // Of a chain, where a node's depth is its number: how many slots can be judged, from this one on. 0: its rows are
+  // asked for.
+  __device__ int32_t slots_known(int32_t node) {
+    const unsigned sides = rows_needed();
+    if (!know_exactly(node, sides)) return 0;
+    int32_t to = t.drafts();
+    if (sides & kTarget && state.target_to < to) to = state.target_to;
+    if (sides & kDraft && state.draft_to < to) to = state.draft_to;
+    return to - node < 32 ? to - node : 32;
+  }
+
+  // Is the draft of this slot accepted? Each lane may ask about another one.
+  __device__ bool judge(int32_t node, int32_t* status) const {
+    const int64_t token = t.draft_token(node + 1);
+    if (!in_vocab(t, token)) return false;  // the walk says so itself
+    float p, q;
+    laws_of(node, node, static_cast<int32_t>(token), &p, &q, status);
+    int32_t reported = SPECDEC_STATUS_OK;
+    const AcceptTest test = {t.noise_at_depth(node, 0), static_cast<uint32_t>(node), 0.0f,
+                             t.draft_share(node, &reported), t.epsilon()};
+    return test(p, q);
+  }
+
+  __device__ bool masses(int32_t node, int32_t child, float subtracted, Masses* masses) {
+    if (!know(node, kTarget | kDraft)) return false;
+    *masses = state.masses;
+    masses->status = row_status(kTarget | kDraft);
+    if (state.masses_child == child) return true;
+    place(RowWork::kMasses, node);
+    work.end = !Topology::kSiblings || t.replacement() ? 0 : child;
+    work.subtracted = subtracted;
+    work.fresh = state.masses_node != node;
+    state.masses_node = node;
+    state.masses_child = child;
+    return false;
+  }
+
+  __device__ bool residual(int32_t node, const Noise& noise, float subtracted, Draw* draw) {
+    const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
+    if (!know_exactly(node, sides)) return false;
+    *draw = state.drawn;
+    draw->status |= row_status(sides);
+    if (drawn(node, noise)) return true;
+    work.residual = true;
+    work.subtracted = subtracted;
+    if (!t.has_draft()) work.end = kNoToken;
+    // The draw reads a draft row of probabilities only at tokens that could win. The row's status needs all of it.
+    else if (!knows(kDraft)) work.sides = kDraft;
+    return false;
+  }
+
+  __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
+    if (!state.writes || lane_id() != 0) return;
+    if constexpr (Shaping::kShaped) verdict.put(depth, node, token);
+    else verdict_again(t.p, verdict).put(depth, node, token);
+  }
+
+  __device__ void enter(int32_t depth, int32_t, int32_t token) const {
+    if constexpr (Shaping::kShaped)
+      if (lane_id() == 0) dynamic_shared<int32_t>(shaping.rows.drafted_at, verdict.places)[depth] = token;
+  }
+  __device__ void leave(int32_t depth, int32_t, int32_t) const {
+    if (state.target_to > depth + 1) state.target_to = depth + 1;
+    if (state.draft_to > depth + 1) state.draft_to = depth + 1;
+  }
+  __device__ PathNode<float> path(int32_t depth) const { return nodes[depth]; }
+  __device__ void put(int32_t depth, const PathNode<float>& node) const {
+    __syncwarp();  // every lane has read what was there
+    if (lane_id() == 0) nodes[depth] = node;
+    __syncwarp();
+  }
+
+ private:
+  using Kept = typename Shaping::Kept;
+
+  // The row that must be looked through before a race over it.
+  __device__ unsigned rows_cut() const {
+    if constexpr (Shaping::kShaped) return shaping.filter(kTarget).on() ? kTarget : 0u;
+    return 0u;
+  }
+  // The rows that must be looked through before their probabilities are known.
+  __device__ unsigned rows_needed() const {
+    return (t.target_law.needs_row() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_row() ? kDraft : 0u);
+  }
+  __device__ unsigned rows_with_sums() const {
+    return (t.target_law.needs_sum() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_sum() ? kDraft : 0u);
+  }
+
+  // p and q of a token, of rows at this depth that were looked through.
+  __device__ void laws_of(int32_t node, int32_t depth, int32_t token, float* p, float* q, int32_t* status) const {
+    const RowStats target_stats = stats_of(kTarget, depth), draft_stats = stats_of(kDraft, depth);
+    if (t.target_law.needs_row()) *status |= target_stats.status;
+    const LawRowOf<Kept> target = {shaping.of(row_at(t.p.target, t.target_row(node)), true),
+                                   with_stats(t.target_law, target_stats), nullptr,
+                                   shaping.kept(kTarget, place_of(kTarget, depth))};
+    const float raw = element(target.row, token);
+    *p = law_of(target, token, raw, status);
+    if constexpr (Shaping::kShaped)
+      if (forbids(target.row, raw) || (shaping.filter(kTarget).on() && !target.kept.keeps(raw, token))) *p = kNever;
+    *q = 1.0f;
+    if (!t.has_draft()) return;
+    if (t.draft_law.needs_row()) *status |= draft_stats.status;
+    const LawRowOf<Kept> draft = {shaping.of(row_at(t.p.draft, t.draft_row(node)), false),
+                                  with_stats(t.draft_law, draft_stats), t.p.draft_map.data,
+                                  shaping.kept(kDraft, place_of(kDraft, depth))};
+    *q = law_of(draft, token, status);
+  }
+
+  // All of these are about the rows of the node where the walk stands, but for those at another depth.
+  __device__ int32_t depth() const { return state.walk.depth; }
+  __device__ bool knows(unsigned side, int32_t depth) const {
+    return side == kTarget ? depth >= state.target_from && depth < state.target_to
+                           : depth >= state.draft_from && depth < state.draft_to;
+  }
+  __device__ bool knows(unsigned side) const { return knows(side, depth()); }
+  __device__ int32_t place_of(unsigned side, int32_t depth) const {
+    return side == kTarget ? 2 * (depth - state.target_from) : 2 * (depth - state.draft_from) + 1;
+  }
+  __device__ int32_t place_of(unsigned side) const { return place_of(side, depth()); }
+  __device__ RowStats stats_of(unsigned side, int32_t depth) const {
+    if (!knows(side, depth)) return kNoStats;
+    return row_stats[place_of(side, depth)];
+  }
+  __device__ RowStats stats_of(unsigned side) const { return stats_of(side, depth()); }
+  __device__ int32_t row_status(unsigned sides) const {
+    return (sides & kTarget ? stats_of(kTarget).status : SPECDEC_STATUS_OK) |
+           (sides & kDraft ? stats_of(kDraft).status : SPECDEC_STATUS_OK);
+  }
+
+  // Bounds of p(token), in a row that was looked through.
+  __device__ Range range(LawRow side, int32_t token, bool* bounded, int32_t* status) const {
+    const float p = law_of(side, token, status);
+    if (!side.stats.law.needs_sum()) return {p, p};
+    const float log_sum = side.stats.lse.log_sum, error = log_sum_error(side.stats.lse.max);
+    *bounded &= log_sum < kInfinity;
+    Range found;
+    side.stats.lse.log_sum = log_sum + error;
+    found.low = law_of(side, token, status);
+    side.stats.lse.log_sum = log_sum - error;
+    found.high = law_of(side, token, status);
+    return found;
+  }
+
+  // As `know`, but bounds do not suffice. The row takes the place that it has.
+  __device__ bool know_exactly(int32_t node, unsigned sides) {
+    const unsigned sums = sides & rows_with_sums();
+    if (!sums || !only_bounds(node)) return know(node, sides);
+    if (sums & kTarget & ~known_sides()) add_rows(&state.target_from, &state.target_to, 1);
+    if (sums & kDraft & ~known_sides()) add_rows(&state.draft_from, &state.draft_to, 1);
+    state.exact_node = node;
+    ask_rows(RowWork::kSums, node, sums, 1);
+    return false;
+  }
+
+  // Were these rows of the node looked through? If not, that is asked for, log-sum-exps first.
+  __device__ bool know(int32_t node, unsigned sides) {
+    const unsigned missing = sides & ~known_sides(), sums = missing & rows_with_sums();
+    if (!missing) return true;
+    const unsigned wanted = sums ? sums : missing;
+    const int32_t rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
+    if (wanted & kTarget) add_rows(&state.target_from, &state.target_to, rows);
+    if (wanted & kDraft) add_rows(&state.draft_from, &state.draft_to, rows);
+    ask_rows(sums ? RowWork::kSums : RowWork::kArgmax, node, wanted, rows);
+    work.by_bounds = by_bounds;
+    return false;
+  }
+  __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
+  __device__ void ask_rows(RowWork::Kind kind, int32_t node, unsigned sides, int32_t rows) {
+    place(kind, node);
+    work.sides = sides;
+    work.rows = rows;
+  }
+
+  // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
+  // back to them.
+  __device__ void add_rows(int32_t* from, int32_t* to, int32_t rows) const {
+    if (t.p.method != SPECDEC_TRAVERSAL || *to != depth()) *from = depth();
+    *to = depth() + rows;
+  }
+
+  // Was the node's token drawn? If not, the draw is asked for.
+  __device__ bool drawn(int32_t node, const Noise& noise) {
+    if (state.drawn_node == node) return true;
+    state.drawn_node = node;
+    place(RowWork::kDraw, node);
+    work.noise = noise;
+    return false;
+  }
+
+  __device__ void place(RowWork::Kind kind, int32_t node) {
+    work.kind = kind;
+    work.node = node;
+    work.target = t.target_row(node);
+    work.draft = t.draft_row(node);
+    work.target_law = t.target_law;
+    work.draft_law = t.draft_law;
+    work.target_place = place_of(kTarget);
+    work.draft_place = place_of(kDraft);
+  }
+};
+
+// How the drafts of a chain are tested: a lane judges a slot. So all slots whose rows are known take the loads in
+// series of one.
+struct ByLanes {
+  mutable int32_t from = 0, to = 0;  // these slots are judged
+  mutable unsigned accepted = 0;     // a bit each
+  mutable int32_t bits = SPECDEC_STATUS_OK;  // the status of the slot that this lane judged
+
+  template <class Ops>
+  __device__ bool operator()(Ops& ops, int32_t node, int32_t, const AcceptTest&, float*, bool* passed,
+                             int32_t* status) const {
+    if (node >= to) {
+      const int32_t slots = ops.slots_known(node);
+      if (slots == 0) return false;
+      from = node, to = node + slots;
+      bits = SPECDEC_STATUS_OK;
+      bool mine = false;
+      if (lane_id() < slots) mine = ops.judge(node + lane_id(), &bits);
+      accepted = __ballot_sync(kWarp, mine);
+    }
+    *passed = accepted >> (node - from) & 1u;
+    *status |= __shfl_sync(kWarp, bits, node - from);  // what is wrong with a slot counts where the walk comes to it
+    return true;
+  }
+};
+
+// By bounds, and by the laws only if a coin is too close to its threshold for them.
+struct ByBounds {
+  ByLanes by_laws;
+
+  template <class Ops>
+  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
+                             int32_t* status) const {
+    if (ops.only_bounds(node)) {
+      Range p_range, q_range;
+      bool bounded;
+      if (!ops.laws(node, token, &p_range, &q_range, &bounded, status)) return false;
+      if (bounded && test.decided(p_range, q_range, accepted)) return true;
+    }
+    return by_laws(ops, node, token, test, p, accepted, status);
+  }
+};
+
+// Siblings are tested one after the other, and a row with filters is looked through for one node at a time.
+template <class Topology, class Shaping>
+using TesterOf = std::conditional_t<kByBounds<Topology, Shaping>, ByBounds, ByLaws>;
+
+// By a warp: the end of a verdict. Clears the places after the last token, and those of nodes off the path.
+__device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t accepted, int32_t status) {
+  for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
+  if (const int32_t nodes = verdict.zeroed_nodes()) {
+    __syncwarp();  // the first lane has written the path
+#pragma unroll 1
+    for (int32_t node = lane_id(); node < nodes; node += 32) verdict.zero_off_path(node, accepted);
+  }
+  if (lane_id() == 0) verdict.count(accepted, status);
+}
+
+// A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
+template <class Topology, class Shaping>
+__device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
+                        const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
+                        const typename Shaping::Room& room, const Shared<WalkState>& shared_state,
+                        const Shared<RowWork>& shared_work) {
+  const Topology t(p, request);
+  const Shaping shaping(room);
+  const VerdictWriter verdict = verdict_at(p, request);
+  WalkState state = shared_state[0];
+  RowWork work = {};
+  int32_t status = state.status | t.status;  // each lane's own until the end
+  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, row_stats, nodes, state, work, shaping};
+  const bool through = walk(t, p.method, ops, &state.walk, &status, TesterOf<Topology, Shaping>{});
+  state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
+  if (through && state.writes) {
+    finish(verdict_again(p, verdict), accepted_by(t, state.walk), state.status);
+    if constexpr (!Topology::kSiblings)
+      if (lane_id() == 0)
+        count_passing(t, request, state.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
+          return Probs{}.probability(element(row_at(rows, offset), token), {});
+        });
+  }
+  __syncwarp();  // every lane has read its state
+  if (lane_id() != 0) return;
+  shared_state[0] = state;
+  shared_work[0] = work;
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,397 @@
+// A kernel that walks a chain or a tree. The walking warp asks for work on rows (deferred_ops.cuh), its block and team
+// do it.
+#pragma once
+
+#include "../rows/filtered_row.cuh"
+#include "deferred_ops.cuh"
+
+namespace specdec {
+namespace cuda {
+
+template <class Params>
+struct WalkArguments {
+  Params p;
+  TeamRoom team;
+  unsigned* tickets;  // one a request
+  WideKey* partials;  // one a block
+  int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
+  bool by_bounds;     // drafts are tested by bounds of the normalisers first
+  int chunks;         // of the longest row of logits
+  size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
+  int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
+  // If nodes have siblings, bytes of shared memory:
+  size_t tried_at;  // marks of the tokens tried, a bit each
+  size_t held_at;   // p and q of a node
+  int held_fours;   // vectors of each; 0 if they do not fit
+};
+
+// What a block keeps of rows at a place, and of a path's node at a depth.
+constexpr size_t kBytesAPlace = sizeof(RowStats) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
+
+template <class Params>
+struct ShapedWalkArguments : WalkArguments<Params> {
+  CutRoom cut;
+  bool edited;        // whether the target's rows have edits
+  size_t drafted_at;  // the tokens of the path so far, in bytes of shared memory
+};
+
+// ---- what is known of rows ------------------------------------------------------------------------------------------
+
+// Puts the log-sum-exps that were asked for into shared memory.
+template <class Mass, class Params>
+__device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                          const Shared<RowStats>& row_stats) {
+  const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
+  const auto is_target = [&](int row) { return (work.sides & kTarget) && row % sides == 0; };
+  take_sums_of_rows<Mass>(
+      team, work.rows * sides, a.chunks,
+      [&](int row) -> LawRow {
+        const int ahead = row / sides;
+        if (is_target(row))
+          return {row_at(a.p.target, work.target + ahead * a.p.target.row_stride), without_stats(work.target_law)};
+        return {row_at(a.p.draft, work.draft + ahead * a.p.draft.row_stride), without_stats(work.draft_law)};
+      },
+      [&](int row, const RowStats& whole) {
+        row_stats[row / sides * 2 + (is_target(row) ? work.target_place : work.draft_place)] = whole;
+      });
+}
+
+template <bool kBounds, class Params>
+__device__ __forceinline__ void take_sums_as_asked(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                                   const Shared<RowStats>& row_stats) {
+  if constexpr (kBounds) {
+    if (work.by_bounds) return take_sums<AboutMass>(a, team, work, row_stats);
+  }
+  take_sums<ExactMass>(a, team, work, row_stats);
+}
+
+// The rows of a piece of work, with what is known of them. Of rows of probabilities nothing needs to be known.
+template <class Params, class Shaping>
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> target_of_work(const WalkArguments<Params>& a,
+                                                                           const RowWork& work,
+                                                                           const Shared<RowStats>& row_stats,
+                                                                           const Shaping& shaping) {
+  RowStats whole = kNoStats;
+  if (work.target_law.needs_row()) whole = row_stats[work.target_place];
+  return {shaping.of(row_at(a.p.target, work.target), true), with_stats(work.target_law, whole), nullptr,
+          shaping.kept(kTarget, work.target_place)};
+}
+template <class Params, class Shaping>
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> draft_of_work(const WalkArguments<Params>& a,
+                                                                          const RowWork& work,
+                                                                          const Shared<RowStats>& row_stats,
+                                                                          const Shaping& shaping) {
+  RowStats whole = kNoStats;
+  if (work.draft_law.needs_row()) whole = row_stats[work.draft_place];
+  return {shaping.of(row_at(a.p.draft, work.draft), false), with_stats(work.draft_law, whole), a.p.draft_map.data,
+          shaping.kept(kDraft, work.draft_place)};
+}
+
+// What is known of the rows that were asked for, and what their filters keep, into shared memory. One node at a time;
+// the target's row comes last, so that its list stays.
+template <class Params>
+__device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Params>& a, Team& team,
+                                                 const Shared<RowWork>& shared_work, const RequestShape& shaping,
+                                                 const Shared<RowStats>& row_stats) {
+#pragma unroll 1
+  for (int side = 1; side >= 0; --side) {
+    const RowWork work = shared_work[0];
+    if (!(work.sides >> side & 1u)) continue;
+    const EditedRow row = side == 0 ? shaping.of(row_at(a.p.target, work.target), true)
+                                    : shaping.of(row_at(a.p.draft, work.draft), false);
+    const FilteredRow found = know_filtered(team, row, side == 0 ? work.target_law : work.draft_law,
+                                            shaping.filter(side == 0 ? kTarget : kDraft), a.cut);
+    if (threadIdx.x != 0) continue;
+    const int32_t place = side == 0 ? work.target_place : work.draft_place;
+    row_stats[place] = found.stats;
+    shaping.cuts[place] = found.kept.cut;
+    shaping.listed[0] = side == 0 ? found.listed : -1;
+    shaping.listed[1] = work.node;
+  }
+}
+
+// ---- a draw ---------------------------------------------------------------------------------------------------------
+
+// The weights to draw by.
+template <class Topology, class Shaping>
+__device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
+    const WalkArguments<typename Topology::Params>& a, int request, const RowWork& work,
+    const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
+  if (work.residual && !work.end)
+    return weights_of_residual(target_of_work(a, work, row_stats, shaping),
+                               draft_of_work(a, work, row_stats, shaping), work.subtracted);
+  WeightsOf<typename Shaping::Kept> weights =
+      weights_of_row(shaping.of(row_at(a.p.target, work.target), true), work.target_law,
+                     shaping.kept(kTarget, work.target_place));
+  if (!work.end) return weights;
+  if constexpr (Topology::kSiblings) {
+    weights.tried = tried;
+    weights.leaves_out = true;
+  } else {
+    const Topology t(a.p, request);
+    int32_t reported = SPECDEC_STATUS_OK;
+    const int32_t child = t.next_child(work.node, work.node, &reported);
+    const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
+    if (in_vocab(t, token)) weights.excluded = static_cast<int32_t>(token);
+  }
+  return weights;
+}
+
+// Looks through rows, then draws, as asked. Afterwards every member knows the draw, unless the walk ends with it.
+// Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
+template <class Topology, class Shaping, class Arguments>
+__device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const RowWork& work,
+                                          const Shared<RowStats>& row_stats, const Shaping& shaping,
+                                          const Shared<unsigned>& tried, const Shared<WalkState>& state) {
+  Part part = part_of(team);
+  RowPartial found, scanned = kNoPart;
+#pragma unroll 1
+  for (int side = 1; side >= 0; --side) {
+    if (!(work.sides >> side & 1u)) continue;
+    scanned = argmax_part(side == 0 ? shaping.of(row_at(a.p.target, work.target), true)
+                                   : shaping.of(row_at(a.p.draft, work.draft), false),
+                         side == 0 ? work.target_law : work.draft_law, part);
+    if (work.kind != RowWork::kArgmax) continue;
+    const RowStats whole = argmax_stats(best_of_team(team, scanned));
+    if (threadIdx.x == 0) row_stats[side == 0 ? work.target_place : work.draft_place] = whole;
+  }
+  if (work.kind == RowWork::kArgmax) return;
+
+  auto weights = weights_of_work<Topology>(a, team.index(), work, row_stats, shaping, tried);
+  const int listed = shaping.count(work.node);
+  bool writes = team.rank() == 0;
+  int32_t status = scanned.status;
+  if (scanned.best.token != kNoToken) status |= kDraftWeighs;
+  for (;;) {
+    if (listed < 0)
+      found = race_part(weights, work.noise, part);
+    else if constexpr (Shaping::kShaped)
+      found = race_listed(race_of(weights.target.row, work.target_law, work.noise), weights, listed, a.cut,
+                          static_cast<RowStats>(row_stats[work.target_place]).status);
+    found.status |= status;
+    if (a.p.method == SPECDEC_RACE) {  // the walk may go on
+      if (listed < 0) found = best_of_team(team, found);
+    } else if (part.size > 1) {
+      const int64_t first = static_cast<int64_t>(team.index()) * part.size;
+      if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, found);
+      writes = last_to_come(a.tickets + team.index(), static_cast<unsigned>(part.size));
+      if (!writes) break;
+      found = gather_partials(a.partials, first, part.size);
+    }
+    if (found.best.token != kNoToken || !work.residual || (status & SPECDEC_STATUS_EMPTY_RESIDUAL)) break;
+    // p and q are equal up to rounding. The last member alone draws from p.
+    status = found.status | SPECDEC_STATUS_EMPTY_RESIDUAL;
+    weights = weights_of_row(weights.target.row, work.target_law, weights.target.kept);
+    part = {0, 1};
+  }
+  if (work.sides && !(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
+  found.status &= ~kDraftWeighs;
+  if (threadIdx.x == 0) {
+    WalkState own = state[0];
+    own.drawn = draw_of(found);
+    own.writes = writes;
+    state[0] = own;
+  }
+}
+
+// ---- sums over both rows --------------------------------------------------------------------------------------------
+
+// Marks the tokens of the node's children with an index below `end`, for the whole block.
+template <class Topology>
+__device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int32_t end,
+                                           const Shared<unsigned>& tried) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+#pragma unroll 1
+  for (int32_t word = thread; word < (t.vocab() + 31) / 32; word += threads) tried[word] = 0;
+  __syncthreads();
+  int32_t reported = SPECDEC_STATUS_OK;
+#pragma unroll 1
+  for (int32_t child = node + 1 + thread; child < t.nodes() && child < end; child += threads) {
+    if (t.parent(child, &reported) != node) continue;
+    const int64_t token = t.draft_token(child);
+    if (in_vocab(t, token)) atomicOr(&tried[token / 32], 1u << token % 32);
+  }
+  __syncthreads();
+}
+
+// A node's rows are read from memory once, for their log-sum-exps. From the second child on, or if a leaf is taken off,
+// sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
+// not fit, read again from the L2 cache.
+template <class Topology, class Params, class Shaping>
+__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                            const Shared<RowStats>& row_stats, const Shaping& shaping,
+                                            const Shared<unsigned>& tried, const Shared<WalkState>& state) {
+  const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
+  const auto target = target_of_work(a, work, row_stats, shaping);
+  const auto draft = draft_of_work(a, work, row_stats, shaping);
+  const int32_t vocab = a.p.target.vocab;
+  TwoUnitSums sums;  // W and R
+  over_sum_tiles(
+      part_of(team), vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
+      [&](int32_t token) {
+        const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
+        Four law_p, law_q;
+        if (a.held_fours && !work.fresh) {  // every thread gets the same tokens as before
+          law_p = held[place], law_q = held[a.held_fours + place];
+        } else {
+          law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
+          if (a.held_fours) held[place] = law_p, held[a.held_fours + place] = law_q;
+        }
+        unsigned gone = 0u;
+        if constexpr (Topology::kSiblings)
+          if (work.end) gone = tried[token / 32] >> token % 32;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums.a.take(residual_weight(law_p.value[i], mul(work.subtracted, law_q.value[i])));
+          if constexpr (Topology::kSiblings) sums.b.take(gone >> i & 1u ? 0.0f : law_q.value[i]);
+        }
+      },
+      [&](int) { sums.end_tile(); });
+  const TwoSums all = add_up(team, sums);
+  if (threadIdx.x == 0) {
+    WalkState own = state[0];
+    own.masses = {all.a, all.b, SPECDEC_STATUS_OK};
+    state[0] = own;
+  }
+}
+
+// ---- edits ----------------------------------------------------------------------------------------------------------
+
+// How many tokens of a path a walk may keep. The last one is no draft.
+template <class Params>
+__host__ __device__ __forceinline__ int drafts_kept(const Params& p) {
+  return p.places();
+}
+template <class Params>
+size_t bytes_of_drafts(const Params& p) { return (drafts_kept(p) + 3) / 4 * size_t{16}; }
+
+// By one thread.
+__device__ __forceinline__ void remember_status(const Shared<WalkState>& state, int32_t status) {
+  WalkState own = state[0];
+  own.status |= status;
+  state[0] = own;
+}
+
+// Decodes the edits of a node's row, if there are any, unless they are. What does not depend on the row is decoded once.
+template <class Topology>
+__device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node,
+                                         const ShapedRows& rows, const Shared<WalkState>& state) {
+  if (!rows.edited) return;
+  const int32_t before = static_cast<DecodedEdits>(rows.edits[0]).node;
+  if (before == node) return;
+  const int32_t drafts = static_cast<WalkState>(state[0]).walk.depth;
+  __syncthreads();
+  if (before == kNoNode || p.edits.by_row) {
+    const Topology t(p, request);
+    const int32_t status =
+        rows.decode(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts);
+    if (threadIdx.x == 0) remember_status(state, status);
+  }
+  if (threadIdx.x == 0) {
+    DecodedEdits edits = rows.edits[0];
+    edits.node = node;
+    if (edits.penalties.on()) edits.drafts = drafts;
+    rows.edits[0] = edits;
+  }
+  __syncthreads();
+}
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+// A team walks one request. `rows_at_once` is 1 where there may be filters or edits.
+template <class Topology, class Shaping = NoShape, class Arguments>
+__device__ __forceinline__ void walk_request(const Arguments& a) {
+  const size_t places_at = a.known_at + a.nodes * kBytesANode;
+  const auto nodes = dynamic_shared<PathNode<float>>(a.known_at, a.nodes);
+  const auto row_stats = dynamic_shared<RowStats>(places_at, a.places);
+  SPECDEC_SHARED(WalkState, state, 1);
+  SPECDEC_SHARED(RowWork, shared_work, 1);
+  Shared<unsigned> tried = {};
+  if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
+  Team team(a.team);
+  if (threadIdx.x == 0) state[0] = fresh_state(team.rank() == 0);
+  if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
+  typename Shaping::Room room = {};
+  if constexpr (Shaping::kShaped) {
+    SPECDEC_SHARED(int, listed, 2);
+    SPECDEC_SHARED(Filter, filters, 2);
+    SPECDEC_SHARED(DecodedEdits, edits, 1);
+    room = {{edits, a.edited, a.drafted_at},
+            filters,
+            dynamic_shared<Cut>(places_at + a.places * sizeof(RowStats), a.places),
+            listed};
+    if (threadIdx.x == 0) {
+      listed[1] = kNoNode;
+      const RequestFilters decoded(Topology(a.p, team.index()));
+      filters[0] = decoded.target, filters[1] = decoded.draft;
+      remember_status(state, decoded.status);
+      DecodedEdits none = {};
+      none.node = kNoNode;
+      edits[0] = none;
+    }
+  }
+  for (;;) {
+    __syncthreads();
+    if (warp_id() == 0)
+      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, row_stats, nodes, room, state,
+                                 shared_work);
+    __syncthreads();
+    const RowWork work = shared_work[0];
+    if (work.kind == RowWork::kDone) break;
+    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, team.index(), work.node, room.rows, state);
+    const Shaping shaping(room);
+    if (work.kind == RowWork::kSums) {
+      if constexpr (Shaping::kShaped) take_shaped_sums(a, team, shared_work, shaping, row_stats);
+      else take_sums_as_asked<kByBounds<Topology, Shaping>>(a, team, work, row_stats);
+      continue;
+    }
+    if (work.kind == RowWork::kEdit) continue;
+    if constexpr (Topology::kSiblings)
+      if (work.end) mark_tried(Topology(a.p, team.index()), work.node, work.end, tried);
+    if (work.kind == RowWork::kMasses) {
+      take_masses<Topology>(a, team, work, row_stats, shaping, tried, state);
+      continue;
+    }
+    take_draw<Topology>(a, team, work, row_stats, shaping, tried, state);
+  }
+  team.leave();
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+template <class Params>
+WalkArguments<Params> walk_arguments(const Params& p) {
+  const int target = chunks_of(p.target), draft = chunks_of(p.draft);
+  return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0};
+}
+
+// Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.
+template <class Params>
+size_t keep_rows(WalkArguments<Params>& a, size_t at) {
+  static_assert(kBytesANode == 32, "Nodes come first, then rows, then cuts: each at a multiple of its size");
+  a.known_at = (at + 31) / 32 * 32;
+  a.places = 2 * a.rows_at_once;
+  if (a.p.method == SPECDEC_TRAVERSAL) {
+    a.nodes = a.p.places();
+    a.places = 2 * a.nodes;
+  }
+  return (a.known_at + a.places * kBytesAPlace + a.nodes * kBytesANode + 15) / 16 * 16;
+}
+
+// A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
+template <class Params>
+TeamPlan walk_plan(const TeamShape& shape, const Params& p, int items) {
+  const int sums = p.method == SPECDEC_RACE ? 0 : items_of_sums(shape.size, shape.threads / 32);
+  const int64_t tickets = shape.size > 1 ? p.batch() : 0;
+  return team_plan(shape, p.batch(), items > sums ? items : sums, tickets, tickets * shape.size * kWordsAPartial);
+}
+
+template <class Params>
+void use_room(WalkArguments<Params>& a, const TeamPlan& plan, const Room& room) {
+  a.team = plan.team(room);
+  a.tickets = room.tickets;
+  a.partials = room.words;
+}
+
+}  // namespace cuda
+}  // namespace specdec
