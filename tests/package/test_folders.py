@@ -1,0 +1,58 @@
+"""The folders of csrc/cpu and csrc/cuda: a file includes its own folder and those below it, so no two need each other;
+and an op has one file of its name in each place.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CSRC = ROOT / "csrc"
+# The lowest first. "" are the files beside the folders.
+ORDER = {"cpu": ("", "rows", "race", "walk", "ops"), "cuda": ("", "team", "rows", "walk", "ops")}
+pytestmark = pytest.mark.skipif(not CSRC.exists(), reason="needs the source tree")
+
+
+def place(path):
+    """The folder of csrc that a file is in, and the folder of that one."""
+    *folders, _ = path.relative_to(CSRC).parts
+    return "".join(folders[:1]), "/".join(folders[1:])
+
+
+def includes(path):
+    """The files that a file names by the way from its own folder; those of csrc/include are found by the compiler."""
+    named = re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)
+    return [other for other in (Path(os.path.normpath(path.parent / name)) for name in named) if other.exists()]
+
+
+@pytest.mark.parametrize("backend", ORDER)
+def test_a_file_includes_nothing_of_a_folder_above_its_own(backend):
+    order = ORDER[backend]
+    pairs = [(path, other) for path in (CSRC / backend).rglob("*") if path.is_file() for other in includes(path)]
+    assert len(pairs) > 50
+    for path, other in pairs:
+        owner, folder = place(other)
+        if owner in ORDER:
+            fits = owner == backend and order.index(folder) <= order.index(place(path)[1])
+            assert fits, f"{path.relative_to(ROOT)} includes {other.relative_to(ROOT)}; the lowest first: {order}"
+
+
+def test_an_op_has_a_file_of_its_name_in_each_folder():
+    listed = (CSRC / "include" / "specdec" / "ops.h").read_text()
+    ops = set(re.findall(r"op\((\w+), \w+Params,", listed))
+    assert len(ops) > 20
+    for folder, suffix in {"csrc/cpu/ops": "cpp", "csrc/cuda/ops": "cu"}.items():
+        assert {path.name for path in (ROOT / folder).iterdir()} == {f"{op}.{suffix}" for op in ops}
+    public, parts, *others = (
+        {path.stem for path in (ROOT / folder).glob("*.py")}
+        for folder in (
+            "specdec_kernels/ops",
+            "specdec_kernels/sharded/parts",
+            "specdec_kernels/backends/reference",
+            "triton_kernels",
+        )
+    )
+    assert ops <= public ^ parts
+    assert all(ops <= names for names in others)
