@@ -331,19 +331,8 @@ class NinjaBuild(build_ext):
         include = ["-I", ninja.seen(CSRC / "include")]
         define = ["-DSPECDEC_WITH_CUDA"] if nvcc else []
         python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"], "-I", "."]
-        once = sorted((CSRC / "c_api").glob("*.cpp")) + [path for path in CPU_SOURCES if path.name in COMPILED_ONCE]
-        objects = []
-        if nvcc:
-            once.remove(CUDA_FOR_C)
-            objects += self.compile_cuda(ninja, nvcc, archs, [*define, *include])
-        for source in once:
-            has = [f"-DSPECDEC_HAS_{isa.upper()}" for isa in chosen] if source.name == "dispatch.cpp" else []
-            objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *has, *include]))
-        for isa in chosen:
-            flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
-            for source in CPU_SOURCES:
-                if source.name not in COMPILED_ONCE:
-                    objects.append(ninja.compile("cxx", source, flags, variant=f".{isa}"))
+        objects = self.compile_cuda(ninja, nvcc, archs, [*define, *include]) if nvcc else []
+        objects += self.compile_cpu(ninja, chosen, include, but=[CUDA_FOR_C] if nvcc else [])
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
         through = ["-Xcompiler"] if nvcc else []
         ninja.rule("library", f"{linker} -shared $flags $in -o $out")
@@ -359,6 +348,21 @@ class NinjaBuild(build_ext):
         ninja.build(module, "module", [*objects, LIBRARY], [f"-Wl,-rpath,$ORIGIN/{LIBRARY.parent}"])
         write_if_changed(folder / "build.ninja", str(ninja))
         return module
+
+    @staticmethod
+    def compile_cpu(ninja, isas, include, but=()):
+        """The C++ of the library for these instruction sets, least capable first, without some files; the objects."""
+        objects = []
+        for source in (*sorted((CSRC / "c_api").glob("*.cpp")), *CPU_SOURCES):
+            if source not in but and (source.parent.name == "c_api" or source.name in COMPILED_ONCE):
+                has = [f"-DSPECDEC_HAS_{isa.upper()}" for isa in isas] if source.name == "dispatch.cpp" else []
+                objects.append(ninja.compile("cxx", source, [*CXX_FLAGS, *has, *include]))
+        for isa in isas:
+            flags = [*CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
+            for source in CPU_SOURCES:
+                if source.name not in COMPILED_ONCE:
+                    objects.append(ninja.compile("cxx", source, flags, variant=f".{isa}"))
+        return objects
 
     @staticmethod
     def compile_cuda(ninja, nvcc, archs, include):

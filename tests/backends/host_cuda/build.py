@@ -71,17 +71,22 @@ def ninja_file():
     return str(ninja)
 
 
-def build(name=None):
-    """The path of a library, built if it is older than a source; without a name all are. Processes take turns."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    path = path_of(name or MODULE)
-    with (FOLDER / "lock").open("w") as lock:
+def run_ninja(folder, text, *targets):
+    """Build what this build.ninja says, in its folder. Processes take turns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        write_if_changed(FOLDER / "build.ninja", ninja_file())
-        command = [*ninja_command(), "-C", str(FOLDER), *([path.name] if name else [])]
+        write_if_changed(folder / "build.ninja", text)
+        command = [*ninja_command(), "-C", str(folder), *targets]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def build(name=None):
+    """The path of a library, built if it is older than a source; without a name all are."""
+    path = path_of(name or MODULE)
+    run_ninja(FOLDER, ninja_file(), *([path.name] if name else []))
     return path
 
 
