@@ -13,10 +13,14 @@ TOKENS = torch.tensor([[3]])
 OUT = Verdict(torch.empty(1, 2, dtype=torch.int64), *(torch.empty(1, dtype=torch.int32) for _ in range(2)))
 SAMPLED = torch.empty(1, dtype=torch.int64)
 
+SERVED = TOKENS[0], TARGET[0], DRAFT  # packed drafts, an index of requests, and numbers in tensors
+NUMBERS = {"temperature": torch.ones(1), "seed": torch.tensor([SEED]), "position": torch.tensor([7])}
+PACKED = {"packing": sd.Packing(torch.tensor([0, 1]).int(), max_drafts=1), "request_index": torch.tensor([0]).int()}
 CALLS = {
     "race_sample": lambda: sd.race_sample(ROW, seed=SEED, position=7, out=SAMPLED),
     "verify_chain(race)": lambda: sd.verify_chain(TOKENS, TARGET, method="race", seed=SEED, position=7, out=OUT),
     "verify_chain(rejection)": lambda: sd.verify_chain(TOKENS, TARGET, DRAFT, seed=SEED, position=7, out=OUT),
+    "verify_chain(rejection), serving": lambda: sd.verify_chain(*SERVED, **NUMBERS, **PACKED, out=OUT),
 }
 
 

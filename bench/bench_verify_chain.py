@@ -1,5 +1,7 @@
 """verify_chain from float32 logits against transformers' speculative sampling, K = 5, at acceptance 0, ~0.7 and 1."""
 
+from functools import partial
+
 import pytest
 import torch
 from harness import KINDS, OURS, SEED, VOCABULARY, draft_near, logits
@@ -30,6 +32,16 @@ def transformers(draft_tokens, target, draft, seed, position):
         _speculative_sampling(tokens[None], q[None], K, p[None])
         for tokens, p, q in zip(draft_tokens, target, draft, strict=True)
     ]
+
+
+def served(method, tokens, target, draft, seed, position):
+    """As engines keep chains: packed drafts, an index of requests, temperatures and seeds in tensors."""
+    batch = len(tokens)
+    return sd.verify_chain(
+        tokens.flatten(), target.flatten(0, 1), None if method == "race" else draft, method=method,
+        temperature=torch.ones(batch), seed=seed, position=position, request_index=torch.arange(batch).int(),
+        packing=sd.Packing(cu_drafts=K * torch.arange(batch + 1).int(), max_drafts=K),
+    )  # fmt: skip
 
 
 OUR_CALLS = {"rejection": rejection, "block": block, "race": race}
@@ -104,7 +116,7 @@ def bytes_read(call, inputs, method):
 
 def run(measure, contender, kind, method, batch, acceptance, threads, sweep):
     inputs = INPUTS[method](kind, batch, acceptance, sets=4 if batch == 1 else 1)
-    call = OUR_CALLS[method]
+    call = partial(served, method) if sweep == "serving" else OUR_CALLS[method]
     check = check_of(call, inputs) if contender == OURS else None
     case = {"sweep": sweep, "method": method, "kind": kind, "B": batch, "acceptance": acceptance, "threads": threads}
     timed = call if contender == OURS else transformers
@@ -130,3 +142,8 @@ def bench_threads(measure, method, threads):
 @pytest.mark.parametrize("method", OUR_CALLS)
 def bench_batch(measure, contender, method, batch, threads):
     run(measure, contender, "normal", method, batch, 0.7, threads, "B")
+
+
+@pytest.mark.parametrize("method", OUR_CALLS)
+def bench_serving(measure, method, threads):
+    run(measure, OURS, "normal", method, 8, 0.7, threads, "serving")
