@@ -1,5 +1,6 @@
 // What a launch and a barrier cost on this GPU, in microseconds, as JSON: an empty kernel in a graph, plain and
-// cooperative, and the barriers of each kind of team (csrc/cuda/team/team.cuh) by the number of its blocks.
+// cooperative, a ticket, a fence, and the barriers of each kind of team (csrc/cuda/team/team.cuh) by the number of its
+// blocks.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -61,6 +62,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) sync_kernel(
   team.leave();
 }
 
+// A store and the fence that lets the cluster see it.
+__global__ void fence_kernel(unsigned* word) {
+#pragma unroll 1
+  for (unsigned i = 0; i < kSyncs; ++i)
+    if (threadIdx.x == 0) {
+      *static_cast<volatile unsigned*>(word) = i;
+      fence_cluster();
+    }
+}
+
 __global__ void ticket_kernel(unsigned* ticket) {
 #pragma unroll 1
   for (int i = 0; i < kSyncs; ++i)
@@ -110,9 +121,12 @@ int main() {
   std::printf("{\n  \"multiprocessors\": %d,\n", device.multiprocessors);
   std::printf("  \"empty kernel\": %.3f,\n", empty_time(false, most));
   std::printf("  \"empty cooperative kernel\": %.3f,\n", empty_time(true, most));
-  const double tickets = graph_time(
-      4, [&](cudaStream_t s) { must(launch(ticket_kernel, {1, kThreads}, counters + 512, s)); });
-  std::printf("  \"ticket\": %.4f,\n", (tickets - empty_time(false, 1)) / kSyncs);
+  const auto each = [&](void (*kernel)(unsigned*)) {
+    return (graph_time(4, [&](cudaStream_t s) { must(launch(kernel, {1, kThreads}, counters + 512, s)); }) -
+            empty_time(false, 1)) / kSyncs;
+  };
+  std::printf("  \"ticket\": %.4f,\n", each(ticket_kernel));
+  if (device.clusters) std::printf("  \"store and fence of a cluster\": %.4f,\n", each(fence_kernel));
   std::printf("  \"barrier of a block\": %.4f", sync_time(TeamKind::kBlock, 1, counters, words));
   for (int size = 2; size <= 8 && device.clusters; size *= 2)
     std::printf(",\n  \"barrier of a cluster of %d\": %.4f", size,

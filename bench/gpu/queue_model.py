@@ -3,7 +3,8 @@
     python -m bench.gpu.queue_model
 
 A model of events; no time here was measured. Latencies are those that docs/cuda.md assumes and bench/gpu/micro.cu
-measures. The memory serves one load after the other at its rate, and each comes one latency later.
+measures; a cluster's barrier has a fence in it. The memory serves one load after the other at its rate, and each comes
+one latency later.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from statistics import mean
 
 SLOTS = 264  # blocks at once
 BLOCK_TOKENS = 16_384  # of 16 bits, in a chunk of each of a block's warps
-GAP, TICKET, CLUSTER, BARRIER, L2, DRAM = 1.2, 0.65, 0.5, 0.15, 0.17, 0.5  # microseconds
+GAP, TICKET, CLUSTER, BARRIER, L2, DRAM = 1.2, 0.65, 0.7, 0.15, 0.17, 0.5  # microseconds
 GUESS, JUDGE, GATHER, WALK, FENCE = 0.3, 0.3, 0.4, 0.5, 0.5
 
 
