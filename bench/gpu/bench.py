@@ -7,10 +7,13 @@
     python bench/gpu/bench.py --team cluster4       chains by teams of this kind and size, beside those that we choose
 
 bfloat16 logits with a peaked head and a long tail, K = 4: a chain, or a tree of two children, the first of which has
-two. *Cold*: a graph of calls on inputs that together overflow the L2 cache; *warm*: a graph of calls on one. A time is
-that of a replay over the number of its calls. Bytes are those of the rows that a verification cannot do without, up to
-and including the first rejection, or on the accepted path; the roof is the best of a large read and a large copy in the
-same run. A call is checked against the CPU backend before it is timed; one that differs is written down and not timed.
+two. *Serving*: a chain as engines keep it, packed, with temperatures and seeds in tensors, and an index of requests.
+*Cold*: a graph of calls on inputs that together overflow the L2 cache; *warm*: a graph of calls on one. A time is that
+of a replay over the number of its calls. *Behind a product*: each call comes after a large matrix product, whose code
+and operands drive ours out of the caches; the time is what the calls add to a graph of the products alone. Bytes are
+those of the rows that a verification cannot do without, up to and including the first rejection, or on the accepted
+path; the roof is the best of a large read and a large copy in the same run. A call is checked against the CPU backend
+before it is timed; one that differs is written down and not timed.
 
 Each case is added to cases.jsonl once it is measured. A run with the same directory leaves those out, so that a long
 bench can be done in pieces.
@@ -24,7 +27,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -34,6 +37,7 @@ import torch
 from peers import available
 
 import specdec_kernels as sd
+from specdec_kernels import Packing
 from specdec_kernels.ops import TreeVerdict, Verdict
 
 K = 4
@@ -41,10 +45,10 @@ PARENTS = (-1, 0, 0, 1, 1)
 DEPTH = 2
 ROWS = 32  # that all inputs are made of, each at another rotation
 CALLS, REPLAYS = 20, 25
-DRY = {"V": (512, 1000), "B": (1, 3), "cold_bytes": 1 << 16, "read_bytes": 1 << 20}
+DRY = {"V": (512, 1000), "B": (1, 3), "cold_bytes": 1 << 16, "read_bytes": 1 << 20, "product": 64}
 FULL = {
     "V": (32_000, 64_000, 128_256, 151_936, 262_144), "B": (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    "cold_bytes": 256 << 20, "read_bytes": 4 << 30,
+    "cold_bytes": 256 << 20, "read_bytes": 4 << 30, "product": 4096,
 }  # fmt: skip
 
 
@@ -80,6 +84,17 @@ class Inputs:
     @cached_property
     def token(self):
         return torch.empty_like(self.seed)
+
+    @cached_property
+    def served(self):
+        """The arguments of a chain as engines keep it; the index is read, but changes nothing."""
+        requests, device = len(self.seed), self.seed.device
+        bounds = K * torch.arange(requests + 1, device=device, dtype=torch.int32)
+        return {
+            "draft_tokens": self.tokens.flatten(), "target": self.target.flatten(0, 1), "temperature": self.ones,
+            "seed": self.seed, "position": self.position, "packing": Packing(cu_drafts=bounds, max_drafts=K),
+            "request_index": torch.arange(requests, device=device, dtype=torch.int32), "out": self.out,
+        }  # fmt: skip
 
     @cached_property
     def vllm_place(self):
@@ -119,6 +134,14 @@ def rejection(inputs):
     )
 
 
+def serving_race(inputs):
+    return sd.verify_chain(**inputs.served, method="race")
+
+
+def serving_rejection(inputs):
+    return sd.verify_chain(**inputs.served, draft=inputs.draft)
+
+
 def tree_race(inputs):
     return sd.verify_tree(
         inputs.tokens, inputs.target, parents=inputs.parents, method="race", seed=inputs.seed,
@@ -134,8 +157,9 @@ def tree_rejection(inputs):
 
 
 CHAINS = {"race_sample": race_sample, "race": race, "rejection": rejection}
+SERVING = {"serving race": serving_race, "serving rejection": serving_rejection}
 TREES = {"tree race": tree_race, "tree rejection": tree_rejection}
-OURS = CHAINS | TREES
+OURS = CHAINS | SERVING | TREES
 
 
 def make(op, requests, vocabulary, acceptance, number, device):
@@ -151,9 +175,9 @@ def make(op, requests, vocabulary, acceptance, number, device):
     steps = position[:, None] + torch.arange(K, device=device)
     if op in TREES:
         return Inputs(children(target if op == "tree race" else draft, seed, position), target, draft, seed, position)
-    law = target[:, :K] if op == "race" else draft
-    tokens = sd.race_sample(law, seed=seed[:, None], position=steps)
-    if op == "race":
+    races = op in ("race", "serving race")
+    tokens = sd.race_sample(target[:, :K] if races else draft, seed=seed[:, None], position=steps)
+    if races:
         coins = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(number))
         tokens = (tokens + (coins >= acceptance).to(device)) % vocabulary
     elif acceptance == 0:
@@ -193,7 +217,7 @@ def bytes_needed(op, inputs):
         verdicts = [OURS[op](x.on("cpu")) for x in inputs[:8]]
     accepted = torch.cat([verdict.num_accepted for verdict in verdicts]).long()
     rows = accepted + 1
-    if op == "rejection":
+    if op in ("rejection", "serving rejection"):
         rows = rows + rows.clamp(max=K)
     elif op == "tree rejection":
         path = torch.cat([verdict.path for verdict in verdicts])
@@ -232,28 +256,53 @@ def facts(op, contender, call, inputs):
     return {**case, "waits": waits, "allocations": count, "allocated_bytes": size}
 
 
-def replayed(call, inputs):
-    """Seconds a call, of each replay of a graph; None where the calls cannot be captured."""
-    turns = [inputs[i % len(inputs)] for i in range(max(CALLS, len(inputs)))]
-    for x in inputs[:2]:
-        call(x)
+def graph_of(calls):
+    """A graph of some calls; None where they cannot be captured."""
+    for call in calls[:2]:
+        call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
-            for x in turns:
-                call(x)
+            for call in calls:
+                call()
     except RuntimeError:
         return None
-    times = []
-    for _ in range(REPLAYS + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3 / len(turns))
-    return times[3:]
+    return graph
+
+
+def replay_time(graph):
+    """Seconds."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def replayed(call, inputs):
+    """Seconds a call, of each replay of a graph; None where the calls cannot be captured."""
+    turns = [inputs[i % len(inputs)] for i in range(max(CALLS, len(inputs)))]
+    graph = graph_of([partial(call, x) for x in turns])
+    return graph and [replay_time(graph) / len(turns) for _ in range(REPLAYS + 3)][3:]
+
+
+def product_of(size, device):
+    """A product of two square matrices: a call."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    x = torch.randn(2, size, size, dtype=dtype, device=device)
+    y = torch.empty_like(x[0])
+    return lambda: torch.mm(x[0], x[1], out=y)
+
+
+def replayed_behind(product, call, inputs):
+    """Seconds that a call adds to a product before it. The two graphs take turns, so that clocks change for both."""
+    turns = [inputs[i % len(inputs)] for i in range(CALLS)]
+    alone, both = graph_of([product] * CALLS), graph_of([step for x in turns for step in (product, partial(call, x))])
+    if both is None:
+        return None
+    return [(replay_time(both) - replay_time(alone)) / CALLS for _ in range(REPLAYS + 3)][3:]
 
 
 def called(call, inputs):
@@ -262,6 +311,15 @@ def called(call, inputs):
         start = time.perf_counter()
         call(x)
         times.append(time.perf_counter() - start)
+    return times
+
+
+def called_behind(product, call, inputs):
+    """On a CPU nothing else runs meanwhile: the product comes before the time."""
+    times = []
+    for x in inputs:
+        product()
+        times += called(call, [x])
     return times
 
 
@@ -275,6 +333,9 @@ def read_roof(scale, device):
     return max(size / best(x.amax), 2 * size / best(lambda: y.copy_(x)))
 
 
+BEHIND = "behind a product"
+
+
 def cases(scale):
     """(sweep, B, V, acceptance, cold)"""
     middle, most = scale["V"][len(scale["V"]) // 2], scale["B"][-1]
@@ -283,12 +344,16 @@ def cases(scale):
     yield from (("V, many", min(64, most), vocabulary, 0.7, True) for vocabulary in scale["V"])
     yield from (("acceptance", min(b, most), middle, a, True) for b in (1, 64) for a in (0, 1))
     yield from (("warm", min(b, most), middle, 0.7, False) for b in (1, 8, 64))
+    yield from ((BEHIND, min(b, most), middle, 0.7, True) for b in (1, 64))
 
 
 def measured(op, case, scale, device, backends):
     """What was found of a case: seconds by contender, what differs from the CPU backend, what was left out and why."""
     inputs = inputs_of(op, case["B"], case["V"], case["acceptance"], case["cold"], scale, device)
     timed = called if device == "cpu" else replayed
+    if case["sweep"] == BEHIND:
+        behind = called_behind if device == "cpu" else replayed_behind
+        timed = partial(behind, product_of(scale["product"], device))
     peers, skipped = available(op)
     entry = {
         "op": op, "case": case, "bytes": bytes_needed(op, inputs), "seconds": {}, "facts": [], "differs": [],
@@ -327,7 +392,7 @@ def all_cases(scale, ops, team=None):
         return
     for op in ops:
         for sweep, requests, vocabulary, acceptance, cold in cases(scale):
-            if op in CHAINS or acceptance == 0.7:
+            if op in CHAINS or (acceptance == 0.7 and (op in TREES or sweep in ("B", BEHIND))):
                 case = {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold}
                 yield op, case
 
@@ -365,26 +430,38 @@ def teams(book):
 PREDICTED = {
     "race_sample": {1: 4.5, 8: 5, 64: 9.5},
     "race": {1: 5, 8: 7.5, 64: 24, 256: 66},
-    "rejection": {1: 10, 8: 16, 64: 50, 256: 140},
+    "serving race": {1: 6, 8: 8.5, 64: 27, 256: 68},
+    "rejection": {1: 10, 8: 16, 64: 51, 256: 140},
+    "serving rejection": {1: 11, 8: 17, 64: 52, 256: 141},
 }
 
 
 def predictions(book):
-    """Rows of (op, B, predicted, measured), in microseconds."""
+    """Rows of (op, B, predicted, measured), in microseconds, and what was measured behind a product."""
     for op, times in PREDICTED.items():
         for requests, predicted in times.items():
-            found = book.find(op, harness.OURS, B=requests, V=128_256, sweep="B")
+            found, behind = (book.find(op, harness.OURS, B=requests, V=128_256, sweep=s) for s in ("B", BEHIND))
             if found:
-                yield {"op": op, "B": requests, "predicted_us": predicted, "measured_us": round(found * 1e6, 2)}
+                row = {"op": op, "B": requests, "predicted_us": predicted, "measured_us": round(found * 1e6, 2)}
+                yield row | {"behind_us": behind and round(behind * 1e6, 2)}
 
 
 def profile(device, scale):
-    """The calls that a profiler looks at: chains of few requests and of many, by either method."""
-    for op in ("race", "rejection"):
-        for requests in (1, 64):
+    """The calls that a profiler looks at: chains of few requests and of many, by either method, behind a product."""
+    product, calls = product_of(scale["product"], device), []
+    for op in ("race", "rejection", *SERVING):
+        for requests in (1, min(64, scale["B"][-1])):
             inputs = inputs_of(op, requests, scale["V"][2 % len(scale["V"])], 0.7, True, scale, device)
-            for x in inputs[:4]:
-                OURS[op](x)
+            OURS[op](inputs[0])
+            calls += [partial(OURS[op], x) for x in inputs[1:3]]
+    on_device = device != "cpu"
+    if on_device:
+        torch.cuda.profiler.start()
+    for call in calls:
+        product()
+        call()
+    if on_device:
+        torch.cuda.profiler.stop()
 
 
 def goals():
@@ -514,7 +591,8 @@ def report(entries, roof, env, skipped, cases_in_all, out):
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
     for row in (found := list(predictions(book))):
-        print("{op}, B = {B}: predicted {predicted_us} µs, measured {measured_us}".format(**row))
+        text = "{op}, B = {B}: predicted {predicted_us} µs, measured {measured_us}, behind a product {behind_us}"
+        print(text.format(**row))
     for row in (by_team := list(teams(book))):
         print("{op}, B = {B}, by team: {us}".format(**row))
     print(f"{len(entries)} of {cases_in_all} cases")

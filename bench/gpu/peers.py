@@ -1,6 +1,7 @@
 """What others do instead, each as a function of the same arguments, or the reason why it does not run here.
 
-Nothing of theirs is in this project; what is installed is imported. Those that take probabilities pay for the softmax.
+Nothing of theirs is in this project; what is installed is imported, as of FlashInfer 0.7.2 and vLLM 0.33. Those that
+take probabilities pay for the softmax. Seeds are plain numbers where a generator could not be captured in a graph.
 """
 
 import importlib
@@ -21,14 +22,36 @@ def gumbel_argmax(inputs):
 def flashinfer_sample(inputs):
     from flashinfer.sampling import sampling_from_logits
 
-    return sampling_from_logits(inputs.target[:, 0].float())
+    return sampling_from_logits(inputs.target[:, 0].float(), seed=1, offset=0)
 
 
-def flashinfer_chain(inputs):
+def flashinfer_chain(inputs, softmax=torch.softmax):
     from flashinfer.sampling import chain_speculative_sampling
 
-    target, draft = torch.softmax(inputs.target.float(), -1), torch.softmax(inputs.draft.float(), -1)
-    return chain_speculative_sampling(draft, inputs.tokens.int(), target)
+    target, draft = softmax(inputs.target.float(), -1), softmax(inputs.draft.float(), -1)
+    return chain_speculative_sampling(draft, inputs.tokens.int(), target, seed=1, offset=0)
+
+
+def flashinfer_softmax_chain(inputs):
+    """With its own softmax, which takes matrices."""
+    from flashinfer.sampling import softmax
+
+    return flashinfer_chain(inputs, lambda x, _: softmax(x.flatten(0, 1)).view_as(x))
+
+
+def vllm_gumbel(inputs, rows=slice(None)):
+    """What vLLM's second model runner samples rows by, on the float32 logits that it makes."""
+    from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
+
+    place, logits = inputs.vllm_place, inputs.target[:, rows].float().flatten(0, 1)
+    every = logits.shape[0] // len(inputs.seed)
+    request = place["expanded_idx_mapping"] if every > 1 else place["idx_mapping"]
+    position = place["pos"] if every > 1 else inputs.position
+    return gumbel_sample(logits, request, inputs.ones, inputs.seed, position, True, False)
+
+
+def vllm_gumbel_sample(inputs):
+    return vllm_gumbel(inputs, slice(1))
 
 
 def vllm_rejection(inputs):
@@ -57,15 +80,19 @@ PEERS = {
     "race_sample": {
         "softmax + multinomial": ("torch", softmax_multinomial),
         "flashinfer logits": ("flashinfer", flashinfer_sample),
+        "vllm gumbel": ("vllm", vllm_gumbel_sample),
     },
-    "race": {"torch gumbel + argmax": ("torch", gumbel_argmax)},
+    "race": {"torch gumbel + argmax": ("torch", gumbel_argmax), "vllm gumbel": ("vllm", vllm_gumbel)},
+    "serving race": {"vllm gumbel": ("vllm", vllm_gumbel)},
     "tree race": {"torch gumbel + argmax": ("torch", gumbel_argmax)},
     "tree rejection": {},
     "rejection": {
         "torch": ("torch", torch_rejection),
         "softmax + flashinfer chain": ("flashinfer", flashinfer_chain),
+        "flashinfer softmax + chain": ("flashinfer", flashinfer_softmax_chain),
         "vllm v2": ("vllm", vllm_rejection),
     },
+    "serving rejection": {"vllm v2": ("vllm", vllm_rejection)},
 }
 
 

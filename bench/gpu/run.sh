@@ -1,8 +1,8 @@
 #!/bin/sh
-# Everything that needs a GPU: build, test, sanitize, measure. Each step ends by itself, writes as it goes, and leaves
-# the others alone; the exit status tells whether one failed. Run again, a step goes on where it stopped.
+# Everything that needs a GPU: look at the driver, build, test, sanitize, measure. Each step ends by itself, writes as it
+# goes, and leaves the others alone; the exit status tells whether one failed. Run again, a step goes on where it stopped.
 #   OUT=... PYTHON=... SECONDS_A_STEP=540 bench/gpu/run.sh [STEP...]
-# Steps: build test triton/1 ... triton/4 sanitize micro bench teams profile; all of them if none is named.
+# Steps: driver build test triton/1 ... triton/4 sanitize micro bench teams profile; all of them if none is named.
 # $OUT (default build/gpu) gets the logs and results, and gpu.tar.gz with all of them.
 set -u
 cd "$(dirname "$0")/../.."
@@ -13,6 +13,20 @@ PYTEST="-m pytest -q -rs -p no:cacheprovider -o faulthandler_timeout=120"
 SHARDS=4
 mkdir -p "$OUT/logs"
 failed=0
+
+# An older driver makes no step fail: all would be skipped.
+run_driver() {
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || { echo "no driver: nvidia-smi failed"; return 1; }
+    driver=$(echo "$driver" | head -n 1)
+    toolkit=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    case $toolkit in
+    12.*) least=525 ;;
+    13.*) least=580 ;;
+    *) echo "toolkit: expected CUDA 12 or 13; got ${toolkit:-no nvcc}" && return 1 ;;
+    esac
+    echo "driver $driver, CUDA $toolkit"
+    [ "${driver%%.*}" -ge $least ] || { echo "driver: a build by CUDA $toolkit needs $least or newer; got $driver"; return 1; }
+}
 
 run_build() {
     # For the GPU at hand, with its own instructions where it has some (sm_90a).
@@ -62,14 +76,18 @@ run_teams() {
     return $status
 }
 
+# The program runs anew for each group of metrics, so that no kernel finds its own code in the caches.
 run_profile() {
     command -v ncu >/dev/null || { echo "skipped: no ncu"; return 0; }
     metrics=dram__bytes_read.sum,lts__t_bytes.sum,gpu__time_duration.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
-    ncu --metrics "$metrics" --kernel-name 'regex:race|chain|tree' --launch-skip 10 --launch-count 8 \
-        "$PYTHON" bench/gpu/bench.py --profile
+    for why in no_instruction long_scoreboard barrier membar math_pipe_throttle; do
+        metrics=$metrics,smsp__warp_issue_stalled_${why}_per_warp_active.pct
+    done
+    ncu --metrics "$metrics" --kernel-name 'regex:race|chain' --profile-from-start off --replay-mode application \
+        --cache-control none "$PYTHON" bench/gpu/bench.py --profile
 }
 
-steps="build test"
+steps="driver build test"
 for shard in $(seq $SHARDS); do steps="$steps triton/$shard"; done
 steps="$steps sanitize micro bench teams profile"
 

@@ -1,5 +1,6 @@
 """The benches for a GPU, as far as they go without one: their path on the CPU, and the scripts' syntax."""
 
+import contextlib
 import importlib
 import json
 import re
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from specdec_kernels import backends
+from specdec_kernels.engines import flashinfer, vllm
 
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
@@ -20,7 +22,7 @@ pytest.importorskip("matplotlib")
 GPU = Path(__file__).parents[2] / "bench" / "gpu"
 
 
-OPS = ("race_sample", "race", "rejection", "tree race", "tree rejection")
+OPS = ("race_sample", "race", "rejection", "serving race", "serving rejection", "tree race", "tree rejection")
 
 
 def dry_run(out, *options):
@@ -32,9 +34,9 @@ def dry_run(out, *options):
 
 @pytest.mark.slow
 def test_dry_run_in_pieces(tmp_path):
-    assert "\n13 of 57 cases" in dry_run(tmp_path, "--ops", "race_sample")
+    assert "\n15 of 75 cases" in dry_run(tmp_path, "--ops", "race_sample")
     first = (tmp_path / "cases.jsonl").read_text()
-    assert "\n13 of 57 cases" in dry_run(tmp_path, "--seconds", "0")
+    assert "\n15 of 75 cases" in dry_run(tmp_path, "--seconds", "0")
     assert (tmp_path / "cases.jsonl").read_text() == first
     written = json.loads((tmp_path / "gpu.json").read_text())
     contenders = {record["contender"] for record in written["records"] if record["op"] == "race_sample"}
@@ -45,7 +47,7 @@ def test_dry_run_in_pieces(tmp_path):
 def test_dry_run_goes_all_the_way(tmp_path):
     dry_run(tmp_path, "--ops", "race_sample")
     first = (tmp_path / "cases.jsonl").read_text()
-    assert "\n57 of 57 cases" in dry_run(tmp_path)
+    assert "\n75 of 75 cases" in dry_run(tmp_path)
     assert (tmp_path / "cases.jsonl").read_text().startswith(first)
     written = json.loads((tmp_path / "gpu.json").read_text())
     contenders = {(record["op"], record["contender"]) for record in written["records"]}
@@ -114,6 +116,77 @@ def test_a_step_that_hangs_or_fails_stops_no_other(tmp_path):
         f"./logs/{name}.txt": f"begun\nFAILED: {step}\n"
         for name, step in (("test", "test"), ("triton-2", "triton/2"), ("bench", "bench"))
     }
+
+
+def test_behind_a_product_only_what_calls_add_counts(monkeypatch):
+    """On a clock that only graphs move: what is captured costs as many milliseconds as it says."""
+    monkeypatch.syspath_prepend(str(GPU))
+    bench = importlib.import_module("bench")
+    clock, captured = [0.0], []
+
+    class Graph:
+        def replay(self):
+            clock[0] += sum(self.costs)
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            self.time = clock[0]
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return end.time - self.time
+
+    @contextlib.contextmanager
+    def capture(graph):
+        captured.clear()
+        yield
+        graph.costs = list(captured)
+
+    for name, stand_in in (("CUDAGraph", Graph), ("Event", Event), ("graph", capture), ("synchronize", lambda: None)):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    times = bench.replayed_behind(lambda: captured.append(1000.0), captured.append, [2.0, 4.0])
+    assert times == pytest.approx([3e-3] * bench.REPLAYS)
+    assert bench.replayed(captured.append, [2.0, 4.0]) == pytest.approx([3e-3] * bench.REPLAYS)
+
+
+@pytest.mark.parametrize(
+    ("driver", "release", "said"),
+    [
+        ("570.86.10", "13.0", "driver: a build by CUDA 13.0 needs 580 or newer; got 570.86.10\nFAILED: driver\n"),
+        ("570.86.10", "12.8", "driver 570.86.10, CUDA 12.8\n"),
+        ("580.65.06", "11.8", "toolkit: expected CUDA 12 or 13; got 11.8\nFAILED: driver\n"),
+    ],
+)
+def test_a_driver_too_old_is_said(tmp_path, driver, release, said):
+    for name, text in (("nvidia-smi", driver), ("nvcc", f"Cuda compilation tools, release {release}, V{release}.88")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"OUT": str(tmp_path / "out"), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", GPU / "run.sh", "driver"], capture_output=True, text=True, env=environment)
+    assert done.returncode == ("FAILED" in said)
+    assert done.stdout.endswith(said)
+
+
+def test_the_calls_of_peers_are_those_of_their_functions(monkeypatch):
+    """Our adapters have the arguments of FlashInfer's and vLLM's newest functions, so they stand in for them."""
+    monkeypatch.syspath_prepend(str(GPU))
+    bench, peers = importlib.import_module("bench"), importlib.import_module("peers")
+    monkeypatch.setattr(flashinfer, "softmax", lambda x: x.softmax(-1), raising=False)
+    gpu = "vllm.v1.worker.gpu"
+    for name, module in (
+        ("flashinfer.sampling", flashinfer), (f"{gpu}.sample.gumbel", vllm),
+        (f"{gpu}.spec_decode.rejection_sampler_utils", vllm),
+    ):  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, module)
+    for op, calls in peers.PEERS.items():
+        inputs = bench.make(op, 3, 512, 0.7, 0, "cpu")
+        for _, call in calls.values():
+            call(inputs)
 
 
 def test_shards_share_the_tests(monkeypatch):
