@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from specdec_kernels import race_sample, race_topk
+from specdec_kernels.conformance import Contexts
 from specdec_kernels.ops import Law
 from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
 from tests.support import tree_enumeration
 from tests.support.cases import seeds
-from tests.support.enumeration import PROBS, Contexts, Given, completed
+from tests.support.enumeration import PROBS, Given
 from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.traversal_enumeration import expected_accepted, output_law, two_rounds
@@ -43,8 +44,7 @@ class TestBlockExactly:
 
     def test_lossless_over_two_rounds(self):
         contexts = Contexts(2, 5, seed=9)
-        law = completed(contexts, two_rounds(contexts, chain(2), op="verify_chain"), 6)
-        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-12)
+        assert contexts.distance(two_rounds(contexts, chain(2), op="verify_chain"), 6) < 1e-11
 
     @pytest.mark.parametrize("slots, accepted", [(1, 3 / 5), (2, 103 / 100), (3, 673 / 500)])
     def test_expected_accepted(self, slots, accepted):
@@ -87,8 +87,7 @@ class TestTraversalExactly:
         depth = max(depths(parents))
         contexts = Contexts(2 if depth > 1 else 3, 2 * depth + 1, seed=12)
         law = two_rounds(contexts, parents, drawn_with_replacement=with_replacement)
-        law = completed(contexts, law, 2 * depth + 2)
-        assert law == pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-12)
+        assert contexts.distance(law, 2 * depth + 2) < 1e-11
 
     @pytest.mark.parametrize("slots", [0, 1, 3])
     def test_is_block_on_a_chain(self, slots):
@@ -135,7 +134,7 @@ class TestLimits:
         ):
             contexts = one_law(torch.as_tensor(p), torch.as_tensor(q), depth=2)
             law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
-            assert_lossless_at(contexts, law, max(depths(parents)) + 1)
+            assert contexts.distance(emitted_law(law), max(depths(parents)) + 1) < 1e-11
 
     @pytest.mark.parametrize(
         "given",
@@ -152,23 +151,12 @@ class TestLimits:
         if given.draft_map is not None:
             contexts.q = {said: law * torch.tensor([1, 0, 1]) / (1 - law[1]) for said, law in contexts.q.items()}
         law = output_law(contexts, parents, given=given)
-        assert_lossless_at(contexts, law, 3)
+        assert contexts.distance(emitted_law(law), 3) < 1e-6
         assert alike(law, output_law(contexts, parents), within=3e-7)
 
     def test_p_like_q_accepts_all(self):
         law = output_law(one_law(P, P, depth=3), chain(3), op="verify_chain")
         assert expected_accepted(law) == pytest.approx(3)
-
-
-def assert_lossless_at(contexts, law, length):
-    """`assert_lossless` where laws hold zeros."""
-    full = dict.fromkeys(product(range(contexts.vocabulary), repeat=length), 0.0)
-    for emitted, chance in emitted_law(law).items():
-        for rest in product(range(contexts.vocabulary), repeat=length - len(emitted)):
-            full[emitted + rest] += chance * float(
-                torch.tensor([contexts.p[(*emitted, *rest[:i])][x] for i, x in enumerate(rest)]).double().prod()
-            )
-    assert full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=3e-7)
 
 
 def suns_law(contexts, slots, *, clipped=True, weighted=True, first_refused=False, shared_coin=False):
@@ -240,9 +228,9 @@ class TestBiasIsCaughtExactly:
 
     def test_the_same_nonce_in_every_round(self):
         contexts = one_law(depth=5)
-        law = completed(contexts, two_rounds_of_one_noise(contexts), 6)
+        law = contexts.completed(two_rounds_of_one_noise(contexts), 6)
         assert sum(law.values()) == pytest.approx(1, abs=1e-9)
-        assert law != pytest.approx({x: contexts.chance(contexts.p, x) for x in law}, abs=1e-4)
+        assert contexts.distance(law, 6) > 1e-3
         first = dict.fromkeys(range(4), 0.0)
         for emitted, chance in law.items():
             first[emitted[1]] += chance

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specdec_kernels import race_sample, race_topk, verify_tree
+from specdec_kernels.conformance import Contexts
 from tests.support.cases import seeds
-from tests.support.enumeration import Contexts, completed
 from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
 from tests.support.tree_enumeration import acceptance_by_child, emitted_law, output_law
 from tests.support.trees import children, depths, shapes
@@ -20,20 +20,15 @@ def named(parents):
 
 def one_law(p=P, q=Q, depth=1):
     """Two laws after whatever was said."""
-    contexts = Contexts(len(p), depth)
-    contexts.p = dict.fromkeys(contexts.p, p.double() / p.double().sum())
-    contexts.q = dict.fromkeys(contexts.q, q.double() / q.double().sum())
-    return contexts
+    return Contexts.of(p, q, depth)
 
 
 def assert_lossless(contexts, law, length):
-    full = completed(contexts, emitted_law(law), length)
-    assert full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=1e-12)
+    assert contexts.distance(emitted_law(law), length) < 1e-11
 
 
 def is_lossless(contexts, law, length):
-    full = completed(contexts, emitted_law(law), length)
-    return full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=1e-3)
+    return contexts.distance(emitted_law(law), length) < 1e-3
 
 
 class TestExactly:

@@ -14,7 +14,6 @@ import torch
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.ops import OPS, Edit, Law, Noise
-from tests.support.laws import random_laws
 
 PROBS = Law("probs", 1.0)
 
@@ -39,23 +38,6 @@ def rows_of(probabilities, law):
 AS_PROBS = Given()
 
 
-class Contexts:
-    """A target and a draft whose laws depend on everything said so far: {prefix: law}."""
-
-    def __init__(self, vocabulary, depth, seed=0):
-        generator = torch.Generator().manual_seed(seed)
-        prefixes = [x for length in range(depth + 1) for x in product(range(vocabulary), repeat=length)]
-        self.vocabulary = vocabulary
-        self.p = {x: random_laws(generator, vocabulary, dtype=torch.float64) for x in prefixes}
-        self.q = {x: random_laws(generator, vocabulary, dtype=torch.float64) for x in prefixes}
-
-    def rows(self, laws, drafts, count):
-        return torch.stack([laws[tuple(drafts[:slot])] for slot in range(count)])
-
-    def chance(self, laws, tokens):
-        return float(torch.tensor([laws[tuple(tokens[:i])][token] for i, token in enumerate(tokens)]).double().prod())
-
-
 def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0, given=AS_PROBS):
     """{emitted tokens: probability} of one round that drafts l tokens with probability ``draft_lengths[l]``.
 
@@ -63,26 +45,16 @@ def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0, given=AS_PR
     """
     slots = len(draft_lengths) - 1
     draft_prob = torch.as_tensor(draft_prob, dtype=torch.float32).expand(slots)
-    law = {}
-    for drafts in product(range(contexts.vocabulary), repeat=slots):
-        p_rows = contexts.rows(contexts.p, drafts, slots + 1)
-        q_rows = contexts.rows(contexts.q, drafts, slots)
+
+    def decide(drafts, p_rows, q_rows):
+        law = {}
         for length, chance in enumerate(draft_lengths):
             drafted = list(drafts[:length]) + [-1] * (slots - length)
-            chance *= contexts.chance(contexts.q, drafts)
             for emitted, probability in decisions(drafted, p_rows, q_rows, draft_prob, epsilon, given).items():
                 law[emitted] = law.get(emitted, 0.0) + chance * probability
-    return law
+        return law
 
-
-def completed(contexts, law, length):
-    """The law of ``length`` tokens when what a round emitted is continued by sampling the target."""
-    full = dict.fromkeys(product(range(contexts.vocabulary), repeat=length), 0.0)
-    for emitted, probability in law.items():
-        for rest in product(range(contexts.vocabulary), repeat=length - len(emitted)):
-            continued = contexts.chance(contexts.p, emitted + rest) / contexts.chance(contexts.p, emitted)
-            full[emitted + rest] += probability * continued
-    return full
+    return contexts.round(slots, decide)
 
 
 def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):

@@ -4,6 +4,8 @@ import numpy as np
 import torch
 from scipy import stats
 
+from specdec_kernels.conformance import chi_squared
+
 # Probability that a right law is called wrong, per check. All draws are seeded: a check that passes keeps passing.
 FALSE_ALARM = 1e-6
 
@@ -18,26 +20,7 @@ def follows_law(tokens, law, false_alarm=FALSE_ALARM):
 
 def counts_follow(counts, law, false_alarm=FALSE_ALARM):
     """`follows_law` of how often each token was drawn."""
-    law = np.asarray(law, dtype=np.float64) / np.sum(np.asarray(law, dtype=np.float64))
-    counts = np.asarray(counts)
-    if len(counts) > len(law) or counts[law == 0].any():
-        return False
-    counts, expected = pooled(counts[law > 0], law[law > 0] * counts.sum())
-    return len(counts) == 1 or stats.chisquare(counts, expected).pvalue >= false_alarm
-
-
-def pooled(counts, expected, at_least=10.0):
-    """Rare cells thrown together, so that the chi-squared approximation holds."""
-    order = np.argsort(-expected)
-    counts, expected = counts[order], expected[order]
-    rare = expected < at_least
-    if not rare.any():
-        return counts, expected
-    counts = np.append(counts[~rare], counts[rare].sum())
-    expected = np.append(expected[~rare], expected[rare].sum())
-    if expected[-1] < at_least and len(expected) > 1:
-        counts, expected = np.append(counts[:-2], counts[-2:].sum()), np.append(expected[:-2], expected[-2:].sum())
-    return counts, expected
+    return chi_squared(counts, law)[2] >= false_alarm
 
 
 def assert_law(tokens, law, false_alarm=FALSE_ALARM):

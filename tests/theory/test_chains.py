@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from specdec_kernels import theory
+from specdec_kernels.conformance import Contexts
 from specdec_kernels.theory.chains import residual_mass
-from tests.support.enumeration import Contexts
 from tests.support.traversal_enumeration import expected_accepted, output_law
 from tests.theory.enumeration import (
     P,
