@@ -33,7 +33,8 @@ WARPERS = {
 # They remember their calls, and drafts that are not accepted would be among them.
 REMEMBERING = {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
-INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+CACHES = ("past_key_values", "cache")  # before transformers 5.24, and from it on
+INPUTS = {"attention_mask", "position_ids", *CACHES, "use_cache", "logits_to_keep", "cache_position"}
 REFUSED = ("assistant_early_exit", "assistant_ensemble_weight", "output_attentions", "output_hidden_states")
 
 _read: weakref.WeakKeyDictionary[PreTrainedModel, LanguageModel] = weakref.WeakKeyDictionary()
@@ -62,9 +63,9 @@ def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: b
     for name, value in inputs.items():
         if name not in INPUTS and value is not None:
             raise NotImplementedError(f"{name}: expected None, for the model is given token ids alone")
-    cache = inputs.get("past_key_values")
-    if cache is not None and cache.get_seq_length():
-        raise NotImplementedError("past_key_values: expected an empty cache, for the loop has one of its own")
+    for name in CACHES:
+        if inputs.get(name) is not None and inputs[name].get_seq_length():
+            raise NotImplementedError(f"{name}: expected an empty cache, for the loop has one of its own")
 
 
 def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None) -> list[list[int]]:

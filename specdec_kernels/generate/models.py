@@ -48,7 +48,9 @@ class LanguageModel:
         self.device, self.windows = model.device, windows_of(model, name)
         parameters = inspect.signature(model.forward).parameters
         self.keeps_logits = "logits_to_keep" in parameters
-        if "position_ids" not in parameters or "past_key_values" not in parameters:
+        # transformers 5.24 renamed it; a model that takes both names takes the old one still.
+        self.cache_argument = next((x for x in ("past_key_values", "cache") if x in parameters), "")
+        if "position_ids" not in parameters or not self.cache_argument:
             raise ValueError(f"{name}: expected a model with position_ids and a cache; got {type(model).__name__}")
         self.readable = False
         self.shard: VocabShard | None = None  # which slice of the vocabulary its logits are; None: all

@@ -124,7 +124,8 @@ class Reader:
     def _forward(self, tokens: torch.Tensor, slots: torch.Tensor, seen: Visibility, rows: int) -> torch.Tensor:
         """Logits [B, rows, V] after the last of `tokens` [B, T], which go to cache slots and see what they may."""
         self.cache.write_at(slots, seen.hidden.shape[2])
-        inputs = dict(position_ids=seen.positions.clamp(max=self.last_position), past_key_values=self.cache)
+        positions = seen.positions.clamp(max=self.last_position)
+        inputs = {"position_ids": positions, self.language_model.cache_argument: self.cache}
         if self.language_model.keeps_logits:
             inputs["logits_to_keep"] = rows
         model, windows = self.language_model.model, self.language_model.windows

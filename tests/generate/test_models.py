@@ -151,9 +151,33 @@ def test_models_that_read_otherwise_are_refused_before_the_first_token(config, n
             stream([[3, 4]], target, drafter, max_new_tokens=5)
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_either_name_of_a_cache(renamed):
+    """transformers 5.24 calls `past_key_values` `cache`."""
+    plain, other = llama(50), llama(50)
+    read, own = other.model.forward, other.cache_argument
+
+    def by_old(*, position_ids=None, past_key_values=None, **inputs):
+        return read(position_ids=position_ids, **{own: past_key_values}, **inputs)
+
+    def by_new(*, position_ids=None, cache=None, **inputs):
+        return read(position_ids=position_ids, **{own: cache}, **inputs)
+
+    other.model.forward = by_new if renamed else by_old
+    texts = (
+        generate([[3, 4]], model, ModelDrafter(model), k=2, max_new_tokens=6)[0]
+        for model in (plain, LanguageModel(other.model))
+    )
+    assert len({tuple(text.tokens) for text in texts}) == 1
+
+
 def test_what_a_model_raises_is_told_with_its_name():
     model = llama(50)
-    model.model.forward = lambda *_, position_ids=None, past_key_values=None, **__: {}["mask"]
+
+    def forward(*_, position_ids=None, past_key_values=None, cache=None, **__):
+        raise KeyError("mask")
+
+    model.model.forward = forward
     with pytest.raises(ValueError, match=r"llama-0: .* got LlamaForCausalLM, which raised KeyError: 'mask'$"):
         stream([[3, 4]], model, max_new_tokens=5)
 
