@@ -19,6 +19,7 @@ def failed(report):
     return {finding.name for finding in report.findings if finding.verdict == "failed"}
 
 
+@pytest.mark.usefixtures("fast_backend")
 @pytest.mark.parametrize("method", ["rejection", "race", "block"])
 def test_our_op_passes(method):
     report = check(lambda batch: ours(batch, method), draw=race_draft, trials=TRIALS)

@@ -1,7 +1,6 @@
 """transformers' generation by our methods, and its verification by our op, against its own."""
 
 import functools
-import itertools
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from transformers.generation import logits_process as processors
 from transformers.generation import utils
 
 from specdec_kernels import Sampling
+from specdec_kernels.conformance import check
 from specdec_kernels.engines import _transformers as parts
 from specdec_kernels.engines import transformers
 from specdec_kernels.engines.transformers import generate, speculative_sampling
@@ -227,9 +227,10 @@ class TestGenerate:
         with pytest.raises(ValueError, match="method: expected one of"):
             written(pair, dict(input_ids=ids), "medusa")
         cache = utils.DynamicCache(config=pair[0].model.config)
-        pair[0].model(ids, past_key_values=cache)
-        with pytest.raises(NotImplementedError, match="past_key_values: expected an empty cache"):
-            written(pair, dict(input_ids=torch.cat([ids, ids], 1), past_key_values=cache))
+        name = pair[0].cache_argument
+        pair[0].model(ids, **{name: cache})
+        with pytest.raises(NotImplementedError, match=f"{name}: expected an empty cache"):
+            written(pair, {"input_ids": torch.cat([ids, ids], 1), name: cache})
         model = llama(5).model.train()
         with pytest.raises(ValueError, match="model: expected a model that is evaluated"):
             model.generate(ids % 5, custom_generate=generate, method="plain", max_new_tokens=2)
@@ -343,26 +344,22 @@ def verified(**options):
     return tokens[0].tolist()
 
 
-def whole(tokens, rows):
-    rest = torch.multinomial(rows, 1)[:, 0].tolist()
-    return [*tokens, *rest[len(tokens) :]]
-
-
-def number(texts):
-    return torch.tensor(texts) @ torch.tensor([V * V, V, 1])
-
-
-def law_of(rows):
-    return torch.tensor([torch.tensor(p).prod() for p in itertools.product(*rows.tolist())])
-
-
 class TestSpeculativeSampling:
     def test_law(self):
+        def verify(batch):
+            tokens = torch.full((len(batch.drafts), 3), -1)
+            for row, drafts, q, p in zip(tokens, batch.drafts, batch.draft.log(), batch.target, strict=True):
+                count = int((drafts >= 0).sum())
+                text = torch.cat([torch.tensor([3]), drafts[:count]])[None]
+                found, _ = speculative_sampling(text, q[None, :count], count, p[None, : count + 1])
+                row[: found.shape[1]] = found
+            return tokens
+
         torch.manual_seed(0)
-        rows, found = TARGET[0].exp(), [verified() for _ in range(8000)]
-        assert_law(number([whole(tokens, rows) for tokens in found]), law_of(rows))
+        report = check(verify, ["chain", "ends"], trials=2000)
+        assert report.passed, report
         # Drafts without their law would be verified rightly, too, but accepted less.
-        assert_rate([len(tokens) > 1 for tokens in found], torch.minimum(P, Q).sum().item())
+        assert_rate([len(verified()) > 1 for _ in range(2000)], torch.minimum(P, Q).sum().item())
 
     @pytest.mark.parametrize("weight", [0.3, 0.8])
     def test_law_of_an_ensemble(self, weight):
@@ -370,8 +367,9 @@ class TestSpeculativeSampling:
         torch.manual_seed(0)
         rows = TARGET[0].exp().clone()
         rows[:2] = weight * rows[:2] + (1 - weight) * DRAFT[0].exp()
-        found = [whole(verified(assistant_ensemble_weight=weight), rows) for _ in range(8000)]
-        assert_law(number(found), law_of(rows))
+        found = [verified(assistant_ensemble_weight=weight) for _ in range(4000)]
+        for place, law in enumerate(rows):
+            assert_law([tokens[place] for tokens in found if len(tokens) > place], law)
         given = TARGET.clone()
         speculative_sampling(torch.tensor([[1, 1]]), DRAFT, 2, given, weight)
         assert torch.equal(given, TARGET)

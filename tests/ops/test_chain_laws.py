@@ -112,26 +112,6 @@ class TestByFrequency:
         assert_rate(verdict.num_accepted == 0, 0.2)
         assert_law(verdict.tokens[:, 0], [0.25, 0.25, 0.3, 0.2])
 
-    def test_one_hot_draft(self):
-        """A greedy draft: accepted with probability p(x), otherwise p without x."""
-        x = torch.full((TRIALS,), 1)
-        verdict = verify_chain(x[:, None], P.expand(TRIALS, 2, -1), space="probs", seed=seeds(TRIALS), position=0)
-        assert_rate(verdict.num_accepted == 1, 0.3)
-        assert_law(verdict.tokens[:, 0], P)
-
-    @pytest.mark.parametrize("method", ["rejection", "race"])
-    @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-    def test_temperature_scales_both_laws(self, method, temperature):
-        generator = torch.Generator().manual_seed(3)
-        target, draft = torch.randn(2, 8, generator=generator)
-        seed = seeds(TRIALS // 2)
-        x = race_sample(draft.expand(len(seed), -1), seed=seed, position=0, temperature=temperature)
-        verdict = verify_chain(
-            x[:, None], target.expand(len(seed), 2, -1), None if method == "race" else draft.expand(len(seed), 1, -1),
-            method=method, temperature=temperature, seed=seed, position=0,
-        )  # fmt: skip
-        assert_law(verdict.tokens[:, 0], (target / temperature).softmax(-1))
-
     @pytest.mark.parametrize("method", ["rejection", "race"])
     def test_several_rounds(self, method):
         """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
