@@ -27,7 +27,7 @@ ELSEWHERE = {
 # page of the site -> package whose public names it lists
 PACKAGES = {
     f"reference/{name}.md": f"{PACKAGE}.{name}"
-    for name in ("theory", "generate", "headers", "sharded", "sharded.parts")
+    for name in ("theory", "generate", "headers", "conformance", "sharded", "sharded.parts")
 }
 # In the navigation of mkdocs.yml: the pages of the names of specdec_kernels itself.
 PLACE = "reference/"
