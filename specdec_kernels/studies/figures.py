@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
+import specdec_kernels as specdec
 from specdec_kernels import theory
 from specdec_kernels.studies import simulate
 from specdec_kernels.studies.drawing import Curve, Figure, Panel, curve, means, panel
@@ -149,12 +151,52 @@ def order(runs: int) -> Iterator[Curve]:
         yield curve("kernels", [1, 2, 3], y, error=error, points=True)
 
 
-def pair_laws() -> Workload:
+def pair_laws(temperature: float = 1.0, turns: int = 1, tokens: int = 100) -> Workload:
     """Laws of the embedded pair at every token of texts the target wrote: (p, q), each [N, V]."""
     from specdec_kernels.generate import load_model
     from specdec_kernels.studies.measure import workload
 
-    return workload(*map(load_model, PAIR), PROMPTS, tokens=100)
+    return workload(*map(load_model, PAIR), turns * PROMPTS, tokens=tokens, temperature=temperature)
+
+
+def sampled(runs: int) -> Figure:
+    """Accepted share of drafts by temperature: by rejection, and of those that are the token the target samples."""
+    temperatures = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+    shares = [shares_accepted(*pair_laws(temperature, 3, 250), runs) for temperature in temperatures]
+    curves = []
+    for name in shares[0]:
+        expected, draws = zip(*(share[name] for share in shares), strict=True)
+        y, error = means(draws)
+        curves += [
+            curve(name, temperatures, expected),
+            curve("kernels", temperatures, y, error=error, points=True),
+        ]
+    return dict(
+        title="Sampled verification",
+        note="12 texts of 250 tokens of the embedded target at each temperature; a draft at each place",
+        panels=[panel("the embedded pair", "temperature", "share of drafts accepted", *curves)],
+    )
+
+
+def shares_accepted(p: np.ndarray, q: np.ndarray, runs: int) -> dict[str, tuple[float, np.ndarray]]:
+    """By kind of drafts: what share is accepted at places [N] of a text, and what became of `runs` drafts there."""
+    place, best = np.random.default_rng(0).integers(len(p), size=runs), q.argmax(1)
+    race = [theory.race_acceptance(*laws) for laws in zip(p, q, strict=True)]
+    noise = dict(seed=torch.arange(runs)[:, None], position=0, nonce=1, space="probs")
+    own = specdec.race_sample(simulate.rows(q[place, None]), **noise)
+    kinds = {
+        "rejection": (np.minimum(p, q).sum(1), {}),
+        "race: shared noise": (race, dict(method="race")),
+        "comparison: greedy drafts": (p[np.arange(len(p)), best], dict(method="race", x=best[place, None])),
+        "comparison: independent drafts": ((p * q).sum(1), dict(method="race", x=own)),
+    }
+    return {
+        name: (
+            float(np.mean(accepted)),
+            simulate.rounds(p[place, None], q[place, None], runs=runs, **options).num_accepted.double().numpy(),
+        )
+        for name, (accepted, options) in kinds.items()
+    }
 
 
 def drafting(runs: int) -> Figure:
@@ -241,8 +283,6 @@ def played(turns: int, tokens: int) -> dict[str, list[Round]]:
     """Rounds of the embedded pair, without those that read prompts. k = 0 … 8 and the controller take turns."""
     import time
 
-    import torch
-
     from specdec_kernels.generate import Controller, FixedLength, ModelDrafter, generate, load_model
 
     target, draft = map(load_model, PAIR)
@@ -267,5 +307,6 @@ FIGURES: dict[str, Callable[[int], Figure]] = {
     "pareto": pareto,
     "speedup": speedup,
     "drafting": drafting,
+    "sampled": sampled,
     "control": control,
 }

@@ -63,15 +63,17 @@ def one_token(
 
 def rounds(
     p: ArrayLike, q: ArrayLike, k: int = 1, runs: int = 20000, seed: int = 0, draft_prob: float = 1.0,
-    drafted: ArrayLike | None = None, **options: Any,
+    drafted: ArrayLike | None = None, x: ArrayLike | None = None, **options: Any,
 ) -> Verdict:  # fmt: skip
     """Verdicts of `runs` rounds of `k` draft tokens of law q under p.
 
-    `p` broadcasts to [runs, k + 1, V] and `q` to [runs, k, V]; ``drafted`` [runs] says which rounds draft at all.
+    `p` broadcasts to [runs, k + 1, V] and `q` to [runs, k, V]; ``drafted`` [runs] says which rounds draft at all. The
+    drafts are `x` [runs, k], or drawn by the noise that a race shares.
     """
     p, q = rows(p).expand(runs, k + 1, -1), rows(q).expand(runs, k, -1)
     seeds, places = torch.arange(seed, seed + runs), torch.arange(k).expand(runs, k)
-    x = specdec.race_sample(q, seed=seeds[:, None].expand(runs, k), position=places, space="probs")
+    noise = dict(seed=seeds[:, None].expand(runs, k), position=places, space="probs")
+    x = specdec.race_sample(q, **noise) if x is None else torch.as_tensor(x)
     if drafted is not None:
         x = torch.where(torch.as_tensor(drafted)[:, None], x, -1)
     draft = None if options.get("method") == "race" else q

@@ -53,6 +53,18 @@ def test_drafting_on_given_laws(monkeypatch):
         assert renewal["y"][-1] == pytest.approx(paper["y"][-1])
 
 
+def test_sampled_verification_on_given_laws(monkeypatch):
+    """On P and Q by hand; a certain pair of laws beside them."""
+    certain = np.eye(4)[[2]]
+    laws = np.concatenate([[P], certain]), np.concatenate([[Q], certain])
+    monkeypatch.setattr(figures, "pair_laws", lambda *_: laws)
+    (panel,) = figures.sampled(4000)["panels"]
+    shares = [lines_and_points(panel)[kind][0]["y"][0] for kind in range(4)]
+    assert shares == pytest.approx([(share + 1) / 2 for share in (3 / 5, 19 / 35, 0.1, 0.2)])
+    for line, points in lines_and_points(panel):
+        assert_near(line, points)
+
+
 @pytest.mark.parametrize("drafts", [1, 2, 3])
 def test_simulated_rejections_with_several_drafts(drafts):
     rng = np.random.default_rng(drafts)
