@@ -23,7 +23,7 @@ def failed(report):
 @pytest.mark.parametrize("method", ["rejection", "race", "block"])
 def test_our_op_passes(method):
     report = check(lambda batch: ours(batch, method), draw=race_draft, trials=TRIALS)
-    assert report.passed, report
+    assert report.passed, str(report)
 
 
 def vllm_on_a_cpu(batch, mended=False):
@@ -128,7 +128,7 @@ FAULTS = {
 def test_faults_are_found(name):
     verify, checks, expected = FAULTS[name]
     report = check(verify, checks, draw=race_draft, trials=TRIALS)
-    assert failed(report) == expected, report
+    assert failed(report) == expected, str(report)
 
 
 def test_vllm_without_its_fault_passes():

@@ -52,7 +52,7 @@ class TestChain:
             )[0]
 
         report = check(verify, ["chain", "ends", "seeds"])
-        assert report.passed, report
+        assert report.passed, str(report)
 
     def test_accepted_counts_drafts_that_pass_their_own_test(self):
         """Each by a coin of its own: sum min(p, q) of them, wherever the first rejection was."""
