@@ -10,6 +10,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
+from specdec_kernels.conformance import check
 from specdec_kernels.engines import sglang
 from tests.engines.launches import launches
 from tests.engines.sglang_stand_in import (
@@ -72,7 +73,8 @@ def prepared(
         sglang.register()
     batch, nodes = tokens.shape
     schedule = schedule_batch(
-        sampling_info, torch.full((batch,), length), torch.arange(batch), reqs or [request(prompt=range(6))] * batch,
+        sampling_info, torch.as_tensor(length).expand(batch), torch.arange(batch),
+        reqs or [request(prompt=range(6))] * batch,
         Pool(batch),
     )  # fmt: skip
     output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
@@ -210,19 +212,30 @@ def test_a_threshold_that_nothing_reaches_changes_no_law(seeds, engine):
             assert_law(second, LAW)
 
 
-def test_chains_of_sampled_drafts(engine):
-    torch.manual_seed(0)
+@pytest.mark.parametrize("method", ["rejection", "race", "block"])
+def test_chains_conform(method, engine):
+    """Of sampled drafts, and of those without a law."""
+
+    def verify(batch):
+        engine.options.speculative_use_rejection_sampling = batch.draft is not None
+        given = info(
+            len(batch.seed), batch.seed, temperatures=batch.temperature[:, None], top_ps=batch.top_p,
+            top_ks=torch.where(batch.top_k == 0, 1 << 30, batch.top_k).int(), min_ps=batch.min_p,
+            **dict.fromkeys(("need_top_k_sampling", "need_top_p_sampling", "need_min_p_sampling"), True),
+        )  # fmt: skip
+        tokens = torch.nn.functional.pad(batch.drafts, (1, 0))
+        call = batch.target, tokens, DraftTree.chain(2), given
+        return verified(*call, draft_probs=batch.draft, topk=1, method=method, length=batch.position)
+
+    checks = ["chain", "certain", "temperatures", "filters", "seeds", "batch"]
+    report = check(verify, checks, trials=6000)
+    assert report.passed, str(report)
+
+
+def test_sampled_drafts_without_their_laws(engine):
     engine.options.speculative_use_rejection_sampling = True
-    drafts = torch.multinomial(Q, 2 * MANY, replacement=True).view(MANY, 2)
-    tokens = torch.nn.functional.pad(drafts, (1, 0))
-    call = dict(logits=P.log().expand(MANY, 3, -1), tokens=tokens, tree=DraftTree.chain(2), topk=1)
-    found = verified(**call, sampling_info=info(MANY), draft_probs=Q.expand(MANY, 2, -1))
-    assert_law(found[:, 0], P)
-    more = found[:, 1] >= 0
-    assert torch.equal(found[more, 0], drafts[more, 0])
-    assert_law(found[more, 1], P)
     with pytest.raises(ValueError, match="draft_probs: expected the laws of the drafts"):
-        verified(**call, sampling_info=info(MANY))
+        verified(P.log().expand(2, 3, -1), drafted(2)[:, :3], DraftTree.chain(2), info(2), topk=1)
 
 
 def test_race_is_the_sampler():
