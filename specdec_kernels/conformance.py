@@ -194,9 +194,7 @@ class Report(NamedTuple):
         return all(finding.verdict == "passed" for finding in self.findings)
 
     def __str__(self) -> str:
-        head = (
-            f"{len(self.findings)} checks; p below {self.threshold:.1e} fails, {self.false_alarm:g} false alarms in all"
-        )
+        head = f"{len(self.findings)} checks; p below {self.threshold:.1e} fails, {self.false_alarm:g} false alarms"
         return "\n".join([head, *(f"{x.verdict:<12}  {x.name}: {x.said}" for x in self.findings)])
 
 
@@ -223,7 +221,7 @@ KINDS = {
         (Contexts.of([0.5, 0.3, 0.2, 0.0], [0.0, 0.2, 0.3, 0.5]), [Request("zeros in p and q")]),
     ],
     CERTAIN: [(ALL_SAY, [Request("drafts without a law")])],
-    "ends": [(ALL_SAY, [Request(f"{count} drafts", count) for count in range(DRAFTS + 1)])],
+    "ends": [(ALL_SAY, [Request("no draft", 0), Request("one draft", 1), Request("two drafts", 2)])],
     "temperatures": [(ALL_SAY, [Request(f"T = {value}", temperature=value) for value in (0.0, 0.5, 1.0, 2.0)])],
     "filters": [(ALL_SAY, [
         Request("none"), Request("top-k", top_k=2), Request("top-p", top_p=0.7), Request("min-p", min_p=0.4),

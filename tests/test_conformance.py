@@ -103,7 +103,7 @@ FAULTS = {
     ),
     "-1 as if rejected": (
         lambda batch: ours(batch._replace(drafts=batch.drafts.masked_fill(batch.drafts < 0, 99))),
-        ["ends"], {"ends, 0 drafts", "ends, 1 drafts"},
+        ["ends"], {"ends, no draft", "ends, one draft"},
     ),
     "top-p left out": (
         lambda batch: ours(batch._replace(top_p=1.0)), ["filters"], {"filters, top-p", "filters, top-p, T = 2"},
@@ -119,7 +119,7 @@ FAULTS = {
     "one position": (lambda batch: ours(batch._replace(position=0)), ["seeds"], {"seeds, the next position"}),
     "another token than the draft": (
         lambda batch: (lambda tokens: tokens.where(tokens < 0, (tokens + 1) % 2))(ours(batch)),
-        ["ends"], {"ends, 1 drafts", "ends, 2 drafts", "ends, 0 drafts"},
+        ["ends"], {"ends, no draft", "ends, one draft", "ends, two drafts"},
     ),
 }  # fmt: skip
 
