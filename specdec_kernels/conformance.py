@@ -53,9 +53,11 @@ def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> tuple[float, int, fl
         large -= 1
     if large < len(expected):
         counts, expected = (torch.cat((x[:large], x[large:].sum(0, keepdim=True))) for x in (counts, expected))
-    statistic, degrees = ((counts - expected) ** 2 / expected).sum(), len(expected) - 1
-    p_value = torch.special.gammaincc(torch.tensor(degrees / 2).double(), statistic / 2).item() if degrees else 1.0
-    return statistic.item(), degrees, p_value
+    degrees = len(expected) - 1
+    if degrees == 0:  # too few draws to say anything
+        return 0.0, 0, 1.0
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return statistic.item(), degrees, torch.special.gammaincc(counts.new_tensor(degrees / 2), statistic / 2).item()
 
 
 class Contexts:
