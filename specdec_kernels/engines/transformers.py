@@ -1,4 +1,4 @@
-"""Speculative generation in transformers by our methods. Seen: transformers 5.23.0.
+"""Speculative generation in transformers by our methods. Seen: transformers 5.23.0, 5.24.0.
 
 `generate` is a decoding loop for ``model.generate(custom_generate=generate, ...)``: it changes nothing in transformers.
 `speculative_sampling` is the verification of transformers' own assisted generation; `install` puts it there.

@@ -36,6 +36,8 @@ class LanguageModel:
     ----------
     windows : dict of str to int or None
         By kind of its layers, how many tokens they see; None: all.
+    cache_argument : str
+        What its forward calls the cache: ``past_key_values``, or ``cache`` from transformers 5.24 on.
     shard : VocabShard or None
         Which slice of the vocabulary its logits are, where ranks share its head (`parallel.split_head`).
     """
@@ -48,7 +50,6 @@ class LanguageModel:
         self.device, self.windows = model.device, windows_of(model, name)
         parameters = inspect.signature(model.forward).parameters
         self.keeps_logits = "logits_to_keep" in parameters
-        # transformers 5.24 renamed it; a model that takes both names takes the old one still.
         self.cache_argument = next((x for x in ("past_key_values", "cache") if x in parameters), "")
         if "position_ids" not in parameters or not self.cache_argument:
             raise ValueError(f"{name}: expected a model with position_ids and a cache; got {type(model).__name__}")
