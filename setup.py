@@ -340,7 +340,7 @@ class NinjaBuild(build_ext):
         linked = [part for flag in asked for part in ("-Xlinker", flag)]
         ninja.build(LIBRARY, "library", objects, [*through, "-fopenmp", *linked])
 
-        bindings = [CSRC / "bindings.cpp", *([CSRC / "cuda" / "bindings.cpp"] if nvcc else [])]
+        bindings = [path for path in sorted((CSRC / "python").glob("*.cpp")) if nvcc or path.name != "cuda.cpp"]
         flags = [*CXX_FLAGS, *define, *include, *python]
         objects = [ninja.compile("cxx", source, flags, variant=".cuda" if nvcc else "") for source in bindings]
         module = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -391,7 +391,7 @@ MAPPED = {
 }
 EXTENSION = Extension(
     "specdec_kernels._C",
-    sources=[str(path.relative_to(ROOT)) for path in (CSRC / "bindings.cpp", *CPU_SOURCES)],
+    sources=[str(path.relative_to(ROOT)) for path in (*sorted((CSRC / "python").glob("*.cpp")), *CPU_SOURCES)],
 )
 if __name__ == "__main__":
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]

@@ -1,5 +1,5 @@
-"""What the compiled module has for a build without one: whether parents are trees (csrc/check_parents.h), and
-whether it could view tensors (csrc/tensor.h): it views none.
+"""What the compiled module has for a build without one: whether parents are trees (csrc/python/check_parents.h), and
+whether it could view tensors (csrc/python/tensor.cpp): it views none.
 """
 
 import ctypes

@@ -33,6 +33,8 @@ _BACKENDS = {
     "reference": ("specdec_kernels.backends.reference", ("cpu", "cuda")),
 }
 _loaded: dict[str, Any] = {}
+# op -> name of a block -> functions for direct calls, of the backends that it may mean
+ran: dict[str, dict] = {}
 
 
 class _Block:
@@ -65,6 +67,9 @@ def register(name: str, module: Any, devices: Sequence[str]) -> None:
     """Add a backend: ``module`` is a module or the name of one, ``devices`` the device types it takes."""
     _BACKENDS[name] = (module, tuple(devices))
     _loaded.pop(name, None)
+    for known in ran.values():
+        known.clear()
+    _direct.cache_clear()
 
 
 def _check_name(name):
@@ -178,6 +183,11 @@ def of_device(device_type):
     return _load(_default(device_type))
 
 
+@functools.cache
+def _direct(name, op):
+    return _loaded[name].direct(op)
+
+
 def run(op, call, device_type):
     """Have the backend for tensors on this type of device do a call of an op."""
     name = block().name or _default(device_type)
@@ -193,18 +203,10 @@ def run(op, call, device_type):
     if unsupported is not None and (reason := unsupported(op, call)):
         raise BackendError(f"backend {name!r} cannot do this {op.name}: {reason}")
     getattr(module, op.name)(call)
-
-
-def remember(op, device_type, *call):
-    """Have the backend that ran a call remember it, if it can; ``op.recalls`` then finds calls like it."""
-    name = block().name
-    module = _loaded.get(name or _default(device_type))  # None if the block it ran in has ended meanwhile
-    if module is None or not hasattr(module, "remember"):
-        return
-    module.remember(op, *call)
-    known = op.recalls.get(name, ())
-    if module.recalls[op.name] not in known:
-        op.recalls[name] = (*known, module.recalls[op.name])
+    if op.plan is not None and hasattr(module, "direct"):
+        known = op.ran.get(block().name, ())
+        if (function := _direct(name, op)) not in known:
+            op.ran[block().name] = (*known, function)
 
 
 def _absent(name):

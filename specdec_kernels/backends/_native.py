@@ -4,26 +4,33 @@ import torch
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import _profiler_enabled
 
+from specdec_kernels.layout import InputPositions, Packing
+from specdec_kernels.ops import Form
+from specdec_kernels.sampling import Draft, Edits, Sampling
+
+_DEVICES = {1: "cpu", 2: "cuda", 10: "cuda"}  # DLPack's numbers; the last is ROCm
+_DTYPES = (
+    torch.int64, torch.int32, torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.uint16,
+    torch.uint32,
+)  # fmt: skip
+
+
+def _device(kind, index):
+    return torch.device(_DEVICES[kind]) if kind == 1 else torch.device(_DEVICES[kind], index)
+
 
 def use_torch(native):
     """Tell it what a tensor is, how torch gives its address and shape without Python, and how to make one.
 
-    If one of the last three functions says that a mode or a profiler watches torch, calls are not recalled.
+    If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     """
     native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
-    native.use_functions(torch.empty_strided, watchers)
+    types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
+    native.use_functions(torch.empty_strided, watchers, _DTYPES, _device, types)
 
 
-def ops_of(native):
-    """The names of the ops that a native module has."""
-    return [name.removeprefix("remember_") for name in dir(native) if name.startswith("remember_")]
-
-
-def recipes(results):
-    """Outputs as a caller got them, and for each the arguments with which ``torch.empty_strided`` makes a new one."""
-    strides = [torch.empty(x.shape, device="meta").stride() for x in results]
-    return tuple(results), tuple(
-        ((tuple(x.shape), stride), {"dtype": x.dtype, "device": x.device})
-        for x, stride in zip(results, strides, strict=True)
-    )
+def direct(native, op):
+    """The native module's function for direct calls of an op that has a plan."""
+    getattr(native, f"declare_{op.name}")(op.plan, op.result)
+    return getattr(native, f"direct_{op.name}")

@@ -7,12 +7,12 @@ import threading
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.backends._native import ops_of, recipes, use_torch
+from specdec_kernels.backends import _native
 from specdec_kernels.ops import OPS
 
 __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 
-HAS = ops_of(_C)  # what the CPU does
+HAS = _C.ops  # what the CPU does
 
 _BYTES = 1 << 20  # what a stream has to start with: enough for most calls
 _ASIDE = 4 << 20  # put aside for captures
@@ -133,28 +133,27 @@ class Kernels:
         self._workspaces = Workspaces(native.capture, native.wait)
         for name in HAS:
             setattr(self, name, functools.partial(self._launch, getattr(native, name)))
-        self.recalls = {name: functools.partial(self._recall, name) for name in HAS}
 
     def _launch(self, function, call):
         device = OPS[type(call).__name__].device(call)
         stream = self._current_stream(device)
         needed = 1
-        while needed:
+        while needed is not None:
             workspace = self._workspaces.get(device, stream, needed)
             needed = function(call, stream, workspace.data_ptr(), workspace.numel())
 
-    def _recall(self, name, raw):
-        """The outputs of a call like a remembered one; None for others, or if it needs a larger workspace."""
+    def _run(self, function, raw):
+        """The outputs of a direct call; None if the checks have to look at it, or if it needs a larger workspace."""
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
         if device is None or device.type == "meta":  # nothing runs there, so no workspace is made
             return None
         stream = self._current_stream(device)
         workspace = self._workspaces.get(device, stream, 1)
-        return getattr(self._native, f"recall_{name}")(raw, stream, workspace.data_ptr(), workspace.numel())
+        return function(raw, stream, workspace.data_ptr(), workspace.numel())
 
-    def remember(self, op, raw, call, results):
-        """From now on ``recalls[op.name]`` runs calls like this one."""
-        getattr(self._native, f"remember_{op.name}")(raw, call, *recipes(results))
+    def direct(self, op):
+        """The function for direct calls of an op that has a plan."""
+        return functools.partial(self._run, _native.direct(self._native, op))
 
 
 class _OnDevice(Kernels):
@@ -170,16 +169,16 @@ class _OnDevice(Kernels):
         with torch.cuda.device(device):
             return super()._launch(function, call)
 
-    def _recall(self, name, raw):
+    def _run(self, function, raw):
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
         if device is None or device.type != "cuda":
             return None
         with torch.cuda.device(device):
-            return super()._recall(name, raw)
+            return super()._run(function, raw)
 
 
 if hasattr(_C, "cuda"):
-    use_torch(_C)
+    _native.use_torch(_C.cuda)
     _kernels = _OnDevice()
-    recalls, remember = _kernels.recalls, _kernels.remember
+    direct = _kernels.direct
     globals().update({name: getattr(_kernels, name) for name in HAS})

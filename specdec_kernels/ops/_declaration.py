@@ -5,17 +5,17 @@ implementations, and the making and checking of outputs. Every table of ops come
 """
 
 import collections
-import inspect
+import math
 import string
-import sys
 from typing import NamedTuple
 
 import torch
 from torch._C import _functorch, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import _profiler_enabled, forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from specdec_kernels import _C, backends
+from specdec_kernels.backends import block
 from specdec_kernels.layout import InputPositions, Packing
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops._memory import check_apart
@@ -92,15 +92,22 @@ class Noise(NamedTuple):
 
 
 class Kind:
-    """How an argument is written in a schema, and how a value becomes the schema's arguments and comes back.
+    """How an argument is written in a schema, how a value becomes the schema's arguments and comes back, and what a
+    call may have there.
 
-    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes.
+    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes. ``role`` and ``shape``
+    say what csrc/python/direct.cpp reads. A letter of a shape names a size of the op: the first tensor sets it, all
+    others must have it. E is how many entries numbers and draft rows have, * stands for all leading dimensions, ~ for
+    these with E in the place of the first. Behind a bar stands the shape where requests are packed, behind a colon: o
+    optional, c contiguous, u with unit stride along the last dimension, w int64, r with contiguous rows,
+    s of any strides.
     """
 
-    def __init__(self, schema, shown=None):
+    def __init__(self, schema, shown=None, role="tensor", shape="", least=-math.inf, most=math.inf):
         self._schema = schema
         self.shown = shown
         self.written = schema is not None and "(!)" in schema
+        self.role, self.shape, self.least, self.most = role, shape, least, most
 
     @property
     def is_tensor(self):
@@ -118,13 +125,13 @@ class Kind:
 
 
 class Either(Kind):
-    """One number for all, or a tensor of them.
+    """One number for all, or a tensor of them, of a shape that broadcasts to this one.
 
     In a ``Group`` its number stands in a list with the group's others of its type: torch takes at most 64 arguments.
     """
 
-    def __init__(self, type_, nothing):
-        super().__init__(f"Tensor? {{0}}s, {type_} {{0}}")
+    def __init__(self, type_, nothing, shape, least, most, role="number"):
+        super().__init__(f"Tensor? {{0}}s, {type_} {{0}}", None, role, shape, least, most)
         self.type, self._nothing = type_, nothing
 
     def flat(self, value):
@@ -138,8 +145,8 @@ class Either(Kind):
 class Group(Kind):
     """A value of several parts, a NamedTuple."""
 
-    def __init__(self, type_, **kinds):
-        super().__init__(None)
+    def __init__(self, type_, role, shape, shown=None, /, **kinds):
+        super().__init__(None, shown, role, shape)
         self._type, self._kinds = type_, kinds
         self._numbers = list(dict.fromkeys(kind.type for kind in kinds.values() if isinstance(kind, Either)))
 
@@ -175,8 +182,12 @@ class Output(Kind):
     With ``given_as`` the caller's may have one of these dtypes, and any strides.
     """
 
-    def __init__(self, dtype, shown=None, optional=False, by_rows=False, given_as=()):
-        super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown)
+    def __init__(self, dtype, shown=None, shape="", optional=False, by_rows=False, given_as=(), role=None):
+        if role is None and shown is not None:
+            role = shown.split(".")[0] if "." in shown else "status" if optional else "output"
+        marks = "r" * by_rows + "s" * bool(given_as)
+        marks += "o" * optional
+        super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown, role, f"{shape}:{marks}")
         self.dtype, self._by_rows, self._given_as = dtype, by_rows, given_as
 
     def made(self, given, shape, device, dtype=None):
@@ -191,17 +202,59 @@ class Output(Kind):
         return given
 
 
-TENSOR, OPTIONAL = Kind("Tensor {}"), Kind("Tensor? {}")
-NUMBER, COUNTER = Either("float", 0.0), Either("SymInt", 0)  # float32; int32 or int64
-CHOICE, FLAG, SIZE = Kind("str {}"), Kind("bool {}"), Kind("SymInt {}")
-LAW = Group(Law, space=CHOICE, temperature=NUMBER, top_k=COUNTER, top_p=NUMBER, min_p=NUMBER, rules=SIZE)
-EDITS = Group(
-    Edit, allowed=OPTIONAL, bias_tokens=OPTIONAL, bias_values=OPTIONAL, bias_spans=OPTIONAL, repetition=NUMBER,
-    frequency=NUMBER, presence=NUMBER, prompt_mask=OPTIONAL, output_mask=OPTIONAL, output_counts=OPTIONAL,
-    pending=OPTIONAL, by_row=SIZE, seen_index=OPTIONAL, allowed_index=OPTIONAL,
-)  # fmt: skip
-NOISE = Group(Noise, seed=COUNTER, position=COUNTER, nonce=COUNTER)
-WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache")
+def tensor(shape="", shown=None, optional=False, role="tensor"):
+    if optional:
+        shape += "o" if ":" in shape else ":o"
+    return Kind("Tensor? {}" if optional else "Tensor {}", shown, role, shape)
+
+
+def number(shape="", least=0.0, most=math.inf, role="number"):
+    """A float, or float32."""
+    return Either("float", 0.0, shape, least, most, role)
+
+
+def counter(shape="", least=-math.inf, most=math.inf):
+    """An int, or int64 or int32."""
+    return Either("SymInt", 0, shape, least, most)
+
+
+def choice(*words):
+    """One of these, in the order of their numbers in specdec.h."""
+    return Kind("str {}", None, "choice", words)
+
+
+def size(shape="", least=-math.inf, most=math.inf, role="int"):
+    """An int. As an argument that is only a size it has a letter, and perhaps that of the size it may be at most."""
+    return Kind("SymInt {}", None, role, shape, least, most)
+
+
+def law(shape="", role="law", shown=None):
+    """``shown`` stands before the names of its arguments."""
+    return Group(
+        Law, role, shape, shown, space=choice(), temperature=number(), top_k=counter(), top_p=number(), min_p=number(),
+        rules=size(),
+    )  # fmt: skip
+
+
+def noise(shape=""):
+    return Group(Noise, "noise", shape, seed=counter(), position=counter(), nonce=counter())
+
+
+FLAG = Kind("bool {}", None, "flag")
+_LISTS = Kind("Tensor? {}")
+
+
+def edits(shape=""):
+    """``shape`` is that of its numbers, where no law of the op has it."""
+    return Group(
+        Edit, "edits", shape, allowed=_LISTS, bias_tokens=_LISTS, bias_values=_LISTS, bias_spans=_LISTS,
+        repetition=number(), frequency=number(), presence=number(), prompt_mask=_LISTS, output_mask=_LISTS,
+        output_counts=_LISTS, pending=_LISTS, by_row=size(), seen_index=_LISTS, allowed_index=_LISTS,
+    )  # fmt: skip
+
+
+EDITS = edits()
+WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache", role="layers")
 
 
 class Op:
@@ -218,8 +271,12 @@ class Op:
         Whether it writes figures, of which one could want derivatives; tokens have none.
     backward : int
         Of how many of the function's first arguments they have gradients.
-    module : str
-        Where the function of this name is, which callers call; that of ``specdec_kernels.ops`` if nothing is said.
+    result : type, optional
+        The NamedTuple of outputs that the function returns; without, it returns its first output.
+    sizes : dict of str to Kind
+        Arguments of the function that are sizes of outputs, and no arguments of the op.
+    names : sequence of str
+        Of the function's arguments, where C++ does not read calls of it directly.
     arguments : Kind
         In the order of ``SPECDEC_FIELDS`` in csrc/include/specdec.h. The schema returns nothing: every output is an
         argument that the op writes.
@@ -228,12 +285,23 @@ class Op:
     ----------
     Call : type
         The NamedTuple of the arguments' names, which a backend's function gets.
+    plan : tuple or None
+        What C++ reads of a direct call, item by item: (role, places of the op's arguments, how many of the function's,
+        shapes, least, most).
+    names : list of str
+        The function's arguments as ``direct`` has them.
     """
 
-    def __init__(self, name, figures=False, backward=0, module=None, **arguments):
-        self.name, self.arguments, self.figures, self._backward = name, arguments, figures, backward
+    def __init__(self, name, figures=False, backward=0, result=None, sizes=None, names=None, **arguments):
+        self.name, self.arguments, self.figures, self._backward, self.result = (
+            name,
+            arguments,
+            figures,
+            backward,
+            result,
+        )
         self.Call = collections.namedtuple(name, arguments)
-        self._module = module or f"{__package__}.{name}"
+        self.plan, self.names = (None, names) if names else _plan(arguments, sizes or {})
         self._kinds = tuple(arguments.values())
         self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
@@ -243,7 +311,7 @@ class Op:
         _library.impl(name, lambda *flat: backends.run(self, self.whole(flat), "cuda"), "CUDA")
         _library.impl(name, lambda *flat: None, "Meta")
         self._watched_call = getattr(torch.ops.specdec, name).default
-        self.recalls = {}  # name of a block -> the recall functions of the backends it may mean (backends.remember)
+        self.ran = backends.ran.setdefault(name, {})
 
     def schema(self):
         """The schema's arguments, as torch writes them."""
@@ -270,9 +338,9 @@ class Op:
         """One output of this shape: new, or the one given."""
         return self.arguments[name].made(given, shape, device, dtype)
 
-    def outputs(self, group, out, device, *shapes):
-        """Outputs of these shapes as the NamedTuple ``group``, whose fields name them: new, or those of ``out``."""
-        names = group._fields
+    def outputs(self, out, device, *shapes):
+        """Outputs of these shapes as the op's NamedTuple, whose fields name them: new, or those of ``out``."""
+        names = self.result._fields
         if out is None:
             out = (None,) * len(names)
         elif not isinstance(out, (tuple, list)) or len(out) != len(names):
@@ -281,24 +349,26 @@ class Op:
             self.arguments[name].made(given, shape, device)
             for name, given, shape in zip(names, out, shapes, strict=True)
         ]
-        return group(*made)
+        return self.result(*made)
 
-    def recall(self, raw):
-        """Run a call that looks like one that was checked and run before. Its outputs, or None if it looks like none.
+    def direct(self, check, *raw):
+        """Run a call as its caller made it, if it keeps to the declaration; not one whose status the caller ``check``s.
 
-        ``raw`` has what the caller gave: seed, position and nonce first (csrc/recall.h), then as in the signature.
+        ``raw`` are the function's arguments in the order of ``names``. Returns what the function does, or None: then it
+        was not run.
         """
         if self.figures:
             self.refuse_derivatives(raw)
-        if is_compiling():
+        if is_dynamo_compiling():
             return None
-        for recall in self.recalls.get(backends.block().name, ()):
-            try:
-                if found := recall(raw):
-                    return found
-            except RuntimeError:
-                if _functorch.peek_interpreter_stack() is None:
-                    raise  # else a new output has no memory of its own: the call goes through torch
+        if not check:
+            for run in self.ran.get(block().name, ()):
+                try:
+                    if (found := run(raw)) is not None:
+                        return found
+                except RuntimeError:
+                    if _functorch.peek_interpreter_stack() is None:
+                        raise  # else a new output has no memory of its own: the call goes through torch
         self.refuse_unreadable(raw)
         return None
 
@@ -344,18 +414,12 @@ class Op:
     def _name_of(self, x, raw):
         """The name of the argument that has this tensor."""
         place = _place_of(x, raw)
-        function = getattr(sys.modules[self._module], self.name)
-        name = sorted(inspect.signature(function).parameters, key=lambda name: name not in Noise._fields)[place]
         if isinstance(raw[place], (Draft, InputPositions, Packing)):
-            return f"{name}.{raw[place]._fields[_place_of(x, raw[place])]}"
-        return name
+            return f"{self.names[place]}.{raw[place]._fields[_place_of(x, raw[place])]}"
+        return self.names[place]
 
-    def __call__(self, *values, given=False, raw=None, results=()):
-        """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked.
-
-        With ``raw`` the call is remembered: its checks then depend on nothing but what ``raw`` holds. ``results`` are
-        the outputs as the caller gets them.
-        """
+    def __call__(self, *values, given=False):
+        """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked."""
         call = self.Call(*values)
         place = values[self._place]
         if _watched(place) or _transformed(values):
@@ -363,10 +427,51 @@ class Op:
             return
         if given:
             check_apart(self.arguments, call)
-        device_type = "cpu" if place.is_cpu else place.device.type
-        backends.run(self, call, device_type)
-        if raw is not None:
-            backends.remember(self, device_type, raw, call, results)
+        backends.run(self, call, "cpu" if place.is_cpu else place.device.type)
+
+
+_GROUPED = (
+    "draft",
+    "packing",
+    "noise",
+    "mask",
+    "out",
+    "form",
+)  # several arguments of an op that come in one, or together
+_NAMES = {
+    "law": ("space", "temperature", "sampling"), "noise": Noise._fields, "mask": ("layout", "dtype", "columns", "out"),
+}  # fmt: skip
+
+
+def _plan(arguments, sizes):
+    """(An op's plan, the names of its function's arguments)."""
+    items, names, read = [], [], set()
+
+    def add_sizes(limited):
+        for name, kind in sizes.items():
+            if (len(kind.shape.split(":")[0]) > 1) == limited:
+                items.append(("size", (-1,), 1, (kind.shape,), kind.least, kind.most))
+                names.append(name)
+
+    add_sizes(limited=False)
+    places = {name: place for place, name in enumerate(arguments)}
+    for name, kind in arguments.items():
+        if kind.role is None or kind.role in read:
+            continue
+        if kind.role in ("out", "output", "status"):
+            add_sizes(limited=True)
+            sizes = {}
+        group = {name: kind}
+        if kind.role in _GROUPED:
+            group = {name: other for name, other in arguments.items() if other.role == kind.role}
+            read.add(kind.role)
+        shapes = kind.shape if kind.role == "choice" else tuple(other.shape for other in group.values())
+        own = tuple(f"{kind.shown}_{part}" if kind.shown else part for part in _NAMES.get(kind.role, ()))
+        own = own or ((kind.role if kind.role in _GROUPED else kind.shown or name),)
+        fields = tuple(places[name] for name in group)
+        items.append((kind.role, fields, len(own), shapes, kind.least, kind.most))
+        names += own
+    return tuple(items), names
 
 
 def _place_of(x, values):

@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import CHOICE, COUNTER, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, choice, counter, size, tensor
 from specdec_kernels.ops._types import BuiltLayout, Counter
 
 
@@ -40,17 +40,18 @@ MOST_BITS = 32
 
 BUILD_TREE = Op(
     "build_tree",
-    parent_list=TENSOR,
-    selected=TENSOR,
-    prefix_len=COUNTER,
-    topk=SIZE,
-    layout=CHOICE,
-    mask=Output(torch.uint8, "out.mask"),  # the bytes of one of any of these types
-    positions=Output(torch.int64, "out.positions"),
-    node_index=Output(torch.int64, "out.node_index"),
-    first_child=Output(torch.int64, "out.first_child"),
-    next_sibling=Output(torch.int64, "out.next_sibling"),
-    status=Output(torch.int32, "status"),
+    result=BuiltTrees,
+    parent_list=tensor("BQ"),
+    selected=tensor("BM"),
+    prefix_len=counter("E", least=0, most=2**62),
+    topk=size(least=1),
+    layout=choice("full", "nodes", "bits"),
+    mask=Output(torch.uint8, "out.mask", "BNN"),  # the bytes of one of any of these types
+    positions=Output(torch.int64, "out.positions", "BN"),
+    node_index=Output(torch.int64, "out.node_index", "BN"),
+    first_child=Output(torch.int64, "out.first_child", "BN"),
+    next_sibling=Output(torch.int64, "out.next_sibling", "BN"),
+    status=Output(torch.int32, "status", "B"),
 )
 
 
@@ -117,9 +118,8 @@ def build_tree(
     >>> trees.mask[0].int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
     """
-    raw = parent_list, selected, topk, prefix_len, layout, out, status
-    if found := BUILD_TREE.recall(raw):
-        return BuiltTrees(*found[:-1])
+    if (found := BUILD_TREE.direct(False, parent_list, selected, prefix_len, topk, layout, out, status)) is not None:
+        return found
     inputs.check_tensor("parent_list", parent_list, trees.PARENT_DTYPES, 2)
     inputs.check_tensor("selected", selected, trees.PARENT_DTYPES, 2)
     batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
@@ -142,7 +142,6 @@ def build_tree(
     status = BUILD_TREE.output("status", status, (batch,), device)
     BUILD_TREE(
         parent_list, selected, prefix_len, topk, layout, mask.view(-1).view(torch.uint8), *made, status, given=given,
-        raw=raw, results=(mask, *made, status),
     )  # fmt: skip
     return BuiltTrees(mask, *made)
 

@@ -3,10 +3,18 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import COUNTER, NOISE, SIZE, Noise, Op, Output
+from specdec_kernels.ops._declaration import Noise, Op, Output, counter, noise, size
 from specdec_kernels.ops._types import Counter
 
-COIN = Op("coin", figures=True, noise=NOISE, index=COUNTER, stream=SIZE, coins=Output(torch.float32, "out"))
+COIN = Op(
+    "coin",
+    figures=True,
+    names=("seed", "position", "nonce", "stream", "index", "out"),
+    noise=noise(),
+    index=counter(),
+    stream=size(),
+    coins=Output(torch.float32, "out"),
+)
 
 
 def coin(
@@ -57,9 +65,7 @@ def coin(
     >>> drafts.shape
     torch.Size([4])
     """
-    raw = seed, position, nonce, stream, index, out
-    if found := COIN.recall(raw):
-        return found[0]
+    COIN.direct(False, seed, position, nonce, stream, index, out)
     if inputs.integer(stream) is None:
         raise TypeError(f"stream: expected an int; got {inputs.shown(stream)}")
     stream = inputs.whole("stream", stream, "an int in [0, 2**32)", 0, 2**32 - 1)
@@ -71,7 +77,7 @@ def coin(
     *noise, index = (inputs.counter(name, x, shape, device, seen) for name, x in counters.items())
     given = out is not None
     out = COIN.output("coins", out, shape, device)
-    COIN(Noise(*noise), index, stream, out.view(seen), given=given, raw=raw, results=(out,))
+    COIN(Noise(*noise), index, stream, out.view(seen), given=given)
     return out
 
 

@@ -4,17 +4,17 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import COUNTER, OPTIONAL, TENSOR, WRITTEN_TENSORS, Op, Output
+from specdec_kernels.ops._declaration import WRITTEN_TENSORS, Op, Output, counter, tensor
 from specdec_kernels.ops._types import Counter, Tensors
 
 COMPACT_KV = Op(
     "compact_kv",
     figures=True,
     caches=WRITTEN_TENSORS,
-    path=TENSOR,
-    prefix_len=COUNTER,
-    block_table=OPTIONAL,
-    status=Output(torch.int32, "status"),
+    path=tensor("BD:u"),
+    prefix_len=counter("E", least=0, most=2**62),
+    block_table=tensor("BG:u", optional=True),
+    status=Output(torch.int32, "status", "B"),
 )
 
 
@@ -66,8 +66,7 @@ def compact_kv(
     >>> keys.flatten().tolist()
     [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
     """
-    raw = cache, path, prefix_len, block_table, status
-    if COMPACT_KV.recall(raw):
+    if COMPACT_KV.direct(False, cache, path, prefix_len, block_table, status) is not None:
         return
     inputs.check_tensor("path", path, (torch.int32,), 2)
     if path.stride(1) != 1 and path.shape[1] > 1:
@@ -87,9 +86,7 @@ def compact_kv(
         _check_pages(block_table, caches, batch, device)
     prefix_len = trees.prefix_lens(prefix_len, batch, device, path.shape[1])
     status = COMPACT_KV.output("status", status, (batch,), device)
-    # Caches in a sequence are recognised by their addresses, so it is known that they share no memory.
-    results = (cache, status) if isinstance(cache, torch.Tensor) else (status,)
-    COMPACT_KV(caches, path, prefix_len, block_table, status, given=True, raw=raw, results=results)
+    COMPACT_KV(caches, path, prefix_len, block_table, status, given=True)
 
 
 def _check_pages(block_table, caches, batch, device):

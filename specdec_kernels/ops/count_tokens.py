@@ -3,17 +3,17 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import COUNTER, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, counter, tensor
 from specdec_kernels.ops._types import Counter
 from specdec_kernels.sampling import Edits
 
 COUNT_TOKENS = Op(
     "count_tokens",
-    tokens=TENSOR,
-    num=COUNTER,
-    mask=Output(torch.int32, "edits' mask", by_rows=True),
-    counts=Output(torch.int32, "edits.output_counts", optional=True, by_rows=True),
-    status=Output(torch.int32, "status"),
+    tokens=tensor("BS"),
+    num=counter("E", least=0),
+    mask=Output(torch.int32, "edits' mask", "BW", by_rows=True, role="written"),
+    counts=Output(torch.int32, "edits.output_counts", "BV", optional=True, by_rows=True, role="written"),
+    status=Output(torch.int32, "status", "B"),
 )
 
 
@@ -59,9 +59,12 @@ def count_tokens(
     >>> counts.tolist(), mask.tolist()
     ([[0, 1, 0, 2, 0, 0]], [[10]])
     """
-    raw = edits, tokens, num, prompt, status
-    if COUNT_TOKENS.recall(raw):
-        return
+    if type(edits) is Edits and type(prompt) is bool:
+        mask, counts = (edits.prompt_mask, None) if prompt else (edits.output_mask, edits.output_counts)
+        slots = tokens.shape[-1] if isinstance(tokens, torch.Tensor) and tokens.ndim else 0
+        some = num if isinstance(num, (int, torch.Tensor)) and (isinstance(num, torch.Tensor) or num <= slots) else None
+        if COUNT_TOKENS.direct(False, tokens, slots if num is None else some, mask, counts, status) is not None:
+            return
     if not isinstance(edits, Edits):
         raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
     prompt = inputs.flag("prompt", prompt)
@@ -78,8 +81,7 @@ def count_tokens(
     if not isinstance(num, torch.Tensor) and not 0 <= num <= slots:
         raise ValueError(f"num: expected 0 to {slots}, the number of tokens; got {num}")
     status = COUNT_TOKENS.output("status", status, (batch,), device)
-    written = (mask, status) if counts is None else (mask, counts, status)
-    COUNT_TOKENS(tokens, num, mask, counts, status, given=True, raw=raw, results=written)
+    COUNT_TOKENS(tokens, num, mask, counts, status, given=True)
 
 
 def _rows(name, x, batch, device):

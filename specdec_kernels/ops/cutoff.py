@@ -8,7 +8,7 @@ import torch
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, tensor
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -41,17 +41,18 @@ class Cut(NamedTuple):
 
 CUTOFF = Op(
     "cutoff",
+    result=Cut,
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    request_index=OPTIONAL,
-    law=LAW,
+    rows=tensor("*V"),
+    request_index=tensor("B:c", optional=True),
+    law=law("~"),
     edits=EDITS,
-    value=Output(torch.float32, "out.value"),
-    last=Output(torch.int64, "out.last"),
-    count=Output(torch.int32, "out.count"),
-    mass=Output(torch.int64, "out.mass"),
-    max=Output(torch.float32, "out.max"),
-    status=Output(torch.int32, "status", optional=True),
+    value=Output(torch.float32, "out.value", "*"),
+    last=Output(torch.int64, "out.last", "*"),
+    count=Output(torch.int32, "out.count", "*"),
+    mass=Output(torch.int64, "out.mass", "*"),
+    max=Output(torch.float32, "out.max", "*"),
+    status=Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -117,11 +118,8 @@ def cutoff(
     >>> cut.value.item(), cut.last.item(), cut.count.item()  # tokens 5, 0 and the first of the two ones
     (1.0, 1, 3)
     """
-    raw = (rows, sampling, edits, request_index, out, status, check)
-    if found := CUTOFF.recall(raw):
-        if check:
-            inputs.raise_for_status("cutoff", found[-1])
-        return Cut(*found[:5])
+    if (found := CUTOFF.direct(check, rows, request_index, "logits", None, sampling, edits, out, status)) is not None:
+        return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     folded = inputs.rows3("rows", rows)
@@ -130,13 +128,12 @@ def cutoff(
     law = laws.target_law("logits", None, sampling, shape, device, seen)
     changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
-    cut = CUTOFF.outputs(Cut, out, device, lead, lead, lead, lead, lead)
+    cut = CUTOFF.outputs(out, device, lead, lead, lead, lead, lead)
     if check or status is not None:
         status = CUTOFF.output("status", status, lead, device)
     CUTOFF(
         folded, request_index, law, changes, *(part.view(-1) for part in cut),
-        None if status is None else status.view(-1), given=given, raw=raw,
-        results=cut if status is None else (*cut, status),
+        None if status is None else status.view(-1), given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("cutoff", status)

@@ -8,7 +8,7 @@ import torch
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, size, tensor
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits, Sampling
 
@@ -36,17 +36,19 @@ class Logprobs(NamedTuple):
 
 LOGPROBS = Op(
     "logprobs",
+    result=Logprobs,
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    tokens=TENSOR,
-    request_index=OPTIONAL,
-    law=LAW,
+    sizes={"top": size("KV", least=0)},
+    rows=tensor("*V"),
+    tokens=tensor("*"),
+    request_index=tensor("B:c", optional=True),
+    law=law("~"),
     edits=EDITS,
-    logprob=Output(torch.float32, "out.logprob"),
-    rank=Output(torch.int32, "out.rank"),
-    top_tokens=Output(torch.int64, "out.top_tokens"),
-    top_logprobs=Output(torch.float32, "out.top_logprobs"),
-    status=Output(torch.int32, "status", optional=True),
+    logprob=Output(torch.float32, "out.logprob", "*"),
+    rank=Output(torch.int32, "out.rank", "*"),
+    top_tokens=Output(torch.int64, "out.top_tokens", "*K"),
+    top_logprobs=Output(torch.float32, "out.top_logprobs", "*K"),
+    status=Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -118,11 +120,10 @@ def logprobs(
     >>> round(found.logprob.item(), 4), found.rank.item(), found.top_tokens.tolist()
     (-1.4076, 2, [2, 0])
     """
-    raw = (rows, tokens, temperature, sampling, edits, top, request_index, out, status, check)
-    if found := LOGPROBS.recall(raw):
-        if check:
-            inputs.raise_for_status("logprobs", found[-1])
-        return Logprobs(*found[:4])
+    if (found := LOGPROBS.direct(
+        check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, status,
+    )) is not None:  # fmt: skip
+        return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
@@ -136,14 +137,13 @@ def logprobs(
     law = laws.target_law("logits", temperature, sampling, shape, device, seen)
     changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None or status is not None
-    results = LOGPROBS.outputs(Logprobs, out, device, lead, lead, (*lead, top), (*lead, top))
+    results = LOGPROBS.outputs(out, device, lead, lead, (*lead, top), (*lead, top))
     if check or status is not None:
         status = LOGPROBS.output("status", status, lead, device)
     LOGPROBS(
         folded, tokens.reshape(folded.shape[:2]), request_index, law, changes, results.logprob.view(-1),
         results.rank.view(-1), results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
-        None if status is None else status.view(-1), given=given, raw=raw,
-        results=results if status is None else (*results, status),
+        None if status is None else status.view(-1), given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("logprobs", status)

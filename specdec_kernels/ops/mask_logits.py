@@ -3,18 +3,18 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import NUMBER, TENSOR, Kind, Op
+from specdec_kernels.ops._declaration import Kind, Op, number, tensor
 from specdec_kernels.ops._types import Number
 from specdec_kernels.ops.cutoff import Cut
 
 MASK_LOGITS = Op(
     "mask_logits",
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    temperature=NUMBER,
-    value=TENSOR,
-    last=TENSOR,
-    out=Kind("Tensor(!) {}", shown="out"),
+    rows=tensor("*V"),
+    temperature=number("*"),
+    value=tensor("*:c", shown="cut.value"),
+    last=tensor("*:cw", shown="cut.last"),
+    out=Kind("Tensor(!) {}", shown="out", role="output", shape="*V"),
 )
 
 
@@ -59,9 +59,8 @@ def mask_logits(
     if not isinstance(cut, (tuple, list)) or len(cut) != 5:
         raise TypeError(f"cut: expected a Cut; got {inputs.shown(cut)}")
     value, last = cut[0], cut[1]
-    raw = (rows, (value, last), temperature, out is rows or out)  # one tensor in two places is not remembered
-    if found := MASK_LOGITS.recall(raw):
-        return found[0]
+    if (found := MASK_LOGITS.direct(False, rows, temperature, value, last, out is rows or out)) is not None:
+        return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     inputs.output("cut.value", value, torch.float32, lead, device)
@@ -78,7 +77,6 @@ def mask_logits(
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.reshape(folded.shape[:2])
     MASK_LOGITS(
-        folded, temperature, value.view(-1), last.view(-1), inputs.rows3("out", out), given=own, raw=raw,
-        results=(out,),
+        folded, temperature, value.view(-1), last.view(-1), inputs.rows3("out", out), given=own,
     )  # fmt: skip
     return out

@@ -9,7 +9,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _gradients as gradients
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, tensor
 from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.ops.residual import check_pair
 from specdec_kernels.sampling import Draft, Edits, Sampling
@@ -38,20 +38,21 @@ class Overlap(NamedTuple):
 
 OVERLAP = Op(
     "overlap",
+    result=Overlap,
     figures=True,
     backward=2,  # target and draft
-    target=TENSOR,
-    draft=TENSOR,
-    draft_map=OPTIONAL,
-    request_index=OPTIONAL,
-    target_law=LAW,
-    draft_law=LAW,
+    target=tensor("*V"),
+    draft=tensor("~U", role="draft"),
+    draft_map=tensor("U", optional=True, role="draft"),
+    request_index=tensor("B:c", optional=True),
+    target_law=law("~"),
+    draft_law=law("~", role="draft"),
     edits=EDITS,
-    accept=Output(torch.float32, "out.accept"),
-    tv=Output(torch.float32, "out.tv"),
-    kl=Output(torch.float32, "out.kl"),
-    harmonic=Output(torch.float32, "out.harmonic"),
-    status=Output(torch.int32, "status", optional=True),
+    accept=Output(torch.float32, "out.accept", "*"),
+    tv=Output(torch.float32, "out.tv", "*"),
+    kl=Output(torch.float32, "out.kl", "*"),
+    harmonic=Output(torch.float32, "out.harmonic", "*"),
+    status=Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -114,15 +115,13 @@ def overlap(
     >>> [round(x.item(), 4) for x in specdec_kernels.overlap(p, q, space="probs")]
     [0.6, 0.4, 0.4564, 0.4]
     """
-    raw = (target, draft, space, temperature, sampling, edits, request_index, out, status, check)
+    raw = (target, draft, request_index, space, temperature, sampling, edits, out, status)
     differentiable = inputs.wants_gradient(target, draft.rows if isinstance(draft, Draft) else draft)
     if differentiable:
         OVERLAP.refuse_derivatives(raw)
         OVERLAP.refuse_unreadable(raw)
-    elif found := OVERLAP.recall(raw):
-        if check:
-            inputs.raise_for_status("overlap", found[-1])
-        return Overlap(*found[:4])
+    elif (found := OVERLAP.direct(check, *raw)) is not None:
+        return found
     drafted, rows_name = laws.drafted(draft)
     rows, draft_rows, (shape, seen) = check_pair(target, drafted, rows_name, request_index)
     lead, device = target.shape[:-1], target.device
@@ -136,15 +135,14 @@ def overlap(
     if differentiable and out is not None:
         raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
     given = out is not None or status is not None
-    figures = OVERLAP.outputs(Overlap, out, device, lead, lead, lead, lead)
+    figures = OVERLAP.outputs(out, device, lead, lead, lead, lead)
     if check or status is not None:
         status = OVERLAP.output("status", status, lead, device)
 
-    def run(raw=None):
+    def run():
         OVERLAP(
             rows, draft_rows, drafted.map, request_index, target_law, draft_law, changes,
-            *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given, raw=raw,
-            results=figures if status is None else (*figures, status),
+            *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given,
         )  # fmt: skip
         return figures
 
@@ -155,7 +153,7 @@ def overlap(
         )
         figures = Overlap(*figures)
     else:
-        run(raw)
+        run()
     if check:
         inputs.raise_for_status("overlap", status)
     return figures

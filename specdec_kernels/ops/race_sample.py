@@ -5,22 +5,22 @@ import torch
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, SIZE, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, noise, size, tensor
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_SAMPLE = Op(
     "race_sample",
-    rows=Kind("Tensor {}", shown="target"),
-    vocab_start=SIZE,
-    draft_map=OPTIONAL,
-    request_index=OPTIONAL,
-    law=LAW,
+    rows=tensor("*V", shown="target"),
+    vocab_start=size(least=0),
+    draft_map=tensor("V", optional=True),
+    request_index=tensor("B:c", optional=True),
+    law=law("~"),
     edits=EDITS,
-    noise=NOISE,
-    tokens=Output(torch.int64, "out"),
-    status=Output(torch.int32, "status", optional=True),
-    scores=Output(torch.float32, "scores", optional=True),
+    noise=noise("~"),
+    tokens=Output(torch.int64, "out", "*"),
+    status=Output(torch.int32, "status", "*", optional=True),
+    scores=Output(torch.float32, "scores", "*", optional=True),
 )
 
 
@@ -99,14 +99,11 @@ def race_sample(
     >>> specdec_kernels.race_sample(logits, seed=1, position=0, temperature=0.0).item()
     1
     """
-    raw = (
-        seed, position, nonce, target, space, temperature, sampling, edits, draft_map, request_index, out, status,
-        check,
-    )  # fmt: skip
-    if found := RACE_SAMPLE.recall(raw):
-        if check:
-            inputs.raise_for_status("race_sample", found[-1])
-        return found[0]
+    if (found := RACE_SAMPLE.direct(
+        check, target, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position, nonce, out,
+        status, None,
+    )) is not None:  # fmt: skip
+        return found
     inputs.check_rows("target", target)
     lead, device = target.shape[:-1], target.device
     rows = inputs.rows3("target", target)
@@ -115,8 +112,7 @@ def race_sample(
     out = RACE_SAMPLE.output("tokens", out, lead, device)
     if check or status is not None:
         status = RACE_SAMPLE.output("status", status, lead, device)
-    results = (out,) if status is None else (out, status)
-    RACE_SAMPLE(rows, 0, *race, *flat(out.view(-1), status), None, given=given, raw=raw, results=results)
+    RACE_SAMPLE(rows, 0, *race, *flat(out.view(-1), status), None, given=given)
     if check:
         inputs.raise_for_status("race_sample", status)
     return out

@@ -3,23 +3,24 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, OPTIONAL, SIZE, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, noise, size, tensor
 from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import arguments, flat
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_TOPK = Op(
     "race_topk",
-    rows=Kind("Tensor {}", shown="draft"),
-    vocab_start=SIZE,
-    draft_map=OPTIONAL,
-    request_index=OPTIONAL,
-    law=LAW,
+    sizes={"k": size("KV", least=1)},
+    rows=tensor("*V", shown="draft"),
+    vocab_start=size(least=0),
+    draft_map=tensor("V", optional=True),
+    request_index=tensor("B:c", optional=True),
+    law=law("~"),
     edits=EDITS,
-    noise=NOISE,
-    tokens=Output(torch.int64, "out"),
-    status=Output(torch.int32, "status", optional=True),
-    scores=Output(torch.float32, "scores", optional=True),
+    noise=noise("~"),
+    tokens=Output(torch.int64, "out", "*K"),
+    status=Output(torch.int32, "status", "*", optional=True),
+    scores=Output(torch.float32, "scores", "*K", optional=True),
 )
 
 
@@ -87,14 +88,11 @@ def race_topk(
     >>> specdec_kernels.race_topk(logits, 4, seed=1, position=0, temperature=0.0).tolist()
     [1, 2, 0, -1]
     """
-    raw = (
-        seed, position, nonce, draft, k, space, temperature, sampling, edits, draft_map, request_index, out, status,
-        check,
-    )  # fmt: skip
-    if found := RACE_TOPK.recall(raw):
-        if check:
-            inputs.raise_for_status("race_topk", found[-1])
-        return found[0]
+    if (found := RACE_TOPK.direct(
+        check, draft, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position, nonce, k, out,
+        status, None,
+    )) is not None:  # fmt: skip
+        return found
     inputs.check_rows("draft", draft)
     k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, draft.shape[-1])
     lead, device = draft.shape[:-1], draft.device
@@ -104,8 +102,7 @@ def race_topk(
     out = RACE_TOPK.output("tokens", out, (*lead, k), device)
     if check or status is not None:
         status = RACE_TOPK.output("status", status, lead, device)
-    results = (out,) if status is None else (out, status)
-    RACE_TOPK(rows, 0, *race, *flat(out.view(-1, k), status), None, given=given, raw=raw, results=results)
+    RACE_TOPK(rows, 0, *race, *flat(out.view(-1, k), status), None, given=given)
     if check:
         inputs.raise_for_status("race_topk", status)
     return out

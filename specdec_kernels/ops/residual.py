@@ -8,7 +8,7 @@ import torch
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, number, tensor
 from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
@@ -30,18 +30,19 @@ class Residual(NamedTuple):
 
 RESIDUAL = Op(
     "residual",
+    result=Residual,
     figures=True,
-    target=TENSOR,
-    draft=TENSOR,
-    draft_map=OPTIONAL,
-    request_index=OPTIONAL,
-    target_law=LAW,
-    draft_law=LAW,
+    target=tensor("*V"),
+    draft=tensor("~U", role="draft"),
+    draft_map=tensor("U", optional=True, role="draft"),
+    request_index=tensor("B:c", optional=True),
+    target_law=law("~"),
+    draft_law=law("~", role="draft"),
     edits=EDITS,
-    draft_prob=NUMBER,
-    probs=Output(torch.float32, "out.probs"),
-    mass=Output(torch.float32, "out.mass"),
-    status=Output(torch.int32, "status", optional=True),
+    draft_prob=number("~", most=1.0),
+    probs=Output(torch.float32, "out.probs", "*V"),
+    mass=Output(torch.float32, "out.mass", "*"),
+    status=Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -116,13 +117,10 @@ def residual(
     >>> [round(x, 4) for x in probs.tolist()], round(mass.item(), 4)
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
-    raw = (
-        target, draft, space, temperature, sampling, edits, draft_prob, request_index, out, status, check,
-    )  # fmt: skip
-    if found := RESIDUAL.recall(raw):
-        if check:
-            inputs.raise_for_status("residual", found[-1])
-        return Residual(*found[:2])
+    if (found := RESIDUAL.direct(
+        check, target, draft, request_index, space, temperature, sampling, edits, draft_prob, out, status,
+    )) is not None:  # fmt: skip
+        return found
     drafted, rows_name = laws.drafted(draft)
     rows, draft_rows, (shape, seen) = check_pair(target, drafted, rows_name, request_index)
     lead, device = target.shape[:-1], target.device
@@ -131,13 +129,13 @@ def residual(
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
     given = out is not None or status is not None
-    law = RESIDUAL.outputs(Residual, out, device, target.shape, lead)
+    law = RESIDUAL.outputs(out, device, target.shape, lead)
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
         rows, draft_rows, drafted.map, request_index, target_law, draft_law, changes, draft_prob,
         law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
-        given=given, raw=raw, results=law if status is None else (*law, status),
+        given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("residual", status)

@@ -3,16 +3,16 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import COUNTER, TENSOR, Kind, Op
+from specdec_kernels.ops._declaration import Kind, Op, counter, tensor
 from specdec_kernels.ops._types import Counter
 
 STORE_ROWS = Op(
     "store_rows",
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    slots=TENSOR,
-    column=COUNTER,
-    cache=Kind("Tensor(!) {}", shown="cache"),
+    rows=tensor("*V"),
+    slots=tensor("B"),
+    column=counter("*"),
+    cache=Kind("Tensor(!) {}", shown="cache", role="written", shape="SCV+"),
 )
 
 
@@ -54,9 +54,8 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
     <BLANKLINE>
             [[1., 2.]]])
     """
-    raw = (rows, cache, slots, column)
-    if found := STORE_ROWS.recall(raw):
-        return found[0]
+    if STORE_ROWS.direct(False, rows, slots, column, cache) is not None:
+        return cache
     inputs.check_rows("rows", rows, 2)
     count, device = len(rows), rows.device
     inputs.check_rows("cache", cache, 3)
@@ -68,5 +67,5 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
     inputs.check_shape("slots", slots, (count,))
     inputs.check_device("slots", slots, device)
     column = inputs.counter("column", column, (count,), device, seen=(count, 1))
-    STORE_ROWS(rows.unsqueeze(1), slots, column, cache, given=True, raw=raw, results=(cache,))
+    STORE_ROWS(rows.unsqueeze(1), slots, column, cache, given=True)
     return cache

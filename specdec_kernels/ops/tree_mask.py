@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import COUNTER, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, counter, size, tensor
 from specdec_kernels.ops._types import Counter, Layout
 
 LAYOUTS = ("bool", "additive", "bits")
@@ -12,11 +12,11 @@ ADDITIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 TREE_MASK = Op(
     "tree_mask",
-    parents=TENSOR,
-    prefix_len=COUNTER,
-    columns=SIZE,
-    mask=Output(torch.bool, "out"),  # or the type of another layout
-    status=Output(torch.int32, "status"),
+    parents=tensor(role="parents"),
+    prefix_len=counter("E", least=0, most=2**62),
+    columns=size(role="mask"),
+    mask=Output(torch.bool, "out", role="mask"),  # or the type of another layout
+    status=Output(torch.int32, "status", "B"),
 )
 
 
@@ -78,9 +78,9 @@ def tree_mask(
     >>> specdec_kernels.tree_mask(torch.tensor([-1, 0, 0, 1]), layout="bits").flatten().tolist()
     [1, 3, 5, 11]
     """
-    raw = parents, prefix_len, layout, dtype, columns, out, status
-    if found := TREE_MASK.recall(raw):
-        return found[0]
+    prefix_len = 0 if prefix_len is None else prefix_len
+    if (found := TREE_MASK.direct(False, parents, prefix_len, layout, dtype, columns, out, status)) is not None:
+        return found
     trees.check_parents(parents)
     inputs.check_choice("layout", layout, LAYOUTS)
     if layout == "additive":
@@ -89,11 +89,8 @@ def tree_mask(
             raise TypeError(f"dtype: expected float32, bfloat16 or float16; got {dtype}")
     elif dtype is not None:
         raise ValueError(f"dtype: expected None with layout={layout!r}; got {dtype}")
-    prefix_len = 0 if prefix_len is None else prefix_len
     nodes, batch, device = parents.shape[-1], trees.batch_of(parents, prefix_len), parents.device
     prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
-    # Whether the output's shape is known without the values of a tensor.
-    sized = columns is not None or not isinstance(prefix_len, torch.Tensor)
     columns = _columns(columns, prefix_len, nodes)
     given = out is not None or status is not None
     if layout == "bits":
@@ -102,7 +99,7 @@ def tree_mask(
         out = TREE_MASK.output("mask", out, (batch, nodes, columns), device, dtype)
     status = TREE_MASK.output("status", status, (batch,), device)
     TREE_MASK(
-        parents, prefix_len, columns, out, status, given=given, raw=raw if sized else None, results=(out, status)
+        parents, prefix_len, columns, out, status, given=given,
     )  # fmt: skip
     return out
 

@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, tensor
 
 
 class TreeParents(NamedTuple):
@@ -28,11 +28,12 @@ class TreeParents(NamedTuple):
 
 TREE_PARENTS = Op(
     "tree_parents",
-    first_child=TENSOR,
-    next_sibling=TENSOR,
-    parents=Output(torch.int32, "out.parents"),
-    ranks=Output(torch.int32, "out.ranks"),
-    status=Output(torch.int32, "status"),
+    result=TreeParents,
+    first_child=tensor("BN"),
+    next_sibling=tensor("BN"),
+    parents=Output(torch.int32, "out.parents", "BN"),
+    ranks=Output(torch.int32, "out.ranks", "BN"),
+    status=Output(torch.int32, "status", "B"),
 )
 
 
@@ -76,9 +77,8 @@ def tree_parents(
     >>> parents.tolist(), ranks.tolist()  # the root's children are 2, then 1
     ([[-1, 0, 0, 2]], [[0, 1, 0, 0]])
     """
-    raw = first_child, next_sibling, out, status
-    if found := TREE_PARENTS.recall(raw):
-        return TreeParents(*found[:2])
+    if (found := TREE_PARENTS.direct(False, first_child, next_sibling, out, status)) is not None:
+        return found
     inputs.check_tensor("first_child", first_child, trees.PARENT_DTYPES, 2)
     inputs.check_tensor("next_sibling", next_sibling, trees.PARENT_DTYPES, 2)
     shape, device = first_child.shape, first_child.device
@@ -87,9 +87,9 @@ def tree_parents(
     inputs.check_shape("next_sibling", next_sibling, shape)
     inputs.check_device("next_sibling", next_sibling, device)
     given = out is not None or status is not None
-    found = TREE_PARENTS.outputs(TreeParents, out, device, shape, shape)
+    found = TREE_PARENTS.outputs(out, device, shape, shape)
     status = TREE_PARENTS.output("status", status, shape[:1], device)
     TREE_PARENTS(
-        first_child, next_sibling, *found, status, given=given, raw=raw, results=(*found, status)
+        first_child, next_sibling, *found, status, given=given,
     )  # fmt: skip
     return found

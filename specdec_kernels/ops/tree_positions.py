@@ -3,15 +3,15 @@
 import torch
 
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import COUNTER, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, counter, tensor
 from specdec_kernels.ops._types import Counter
 
 TREE_POSITIONS = Op(
     "tree_positions",
-    parents=TENSOR,
-    prefix_len=COUNTER,
-    positions=Output(torch.int64, "out"),
-    status=Output(torch.int32, "status"),
+    parents=tensor(role="parents"),
+    prefix_len=counter("E", least=0, most=2**62),
+    positions=Output(torch.int64, "out", "BN"),
+    status=Output(torch.int32, "status", "B"),
 )
 
 
@@ -52,14 +52,13 @@ def tree_positions(
     >>> specdec_kernels.tree_positions(torch.tensor([-1, 0, 0, 1]), prefix_len=10).tolist()
     [[10, 11, 11, 12]]
     """
-    raw = parents, prefix_len, out, status
-    if found := TREE_POSITIONS.recall(raw):
-        return found[0]
+    if (found := TREE_POSITIONS.direct(False, parents, prefix_len, out, status)) is not None:
+        return found
     trees.check_parents(parents)
     batch, device = trees.batch_of(parents, prefix_len), parents.device
     prefix_len = trees.prefix_lens(prefix_len, batch, device, parents.shape[-1])
     given = out is not None or status is not None
     out = TREE_POSITIONS.output("positions", out, (batch, parents.shape[-1]), device)
     status = TREE_POSITIONS.output("status", status, (batch,), device)
-    TREE_POSITIONS(parents, prefix_len, out, status, given=given, raw=raw, results=(out, status))
+    TREE_POSITIONS(parents, prefix_len, out, status, given=given)
     return out

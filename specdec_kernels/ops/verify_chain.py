@@ -10,7 +10,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Kind, Op, Output, choice, law, noise, number, size, tensor
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Draft, Edits, Sampling
@@ -39,30 +39,31 @@ class Verdict(NamedTuple):
 
 VERIFY_CHAIN = Op(
     "verify_chain",
-    draft_tokens=TENSOR,
-    target=TENSOR,
-    draft=OPTIONAL,
-    cu_drafts=OPTIONAL,
-    tokens_by_row=FLAG,
-    draft_map=OPTIONAL,
-    request_index=OPTIONAL,
-    method=CHOICE,
-    target_law=LAW,
-    draft_law=LAW,
+    result=Verdict,
+    draft_tokens=tensor("BK|T"),
+    target=tensor("BLV|LV"),
+    draft=tensor("EKU|DU", optional=True, role="draft"),
+    cu_drafts=tensor(optional=True, role="packing"),
+    tokens_by_row=Kind("bool {}", role="packing"),
+    draft_map=tensor("U", optional=True, role="draft"),
+    request_index=tensor("B:c", optional=True),
+    method=choice("rejection", "race", "block"),
+    target_law=law("E"),
+    draft_law=law("E", role="draft"),
     edits=EDITS,
-    draft_prob=NUMBER,
-    epsilon=NUMBER,
-    noise=NOISE,
-    input_positions=OPTIONAL,
-    input_nonces=OPTIONAL,
-    tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
-    num_accepted=Output(torch.int32, "out.num_accepted"),
-    status=Output(torch.int32, "out.status"),
-    path=Output(torch.int32, "form.path", optional=True, by_rows=True),
-    num_passed=Output(torch.int32, "form.num_passed", optional=True),
-    index=OPTIONAL,
-    bonus=OPTIONAL,
-    form=SIZE,
+    draft_prob=number("EK|ED", most=1.0),
+    epsilon=number("E"),
+    noise=noise("E"),
+    input_positions=tensor("BP|L", optional=True, role="noise"),
+    input_nonces=tensor("B", optional=True, role="noise"),
+    tokens=Output(torch.int64, "out.tokens", "BP", given_as=inputs.TOKEN_DTYPES),
+    num_accepted=Output(torch.int32, "out.num_accepted", "B"),
+    status=Output(torch.int32, "out.status", "B"),
+    path=Output(torch.int32, "form.path", "BP", optional=True, by_rows=True),
+    num_passed=Output(torch.int32, "form.num_passed", "B", optional=True),
+    index=tensor("BP", optional=True, role="form"),
+    bonus=tensor("B", optional=True, role="form"),
+    form=size(role="form"),
 )
 
 
@@ -181,17 +182,11 @@ def verify_chain(
     >>> verdict.num_accepted.tolist()  # p(0) >= q(0): always accepted
     [1]
     """
-    if type(position) is InputPositions and position.nonces is not None:
-        _check_nonce(nonce)  # what is remembered of a call does not say which nonce it had
-    raw = (
-        seed, position, nonce, draft_tokens, target, draft, method, space, temperature, sampling, edits, draft_prob,
-        epsilon, request_index, packing, out, form,
-    )  # fmt: skip
-    if found := VERIFY_CHAIN.recall(raw):
-        verdict = Verdict(*found[:3])
-        if check:
-            inputs.raise_for_status("verify_chain", verdict.status)
-        return verdict
+    if (found := VERIFY_CHAIN.direct(
+        check, draft_tokens, target, draft, packing, request_index, method, space, temperature, sampling, edits,
+        draft_prob, epsilon, seed, position, nonce, out, form,
+    )) is not None:  # fmt: skip
+        return found
     ends, tokens_by_row, max_drafts = ends_of(packing)
     drafted, rows_name = laws.drafted(draft)
     bonus = form.bonus if isinstance(form, Form) else None
@@ -240,6 +235,8 @@ def verify_chain(
         positions, nonces = position
         laws.check_positions(positions, target)
         if nonces is not None:
+            if inputs.integer(nonce) != 0:
+                raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
             inputs.check_tensor("position.nonces", nonces, inputs.COUNTER_DTYPES, 1)
             inputs.check_shape("position.nonces", nonces, (batch,))
             inputs.check_device("position.nonces", nonces, device)
@@ -247,13 +244,12 @@ def verify_chain(
     else:
         noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
-    sized = not ragged or max_drafts is not None or out is not None  # the width does not depend on values of `ends`
     places = (batch, width + 1)
     form, choices, room = forms.checked(form, out, places)
     forms.check_index(form, places, device)
     if form.index is not None and form.path is None:
         raise ValueError("form.path: expected int32 [B, K+1] with form.index; got None")
-    verdict = VERIFY_CHAIN.outputs(Verdict, out, device, room, (batch,), (batch,))
+    verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))
     written = [
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
         for name, given, size in (
@@ -268,17 +264,11 @@ def verify_chain(
     VERIFY_CHAIN(
         draft_tokens, target, drafted.rows, ends, tokens_by_row, drafted.map, request_index, method, target_law,
         draft_law, changes, draft_prob, epsilon, noise, positions, nonces, *verdict, *written, form.index, bonus,
-        choices, given=out is not None or form is not forms.PLAIN, raw=raw if sized else None,
-        results=(*verdict, *[x for x in written if x is not None]),
+        choices, given=out is not None or form is not forms.PLAIN,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)
     return verdict
-
-
-def _check_nonce(nonce):
-    if inputs.integer(nonce) != 0:
-        raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
 
 
 def ends_of(packing):

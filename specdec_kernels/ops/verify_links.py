@@ -7,29 +7,30 @@ import torch
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, noise, number, size, tensor
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import Counter, Number
 from specdec_kernels.ops.verify_tree import TreeVerdict
 
 VERIFY_LINKS = Op(
     "verify_links",
-    draft_tokens=TENSOR,
-    first_child=TENSOR,
-    next_sibling=TENSOR,
-    tree_valid=OPTIONAL,
-    target=OPTIONAL,
-    target_tokens=OPTIONAL,
-    coins=NUMBER,
-    threshold_single=NUMBER,
-    threshold_total=NUMBER,
-    noise=NOISE,
-    tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
-    path=Output(torch.int32, "out.path", by_rows=True),
-    num_accepted=Output(torch.int32, "out.num_accepted"),
-    status=Output(torch.int32, "out.status"),
-    index=OPTIONAL,
-    form=SIZE,
+    result=TreeVerdict,
+    draft_tokens=tensor("BN"),
+    first_child=tensor("BN"),
+    next_sibling=tensor("BN"),
+    tree_valid=tensor("B", optional=True),
+    target=tensor("BNV", optional=True),
+    target_tokens=tensor("BN", optional=True),
+    coins=number("BN:o", role="tensor"),
+    threshold_single=number("E", most=1.0),
+    threshold_total=number("E", most=1.0),
+    noise=noise("E"),
+    tokens=Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
+    path=Output(torch.int32, "out.path", "BW", by_rows=True),
+    num_accepted=Output(torch.int32, "out.num_accepted", "B"),
+    status=Output(torch.int32, "out.status", "B"),
+    index=tensor("BN", optional=True, role="form"),
+    form=size(role="form"),
 )
 
 
@@ -124,15 +125,11 @@ def verify_links(
     >>> specdec_kernels.verify_links(drafts, target_tokens=wanted, **links).tokens.tolist()
     [[1, 6, -1]]
     """
-    raw = (
-        seed, position, nonce, draft_tokens, target, first_child, next_sibling, tree_valid, coins, target_tokens,
-        threshold_single, threshold_total, out, form,
-    )  # fmt: skip
-    if found := VERIFY_LINKS.recall(raw):
-        verdict = TreeVerdict(*found)
-        if check:
-            inputs.raise_for_status("verify_links", verdict.status)
-        return verdict
+    if (found := VERIFY_LINKS.direct(
+        check, draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
+        threshold_total, seed, position, nonce, out, form,
+    )) is not None:  # fmt: skip
+        return found
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     (batch, nodes), device = draft_tokens.shape, draft_tokens.device
     if nodes == 0:
@@ -158,12 +155,12 @@ def verify_links(
     form, choices, room = forms.checked(form, out, (batch, width))
     forms.check_index(form, (batch, nodes), device)
     forms.check_tree(form)
-    verdict = VERIFY_LINKS.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
+    verdict = VERIFY_LINKS.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if forms.is_empty(form):
         return verdict
     VERIFY_LINKS(
         draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, 0.0 if coins is None else coins,
-        single, total, noise, *verdict, form.index, choices, given=out is not None, raw=raw, results=verdict,
+        single, total, noise, *verdict, form.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_links", verdict.status)

@@ -11,7 +11,7 @@ from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import CHOICE, EDITS, FLAG, LAW, NOISE, OPTIONAL, SIZE, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import EDITS, FLAG, Op, Output, choice, law, noise, size, tensor
 from specdec_kernels.ops._form import Form
 from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Draft, Edits, Sampling
@@ -45,25 +45,27 @@ class TreeVerdict(NamedTuple):
 
 VERIFY_TREE = Op(
     "verify_tree",
-    draft_tokens=TENSOR,
-    parents=TENSOR,
-    target=TENSOR,
-    draft=OPTIONAL,
-    draft_map=OPTIONAL,
-    request_index=OPTIONAL,
-    method=CHOICE,
+    result=TreeVerdict,
+    sizes={"max_depth": size("W:o")},
+    draft_tokens=tensor("BN"),
+    parents=tensor(role="parents"),
+    target=tensor("BNV"),
+    draft=tensor("ENU", optional=True, role="draft"),
+    draft_map=tensor("U", optional=True, role="draft"),
+    request_index=tensor("B:c", optional=True),
+    method=choice("rejection", "race", "traversal"),
     replacement=FLAG,
-    target_law=LAW,
-    draft_law=LAW,
+    target_law=law("E"),
+    draft_law=law("E", role="draft"),
     edits=EDITS,
-    noise=NOISE,
-    input_positions=OPTIONAL,
-    tokens=Output(torch.int64, "out.tokens", given_as=inputs.TOKEN_DTYPES),
-    path=Output(torch.int32, "out.path", by_rows=True),
-    num_accepted=Output(torch.int32, "out.num_accepted"),
-    status=Output(torch.int32, "out.status"),
-    index=OPTIONAL,
-    form=SIZE,
+    noise=noise("E"),
+    input_positions=tensor("BN", optional=True, role="noise"),
+    tokens=Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
+    path=Output(torch.int32, "out.path", "BW", by_rows=True),
+    num_accepted=Output(torch.int32, "out.num_accepted", "B"),
+    status=Output(torch.int32, "out.status", "B"),
+    index=tensor("BN", optional=True, role="form"),
+    form=size(role="form"),
 )
 
 
@@ -182,15 +184,11 @@ def verify_tree(
     >>> verdict.num_accepted.tolist(), verdict.path.tolist()  # p(0) >= q(0): the first child is always accepted
     ([1], [[0, 1]])
     """
-    raw = (
-        seed, position, nonce, draft_tokens, target, draft, parents, method, replacement, space, temperature, sampling,
-        edits, request_index, max_depth, out, form,
-    )  # fmt: skip
-    if found := VERIFY_TREE.recall(raw):
-        verdict = TreeVerdict(*found)
-        if check:
-            inputs.raise_for_status("verify_tree", verdict.status)
-        return verdict
+    if (found := VERIFY_TREE.direct(
+        check, max_depth, draft_tokens, parents, target, draft, request_index, method, replacement, space, temperature,
+        sampling, edits, seed, position, nonce, out, form,
+    )) is not None:  # fmt: skip
+        return found
     drafted, rows_name = laws.drafted(draft)
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
@@ -232,13 +230,12 @@ def verify_tree(
     form, choices, room = forms.checked(form, out, (batch, width))
     forms.check_index(form, (batch, nodes), device)
     forms.check_tree(form)
-    verdict = VERIFY_TREE.outputs(TreeVerdict, out, device, room, (batch, width), (batch,), (batch,))
+    verdict = VERIFY_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if forms.is_empty(form):
         return verdict
     VERIFY_TREE(
         draft_tokens, parents, target, drafted.rows, drafted.map, request_index, method, replacement, target_law,
-        draft_law, changes, noise, positions, *verdict, form.index, choices, given=out is not None, raw=raw,
-        results=verdict,
+        draft_law, changes, noise, positions, *verdict, form.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

@@ -96,31 +96,27 @@ def race_partial(
     >>> bool((race_finish(torch.stack(halves))[0] == specdec_kernels.race_sample(logits, **noise)).all())
     True
     """
-    raw = (
-        seed, position, nonce, "slice", rows, k, vocab_start, space, temperature, sampling, edits,
-        request_index,
-    )  # fmt: skip
-    op = RACE_SAMPLE if k is None else RACE_TOPK
-    if found := op.recall(raw):
-        return RowPartial(found[0], found[2], found[1])
-    inputs.check_rows("rows", rows)
     vocab_start = inputs.whole("vocab_start", vocab_start, "a multiple of {step}", 0, step=PART_UNIT)
+    inputs.check_rows("rows", rows)
     if k is not None:
         k = inputs.whole("k", k, "an int of 1 or more", 1)
     lead, device, size = rows.shape[:-1], rows.device, rows.shape[-1]
-    folded = inputs.rows3("rows", rows)
-    race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, edits, None, request_index)
-    places = 1 if k is None else min(k, size)
-    tokens = torch.empty((*lead, places), dtype=torch.int64, device=device)
-    scores = torch.empty((*lead, places), dtype=torch.float32, device=device)
+    op, places, wide = (RACE_SAMPLE, (), lead) if k is None else (RACE_TOPK, (min(k, size),), (*lead, min(k, size)))
+    tokens = torch.empty(wide, dtype=torch.int64, device=device)
+    scores = torch.empty(wide, dtype=torch.float32, device=device)
     status = torch.empty(lead, dtype=torch.int32, device=device)
-    flat = (-1,) if k is None else (-1, places)
-    whole = k is None or k == places  # else its places are padded, each time
-    op(folded, vocab_start, *race, tokens.view(flat), status.view(-1), scores.view(flat), raw=raw if whole else None,
-       results=(tokens, status, scores))  # fmt: skip
-    if not whole:
-        tokens = torch.nn.functional.pad(tokens, (0, k - places), value=-1)
-        scores = torch.nn.functional.pad(scores, (0, k - places), value=-torch.inf)
+    if op.direct(
+        False, rows, vocab_start, None, request_index, space, temperature, sampling, edits, seed, position, nonce,
+        *places, tokens, status, scores,
+    ) is None:  # fmt: skip
+        folded = inputs.rows3("rows", rows)
+        race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, edits, None, request_index)
+        op(folded, vocab_start, *race, tokens.view(-1, *places), status.view(-1), scores.view(-1, *places))
+    if k is None:
+        return RowPartial(tokens[..., None], scores[..., None], status)
+    if k > size:
+        tokens = torch.nn.functional.pad(tokens, (0, k - size), value=-1)
+        scores = torch.nn.functional.pad(scores, (0, k - size), value=-torch.inf)
     return RowPartial(tokens, scores, status)
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 import triton
-from specdec_kernels.triton_kernels import _launch
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -26,9 +25,10 @@ from triton.runtime.jit import create_function_from_signature
 
 from specdec_kernels import Edits, backend, backends, triton_kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
-from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, COUNTER, NOISE
+from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, Group
 from specdec_kernels.ops._laws import FILTERED
 from specdec_kernels.ops.cutoff import Cut
+from specdec_kernels.triton_kernels import _launch
 from tests.support import triton_order
 from tests.support.calls import every_call
 
@@ -126,8 +126,13 @@ def other_calls(shown, requests, number):
             continue
         shown.add(name)
         kinds = OPS[function.__name__].arguments.items()
-        counters = {part for part, kind in kinds if kind is COUNTER and part not in ("num", "prefix_len")}  # of a range
-        counters |= {part for _, kind in kinds if kind is NOISE for part in Noise._fields}
+        of_a_range = ("num", "prefix_len")
+        counters = {
+            part for part, kind in kinds if kind.role == "number" and kind.type == "SymInt" and part not in of_a_range
+        }
+        counters |= {
+            part for _, kind in kinds if kind.role == "noise" and isinstance(kind, Group) for part in Noise._fields
+        }
         if name == "verify_links":  # not all requests may have the same noise
             counters.remove("seed")
 

@@ -5,20 +5,19 @@ import torch
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, tensor
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits
 
 COUNT_AT_LEAST = Op(
     "count_at_least",
-    module=__name__,
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    request_index=OPTIONAL,
-    law=LAW,
+    rows=tensor("*V"),
+    request_index=tensor("B:c", optional=True),
+    law=law("~"),
     edits=EDITS,
-    least=TENSOR,
-    counts=Output(torch.int32, "out"),
+    least=tensor("*:c"),
+    counts=Output(torch.int32, "out", "*"),
 )
 
 
@@ -67,9 +66,9 @@ def count_at_least(
     >>> count_at_least(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([1.0]), temperature=2.0).tolist()
     [2]
     """
-    raw = (rows, least, temperature, edits, request_index, out)
-    if found := COUNT_AT_LEAST.recall(raw):
-        return found[0]
+    found = COUNT_AT_LEAST.direct(False, rows, request_index, "logits", temperature, None, edits, least, out)
+    if found is not None:
+        return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     inputs.check_tensor("least", least, (torch.float32,), None)
@@ -84,6 +83,5 @@ def count_at_least(
     changes = edit.of_rows(edits, law, rows, folded, shape, seen)
     given = out is not None
     out = COUNT_AT_LEAST.output("counts", out, lead, device)
-    COUNT_AT_LEAST(folded, request_index, law, changes, least.view(-1), out.view(-1), given=given, raw=raw,
-                   results=(out,))  # fmt: skip
+    COUNT_AT_LEAST(folded, request_index, law, changes, least.view(-1), out.view(-1), given=given,)  # fmt: skip
     return out

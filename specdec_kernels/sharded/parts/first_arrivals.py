@@ -3,15 +3,15 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, tensor
 
 FIRST_ARRIVALS = Op(
     "first_arrivals",
-    module=__name__,
-    packed=TENSOR,
-    tokens=Output(torch.int64, "tokens"),
-    status=Output(torch.int32, "status"),
-    empty=Output(torch.int32, "empty"),
+    result=tuple,
+    packed=tensor("P*3:c"),
+    tokens=Output(torch.int64, "tokens", "*"),
+    status=Output(torch.int32, "status", "*"),
+    empty=Output(torch.int32, "empty", "*"),
 )
 
 
@@ -45,9 +45,8 @@ def first_arrivals(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
     >>> first_arrivals(torch.stack([tokens, scores.view(torch.int32), status], dim=-1))[0].tolist()
     [1030]
     """
-    raw = (packed,)
-    if found := FIRST_ARRIVALS.recall(raw):
-        return found[0], found[1], found[2]
+    if (found := FIRST_ARRIVALS.direct(False, packed, None, None, None)) is not None:
+        return found
     inputs.check_tensor("packed", packed, (torch.int32,), None)
     if packed.ndim < 2 or packed.shape[-1] != 3 or packed.shape[0] == 0 or not packed.is_contiguous():
         raise ValueError(f"packed: expected contiguous int32 [parts, ..., 3]; got {inputs.shown(packed)}")
@@ -55,7 +54,6 @@ def first_arrivals(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
     tokens = torch.empty(lead, dtype=torch.int64, device=device)
     status, empty = (torch.empty(lead, dtype=torch.int32, device=device) for _ in range(2))
     FIRST_ARRIVALS(
-        packed.view(len(packed), -1), tokens.view(-1), status.view(-1), empty.view(-1), raw=raw,
-        results=(tokens, status, empty),
+        packed.view(len(packed), -1), tokens.view(-1), status.view(-1), empty.view(-1),
     )  # fmt: skip
     return tokens, status, empty

@@ -6,20 +6,20 @@ from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, LAW, OPTIONAL, Kind, Op, Output
+from specdec_kernels.ops._declaration import EDITS, Op, Output, law, tensor
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits
 
 MASS_TILES = Op(
     "mass_tiles",
-    module=__name__,
+    result=tuple,
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    request_index=OPTIONAL,
-    law=LAW,
+    rows=tensor("*V"),
+    request_index=tensor("B:c", optional=True),
+    law=law("~"),
     edits=EDITS,
-    tiles=Output(torch.int32, "out"),
-    status=Output(torch.int32, "status"),
+    tiles=Output(torch.int32, "out", "*3J"),
+    status=Output(torch.int32, "status", "*"),
 )
 
 
@@ -72,9 +72,9 @@ def mass_tiles(
     >>> ((tiles[2].long() << 32 | tiles[1].long() & 0xFFFFFFFF) >> 30).tolist()  # tokens of the largest weight
     [1024, 476]
     """
-    raw = (rows, temperature, edits, request_index, out, status)
-    if found := MASS_TILES.recall(raw):
-        return tuple(found)
+    found = MASS_TILES.direct(False, rows, request_index, "logits", temperature, None, edits, out, status)
+    if found is not None:
+        return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     folded = inputs.rows3("rows", rows)
@@ -87,6 +87,5 @@ def mass_tiles(
     status = MASS_TILES.output("status", status, lead, device)
     MASS_TILES(
         folded, request_index, law, changes, out.flatten(-2).view(-1, 3 * out.shape[-1]), status.view(-1), given=given,
-        raw=raw, results=(out, status),
     )  # fmt: skip
     return out, status

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import EDITS, LAW, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Noise, Op, Output
+from specdec_kernels.ops._declaration import Noise, Op, Output, edits, law, noise, number, size, tensor
 from specdec_kernels.ops._laws import noise_of
 from specdec_kernels.ops._types import Counter, Number
 from specdec_kernels.sampling import Edits
@@ -11,23 +11,23 @@ from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 
 RESIDUAL_RACE = Op(
     "residual_race",
-    module=__name__,
-    target=TENSOR,
-    vocab_start=SIZE,
-    draft=OPTIONAL,
-    row=TENSOR,
-    draft_row=OPTIONAL,
-    excluded=OPTIONAL,
-    cuts=OPTIONAL,
-    known=TENSOR,
-    target_law=LAW,
-    draft_law=LAW,
-    edits=EDITS,
-    subtracted=NUMBER,
-    noise=NOISE,
-    tokens=Output(torch.int64, "tokens"),
-    status=Output(torch.int32, "status"),
-    scores=Output(torch.float32, "scores"),
+    result=tuple,
+    target=tensor("*V"),
+    vocab_start=size(least=0),
+    draft=tensor("^V", optional=True),
+    row=tensor("R:c"),
+    draft_row=tensor("R:c", optional=True),
+    excluded=tensor("R.X:u", optional=True),
+    cuts=tensor("R6:c", optional=True),
+    known=tensor("R4"),
+    target_law=law("R"),
+    draft_law=law("R", shown="draft"),
+    edits=edits("~"),
+    subtracted=number("R"),
+    noise=noise("R"),
+    tokens=Output(torch.int64, "tokens", "R"),
+    status=Output(torch.int32, "status", "R"),
+    scores=Output(torch.float32, "scores", "R"),
 )
 
 
@@ -100,11 +100,11 @@ def residual_race(
     >>> residual_race(target, draft, row, vocab_start=0, draft_row=row, known=known, seed=1, position=0)[0].item()
     0
     """
-    raw = (
-        seed, position, nonce, target, draft, row, vocab_start, draft_row, excluded, known, subtracted, temperature,
-        draft_temperature, cuts, edits,
-    )  # fmt: skip
-    if found := RESIDUAL_RACE.recall(raw):
+    of_draft = temperature if draft_temperature is None else draft_temperature
+    if (draft is None) == (draft_row is None) and (found := RESIDUAL_RACE.direct(
+        False, target, vocab_start, draft, row, draft_row, excluded, cuts, known, "logits", temperature, None, "logits",
+        of_draft, None, edits, subtracted, seed, position, nonce, None, None, None,
+    )) is not None:  # fmt: skip
         return found[0], found[2], found[1]
     check_rows(target, draft, row, draft_row, cuts, known)
     batch, device = len(row), target.device
@@ -124,7 +124,7 @@ def residual_race(
     folded = None if draft is None else inputs.rows3("draft", draft)
     RESIDUAL_RACE(
         rows, vocab_start, folded, row, draft_row, excluded, cuts, known, law, q_law, changes, subtracted,
-        Noise(*noise), tokens, status, scores, raw=raw, results=(tokens, status, scores),
+        Noise(*noise), tokens, status, scores,
     )  # fmt: skip
     return tokens, scores, status
 

@@ -3,27 +3,27 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import EDITS, LAW, NUMBER, OPTIONAL, TENSOR, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, edits, law, number, tensor
 from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits
 from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 
 RESIDUAL_SUMS = Op(
     "residual_sums",
-    module=__name__,
+    result=tuple,
     figures=True,
-    target=TENSOR,
-    draft=TENSOR,
-    row=TENSOR,
-    draft_row=TENSOR,
-    cuts=OPTIONAL,
-    known=TENSOR,
-    target_law=LAW,
-    draft_law=LAW,
-    edits=EDITS,
-    subtracted=NUMBER,
-    sums=Output(torch.int64, "sums"),
-    status=Output(torch.int32, "status"),
+    target=tensor("*V"),
+    draft=tensor("^V"),
+    row=tensor("R:c"),
+    draft_row=tensor("R:c"),
+    cuts=tensor("R6:c", optional=True),
+    known=tensor("R4"),
+    target_law=law("R"),
+    draft_law=law("R", shown="draft"),
+    edits=edits("~"),
+    subtracted=number("R"),
+    sums=Output(torch.int64, "sums", "R2"),
+    status=Output(torch.int32, "status", "R"),
 )
 
 
@@ -84,9 +84,12 @@ def residual_sums(
     >>> [round(x, 4) for x in (sums * 2.0**-42).flatten().tolist()]
     [0.4526, 1.0]
     """
-    raw = (target, draft, row, draft_row, known, subtracted, temperature, draft_temperature, cuts, edits)
-    if found := RESIDUAL_SUMS.recall(raw):
-        return tuple(found)
+    of_draft = temperature if draft_temperature is None else draft_temperature
+    if (found := RESIDUAL_SUMS.direct(
+        False, target, draft, row, draft_row, cuts, known, "logits", temperature, None, "logits", of_draft, None, edits,
+        subtracted, None, None,
+    )) is not None:  # fmt: skip
+        return found
     for name, x in (("draft", draft), ("draft_row", draft_row)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a tensor; got {inputs.shown(x)}")
@@ -100,6 +103,6 @@ def residual_sums(
     status = torch.empty(pairs, dtype=torch.int32, device=device)
     RESIDUAL_SUMS(
         folded, inputs.rows3("draft", draft), row, draft_row, cuts, known, law, q_law, changes, subtracted, sums,
-        status, raw=raw, results=(sums, status),
+        status,
     )  # fmt: skip
     return sums, status

@@ -3,18 +3,18 @@
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import NUMBER, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, number, tensor
 from specdec_kernels.ops._types import Number
 
 TILE_LAWS = Op(
     "tile_laws",
-    module=__name__,
+    result=tuple,
     figures=True,
-    tiles=TENSOR,
-    raw=Kind("Tensor {}", shown="raw"),
-    temperature=NUMBER,
-    known=Output(torch.float32, "known"),
-    probs=Output(torch.float32, "out"),
+    tiles=tensor("*3Q:c"),
+    raw=tensor("*U:c"),
+    temperature=number("="),
+    known=Output(torch.float32, "known", "*2"),
+    probs=Output(torch.float32, "out", "*U"),
 )
 
 
@@ -52,9 +52,8 @@ def tile_laws(
     >>> round(tile_laws(torch.cat(parts, dim=-1), logits[:1])[1].item() * 4096, 5)
     1.0
     """
-    call = (tiles, raw, temperature)
-    if found := TILE_LAWS.recall(call):
-        return tuple(found)
+    if (found := TILE_LAWS.direct(False, tiles, raw, temperature, None, None)) is not None:
+        return found
     inputs.check_tensor("tiles", tiles, (torch.int32,), None)
     inputs.check_tensor("raw", raw, inputs.ROW_DTYPES, None)
     lead, device = raw.shape[:-1], raw.device
@@ -69,6 +68,6 @@ def tile_laws(
     count = known.numel() // 2
     TILE_LAWS(
         tiles.reshape(count, 3 * tiles.shape[-1]), raw.reshape(count, raw.shape[-1]), temperature, known.view(count, 2),
-        probs.view(count, raw.shape[-1]), raw=call, results=(known, probs),
+        probs.view(count, raw.shape[-1]),
     )  # fmt: skip
     return known, probs

@@ -6,19 +6,18 @@ from specdec_kernels._constants import PART_UNIT
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, OPTIONAL, SIZE, TENSOR, Kind, Op, Output
+from specdec_kernels.ops._declaration import Op, Output, edits, size, tensor
 from specdec_kernels.sampling import Edits
 
 TOKEN_LOGITS = Op(
     "token_logits",
-    module=__name__,
     figures=True,
-    rows=Kind("Tensor {}", shown="rows"),
-    vocab_start=SIZE,
-    places=OPTIONAL,
-    tokens=TENSOR,
-    edits=EDITS,
-    logits=Output(torch.float32, "out"),
+    rows=tensor("*V"),
+    vocab_start=size(least=0),
+    places=tensor("P", optional=True, role="packs"),
+    tokens=tensor("*.M|P.M:c"),
+    edits=edits("~"),
+    logits=Output(torch.float32, "out", "*.M|P.M"),
 )
 
 
@@ -71,12 +70,11 @@ def token_logits(
     >>> token_logits(rows, torch.tensor([2, 130, 128]), places=torch.tensor([0, 1, 1]), vocab_start=128).tolist()
     [0.0, 9.0, 7.0]
     """
-    raw = (rows, tokens, places, vocab_start, edits, out)
-    if found := TOKEN_LOGITS.recall(raw):
-        return found[0]
+    vocab_start = inputs.whole("vocab_start", vocab_start, "a multiple of {step}", 0, step=PART_UNIT)
+    if (found := TOKEN_LOGITS.direct(False, rows, vocab_start, places, tokens, edits, out)) is not None:
+        return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    vocab_start = inputs.whole("vocab_start", vocab_start, "a multiple of {step}", 0, step=PART_UNIT)
     if places is not None:
         inputs.check_tensor("places", places, inputs.TOKEN_DTYPES, 1)
         inputs.check_device("places", places, device)
@@ -94,7 +92,6 @@ def token_logits(
     each = of_rows.numel()
     many = tokens.shape[-1] if tokens.ndim > len(of_rows) else 1
     TOKEN_LOGITS(
-        folded, vocab_start, places, tokens.reshape(each, many), changes, out.view(each, many), given=given, raw=raw,
-        results=(out,),
+        folded, vocab_start, places, tokens.reshape(each, many), changes, out.view(each, many), given=given,
     )  # fmt: skip
     return out

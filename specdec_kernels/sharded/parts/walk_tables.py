@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import CHOICE, FLAG, NOISE, NUMBER, OPTIONAL, SIZE, TENSOR, Noise, Op, Output
+from specdec_kernels.ops._declaration import FLAG, Noise, Op, Output, choice, noise, number, size, tensor
 from specdec_kernels.ops._types import Counter, Number, TreeMethod
 
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
@@ -56,40 +56,41 @@ class Walked(NamedTuple):
 
 WALK_TABLES = Op(
     "walk_tables",
-    module=__name__,
-    draft_tokens=TENSOR,
-    cu_drafts=OPTIONAL,
-    parents=OPTIONAL,
-    vocab=SIZE,
-    request_index=OPTIONAL,
-    method=CHOICE,
+    result=tuple,
+    sizes={"batch": size("B"), "places": size("P"), "excluded": size("X"), "nodes": size("Y"), "memory": size("Z")},
+    draft_tokens=tensor("BK|D"),
+    cu_drafts=tensor(":c", optional=True, role="packs"),
+    parents=tensor(optional=True),
+    vocab=size(),
+    request_index=tensor("B:c", optional=True),
+    method=choice("rejection", "race", "traversal"),
     replacement=FLAG,
-    temperature=NUMBER,
-    draft_prob=NUMBER,
-    epsilon=NUMBER,
-    noise=NOISE,
-    row_status=TENSOR,
-    winners=OPTIONAL,
-    p_of_drafts=OPTIONAL,
-    known=OPTIONAL,
-    q_of_drafts=OPTIONAL,
-    draft_row_status=OPTIONAL,
-    draft_known=OPTIONAL,
-    draft_places=OPTIONAL,
-    answers=OPTIONAL,
-    tokens=Output(torch.int64, "tokens"),
-    path=Output(torch.int32, "path", optional=True),
-    num_accepted=Output(torch.int32, "num_accepted"),
-    status=Output(torch.int32, "status"),
-    row=Output(torch.int32, "row", optional=True),
-    draft_row=Output(torch.int32, "draft_row", optional=True),
-    subtracted=Output(torch.float32, "subtracted", optional=True),
-    slot=Output(torch.int64, "slot", optional=True),
-    laws=Output(torch.float32, "laws", optional=True),
-    excluded=Output(torch.int32, "excluded", optional=True),
-    asked=Output(torch.int32, "asked", optional=True),
-    asked_subtracted=Output(torch.float32, "asked_subtracted", optional=True),
-    memory=Output(torch.int32, "memory", optional=True),
+    temperature=number("B"),
+    draft_prob=number("BK|BD", most=1.0),
+    epsilon=number("B"),
+    noise=noise("B"),
+    row_status=tensor(":c"),
+    winners=tensor(optional=True),
+    p_of_drafts=tensor(":c", optional=True),
+    known=tensor(":f", optional=True),
+    q_of_drafts=tensor(":c", optional=True),
+    draft_row_status=tensor(":c", optional=True),
+    draft_known=tensor(":f", optional=True),
+    draft_places=tensor(optional=True),
+    answers=tensor(optional=True),
+    tokens=Output(torch.int64, "tokens", "BP", role="status"),
+    path=Output(torch.int32, "path", "BP", optional=True),
+    num_accepted=Output(torch.int32, "num_accepted", "B", role="status"),
+    status=Output(torch.int32, "status", "B", role="status"),
+    row=Output(torch.int32, "row", "B", optional=True),
+    draft_row=Output(torch.int32, "draft_row", "B", optional=True),
+    subtracted=Output(torch.float32, "subtracted", "B", optional=True),
+    slot=Output(torch.int64, "slot", "B", optional=True),
+    laws=Output(torch.float32, "laws", "B4", optional=True),
+    excluded=Output(torch.int32, "excluded", "BX", optional=True),
+    asked=Output(torch.int32, "asked", "BY2", optional=True),
+    asked_subtracted=Output(torch.float32, "asked_subtracted", "BY", optional=True),
+    memory=Output(torch.int32, "memory", "BZ", optional=True),
 )
 
 
@@ -175,46 +176,45 @@ def walk_tables(
     >>> walked.tokens.tolist(), walked.num_accepted.tolist()
     ([[5, 7, -1]], [1])
     """
-    raw = (
-        seed, position, nonce, draft_tokens, row_status, vocab, places, method, winners, p_of_drafts, known,
-        q_of_drafts, draft_row_status, draft_known, draft_places, answers, parents, replacement, cu_drafts, temperature,
-        draft_prob, epsilon, request_index,
-    )  # fmt: skip
     drawn, asks = method != "race", answers is not None
     certain = q_of_drafts is None or q_of_drafts.numel() == 0
-    wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks]
-    if found := WALK_TABLES.recall(raw):
-        found = iter(found)
-        return Walked(*(next(found) if here else None for here in wanted))
-    for name, x in (
-        ("row_status", row_status), ("p_of_drafts", p_of_drafts), ("known", known), ("q_of_drafts", q_of_drafts),
-        ("draft_row_status", draft_row_status), ("draft_known", draft_known), ("answers", answers),
-        ("cu_drafts", cu_drafts),
-    ):  # fmt: skip
-        if x is not None and not x.is_contiguous():
-            raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
+    wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks, method == "traversal"]
     device, packed = row_status.device, cu_drafts is not None
     batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
     nodes = places if parents is None else draft_tokens.shape[1]
+    sizes = batch, places, 1 if parents is None else nodes, nodes, NODE_WORDS * places
+    answers = answers.flatten(1) if asks else None
+    found = WALK_TABLES.direct(
+        False, *sizes, draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature,
+        draft_prob, epsilon, seed, position, nonce, row_status, winners, p_of_drafts, known, q_of_drafts,
+        draft_row_status, draft_known, draft_places, answers, *(here or None for here in wanted),
+    )  # fmt: skip
+    if found is not None:
+        found = iter(found)
+        return Walked(*(next(found) if here else None for here in wanted[:-1]))
+    named = ("row_status", row_status), ("p_of_drafts", p_of_drafts), ("known", known), ("q_of_drafts", q_of_drafts)
+    named += ("draft_row_status", draft_row_status), ("draft_known", draft_known), ("cu_drafts", cu_drafts)
+    for name, x in named:
+        if x is not None and not x.is_contiguous():
+            raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
     temperature = inputs.number("temperature", temperature, (batch,), device)
     draft_prob = inputs.slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
     epsilon = inputs.number("epsilon", epsilon, (batch,), device)
-    noise = ("seed", seed), ("position", position), ("nonce", nonce)
-    noise = Noise(*(inputs.counter(name, x, (batch,), device) for name, x in noise))
+    counters = ("seed", seed), ("position", position), ("nonce", nonce)
     ints, floats, longs = torch.int32, torch.float32, torch.int64
     shapes = (
         (longs, places), (ints, places), (ints,), (ints,), (ints,), (ints,), (floats,), (longs,), (floats, 4),
-        (ints, 1 if parents is None else nodes), (ints, nodes, 2), (floats, nodes), (ints, NODE_WORDS * places),
+        (ints, sizes[2]), (ints, nodes, 2), (floats, nodes), (ints, sizes[4]),
     )  # fmt: skip
     made = [
         torch.empty((batch, *shape), dtype=dtype, device=device) if here else None
-        for (dtype, *shape), here in zip(shapes, (*wanted, method == "traversal"), strict=True)
+        for (dtype, *shape), here in zip(shapes, wanted, strict=True)
     ]
+    known, draft_known = (None if x is None else x.view(-1) for x in (known, draft_known))
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
-        noise, row_status, winners, p_of_drafts, None if known is None else known.view(-1), q_of_drafts,
-        draft_row_status, None if draft_known is None else draft_known.view(-1), draft_places,
-        answers.flatten(1) if asks else None, *made[:10], made[10].flatten(1) if asks else None, *made[11:],
-        raw=raw, results=tuple(x for x in made if x is not None),
+        Noise(*(inputs.counter(name, x, (batch,), device) for name, x in counters)),
+        row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known, draft_places, answers,
+        *made[:10], made[10].flatten(1) if asks else None, *made[11:],
     )  # fmt: skip
     return Walked(*made[:12])

@@ -6,14 +6,14 @@ import shutil
 
 import torch
 
-from specdec_kernels.backends._native import use_torch
+from specdec_kernels.backends import _native
 from specdec_kernels.backends.cuda import HAS, Kernels
 from specdec_kernels.ops import OPS, Edit, Law, Noise
 from specdec_kernels.ops._laws import FILTERED
 from tests.backends.host_cuda.build import MODULE, build
 
 __all__ = [
-    *HAS, "begin_capture", "bytes_needed", "counted", "pend", "play", "recalls", "remember", "taken_error",
+    *HAS, "begin_capture", "bytes_needed", "counted", "direct", "pend", "play", "taken_error",
     "unavailable", "workspaces", "write_before",
 ]  # fmt: skip
 
@@ -47,7 +47,7 @@ def load():
     spec = importlib.util.spec_from_file_location(MODULE, build(MODULE))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    use_torch(module)
+    _native.use_torch(module)
     return module
 
 
@@ -147,6 +147,6 @@ _kernels = HostCuda(os.environ.get("SPECDEC_HOST_CUDA", "small"))
 play, counted, workspaces, bytes_needed = _kernels.play, _kernels.counted, _kernels.workspaces, _kernels.bytes_needed
 begin_capture = _kernels.begin_capture
 write_before = _kernels.write_before
-recalls, remember = _kernels.recalls, _kernels.remember
+direct = _kernels.direct
 pend, taken_error = _kernels._native.pend, _kernels._native.taken_error
 globals().update({name: getattr(_kernels, name) for name in HAS})

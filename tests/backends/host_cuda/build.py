@@ -21,11 +21,12 @@ KERNELS = [
     *(ROOT / "csrc" / "c_api" / name for name in ("call.cpp", "checks.cpp", "cuda.cpp")),
     *sorted((ROOT / "csrc" / "cuda" / "ops").glob("*.cu")),
 ]
+PYTHON = [path for path in sorted((ROOT / "csrc" / "python").glob("*.cpp")) if path.name != "module.cpp"]
 MACHINE = [HERE / "machine.cpp", HERE / "control.cpp"]
 MODULE = "specdec_host_cuda"
 # Library -> what it holds besides the machine. Those that take longest to compile come first.
 SOURCES = {
-    MODULE: [HERE / "module.cpp", ROOT / "csrc" / "cuda" / "bindings.cpp", *KERNELS],
+    MODULE: [HERE / "module.cpp", *PYTHON, *KERNELS],
     "specdec_c": KERNELS,
     "row_part": [HERE.parent / "row_part.cpp"],
     "parts": [HERE / "parts.cu"],

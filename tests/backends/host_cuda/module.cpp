@@ -1,19 +1,11 @@
 // The CUDA ops on the played machine, as a Python module.
 #include <pybind11/pybind11.h>
 
-#include "../../../csrc/recall.h"
+#include "../../../csrc/python/ops.h"
 #include "include/cuda_runtime.h"
 
-namespace specdec {
-namespace cuda {
-void bind(pybind11::module_ m);  // csrc/cuda/bindings.cpp
-}  // namespace cuda
-}  // namespace specdec
-
 PYBIND11_MODULE(specdec_host_cuda, m) {
-  specdec::cuda::bind(m);
-  m.def("use_tensors", specdec::python::use_tensors);
-  m.def("use_functions", specdec::python::use_functions);
+  specdec::python::add_cuda(m.ptr(), 1);
   namespace py = pybind11;
   m.def(
       "configure",

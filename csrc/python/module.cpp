@@ -4,8 +4,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "cpu/dispatch.h"
-#include "recall.h"
+#include "../cpu/dispatch.h"
+#include "check_parents.h"
+#include "ops.h"
 #include "specdec/chain.h"
 #include "specdec/optimal_tree.h"
 #include "specdec/softmax.h"
@@ -15,68 +16,25 @@ namespace py = pybind11;
 using namespace specdec;
 using namespace specdec::python;
 
-#if defined(SPECDEC_WITH_CUDA)
-namespace specdec {
-namespace cuda {
-void bind(py::module_ m);  // csrc/cuda/bindings.cpp
-}  // namespace cuda
-}  // namespace specdec
-#endif
-
 namespace {
 
 // The Python function that returns how many threads an op may use.
 PyObject* threads_function = nullptr;
 
-void use_threads(py::object function) { threads_function = function.release().ptr(); }
-
 int threads() {
   if (!threads_function) return 1;
-  const py::object count = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(threads_function));
-  const long number = count ? PyLong_AsLong(count.ptr()) : -1;
-  if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+  const long number = PyLong_AsLong(Ref(PyObject_CallNoArgs(threads_function)).get());
+  if (number == -1 && PyErr_Occurred()) throw Raised();
   return static_cast<int>(number);
 }
 
-using Run = int (*)(const void* params, int threads);
+using Function = int (*)(const void* params, int threads);
 
-void run(Run op, const Params& params) {
+int run(void* op, const Params& params, PyObject* const*, Ref* result) {
   const int count = threads();
-  int error;
-  {
-    const Unlocked unlocked;
-    error = op(params.bytes, count);
-  }
-  raise_for(error);
-}
-
-// Three functions of the module for each op. Its calls are never destroyed, because the Python objects in them must not
-// be freed after Python has ended.
-void bind_ops(py::module_& m) {
-#define SPECDEC_METHOD(name, P, c_function, ...)                                                     \
-  static const Run run_##name = [](const void* params, int threads) {                                \
-    return c_function(static_cast<const P*>(params), threads);                                       \
-  };                                                                                                 \
-  static Calls& calls_##name = *new Calls(table_of<P>());                                            \
-  methods.push_back(method(#name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) {      \
-    return called(arguments, count, 1, [](PyObject* const* argument) {                               \
-      run(run_##name, Call(table_of<P>(), argument[0]).params);                                      \
-      Py_RETURN_NONE;                                                                                \
-    });                                                                                              \
-  }));                                                                                               \
-  methods.push_back(method("recall_" #name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) { \
-    return recalled(calls_##name, arguments, count, 1, [](const Params& params, PyObject* const*) {  \
-      return run(run_##name, params), true;                                                          \
-    });                                                                                              \
-  }));                                                                                               \
-  methods.push_back(method("remember_" #name, [](PyObject*, PyObject* const* arguments, Py_ssize_t count) { \
-    return remembered(calls_##name, arguments, count);                                               \
-  }));
-  static std::vector<PyMethodDef> methods;
-  SPECDEC_OPS(SPECDEC_METHOD)
-#undef SPECDEC_METHOD
-  methods.push_back({});
-  add_functions(m, methods.data());
+  *result = Ref(kept(Py_None));
+  const Unlocked unlocked;
+  return reinterpret_cast<Function>(op)(params.bytes, count);
 }
 
 template <class T>
@@ -142,13 +100,14 @@ PYBIND11_MODULE(_C, m) {
   m.def("isa", &cpu::isa);
   m.def("set_isa", &cpu::set_isa);
   m.def("weighed_rows", &cpu::weighed_rows);
-  m.def("use_threads", use_threads);
-  m.def("use_functions", use_functions);
-  m.def("use_tensors", use_tensors);
-  bind_ops(m);
+  m.def("use_threads", [](py::object function) { threads_function = function.release().ptr(); });
   bind_trees(m);
   bind_maths(m.def_submodule("maths"));
+#define SPECDEC_FUNCTION(name, P, c_function, ...) reinterpret_cast<void*>(c_function),
+  static void* const functions[] = {SPECDEC_OPS(SPECDEC_FUNCTION)};
+#undef SPECDEC_FUNCTION
+  add_ops(m.ptr(), {1, functions, 0, run});
 #if defined(SPECDEC_WITH_CUDA)
-  cuda::bind(m.def_submodule("cuda"));
+  add_cuda(m.def_submodule("cuda").ptr(), 2);
 #endif
 }

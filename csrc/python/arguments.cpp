@@ -1,0 +1,356 @@
+#include "arguments.h"
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace specdec {
+namespace python {
+
+namespace {
+
+// ---- tables ---------------------------------------------------------------------------------------------------------
+
+template <class T>
+constexpr Kind kind_of() { return Kind::kGroup; }  // a struct of several arguments
+#define SPECDEC_KIND(T, kind) \
+  template <>                 \
+  constexpr Kind kind_of<T>() { return Kind::kind; }
+SPECDEC_KIND(bool, kBool)
+SPECDEC_KIND(int32_t, kInt32)
+SPECDEC_KIND(int64_t, kInt64)
+SPECDEC_KIND(Rows, kRows)
+SPECDEC_KIND(Tokens, kTokens)
+SPECDEC_KIND(specdec_output_tokens, kTokenOutput)
+SPECDEC_KIND(specdec_number, kNumber)
+SPECDEC_KIND(specdec_counter, kCounter)
+SPECDEC_KIND(specdec_indices, kIndices)
+SPECDEC_KIND(specdec_values, kValues)
+SPECDEC_KIND(specdec_flags, kFlags)
+SPECDEC_KIND(Lists, kLists)
+SPECDEC_KIND(specdec_request_index, kRequestIndex)
+SPECDEC_KIND(specdec_output_i64, kInt64Output)
+SPECDEC_KIND(specdec_output_i32, kInt32Output)
+SPECDEC_KIND(specdec_path, kPath)
+SPECDEC_KIND(specdec_output_f32, kFloatOutput)
+SPECDEC_KIND(specdec_output_u8, kByteOutput)
+SPECDEC_KIND(specdec_mask, kMask)
+SPECDEC_KIND(specdec_cache_layers, kLayers)
+#undef SPECDEC_KIND
+
+// A tensor does not say where in the vocabulary it begins, so calls of these ops have that apart, after the rows, which
+// come first.
+template <class P>
+constexpr bool kHasFirstToken =
+    std::is_same_v<P, RaceParams> || std::is_same_v<P, TokenLogitsParams> || std::is_same_v<P, ResidualRaceParams>;
+
+using RowsOf = int64_t (*)(const void*);
+template <class P>
+auto rows_of(int) -> decltype(std::declval<const P&>().count(), RowsOf{}) {
+  return [](const void* p) -> int64_t { return static_cast<const P*>(p)->count(); };
+}
+template <class P>
+RowsOf rows_of(long) { return nullptr; }
+
+template <class P>
+const Table* table_of();
+
+template <class T>
+const Table* parts_of() {
+  if constexpr (kind_of<T>() == Kind::kGroup) return table_of<T>();
+  return nullptr;
+}
+
+template <class P>
+const Table* make_table() {
+  static_assert(sizeof(P) <= kMostBytes && std::is_trivially_copyable_v<P>);
+  const P p = {};
+  Table* const made = new Table;
+  made->bytes = sizeof(P);
+  const char* name = P::names();  // "first, second, ..."
+  const auto add = [&](Kind kind, const void* field, const Table* parts) {
+    const size_t length = std::strcspn(name, ", ");
+    made->fields.push_back({name, length, kind,
+                            static_cast<size_t>(static_cast<const char*>(field) - reinterpret_cast<const char*>(&p)),
+                            parts});
+    name += length;
+    name += std::strspn(name, ", ");
+  };
+  p.fields([&](const auto&... field) {
+    (add(kind_of<std::decay_t<decltype(field)>>(), &field, parts_of<std::decay_t<decltype(field)>>()), ...);
+  });
+  if (kHasFirstToken<P>)
+    made->fields.insert(made->fields.begin() + 1,
+                        {"vocab_start", 11, Kind::kInt32, offsetof(Rows, vocab_start), nullptr});
+  made->rows = rows_of<P>(0);
+  return made;
+}
+
+template <class P>
+const Table* table_of() {
+  static const Table* const table = make_table<P>();
+  return table;
+}
+
+// ---- tensors --------------------------------------------------------------------------------------------------------
+
+bool is_ints(const Tensor& t) { return t.element == Element::kInt32 || t.element == Element::kInt64; }
+
+bool dims(const Tensor& t, int32_t least, int32_t most) { return t.ndim >= least && t.ndim <= most; }
+
+// A dimension of one entry is shared, so its stride does not matter.
+int64_t stride(const Tensor& t, int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; }
+
+bool put(const Tensor& t, Rows& out) {
+  const int32_t dtype = t.element == Element::kFloat32    ? SPECDEC_FLOAT32
+                        : t.element == Element::kBFloat16 ? SPECDEC_BFLOAT16
+                        : t.element == Element::kFloat16  ? SPECDEC_FLOAT16
+                                                          : -1;
+  if (dtype < 0 || !dims(t, 2, 3)) return false;
+  const int32_t row = t.ndim - 2;
+  out = {t.data, row ? t.strides[0] : 0, t.strides[row], row ? t.shape[0] : 1, t.shape[row],
+         static_cast<int32_t>(t.shape[row + 1]), dtype, 0};
+  return true;
+}
+
+bool put(const Tensor& t, Tokens& out) {
+  if (!is_ints(t) || !dims(t, 1, 2)) return false;
+  const int32_t slot = t.ndim - 1;
+  out = {t.data, slot ? t.strides[0] : 0, t.strides[slot], slot ? t.shape[0] : 1, static_cast<int32_t>(t.shape[slot]),
+         t.element == Element::kInt64};
+  return true;
+}
+
+// One dimension is one row.
+bool put(const Tensor& t, specdec_output_tokens& out) {
+  if (!is_ints(t) || !dims(t, 1, 2)) return false;
+  const int32_t column = t.ndim - 1;
+  out = {t.data, column ? t.strides[0] : 0, column ? t.shape[0] : 1, t.shape[column], t.strides[column],
+         t.element == Element::kInt32};
+  return true;
+}
+
+template <class Number>
+bool put_number(const Tensor& t, Number& out) {
+  const bool fits = std::is_same_v<Number, specdec_counter> ? is_ints(t) : t.element == Element::kFloat32;
+  if (!fits || !dims(t, 0, 2)) return false;
+  out = {t.data, stride(t, 0), stride(t, 1), {}, t.element == Element::kInt64};
+  return true;
+}
+
+template <class Vector>
+bool put_vector(const Tensor& t, Vector& out, Element element) {
+  if (t.element != element || t.ndim != 1 || (t.shape[0] > 1 && t.strides[0] != 1)) return false;
+  out = {static_cast<decltype(out.data)>(t.data), t.shape[0]};
+  return true;
+}
+
+bool put(const Tensor& t, Lists& out) {
+  if (!is_ints(t) || t.ndim != 3) return false;
+  out = {t.data, stride(t, 0), stride(t, 1), t.shape[0], t.shape[1], t.shape[2], t.element == Element::kInt64};
+  return true;
+}
+
+bool put(const Tensor& t, specdec_request_index& out) {
+  if (!is_ints(t) || t.ndim != 1) return false;
+  out = {t.data, t.shape[0], kAnyIndex, t.element == Element::kInt64};
+  return true;
+}
+
+template <class Output>
+bool put_output(const Tensor& t, Output& out, Element element, int64_t rows) {
+  if (t.element != element || t.ndim < 1) return false;
+  if (rows < 0) rows = t.shape[0];
+  int64_t columns = 1;  // of the first dimension
+  for (int32_t i = 1; i < t.ndim; ++i) columns *= t.shape[i];
+  out = {static_cast<decltype(out.data)>(t.data), t.strides[0], rows, columns};
+  if (rows == t.shape[0]) return true;
+  out.row_stride = out.columns = rows > 0 ? t.shape[0] * columns / rows : 0;
+  return rows * out.columns == t.shape[0] * columns;
+}
+
+bool put(const Tensor& t, specdec_mask& out) {
+  if (t.ndim != 3) return false;
+  out = {t.data, t.shape[0], static_cast<int32_t>(t.shape[1]), SPECDEC_MASK_BOOL, 0};
+  switch (t.element) {
+    case Element::kBool: return true;
+    case Element::kFloat32: return out.layout = SPECDEC_MASK_ADDITIVE32, out.minus_infinity = 0xff800000u, true;
+    case Element::kBFloat16: return out.layout = SPECDEC_MASK_ADDITIVE16, out.minus_infinity = 0xff80u, true;
+    case Element::kFloat16: return out.layout = SPECDEC_MASK_ADDITIVE16, out.minus_infinity = 0xfc00u, true;
+    case Element::kInt32: return out.layout = SPECDEC_MASK_BITS, true;
+    default: return false;
+  }
+}
+
+// How many entries the lists of edits have that are one for each; the last of these counts. 0: there are none.
+int64_t entries_of(const specdec_edits& edits) {
+  int64_t found = 0;
+  const auto count = [&](const Lists& lists) {
+    if (lists.data) found = lists.requests;
+  };
+  if (!(edits.by_row & SPECDEC_ALLOWED_BY_ROW)) count(edits.allowed_index.data ? edits.allowed_index : edits.allowed);
+  if (!(edits.by_row & SPECDEC_BIAS_BY_ROW)) count(edits.bias_spans);
+  count(edits.pending);
+  if (edits.seen_index.data) return count(edits.seen_index), found;
+  for (const Lists* lists : {&edits.prompt_mask, &edits.output_mask, &edits.output_counts}) count(*lists);
+  return found;
+}
+
+}  // namespace
+
+bool put(Kind kind, const Tensor& t, void* field, int64_t rows) {
+  switch (kind) {
+    case Kind::kRows: return put(t, *static_cast<Rows*>(field));
+    case Kind::kTokens: return put(t, *static_cast<Tokens*>(field));
+    case Kind::kTokenOutput: return put(t, *static_cast<specdec_output_tokens*>(field));
+    case Kind::kNumber: return put_number(t, *static_cast<specdec_number*>(field));
+    case Kind::kCounter: return put_number(t, *static_cast<specdec_counter*>(field));
+    case Kind::kIndices: return put_vector(t, *static_cast<specdec_indices*>(field), Element::kInt32);
+    case Kind::kValues: return put_vector(t, *static_cast<specdec_values*>(field), Element::kFloat32);
+    case Kind::kFlags: return put_vector(t, *static_cast<specdec_flags*>(field), Element::kBool);
+    case Kind::kLists: return put(t, *static_cast<Lists*>(field));
+    case Kind::kRequestIndex: return put(t, *static_cast<specdec_request_index*>(field));
+    case Kind::kInt64Output: return put_output(t, *static_cast<specdec_output_i64*>(field), Element::kInt64, rows);
+    case Kind::kInt32Output: return put_output(t, *static_cast<specdec_output_i32*>(field), Element::kInt32, rows);
+    case Kind::kPath: return put_output(t, *static_cast<specdec_path*>(field), Element::kInt32, rows);
+    case Kind::kFloatOutput: return put_output(t, *static_cast<specdec_output_f32*>(field), Element::kFloat32, rows);
+    case Kind::kByteOutput: return put_output(t, *static_cast<specdec_output_u8*>(field), Element::kUInt8, rows);
+    case Kind::kMask: return put(t, *static_cast<specdec_mask*>(field));
+    default: return false;
+  }
+}
+
+bool number(PyObject* object, float* out) {
+  if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1.0 && PyErr_Occurred()) throw Raised();
+  *out = static_cast<float>(value);
+  return true;
+}
+
+bool number(PyObject* object, int64_t* out) {
+  if (!PyLong_Check(object)) return false;
+  int overflow = 0;
+  *out = PyLong_AsLongLongAndOverflow(object, &overflow);
+  if (overflow > 0) *out = static_cast<int64_t>(PyLong_AsUnsignedLongLong(object));
+  if (overflow < 0) expected("an int of 64 bits", object);
+  if (*out == -1 && PyErr_Occurred()) throw Raised();
+  return true;
+}
+
+int32_t choice(PyObject* name) {
+  static constexpr struct {
+    const char* name;
+    int32_t number;
+  } kChoices[] = {{"logits", SPECDEC_LOGITS}, {"probs", SPECDEC_PROBS}, {"rejection", SPECDEC_REJECTION},
+                  {"race", SPECDEC_RACE}, {"traversal", SPECDEC_TRAVERSAL}, {"block", SPECDEC_BLOCK},
+                  {"full", SPECDEC_TREE_FULL}, {"nodes", SPECDEC_TREE_NODES}, {"bits", SPECDEC_TREE_BITS}};
+  for (const auto& choice : kChoices)
+    if (PyUnicode_CompareWithASCIIString(name, choice.name) == 0) return choice.number;
+  return -1;
+}
+
+specdec_cache_layer layer_of(const Tensor& t) {
+  const int64_t size = t.element_bytes;
+  return {static_cast<char*>(t.data), t.strides[0] * size, t.strides[1] * size, t.strides[2] * size,
+          static_cast<int32_t>(t.shape[1]), static_cast<int32_t>(t.shape[2]), static_cast<int32_t>(t.shape[3] * size),
+          static_cast<int32_t>(t.shape[0])};
+}
+
+bool Field::is(const char* other) const { return std::strlen(other) == length && std::memcmp(name, other, length) == 0; }
+
+const Field* Table::find(const char* name) const {
+  for (const Field& field : fields)
+    if (field.is(name)) return &field;
+  return nullptr;
+}
+
+const std::vector<const Table*>& tables() {
+  static const std::vector<const Table*> all = [] {
+    std::vector<const Table*> made;
+#define SPECDEC_TABLE(name, P, ...)            \
+  made.push_back(new Table(*table_of<P>()));   \
+  const_cast<Table*>(made.back())->op = #name;
+    SPECDEC_OPS(SPECDEC_TABLE)
+#undef SPECDEC_TABLE
+    return made;
+  }();
+  return all;
+}
+
+// ---- checked calls --------------------------------------------------------------------------------------------------
+
+Call::Call(const Table& table, PyObject* tuple) : table_(table) {
+  std::memset(params.bytes, 0, table.bytes);
+  read(table, tuple, 0);
+  const Field* const index = table.find("request_index");
+  if (!index) return;
+  // There are as many entries as draft rows, or, without these, as numbers. Without both nothing is looked up.
+  const Field* const rows = table.find("draft");
+  const Rows* const draft = rows ? &params.at<Rows>(rows->at) : nullptr;
+  const bool has_draft = draft && draft->vocab > 0;  // not by its data, which is null for a draft of 0 requests
+  params.at<specdec_request_index>(index->at).entries = has_draft ? draft->requests : numbers_;
+}
+
+// Reads a struct that lies from `begin`, field by field.
+void Call::read(const Table& table, PyObject* tuple, size_t begin) {
+  const auto count = static_cast<Py_ssize_t>(table.fields.size());
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count) {
+    PyErr_Format(PyExc_TypeError, "expected a tuple of %zd; got %.200s", count, Py_TYPE(tuple)->tp_name);
+    throw Raised();
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const Field& field = table.fields[static_cast<size_t>(i)];
+    read(field, PyTuple_GET_ITEM(tuple, i), begin + field.at);
+  }
+}
+
+void Call::read(const Field& field, PyObject* object, size_t at) {
+  int64_t whole;
+  switch (field.kind) {
+    case Kind::kBool: return void(params.at<bool>(at) = PyObject_IsTrue(object) != 0);
+    case Kind::kInt32:
+      if (PyUnicode_Check(object)) whole = choice(object);
+      else if (!number(object, &whole)) expected("an int", object);
+      return void(params.at<int32_t>(at) = static_cast<int32_t>(whole));
+    case Kind::kInt64:
+      if (!number(object, &params.at<int64_t>(at))) expected("an int", object);
+      return;
+    case Kind::kLayers:
+      if (!PyList_Check(object)) expected("a list of caches", object);
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) {
+        const Tensor t = tensor_of(PyList_GET_ITEM(object, i));
+        if (t.ndim != 4) expected("a cache of four dimensions", PyList_GET_ITEM(object, i));
+        layers_.push_back(layer_of(t));
+      }
+      return void(params.at<specdec_cache_layers>(at) = {layers_.data(), static_cast<int64_t>(layers_.size())});
+    case Kind::kGroup:
+      read(*field.parts, object, at);
+      if (field.is("edits"))
+        if (const int64_t entries = entries_of(params.at<specdec_edits>(at))) numbers_ = entries;
+      return;
+    case Kind::kNumber:
+      if (number(object, &params.at<specdec_number>(at).value)) return;
+      break;
+    case Kind::kCounter:
+      if (number(object, &params.at<specdec_counter>(at).value)) return;
+      break;
+    case Kind::kRequestIndex:
+      if (object == Py_None) return void(params.at<specdec_request_index>(at).entries = kAnyIndex);
+      break;
+    default: break;
+  }
+  if (object == Py_None) return;
+  const Tensor t = tensor_of(object);
+  if (!put(field.kind, t, params.bytes + at, table_.rows ? table_.rows(params.bytes) : -1))
+    expected("a tensor of another dtype or other dimensions", object);
+  if ((field.kind == Kind::kNumber || field.kind == Kind::kCounter) && t.ndim > 0) numbers_ = t.shape[0];
+}
+
+void raise_for(int error) {
+  if (error == SPECDEC_OUT_OF_MEMORY) throw std::bad_alloc();
+  if (error != SPECDEC_OK) throw std::runtime_error(specdec_last_error());
+}
+
+}  // namespace python
+}  // namespace specdec

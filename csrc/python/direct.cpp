@@ -1,0 +1,1325 @@
+#include "direct.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "check_parents.h"
+#include "specdec/mass.h"
+
+namespace specdec {
+namespace python {
+
+namespace {
+
+// ---- what Python tells once -----------------------------------------------------------------------------------------
+
+// Types of several arguments in one.
+struct Types {
+  PyObject *sampling, *edits, *draft, *packing, *input_positions, *form;
+} types = {};
+
+PyObject* empty_strided = nullptr;
+PyObject* make_device = nullptr;  // (DLPack's type, index) -> torch.device
+std::vector<PyObject*> watchers;  // functions without arguments
+constexpr Element kDtypes[] = {Element::kInt64, Element::kInt32, Element::kFloat32, Element::kBFloat16, Element::kFloat16,
+                               Element::kBool,  Element::kUInt8, Element::kUInt16,  Element::kUInt32};
+PyObject* dtypes[std::size(kDtypes)] = {};
+
+PyObject* dtype_of(Element element) {
+  return dtypes[std::find(std::begin(kDtypes), std::end(kDtypes), element) - std::begin(kDtypes)];
+}
+
+bool watched() {
+  for (PyObject* const watcher : watchers)
+    if (PyObject_IsTrue(Ref(PyObject_CallNoArgs(watcher)).get()) != 0) return true;
+  return false;
+}
+
+PyObject* device_of(const dlpack::Device& device) {
+  static std::vector<std::pair<dlpack::Device, PyObject*>> known;  // under the interpreter's lock
+  for (const auto& [one, object] : known)
+    if (one.type == device.type && one.index == device.index) return object;
+  PyObject* const made = Ref(PyObject_CallFunction(make_device, "ii", device.type, device.index)).release();
+  known.emplace_back(device, made);
+  return made;
+}
+
+// ---- plans ----------------------------------------------------------------------------------------------------------
+
+// Where an argument's sizes stand: a letter names a size of the op, a digit is one. The first tensor that has a size
+// sets it; E, the entries of numbers and draft rows, is set by the first that has not one of them. '*' are all leading
+// dimensions of an op on rows, '~' these with E in the place of the first.
+struct Shape {
+  struct Dim {
+    char size;
+    bool or_more, may_miss;
+  };
+  Dim dim[6] = {};
+  int count = 0;
+
+  bool leads() const { return count > 0 && std::strchr("*~=^", dim[0].size); }
+};
+
+enum class Role : uint8_t {
+  kTensor, kDraft, kPacking, kSize, kInt, kChoice, kFlag, kNumber, kLaw, kEdits, kNoise, kOut, kOutput, kStatus, kForm,
+  kParents, kWritten, kMask, kLayers, kPacks,
+};
+constexpr const char* kRoles[] = {"tensor", "draft", "packing", "size",   "int",  "choice",  "flag",    "number", "law",
+                                  "edits",  "noise", "out",     "output", "status", "form", "parents", "written", "mask", "layers", "packs"};
+
+// One field of an item, and what its tensor is like.
+struct Part {
+  const Field* field;
+  Shape shape, packed;  // `packed`: where requests lie one after the other
+  bool optional = false, by_rows = false, strided = false, contiguous = false, wide = false, unit = false, flat = false;
+};
+
+// One argument of an op, or several that go together.
+struct Item {
+  Role role;
+  size_t at;  // of the first, in the tuple of a call
+  std::vector<Part> parts;
+  std::vector<std::string> words;  // choices, by their number
+  double least, most;
+};
+
+}  // namespace
+
+struct Plan {
+  const Table* table;
+  std::vector<Item> items;
+  size_t count = 0;              // of a call's tuple
+  PyObject* out_type = nullptr;  // the NamedTuple of its outputs, if it has one
+  // Items that others look at.
+  const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *form = nullptr,
+             *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr,
+             *packs = nullptr;  // whether requests lie one after the other
+  // Fields that exclude each other.
+  const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *num_passed = nullptr, *target = nullptr,
+              *coins = nullptr, *map_of_rows = nullptr;  // a draft_map beside its own rows alone
+};
+
+namespace {
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+PyObject* item_of(PyObject* tuple, size_t i) { return PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i)); }
+
+bool is_a(PyObject* object, PyObject* type) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == type; }
+
+// A Python int, and no bool. False: it is none, or has more than 64 bits.
+bool whole(PyObject* object, int64_t* out) {
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  *out = PyLong_AsLongLongAndOverflow(object, &overflow);
+  if (overflow <= 0) return overflow == 0;
+  const unsigned long long bits = PyLong_AsUnsignedLongLong(object);  // of a seed
+  if (PyErr_Occurred()) return PyErr_Clear(), false;
+  return *out = static_cast<int64_t>(bits), true;
+}
+
+bool real(PyObject* object, double* out) {
+  if (PyFloat_CheckExact(object)) return *out = PyFloat_AS_DOUBLE(object), true;
+  int64_t value;
+  int overflow = 0;
+  if (!PyLong_CheckExact(object)) return false;
+  value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return *out = static_cast<double>(value), overflow == 0;
+}
+
+bool flag(PyObject* object, bool* out) {
+  *out = object == Py_True;
+  return object == Py_True || object == Py_False;
+}
+
+bool is_word(PyObject* object, const char* word) {
+  return PyUnicode_CheckExact(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
+}
+
+bool is_contiguous(const Tensor& t) {
+  int64_t step = 1;
+  for (int32_t i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] == 0) return true;
+    if (t.shape[i] != 1 && t.strides[i] != step) return false;
+    step *= t.shape[i];
+  }
+  return true;
+}
+
+bool is_ints(const Tensor& t) { return t.element == Element::kInt32 || t.element == Element::kInt64; }
+
+// Whether no two elements of one or two dimensions are one.
+bool is_apart(const Tensor& t) {
+  if (is_contiguous(t)) return true;
+  const int32_t last = t.ndim - 1, inner = t.strides[0] < t.strides[last] ? 0 : last, outer = last - inner;
+  if (t.strides[inner] < 1 && t.shape[inner] > 1) return false;
+  return last == 0 || t.shape[outer] <= 1 ||
+         t.strides[outer] >= std::max<int64_t>(1, t.shape[inner] * t.strides[inner]);
+}
+
+// The first `count` dimensions as two, the last of them and all before it; false if these have no common stride.
+bool fold(const Tensor& t, int32_t count, Tensor* out) {
+  *out = t;
+  if (count == 2) return true;
+  const int32_t rest = t.ndim - count;
+  out->ndim = 2 + rest;
+  if (out->ndim > Tensor::kMaxDims) return false;
+  int64_t outer = 1, step = 0;
+  for (int32_t i = count < 2 ? count - 1 : count - 2; i >= 0; --i) {
+    if (t.shape[i] != 1) {
+      if (outer != 1 && t.strides[i] != step * outer) return false;
+      if (outer == 1) step = t.strides[i];
+    }
+    outer *= t.shape[i];
+  }
+  out->shape[0] = outer, out->strides[0] = step;
+  out->shape[1] = count < 2 ? 1 : t.shape[count - 1];
+  out->strides[1] = count < 2 ? 0 : t.strides[count - 1];
+  std::copy_n(t.shape + count, rest, out->shape + 2);
+  std::copy_n(t.strides + count, rest, out->strides + 2);
+  return true;
+}
+
+// The memory of a tensor.
+struct Span {
+  const char *begin, *end;
+  bool written;
+};
+
+// Lists whose memory the next call of a thread uses again.
+struct Scratch {
+  std::vector<Span> spans;
+  std::vector<specdec_cache_layer> layers;
+};
+
+class Direct {
+ public:
+  Direct(const Plan& plan, int32_t device, PyObject* tuple, Scratch& scratch)
+      : plan_(plan), tuple_(tuple), device_{device, -1}, spans_(scratch.spans), layers_(scratch.layers) {
+    spans_.clear();
+    layers_.clear();
+    std::fill(std::begin(size_), std::end(size_), -1);
+    std::memset(params.bytes, 0, plan.table->bytes);
+    indexed_ = plan.index && raw(*plan.index) != Py_None;
+    packed_ = plan.packs && raw(*plan.packs) != Py_None;
+  }
+
+  bool read() {
+    if (!PyTuple_CheckExact(tuple_) || PyTuple_GET_SIZE(tuple_) != static_cast<Py_ssize_t>(plan_.count)) return false;
+    if (plan_.draft_tokens && !sizes()) return false;
+    for (const Item& item : plan_.items)
+      if (!read(item)) return false;
+    if (plan_.edits && !read_edits(field<specdec_edits>(plan_.edits->parts[0].field), raw(*plan_.edits))) return false;
+    if (plan_.index) {
+      auto& index = field<specdec_request_index>(plan_.index->parts[0].field);
+      index.entries = !indexed_ ? kAnyIndex : entries() >= 0 ? entries() : numbers_;
+    }
+    return fits() && !outputs_meet();
+  }
+
+  // Makes the outputs that were not given. They live as long as the call.
+  void make_outputs() {
+    for (int i = 0; i < num_outputs_; ++i) {
+      Output& output = outputs_[i];
+      if (output.given) {
+        owned_[i] = Ref(kept(output.given));
+        continue;
+      }
+      owned_[i] = Ref(make(output.tensor));
+      if (!view(owned_[i].get(), &output.tensor) || !put_output(*output.part, output.tensor))
+        throw std::runtime_error("a new output cannot be written");
+    }
+  }
+
+  // What the function returns: its NamedTuple of outputs, or the first of them.
+  PyObject* result() {
+    if (!plan_.out_type) return owned_[0].release();
+    const auto count = static_cast<Py_ssize_t>(plan_.out ? plan_.out->parts.size() : static_cast<size_t>(num_outputs_));
+    Ref made(reinterpret_cast<PyTypeObject*>(plan_.out_type)->tp_alloc(reinterpret_cast<PyTypeObject*>(plan_.out_type), count));
+    for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(made.get(), i, owned_[i].release());
+    return made.release();
+  }
+
+  Params params;
+
+ private:
+  struct Output {
+    const Part* part;
+    PyObject* given;  // null: to be made, like `tensor`
+    Tensor tensor;
+  };
+
+  PyObject* raw(const Item& item, size_t more = 0) const { return item_of(tuple_, item.at + more); }
+  int64_t& size(char name) { return size_[name - 'A']; }
+  template <class T>
+  T& field(const Field* field) { return params.at<T>(field->at); }
+  template <class T>
+  T* found(const char* name) {
+    const Field* const field = plan_.table->find(name);
+    return field ? &params.at<T>(field->at) : nullptr;
+  }
+
+  // ---- sizes and tensors --------------------------------------------------------------------------------------------
+
+  // E; where requests use their own numbers, as many as there are requests.
+  int64_t entries() {
+    if (size('E') < 0 && !indexed_) size('E') = size('B');
+    return size('E');
+  }
+
+  static Shape::Dim one(char size) { return {size, false, false}; }
+
+  bool bind(Shape::Dim dim, int64_t got) {
+    if (dim.size <= '9') return got == dim.size - '0';
+    int64_t& known = dim.size == 'E' ? (entries(), size('E')) : size(dim.size);
+    if (dim.size == 'M') size('N') = got + 1;
+    if (dim.size == 'N' && got < 1) return false;
+    if (known < 0) return known = got, true;
+    return dim.or_more ? got >= known : got == known;
+  }
+
+  bool lead(const Tensor& t, int32_t begin, int32_t others) {
+    lead_ = t.ndim - others;
+    if (lead_ < 0 || lead_ > 6 || (indexed_ && (lead_ < 1 || lead_ > 2))) return false;
+    std::copy_n(t.shape + begin, lead_, leading_);
+    size('B') = lead_ > 0 ? leading_[0] : 1;
+    return true;
+  }
+
+  // A leading dimension; -1: E, which is not known.
+  int64_t leading(char name, int32_t i) { return name == '~' && i == 0 ? entries() : leading_[i]; }
+
+  bool match(const Tensor& t, const Shape& shape) {
+    int32_t at = 0;
+    for (int i = 0; i < shape.count; ++i) {
+      const Shape::Dim dim = shape.dim[i];
+      if (dim.size == '^') {  // leading dimensions of its own
+        at = t.ndim - (shape.count - 1);
+        if (at < 0) return false;
+        continue;
+      }
+      if (!std::strchr("*~=", dim.size)) {
+        if (dim.may_miss && at == t.ndim) missing_ = true;
+        else if (at >= t.ndim || !bind(dim, t.shape[at++])) return false;
+        continue;
+      }
+      if (lead_ < 0 && !lead(t, at, shape.count - 1)) return false;
+      if (at + lead_ > t.ndim) return false;
+      for (int32_t j = 0; j < lead_; ++j, ++at) {
+        if (dim.size == '~' && j == 0 ? !bind(one('E'), t.shape[at]) : t.shape[at] != leading_[j]) return false;
+      }
+    }
+    return at == t.ndim;
+  }
+
+  bool tensor(PyObject* object, Tensor* t, bool written = false) {
+    if (!view(object, t) || t->device.type != device_.type) return false;
+    if (device_.index < 0) device_.index = t->device.index;
+    spans_.push_back({static_cast<const char*>(t->data), t->end(), written});
+    has_given_ |= written;
+    return t->device.index == device_.index;
+  }
+
+  // As a field's struct sees it.
+  bool put(const Part& part, const Tensor& given, const Shape& shape) {
+    Tensor t = given;
+    if (missing_ && shape.dim[shape.count - 1].may_miss && t.ndim < Tensor::kMaxDims)
+      t.shape[t.ndim] = t.strides[t.ndim] = 1, t.ndim += 1;
+    if (part.flat) {
+      Tensor flat = t;
+      for (int32_t i = 1; i < t.ndim; ++i) flat.shape[0] *= t.shape[i];
+      flat.ndim = 1, flat.strides[0] = 1;
+      return is_contiguous(t) && put_as_it_is(part.field, flat);
+    }
+    if (!shape.leads()) return put_as_it_is(part.field, t);
+    const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
+    Tensor folded;
+    if (!fold(t, own, &folded)) return false;
+    if (part.contiguous) {  // the leading dimensions as one
+      folded.shape[0] *= folded.shape[1];
+      folded.strides[0] = 1;
+      for (int32_t i = --folded.ndim; i > 1; --i) folded.strides[0] *= folded.shape[i];
+      for (int32_t i = 1; i < folded.ndim; ++i) folded.shape[i] = folded.shape[i + 1], folded.strides[i] = folded.strides[i + 1];
+    }
+    return put_as_it_is(part.field, folded);
+  }
+  bool put_as_it_is(const Field* field, const Tensor& t) {
+    return python::put(field->kind, t, params.bytes + field->at, -1);
+  }
+
+  const Shape& shape_of(const Part& part) const { return packed_ && part.packed.count ? part.packed : part.shape; }
+
+  // ---- one item -----------------------------------------------------------------------------------------------------
+
+  bool read(const Item& item) {
+    switch (item.role) {
+      case Role::kTensor: case Role::kPacks: return read_tensor(item.parts[0], raw(item));
+      case Role::kDraft: return read_draft(item);
+      case Role::kPacking: return true;  // by sizes()
+      case Role::kSize: return &item == plan_.max_depth || read_size(item);  // the depth: by read_parents()
+      case Role::kInt: return read_int(item);
+      case Role::kChoice: return read_choice(item);
+      case Role::kFlag: return flag(raw(item), &field<bool>(item.parts[0].field));
+      case Role::kNumber: return read_number(item, raw(item));
+      case Role::kLaw: {
+        auto& law = field<specdec_law>(item.parts[0].field);
+        if (!read_law(law, raw(item), raw(item, 1), raw(item, 2), item.parts[0].shape)) return false;
+        return !draft_law_ || finish_draft_law(law, raw(item), item.parts[0].shape);
+      }
+      case Role::kEdits: return true;  // after all else, because E may be known then
+      case Role::kNoise: return read_noise(item);
+      case Role::kOut: return read_out(item);
+      case Role::kOutput: return add_output(item.parts[0], raw(item));
+      case Role::kStatus:
+        return raw(item) == Py_None || add_output(item.parts[0], raw(item) == Py_True ? Py_None : raw(item));
+      case Role::kForm: return read_form(item);
+      case Role::kParents: return read_parents(item);
+      case Role::kWritten: return read_written(item.parts[0], raw(item));
+      case Role::kMask: return read_mask(item);
+      case Role::kLayers: return read_layers(raw(item)) && put_layers(item.parts[0].field);
+    }
+    return false;
+  }
+
+  bool read_tensor(const Part& part, PyObject* object) {
+    if (object == Py_None) return part.optional;
+    if (part.field == plan_.map_of_rows) return read_map(part.field, object, size('V'), INT64_MAX);
+    Tensor t;
+    const Shape& shape = shape_of(part);
+    if (!tensor(object, &t) || (shape.count > 0 && !match(t, shape))) return false;
+    if (part.unit && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
+    if ((part.contiguous && !is_contiguous(t)) || (part.wide && t.element != Element::kInt64)) return false;
+    if (part.field->kind == Kind::kRows) {
+      const int32_t last = t.ndim - 1;
+      if (t.shape[last] == 0 || t.shape[last] > INT32_MAX || (t.strides[last] != 1 && t.shape[last] != 1)) return false;
+      if (rows_dims_ < 0) {
+        rows_dims_ = t.ndim;
+        rows_element_ = t.element;
+        std::copy_n(t.shape, t.ndim, rows_shape_);
+      }
+    }
+    return put(part, t, shape);
+  }
+
+  bool read_map(const Field* place, PyObject* object, int64_t vocab, int64_t most) {
+    if (object == Py_None) return true;
+    Tensor t;
+    if (!tensor(object, &t) || t.ndim != 1 || t.shape[0] != vocab || !put_as_it_is(place, t)) return false;
+    const int32_t* const token = field<specdec_indices>(place).data;
+    if (!t.on_host()) return true;
+    bool rises = token[0] >= 0 && token[vocab - 1] < most;
+    for (int64_t i = 1; i < vocab; ++i) rises &= token[i] > token[i - 1];
+    return rises;
+  }
+
+  bool read_draft(const Item& item) {
+    auto& law = field<specdec_law>(item.parts[2].field);
+    PyObject *rows = raw(item), *space = Py_None, *sampling = Py_None, *map = Py_None;
+    if (is_a(rows, types.draft)) {
+      space = item_of(rows, 1), sampling = item_of(rows, 2), map = item_of(rows, 3);
+      rows = item_of(rows, 0);
+      if (rows == Py_None) return false;
+    }
+    Part part = item.parts[0];
+    if (packed_ && indexed_) part.packed = part.shape, part.packed.dim[1].or_more = true;
+    if (!read_tensor(part, rows)) return false;
+    if (rows != Py_None) {
+      const int64_t vocab = field<Rows>(part.field).vocab;
+      if (vocab > size('V') || !read_map(item.parts[1].field, map, vocab, size('V'))) return false;
+      has_draft_ = true;
+    } else if (map != Py_None) {
+      return false;
+    }
+    draft_space_ = space, draft_sampling_ = sampling, draft_law_ = &law;
+    return true;
+  }
+
+  bool read_size(const Item& item) {
+    int64_t value;
+    if (raw(item) == Py_None) return item.parts[0].optional;
+    const Shape::Dim named = item.parts[0].shape.dim[0];
+    const double most = item.parts[0].shape.count > 1 ? static_cast<double>(size(item.parts[0].shape.dim[1].size)) : item.most;
+    return whole(raw(item), &value) && static_cast<double>(value) >= item.least && static_cast<double>(value) <= most &&
+           bind(one(named.size), value);
+  }
+
+  bool read_int(const Item& item) {
+    int64_t value;
+    if (!whole(raw(item), &value) || static_cast<double>(value) < item.least || static_cast<double>(value) > item.most)
+      return false;
+    const Field* const to = item.parts[0].field;
+    if (to->kind == Kind::kInt32) field<int32_t>(to) = static_cast<int32_t>(value);
+    else field<int64_t>(to) = value;
+    return true;
+  }
+
+  bool read_choice(const Item& item) {
+    for (size_t i = 0; i < item.words.size(); ++i)
+      if (is_word(raw(item), item.words[i].c_str()))
+        return field<int32_t>(item.parts[0].field) = static_cast<int32_t>(i), true;
+    return false;
+  }
+
+  // ---- numbers ------------------------------------------------------------------------------------------------------
+
+  // A tensor broadcast to a shape.
+  bool broadcast(const Tensor& t, const Shape& shape, Tensor* out) {
+    *out = t;
+    int32_t dims = 0;
+    char name[Tensor::kMaxDims];
+    int64_t wanted[Tensor::kMaxDims];
+    for (int i = 0; i < shape.count; ++i) {
+      const char letter = shape.dim[i].size;
+      if (shape.leads() && i == 0) {
+        for (int32_t j = 0; j < lead_; ++j) name[dims] = j == 0 && letter == '~' ? 'E' : '*', wanted[dims++] = leading(letter, j);
+      } else {
+        name[dims] = letter;
+        wanted[dims++] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
+      }
+    }
+    if (t.ndim > dims) return false;
+    out->ndim = dims;
+    for (int32_t i = 0; i < dims; ++i) {
+      const int32_t own = i - (dims - t.ndim);
+      const int64_t got = own < 0 ? 1 : t.shape[own];
+      if (wanted[i] < 0 && got != 1) {
+        if (name[i] != 'E') return false;
+        size('E') = wanted[i] = got;
+      }
+      if (got != 1 && got != wanted[i]) return false;
+      out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
+      out->strides[i] = got == 1 ? 0 : t.strides[own];
+    }
+    numbers_ = dims > 0 ? out->shape[0] : 1;
+    if (!shape.leads()) return true;
+    const Tensor whole = *out;
+    if (!fold(whole, lead_, out)) return false;
+    if (shape.dim[0].size != '=') return true;
+    // All as the rows of one request.
+    const int64_t step = out->shape[1] == 1 ? out->strides[0] : out->strides[1];
+    if (out->shape[0] != 1 && out->shape[1] != 1 && out->strides[0] != step * out->shape[1]) return false;
+    out->shape[1] *= out->shape[0], out->strides[1] = step;
+    out->shape[0] = 1, out->strides[0] = 0;
+    return true;
+  }
+
+  bool read_number(const Item& item, PyObject* object) {
+    const Field* const to = item.parts[0].field;
+    const Shape& shape = shape_of(item.parts[0]);
+    if (to->kind == Kind::kNumber) {
+      auto& out = field<specdec_number>(to);
+      if (PyFloat_CheckExact(object) || PyLong_CheckExact(object)) return read_float(out, object, shape, item.least, item.most);
+      // One dimension beside slots is one of requests, where they are padded.
+      Tensor t;
+      const bool each = shape.count == 2 && !packed_ && view(object, &t) && t.ndim == 1;
+      Shape alone = shape;
+      if (each) alone.count = 1;
+      return read_numbers(Kind::kNumber, &out, object, alone);
+    }
+    int64_t value;
+    if (!whole(object, &value)) return read_numbers(to->kind, params.bytes + to->at, object, shape);
+    field<specdec_counter>(to).value = value;
+    return static_cast<double>(value) >= item.least && static_cast<double>(value) <= item.most;
+  }
+
+  bool read_numbers(Kind kind, void* to, PyObject* object, const Shape& shape) {
+    Tensor t, seen;
+    return tensor(object, &t) && broadcast(t, shape, &seen) && python::put(kind, seen, to, -1);
+  }
+  bool read_float(specdec_number& out, PyObject* object, const Shape& shape, double least, double most) {
+    double value;
+    if (!real(object, &value)) return read_numbers(Kind::kNumber, &out, object, shape);
+    out = {nullptr, 0, 0, static_cast<float>(value), false};
+    return value >= least && value <= most && std::isfinite(value);
+  }
+
+  // ---- laws ---------------------------------------------------------------------------------------------------------
+
+  bool read_space(PyObject* object, int32_t* out) {
+    *out = is_word(object, "probs") ? SPECDEC_PROBS : SPECDEC_LOGITS;
+    return *out == SPECDEC_PROBS || is_word(object, "logits");
+  }
+
+  bool read_law(specdec_law& law, PyObject* space, PyObject* temperature, PyObject* sampling, const Shape& shape) {
+    law.top_p.value = 1.0f;
+    if (!read_space(space, &law.space)) return false;
+    const bool probs = law.space == SPECDEC_PROBS;
+    PyObject* tuple = nullptr;
+    if (sampling != Py_None) {
+      if (temperature != Py_None || !is_a(sampling, types.sampling)) return false;
+      tuple = sampling;
+      temperature = item_of(tuple, 0);
+    }
+    law.temperature.value = 1.0f;
+    if ((temperature != Py_None || tuple) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity)) return false;
+    // Probabilities are final. A double that is neither 0 nor 1 could become one of them as a float.
+    double plain;
+    if (probs && real(temperature, &plain) && plain != 0.0 && plain != 1.0) return false;
+    return !tuple || read_filters(law, tuple, shape);
+  }
+
+  // The rest of a Sampling.
+  bool read_filters(specdec_law& law, PyObject* tuple, const Shape& shape) {
+    PyObject* const top_k = item_of(tuple, 1);
+    if (whole(top_k, &law.top_k.value)) law.top_k.value = std::max<int64_t>(law.top_k.value, 0);
+    else if (!read_numbers(Kind::kCounter, &law.top_k, top_k, shape)) return false;
+    if (!read_float(law.top_p, item_of(tuple, 2), shape, 0.0, 1.0)) return false;
+    if (!read_float(law.min_p, item_of(tuple, 3), shape, 0.0, 1.0)) return false;
+    PyObject* const after = item_of(tuple, 4);
+    if (!PyTuple_CheckExact(after)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(after); ++i) {
+      PyObject* const word = PyTuple_GET_ITEM(after, i);
+      if (is_word(word, "top_k")) law.rules |= SPECDEC_TOP_P_AFTER_TOP_K;
+      else if (is_word(word, "min_p")) law.rules |= SPECDEC_TOP_P_AFTER_MIN_P;
+      else return false;
+    }
+    bool at_temperature, divided;
+    if (is_word(item_of(tuple, 5), "all")) law.rules |= SPECDEC_TIES_ALL;
+    else if (!is_word(item_of(tuple, 5), "first")) return false;
+    if (!flag(item_of(tuple, 6), &at_temperature) || !flag(item_of(tuple, 7), &divided)) return false;
+    if (!at_temperature) law.rules |= SPECDEC_BEFORE_TEMPERATURE;
+    const bool probs = law.space == SPECDEC_PROBS;
+    if (divided && !probs) law.rules |= SPECDEC_DIVIDED;
+    // As Python compares its doubles, which are not yet floats.
+    double top_p, min_p;
+    const bool filters = law.top_k.data || law.top_k.value != 0 || !real(item_of(tuple, 2), &top_p) || top_p != 1.0 ||
+                         !real(item_of(tuple, 3), &min_p) || min_p != 0.0;
+    if (filters && probs) return false;
+    if (filters) law.rules |= SPECDEC_FILTERED;
+    return true;
+  }
+
+  bool finish_draft_law(const specdec_law& target, PyObject* target_space, const Shape& shape) {
+    specdec_law& law = *draft_law_;
+    int32_t space = target.space;
+    if (draft_space_ != Py_None && !read_space(draft_space_, &space)) return false;
+    if (draft_sampling_ == Py_None) {
+      law.space = space, law.temperature = target.temperature, law.top_p.value = 1.0f;
+      law.rules = space == SPECDEC_LOGITS ? target.rules & SPECDEC_DIVIDED : 0;
+      return true;
+    }
+    return read_law(law, draft_space_ != Py_None ? draft_space_ : target_space, Py_None, draft_sampling_, shape);
+  }
+
+  // ---- noise --------------------------------------------------------------------------------------------------------
+
+  bool read_noise(const Item& item) {
+    auto& noise = field<specdec_noise>(item.parts[0].field);
+    const Shape& shape = item.parts[0].shape;  // of other sizes than entries: of rows whose noise was looked at before
+    PyObject* position = raw(item, 1);
+    const bool shared = std::strchr("E~", shape.dim[0].size) && !entered_alone();
+    if (is_a(position, types.input_positions)) {
+      if (item.parts.size() < 2 || !read_tensor(item.parts[1], item_of(position, 0)) || item_of(position, 0) == Py_None)
+        return false;
+      PyObject* const nonces = item_of(position, 1);
+      int64_t nonce;
+      if (nonces != Py_None && (item.parts.size() < 3 || !read_tensor(item.parts[2], nonces) ||
+                                !whole(raw(item, 2), &nonce) || nonce != 0))
+        return false;
+      position = nullptr;
+    }
+    bool plain = position != nullptr;
+    const auto counter = [&](specdec_counter& out, PyObject* object) {
+      if (whole(object, &out.value)) return true;
+      plain = false;
+      return read_numbers(Kind::kCounter, &out, object, shape);
+    };
+    return counter(noise.seed, raw(item)) && (!position || counter(noise.position, position)) &&
+           counter(noise.nonce, raw(item, 2)) && !(shared && plain);
+  }
+
+  // Whether there is one request at most, so that none can share another's noise.
+  bool entered_alone() {
+    if (plan_.target_tokens && raw(*plan_.target_tokens) != Py_None) return true;
+    int64_t requests = size('B');
+    for (int32_t i = 1; i < lead_; ++i) requests *= leading_[i];
+    return requests <= 1;
+  }
+
+  // ---- outputs ------------------------------------------------------------------------------------------------------
+
+  static Element element_of(Kind kind) {
+    switch (kind) {
+      case Kind::kTokenOutput: case Kind::kInt64Output: return Element::kInt64;
+      case Kind::kFloatOutput: return Element::kFloat32;
+      case Kind::kByteOutput: return Element::kUInt8;
+      default: return Element::kInt32;
+    }
+  }
+
+  // The tensor that an output of this shape is, contiguous.
+  bool like(const Part& part, Tensor* out) {
+    out->data = nullptr;
+    out->element = part.field->kind == Kind::kRows ? rows_element_ : element_of(part.field->kind);
+    out->ndim = 0;
+    const Shape& shape = shape_of(part);
+    for (int i = 0; i < shape.count; ++i) {
+      const char letter = shape.dim[i].size;
+      if (shape.dim[i].may_miss && missing_) continue;
+      if (letter == '*') {
+        for (int32_t j = 0; j < lead_; ++j) out->shape[out->ndim++] = leading_[j];
+        continue;
+      }
+      if (out->ndim == Tensor::kMaxDims) return false;
+      int64_t known = letter <= '9' ? letter - '0' : size(letter);
+      if (letter == 'J') known = (size('V') + kMassTile - 1) / kMassTile;
+      if (known < 0) return false;
+      out->shape[out->ndim++] = known;
+    }
+    int64_t step = 1;
+    for (int32_t i = out->ndim - 1; i >= 0; --i) out->strides[i] = step, step *= std::max<int64_t>(out->shape[i], 1);
+    return true;
+  }
+
+  // What is always given, and has room for more than is written.
+  bool read_written(const Part& part, PyObject* object) {
+    if (object == Py_None) return part.optional;
+    Tensor t;
+    if (!tensor(object, &t, true) || !match(t, part.shape)) return false;
+    if (part.field->kind == Kind::kRows && t.element != rows_element_) return false;
+    if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
+    if (part.by_rows && t.shape[0] > 1 && t.strides[0] < t.shape[1]) return false;
+    outputs_[num_outputs_++] = {&part, object, t};
+    return put_as_it_is(part.field, t);
+  }
+
+  bool add_output(const Part& part, PyObject* given) {
+    if (num_outputs_ == kMostOutputs) return false;
+    if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');  // of parents that all requests share
+    Output& output = outputs_[num_outputs_++];
+    if (given == Py_True && part.field->kind == Kind::kRows) {  // in the place of its input
+      output = {&part, raw(plan_.items.front()), {}};
+      const Field* const rows = plan_.items.front().parts[0].field;
+      return field<Rows>(part.field) = field<Rows>(rows), true;
+    }
+    output = {&part, nullptr, {}};
+    if (given == Py_None && part.field->kind == Kind::kByteOutput) {
+      const int32_t layout = *found<int32_t>("layout");
+      Tensor& t = output.tensor;
+      if (layout == SPECDEC_TREE_FULL || !like(part, &t)) return false;
+      t.element = Element::kBool;
+      if (layout == SPECDEC_TREE_NODES) return true;
+      t.ndim = 2, t.strides[0] = size('N'), t.strides[1] = 1;
+      t.element = size('N') > 16 ? Element::kUInt32 : size('N') > 8 ? Element::kUInt16 : Element::kUInt8;
+      return true;
+    }
+    if (given == Py_None) return !(part.strided && scattered_) && like(part, &output.tensor);
+    output.given = given;
+    Tensor wanted, &t = output.tensor;
+    if (!tensor(given, &t, true)) return false;
+    if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
+    if (part.strided && scattered_) {
+      if (!is_ints(t) || t.ndim != 1 || !is_apart(t)) return false;
+      return put_output(part, t);
+    }
+    if (!like(part, &wanted)) return false;
+    if (t.ndim != wanted.ndim || !std::equal(t.shape, t.shape + t.ndim, wanted.shape)) return false;
+    if (part.strided) {
+      if (!is_ints(t) || !is_apart(t)) return false;
+    } else if (t.element != wanted.element) {
+      return false;
+    } else if (part.field->kind == Kind::kRows) {
+      if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
+    } else if (!is_contiguous(t)) {
+      if (!part.by_rows || (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] > 1) || t.strides[0] < t.shape[1]) return false;
+    }
+    return put_output(part, t);
+  }
+
+  // The mask of build_tree, of any shape; the C function looks whether it is large enough.
+  bool put_bytes(const Part& part, const Tensor& t) {
+    const auto words = static_cast<Element>(dlpack::kUInt << 8 | (t.element_bytes * 8));
+    const bool bits = *found<int32_t>("layout") == SPECDEC_TREE_BITS && t.element_bytes <= 4;
+    if (t.element != Element::kBool && t.element != (bits ? words : Element::kUInt8)) return false;
+    int64_t bytes = t.element_bytes;
+    for (int32_t i = 0; i < t.ndim; ++i) bytes *= t.shape[i];
+    field<specdec_output_u8>(part.field) = {static_cast<uint8_t*>(t.data), 1, bytes, 1};
+    return is_contiguous(t);
+  }
+
+  bool put_output(const Part& part, const Tensor& t) {
+    if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
+    if (part.field->kind == Kind::kRows) return put(part, t, part.shape);
+    int64_t rows = shape_of(part).leads() ? 1 : -1;
+    for (int32_t i = 0; rows >= 0 && i < lead_; ++i) rows *= leading_[i];
+    Tensor one = t;
+    if (t.ndim == 0) one.ndim = 1, one.shape[0] = one.strides[0] = 1;
+    return python::put(part.field->kind, one, params.bytes + part.field->at, rows);
+  }
+
+  bool read_out(const Item& item) {
+    PyObject* const out = raw(item);
+    const auto count = static_cast<Py_ssize_t>(item.parts.size());
+    if (out != Py_None && ((!PyTuple_Check(out) && !PyList_CheckExact(out)) || PySequence_Fast_GET_SIZE(out) != count))
+      return false;
+    for (Py_ssize_t i = 0; i < count; ++i)
+      if (!add_output(item.parts[static_cast<size_t>(i)], out == Py_None ? out : PySequence_Fast_ITEMS(out)[i])) return false;
+    return true;
+  }
+
+  // parts: path, num_passed, index, bonus, form; of trees and links only index and form.
+  bool read_form(const Item& item) {
+    PyObject* const form = raw(item);
+    if (form == Py_None) return true;
+    const bool chain = item.parts.size() == 5;
+    const Part *const index = &item.parts[chain ? 2 : 0], *const bits = &item.parts[chain ? 4 : 1];
+    PyObject *const path = item_of(form, 1), *const passed = item_of(form, 2), *const bonus = item_of(form, 6);
+    if (!chain && (path != Py_None || passed != Py_None || bonus != Py_None)) return false;
+    if (!read_tensor(*index, item_of(form, 0))) return false;
+    if (item_of(form, 0) != Py_None && (!field<Tokens>(index->field).data || (chain && path == Py_None))) return false;
+    bool zeros, add;
+    if (!flag(item_of(form, 3), &zeros) || !flag(item_of(form, 5), &add)) return false;
+    const bool emitted = is_word(item_of(form, 4), "emitted");
+    if (!emitted && !is_word(item_of(form, 4), "accepted")) return false;
+    PyObject* const out = raw(*plan_.out);
+    if (add && (out == Py_None || PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] == Py_None)) return false;
+    field<int64_t>(bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
+    if (!chain) return true;
+    if (path != Py_None && !add_output(item.parts[0], path)) return false;
+    if (passed != Py_None && !add_output(item.parts[1], passed)) return false;
+    return read_tensor(item.parts[3], bonus);
+  }
+
+  bool outputs_meet() {
+    if (!has_given_) return false;
+    // Those that meet are neighbours by where they begin, or one of them spans all between.
+    std::sort(spans_.begin(), spans_.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
+    const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of outputs
+    for (const Span& span : spans_) {
+      if (span.begin == span.end) continue;
+      if (span.begin < written_end || (span.written && span.begin < end)) return true;
+      end = std::max(end, span.end);
+      if (span.written) written_end = std::max(written_end, span.end);
+    }
+    return false;
+  }
+
+  static PyObject* make(const Tensor& like_this, const dlpack::Device& device) {
+    const auto tuple = [&](const int64_t* values) {
+      Ref made(PyTuple_New(like_this.ndim));
+      for (int32_t i = 0; i < like_this.ndim; ++i) PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
+      return made;
+    };
+    static PyObject* const names = Ref(Py_BuildValue("(ss)", "dtype", "device")).release();
+    const Ref shape = tuple(like_this.shape), strides = tuple(like_this.strides);
+    PyObject* const arguments[] = {shape.get(), strides.get(), dtype_of(like_this.element), device_of(device)};
+    return Ref(PyObject_Vectorcall(empty_strided, arguments, 2, names)).release();
+  }
+  PyObject* make(const Tensor& like_this) { return make(like_this, device_); }
+
+  // ---- chains and trees ---------------------------------------------------------------------------------------------
+
+  // What can be said of sizes before anything is read.
+  bool sizes() {
+    if (plan_.form && raw(*plan_.form) != Py_None) {
+      if (!is_a(raw(*plan_.form), types.form)) return false;
+      scattered_ = item_of(raw(*plan_.form), 0) != Py_None;
+    }
+    Tensor t;
+    if (!view(raw(*plan_.draft_tokens), &t)) return false;
+    if (plan_.packing) return sizes_of_chains(t);
+    if (t.ndim != 2) return false;
+    size('B') = t.shape[0], size('N') = t.shape[1];
+    if (!plan_.target_tokens) return t.shape[1] > 0;  // the width is that of parents
+    const int64_t path = width_of(given(1));
+    size('W') = path < 0 ? t.shape[1] : std::max<int64_t>(path, 1);
+    return t.shape[1] > 0;
+  }
+
+  // The width that the caller's outputs have; -1: none of these says it.
+  static int64_t width_of(PyObject* output) {
+    Tensor t;
+    return output != Py_None && view(output, &t) && t.ndim == 2 ? t.shape[1] : -1;
+  }
+  PyObject* given(Py_ssize_t i) {
+    PyObject* const out = raw(*plan_.out);
+    if ((!PyTuple_Check(out) && !PyList_CheckExact(out)) || PySequence_Fast_GET_SIZE(out) <= i) return Py_None;
+    return PySequence_Fast_ITEMS(out)[i];
+  }
+
+  bool sizes_of_chains(const Tensor& tokens) {
+    PyObject* const form = plan_.form ? raw(*plan_.form) : Py_None;
+    const bool bonus = form != Py_None && item_of(form, 6) != Py_None;
+    PyObject *const packing = raw(*plan_.packing), *ends = Py_None, *most = Py_None;
+    bool by_row = false;
+    if (packing != Py_None) {
+      if (!is_a(packing, types.packing)) return false;
+      ends = item_of(packing, 0), most = item_of(packing, 2);
+      if (item_of(packing, 1) != Py_None) {
+        if (ends != Py_None) return false;
+        ends = item_of(packing, 1), by_row = true;
+      }
+      if (ends == Py_None && most != Py_None) return false;
+    }
+    if (ends == Py_None) {
+      if (tokens.ndim != 2) return false;
+      size('B') = tokens.shape[0], size('K') = tokens.shape[1];
+      size('L') = size('P') = size('K') + 1;
+      if (bonus) size('L') -= 1;
+      return true;
+    }
+    packed_ = true;
+    Tensor t;
+    if (tokens.ndim != 1 || !tensor(ends, &t) || !put_as_it_is(plan_.packing->parts[0].field, t) || t.shape[0] == 0) return false;
+    field<bool>(plan_.packing->parts[1].field) = by_row;
+    const int64_t batch = t.shape[0] - 1, drafts = tokens.shape[0] - (by_row ? batch : 0);
+    if (drafts < 0 || (by_row && bonus)) return false;
+    size('B') = batch, size('D') = drafts, size('T') = tokens.shape[0];
+    size('L') = drafts + (bonus ? 0 : batch);
+    int64_t width = drafts;
+    PyObject* const path = form != Py_None ? item_of(form, 1) : Py_None;
+    const int64_t written = width_of(path != Py_None ? path : given(0));
+    if (most != Py_None) {
+      if (!whole(most, &width)) return false;
+    } else if (written >= 0) {
+      width = written - 1;
+    } else if (t.on_host() && batch > 0) {
+      const auto* const end = static_cast<const int32_t*>(t.data);
+      int64_t widest = INT64_MIN;
+      for (int64_t b = 0; b < batch; ++b) {
+        // As int32, like the difference of two tensors.
+        const auto difference = static_cast<int32_t>(static_cast<uint32_t>(end[b + 1]) - static_cast<uint32_t>(end[b]));
+        widest = std::max<int64_t>(widest, difference);
+      }
+      width = std::min(std::max<int64_t>(widest - by_row, 0), drafts);
+    }
+    if (width < 0 || width >= INT32_MAX) return false;
+    size('K') = width, size('P') = width + 1;
+    return true;
+  }
+
+  bool read_parents(const Item& item) {
+    Tensor t;
+    const Field* const to = item.parts[0].field;
+    if (!tensor(raw(item), &t) || !is_ints(t) || t.ndim < 1 || t.ndim > 2 || !put_as_it_is(to, t)) return false;
+    const int64_t nodes = t.shape[t.ndim - 1];
+    if (nodes == 0 || nodes > INT32_MAX || !bind(one('N'), nodes)) return false;
+    if (t.ndim == 2 && plan_.draft_tokens && t.shape[0] != size('B')) return false;
+    if (t.ndim == 2) size('B') = t.shape[0];
+    const int64_t depth = t.on_host() ? depth_of(field<Tokens>(to)) : nodes - 1;
+    if (depth < 0) return false;
+    if (!plan_.draft_tokens) return true;
+    int64_t width = depth + 1;
+    if (plan_.max_depth && raw(*plan_.max_depth) != Py_None) {
+      if (!whole(raw(*plan_.max_depth), &width) || width < 0 || width >= INT32_MAX) return false;
+      width += 1;
+    } else if (const int64_t tokens = width_of(given(0)); tokens > 0) {
+      width = tokens;
+    } else if (const int64_t path = width_of(given(1)); path > 0) {
+      width = path;
+    }
+    size('W') = width;
+    return true;
+  }
+
+  // Tensors of caches, in lists of lists.
+  bool read_layers(PyObject* object) {
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
+        if (!read_layers(PySequence_Fast_ITEMS(object)[i])) return false;
+      return true;
+    }
+    Tensor t;
+    if (!tensor(object, &t, true) || t.ndim != 4 || (t.shape[3] > 1 && t.strides[3] != 1)) return false;
+    for (int32_t i = 0; i < 4; ++i)
+      if ((t.strides[i] == 0 && t.shape[i] > 1) || t.shape[i] > INT32_MAX) return false;
+    const PyObject* const pages = raw(plan_.items[3]);  // block_table
+    if (pages == Py_None && !bind(one('B'), t.shape[0])) return false;
+    layers_.push_back(python::layer_of(t));
+    return t.shape[3] * t.element_bytes <= INT32_MAX;
+  }
+  bool put_layers(const Field* to) {
+    field<specdec_cache_layers>(to) = {layers_.data(), static_cast<int64_t>(layers_.size())};
+    return true;
+  }
+
+  // Of tree_mask: layout, dtype, columns and the mask itself.
+  bool read_mask(const Item& item) {
+    Tensor wanted;
+    PyObject *const layout = raw(item), *const dtype = raw(item, 1), *const given = raw(item, 3);
+    const bool bits = is_word(layout, "bits");
+    wanted.element = bits ? Element::kInt32 : Element::kBool;
+    if (is_word(layout, "additive")) {
+      const auto* const known = std::find(dtypes + 2, dtypes + 5, dtype == Py_None ? dtypes[2] : dtype);
+      if (known == dtypes + 5) return false;
+      wanted.element = kDtypes[known - dtypes];
+    } else if ((!bits && !is_word(layout, "bool")) || dtype != Py_None) {
+      return false;
+    }
+    if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');
+    const specdec_counter& prefix = *found<specdec_counter>("prefix_len");
+    int64_t columns;
+    if (raw(item, 2) != Py_None) {
+      if (!whole(raw(item, 2), &columns) || columns < size('N')) return false;
+    } else {
+      if (prefix.data && device_.type != 1) return false;
+      int64_t longest = prefix.data ? 0 : prefix.value;
+      for (int64_t b = 0; prefix.data && b < size('B'); ++b) longest = std::max(longest, prefix.at(b));
+      columns = longest + size('N');
+    }
+    field<int64_t>(item.parts[0].field) = columns;
+    wanted.ndim = 3;
+    wanted.shape[0] = size('B'), wanted.shape[1] = size('N'), wanted.shape[2] = bits ? (columns + 31) / 32 : columns;
+    wanted.strides[2] = 1;
+    wanted.strides[1] = std::max<int64_t>(wanted.shape[2], 1), wanted.strides[0] = wanted.strides[1] * size('N');
+    wanted.data = nullptr;
+    Output& output = outputs_[num_outputs_++];
+    output = {&item.parts[1], nullptr, wanted};
+    if (given == Py_None) return true;
+    Tensor& t = output.tensor;
+    if (!tensor(given, &t, true) || t.ndim != 3 || !std::equal(t.shape, t.shape + 3, wanted.shape)) return false;
+    if (t.element != wanted.element || !is_contiguous(t)) return false;
+    output.given = given;
+    return put_output(item.parts[1], t);
+  }
+
+  // -1: these are no trees.
+  static int64_t depth_of(const Tokens& parents) {
+    const ParentsReport report = check_parents(parents);
+    return report.node >= 0 ? -1 : report.depth;
+  }
+
+  // ---- edits --------------------------------------------------------------------------------------------------------
+
+  // One list for each of these places, of which backends see two dimensions.
+  struct Places {
+    int64_t size[Tensor::kMaxDims];
+    int32_t dims;
+    bool of_entries;  // size[0] is E, -1 if it is not known
+    bool one_row;     // all are rows of one request
+  };
+
+  Places of_entries() {
+    Places places = {{entries()}, 1, true, false};
+    if (lead_ < 0) return places;
+    places.dims = lead_;
+    for (int32_t i = 1; i < lead_; ++i) places.size[i] = leading_[i];
+    return places;
+  }
+  Places of_rows() const {
+    Places places = {{}, rows_dims_ - 1, false, lead_ < 0 && rows_dims_ == 2};
+    std::copy_n(rows_shape_, places.dims, places.size);
+    return places;
+  }
+
+  // `t` has one list for each place, in its last dimension; other dimensions may be one entry for all, if `shared`.
+  bool put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
+    const int32_t dims = places.dims, own = t.ndim - 1;
+    if (own > dims || (!shared && own != dims)) return false;
+    Tensor seen = t;
+    seen.ndim = dims + 1;
+    if (seen.ndim + 1 > Tensor::kMaxDims) return false;
+    for (int32_t i = 0; i < dims; ++i) {
+      const int32_t at = i - (dims - own);
+      const int64_t got = at < 0 ? 1 : t.shape[at];
+      if (places.of_entries && i == 0 && places.size[0] < 0 && (got != 1 || !shared)) size('E') = places.size[0] = got;
+      if (got != places.size[i] && !(shared && got == 1)) {
+        if (!(places.of_entries && i == 0 && places.size[0] < 0)) return false;
+      }
+      seen.shape[i] = places.size[i] < 0 ? 1 : places.size[i];
+      seen.strides[i] = got == 1 ? 0 : t.strides[at];
+    }
+    seen.shape[dims] = t.shape[own], seen.strides[dims] = t.strides[own];
+    if (places.of_entries) numbers_ = seen.shape[0];
+    Tensor folded;
+    if (places.one_row) {
+      folded = seen;
+      folded.ndim = 3;
+      folded.shape[0] = 1, folded.strides[0] = 0;
+      std::copy_n(seen.shape, 2, folded.shape + 1);
+      std::copy_n(seen.strides, 2, folded.strides + 1);
+    } else if (!fold(seen, dims, &folded)) {
+      return false;
+    }
+    return python::put(Kind::kLists, folded, &out, -1);
+  }
+
+  bool lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
+    if (object == Py_None) return true;
+    Tensor t;
+    if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && is_ints(t)))) return false;
+    const int64_t count = t.shape[t.ndim - 1];
+    if (count < least || count > most || (count > 1 && t.strides[t.ndim - 1] != 1)) return false;
+    return put_lists(t, places, true, out);
+  }
+
+  // Which of the lists `of` a place has; then these are one for each of their own first dimension.
+  bool index_of_lists(PyObject* object, const Places& places, std::initializer_list<PyObject*> of, Lists& out, Places* lists) {
+    if (object == Py_None) return *lists = places, true;
+    int64_t slots = -1;
+    Tensor t;
+    for (PyObject* const one : of)
+      if (one != Py_None && view(one, &t) && t.ndim > 0) slots = std::max(slots, t.shape[0]);
+    if (slots < 0 || !tensor(object, &t) || t.element != Element::kInt32 || t.ndim + 1 > Tensor::kMaxDims) return false;
+    t.shape[t.ndim] = t.strides[t.ndim] = 1;
+    t.ndim += 1;
+    *lists = {{slots}, 1, false, false};
+    return put_lists(t, places, false, out);
+  }
+
+  bool read_bias(PyObject* bias, specdec_edits& edits) {
+    if (bias == Py_None) return true;
+    if (!PyTuple_Check(bias) || PyTuple_GET_SIZE(bias) != 3) return false;
+    Tensor tokens, values, spans;
+    if (!tensor(item_of(bias, 0), &tokens) || !tensor(item_of(bias, 1), &values) || !tensor(item_of(bias, 2), &spans)) return false;
+    if (!python::put(Kind::kIndices, tokens, &edits.bias_tokens, -1) || !python::put(Kind::kValues, values, &edits.bias_values, -1))
+      return false;
+    if (tokens.shape[0] != values.shape[0] || spans.element != Element::kInt32 || spans.ndim < 1) return false;
+    if (spans.shape[spans.ndim - 1] > 1 && spans.strides[spans.ndim - 1] != 1) return false;
+    if (spans.ndim != 1) {
+      const Places rows = of_rows();
+      if (spans.shape[spans.ndim - 1] != 2 || !put_lists(spans, rows, false, edits.bias_spans)) return false;
+      edits.by_row |= SPECDEC_BIAS_BY_ROW;
+    } else {
+      Places places = of_entries();
+      int64_t inner = 1;
+      for (int32_t i = 1; i < places.dims; ++i) inner *= places.size[i];
+      if (places.dims == 0) places.size[0] = 1;
+      if (places.size[0] < 0) size('E') = places.size[0] = lead_ < 0 ? spans.shape[0] - 1 : 1;
+      if (spans.shape[0] != places.size[0] * inner + 1) return false;
+      const int64_t last = lead_ < 0 || places.dims < 2 ? 1 : places.size[places.dims - 1];
+      Tensor pairs = spans;
+      pairs.ndim = 3;
+      pairs.shape[0] = (spans.shape[0] - 1) / std::max<int64_t>(last, 1), pairs.shape[1] = last, pairs.shape[2] = 2;
+      pairs.strides[0] = last, pairs.strides[1] = pairs.strides[2] = 1;
+      if (spans.shape[0] == 1) return edits.bias_tokens = {}, edits.bias_values = {}, true;
+      if (!python::put(Kind::kLists, pairs, &edits.bias_spans, -1)) return false;
+      numbers_ = pairs.shape[0];
+    }
+    if (tokens.shape[0] > 0) return true;
+    edits.bias_tokens = {}, edits.bias_values = {}, edits.bias_spans = {}, edits.by_row &= ~int64_t{SPECDEC_BIAS_BY_ROW};
+    return true;
+  }
+
+  bool read_edits(specdec_edits& edits, PyObject* object) {
+    edits.repetition.value = 1.0f;
+    if (object == Py_None) return true;
+    if (!is_a(object, types.edits)) return false;
+    enum { kAllowed, kBias, kRepetition, kFrequency, kPresence, kPrompt, kOutput, kCounts, kPending, kSeen, kIndex };
+    const auto part = [&](int i) { return item_of(object, static_cast<size_t>(i)); };
+    const bool by_rows = lead_ >= 0;
+    const int64_t vocab = rows_shape_[rows_dims_ - 1], words = (vocab + 31) / 32;
+
+    Tensor t;
+    bool allowed_by_row = by_rows;
+    if (!by_rows && part(kIndex) != Py_None) allowed_by_row = view(part(kIndex), &t) && t.ndim == rows_dims_ - 1;
+    else if (!by_rows) allowed_by_row = view(part(kAllowed), &t) && t.ndim == rows_dims_;
+    Places own = allowed_by_row ? of_rows() : of_entries();
+    if (!allowed_by_row && rows_dims_ == 2 && !by_rows) own.size[own.dims++] = 1;
+    Places of_allowed, of_seen;
+    if (!index_of_lists(part(kIndex), own, {part(kAllowed)}, edits.allowed_index, &of_allowed)) return false;
+    if (!lists(part(kAllowed), of_allowed, words, INT64_MAX, false, edits.allowed)) return false;
+    if (!read_bias(part(kBias), edits)) return false;
+
+    const Shape& own_shape = plan_.edits->parts[0].shape;
+    const Shape& shape = own_shape.count ? own_shape : plan_.law->parts[0].shape;
+    double plain;
+    if (real(part(kRepetition), &plain) && plain == 0.0) return false;
+    if (!read_float(edits.repetition, part(kRepetition), shape, 0.0, kInfinity) ||
+        !read_float(edits.frequency, part(kFrequency), shape, -kInfinity, kInfinity) ||
+        !read_float(edits.presence, part(kPresence), shape, -kInfinity, kInfinity))
+      return false;
+    if (!index_of_lists(part(kSeen), of_entries(), {part(kPrompt), part(kOutput), part(kCounts)}, edits.seen_index, &of_seen))
+      return false;
+    if (part(kSeen) == Py_None) of_seen = of_entries();
+    if (!lists(part(kPrompt), of_seen, words, INT64_MAX, false, edits.prompt_mask) ||
+        !lists(part(kOutput), of_seen, words, INT64_MAX, false, edits.output_mask) ||
+        !lists(part(kCounts), of_seen, vocab, vocab, false, edits.output_counts) ||
+        !lists(part(kPending), of_entries(), 0, INT64_MAX, true, edits.pending))
+      return false;
+
+    // As Python compares its doubles.
+    const auto other_than = [&](int i, double off) { return !real(part(i), &plain) || plain != off; };
+    const bool counting = other_than(kFrequency, 0.0), repeating = other_than(kRepetition, 1.0);
+    const bool penalised = counting || repeating || other_than(kPresence, 0.0);
+    if (part(kCounts) != Py_None && part(kOutput) == Py_None) return false;
+    if (counting && part(kOutput) != Py_None && part(kCounts) == Py_None) return false;
+    if (!((penalised && part(kOutput) != Py_None) || (repeating && part(kPrompt) != Py_None))) edits.seen_index = {};
+    if (!repeating) edits.prompt_mask = {};
+    if (!penalised) edits.output_mask = {}, edits.pending = {};
+    if (!counting) edits.output_counts = {};
+    if (allowed_by_row && part(kAllowed) != Py_None) edits.by_row |= SPECDEC_ALLOWED_BY_ROW;
+    const bool on = part(kAllowed) != Py_None || edits.bias_tokens.size > 0 || penalised;
+    return !(on && law_space() == SPECDEC_PROBS);
+  }
+
+  int32_t law_space() { return plan_.law ? field<specdec_law>(plan_.law->parts[0].field).space : SPECDEC_LOGITS; }
+
+  // ---- what excludes what -------------------------------------------------------------------------------------------
+
+  // Beside what the C function looks at.
+  bool fits() {
+    const auto plain = [](const specdec_number& x, float value) { return !x.data && x.value == value; };
+    if (plan_.target_tokens) {
+      const bool given = field<Tokens>(plan_.target_tokens->parts[0].field).data;
+      return given != (field<Rows>(plan_.target).vocab > 0) && !(given && field<specdec_number>(plan_.coins).data);
+    }
+    if (!plan_.epsilon) return true;
+    const bool drafted = plain(field<specdec_number>(plan_.draft_prob), 1.0f);
+    const bool usual = drafted && plain(field<specdec_number>(plan_.epsilon), 0.0f);
+    if ((!usual && field<int32_t>(plan_.method) != SPECDEC_REJECTION) || (!drafted && !has_draft_)) return false;
+    if (!plan_.num_passed || !field<specdec_output_i32>(plan_.num_passed).data) return true;
+    const specdec_number &target = field<specdec_law>(plan_.law->parts[0].field).temperature, &draft = draft_law_->temperature;
+    return has_draft_ && usual && !target.data && !draft.data && target.value != 0.0f;
+  }
+
+  static constexpr int kMostOutputs = 16;
+
+  const Plan& plan_;
+  PyObject* const tuple_;
+  dlpack::Device device_;  // index -1: not known yet
+  int64_t size_[26];
+  bool missing_ = false;  // a dimension that may miss
+  bool indexed_ = false, packed_ = false, has_draft_ = false, has_given_ = false, scattered_ = false;
+  int64_t numbers_ = kAnyIndex;  // how many entries a tensor of numbers or lists has, where E is not known
+  int32_t lead_ = -1;     // leading dimensions; -1: not known, or no op on rows
+  int64_t leading_[6];
+  int32_t rows_dims_ = -1;  // of the first rows
+  Element rows_element_ = {};
+  int64_t rows_shape_[Tensor::kMaxDims];
+  PyObject *draft_space_ = nullptr, *draft_sampling_ = nullptr;
+  specdec_law* draft_law_ = nullptr;
+  std::vector<Span>& spans_;
+  std::vector<specdec_cache_layer>& layers_;
+  Output outputs_[kMostOutputs];
+  Ref owned_[kMostOutputs];
+  int num_outputs_ = 0;
+};
+
+// ---- declarations ---------------------------------------------------------------------------------------------------
+
+[[noreturn]] void bad(const char* what) {
+  PyErr_Format(PyExc_ValueError, "declaration: %s", what);
+  throw Raised();
+}
+
+const char* text(PyObject* object) {
+  const char* const found = PyUnicode_AsUTF8(object);
+  if (!found) throw Raised();
+  return found;
+}
+
+// "BK" or "BK|T", then perhaps ":" and letters: o optional, r only rows are contiguous, s any strides, c contiguous, u unit stride along the last dimension, w
+// int64.
+void read_shape(const char* c, Part* part) {
+  Shape* shape = &part->shape;
+  for (; *c && *c != ':'; ++c) {
+    if (*c == '|') {
+      shape = &part->packed;
+    } else if (*c == '+') {
+      shape->dim[shape->count - 1].or_more = true;
+    } else if (*c == '.') {
+      shape->dim[shape->count].may_miss = true;
+    } else {
+      if (shape->count == 6) bad("too many dimensions");
+      shape->dim[shape->count++].size = *c;
+    }
+  }
+  part->optional = std::strchr(c, 'o');
+  part->by_rows = std::strchr(c, 'r');
+  part->strided = std::strchr(c, 's');
+  part->contiguous = std::strchr(c, 'c');
+  part->wide = std::strchr(c, 'w');
+  part->unit = std::strchr(c, 'u');
+  part->flat = std::strchr(c, 'f');
+}
+
+}  // namespace
+
+const Plan* declare(const Table& table, PyObject* items, PyObject* out) {
+  auto* const plan = new Plan{&table, {}};
+  if (out != Py_None) plan->out_type = kept(out);
+  const auto find = [&](const char* name) { return table.find(name); };
+  if (!PyTuple_Check(items)) bad("expected a tuple");
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); ++i) {
+    const char* role = nullptr;
+    PyObject *fields = nullptr, *shapes = nullptr;
+    Py_ssize_t arguments = 0;
+    Item item = {};
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(items, i), "sO!nO!dd", &role, &PyTuple_Type, &fields, &arguments,
+                          &PyTuple_Type, &shapes, &item.least, &item.most))
+      throw Raised();
+    const auto* const known = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const char* one) { return std::strcmp(one, role) == 0; });
+    if (known == std::end(kRoles)) bad(role);
+    item.role = static_cast<Role>(known - kRoles);
+    item.at = plan->count;
+    plan->count += static_cast<size_t>(arguments);
+    if (item.role == Role::kChoice)
+      for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(shapes); ++j) item.words.emplace_back(text(PyTuple_GET_ITEM(shapes, j)));
+    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(fields); ++j) {
+      const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(fields, j));
+      if (place >= static_cast<Py_ssize_t>(table.fields.size())) bad("no such argument");
+      Part part = {place < 0 ? nullptr : &table.fields[static_cast<size_t>(place)], {}, {}};
+      if (item.role != Role::kChoice && j < PyTuple_GET_SIZE(shapes)) read_shape(text(PyTuple_GET_ITEM(shapes, j)), &part);
+      item.parts.push_back(part);
+    }
+    plan->items.push_back(std::move(item));
+  }
+  for (const Item& item : plan->items) {
+    const auto is = [&](const char* name) { return !item.parts.empty() && item.parts[0].field && item.parts[0].field->is(name); };
+    if (item.role == Role::kPacking) plan->packing = &item;
+    if (item.role == Role::kOut) plan->out = &item;
+    if (item.role == Role::kForm) plan->form = &item;
+    if (item.role == Role::kEdits) plan->edits = &item;
+    if (item.role == Role::kLaw && !plan->law) plan->law = &item;
+    if (item.role == Role::kPacks) plan->packs = &item;
+    if (item.role == Role::kSize && item.parts[0].shape.dim[0].size == 'W') plan->max_depth = &item;
+    if (is("request_index")) plan->index = &item;
+    if (is("target_tokens")) plan->target_tokens = &item;
+  }
+  for (const Item& item : plan->items)
+    if (plan->form && item.parts[0].field && item.parts[0].field->is("draft_tokens")) plan->draft_tokens = &item;
+  plan->method = find("method");
+  plan->draft_prob = find("draft_prob");
+  plan->epsilon = find("draft_law") ? find("epsilon") : nullptr;
+  plan->map_of_rows = find("draft_law") ? nullptr : find("draft_map");
+  plan->num_passed = find("num_passed");
+  plan->target = find("target");
+  plan->coins = find("coins");
+  return plan;
+}
+
+PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context) {
+  if (!torch.tensor || watched()) Py_RETURN_NONE;
+  thread_local Scratch kept_scratch;
+  thread_local bool in_use = false;
+  Scratch own;  // of a call inside another one, by a finaliser, say
+  const bool nested = std::exchange(in_use, true);
+  struct Leave {
+    bool& in_use;
+    bool before;
+    ~Leave() { in_use = before; }
+  } leave = {in_use, nested};
+  Direct call(plan, device, tuple, nested ? own : kept_scratch);
+  if (!call.read()) {
+    PyErr_Clear();
+    Py_RETURN_NONE;
+  }
+  call.make_outputs();
+  if (!run(context, call.params)) Py_RETURN_NONE;
+  return call.result();
+}
+
+PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    wants(count, 5);
+    empty_strided = kept(arguments[0]);
+    watchers.clear();
+    for (Py_ssize_t i = 0; i < PySequence_Size(arguments[1]); ++i)
+      watchers.push_back(Ref(PySequence_GetItem(arguments[1], i)).release());
+    for (size_t i = 0; i < std::size(kDtypes); ++i) dtypes[i] = Ref(PySequence_GetItem(arguments[2], static_cast<Py_ssize_t>(i))).release();
+    make_device = kept(arguments[3]);
+    PyObject** const known[] = {&types.sampling, &types.edits, &types.draft, &types.packing, &types.input_positions, &types.form};
+    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = Ref(PySequence_GetItem(arguments[4], i)).release();
+    Py_RETURN_NONE;
+  });
+}
+
+}  // namespace python
+}  // namespace specdec

@@ -1,0 +1,68 @@
+// Reads Python's tensors in C++: through the functions that torch offers for this (dlpack.h), in 40 ns each. A torch
+// without these functions, and subclasses of its tensors, are read through Python attributes.
+#pragma once
+
+#include <cstdint>
+
+#include "dlpack.h"
+#include "object.h"
+
+namespace specdec {
+namespace python {
+
+// DLPack's code and bits.
+enum class Element : uint16_t {
+  kFloat32 = dlpack::kFloat << 8 | 32,
+  kFloat16 = dlpack::kFloat << 8 | 16,
+  kBFloat16 = dlpack::kBFloat << 8 | 16,
+  kInt32 = dlpack::kInt << 8 | 32,
+  kInt64 = dlpack::kInt << 8 | 64,
+  kBool = dlpack::kBool << 8 | 8,
+  kUInt8 = dlpack::kUInt << 8 | 8,
+  kUInt16 = dlpack::kUInt << 8 | 16,
+  kUInt32 = dlpack::kUInt << 8 | 32,
+};
+
+struct Tensor {
+  static constexpr int kMaxDims = 8;
+  void* data;
+  Element element;  // not one of the above: a type that only compact_kv takes
+  int32_t element_bytes, ndim;
+  dlpack::Device device;  // of a tensor that was viewed
+  int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
+
+  bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU
+
+  // The byte after the last that the tensor can reach.
+  const char* end() const {
+    int64_t last = 0;
+    for (int32_t i = 0; i < ndim; ++i) {
+      if (shape[i] == 0) return static_cast<const char*>(data);
+      last += (shape[i] - 1) * strides[i];
+    }
+    return static_cast<const char*>(data) + (last + 1) * element_bytes;
+  }
+  bool meets(const Tensor& other) const { return data < other.end() && other.data < end(); }
+};
+
+// What torch is for this module; told once (use_torch in tensor.cpp).
+struct Torch {
+  PyObject* tensor;  // the one type that `view` can view; null if there is no such function
+  int (*view)(void* object, dlpack::View* out);
+};
+extern Torch torch;
+
+[[noreturn]] void expected(const char* what, PyObject* got);
+
+// False if the tensor cannot be viewed, is no plain torch.Tensor or has more than 8 dimensions; no error is set.
+bool view(PyObject* object, Tensor* out);
+
+// Any tensor, by its attributes if there is no other way.
+Tensor tensor_of(PyObject* object);
+
+// use_tensors(torch.Tensor, its capsule of functions or None): all_viewed, a Python function that says whether each
+// tensor in some values, in tuples and lists among these, too, is of that type and can be viewed.
+PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count);
+
+}  // namespace python
+}  // namespace specdec
